@@ -1,0 +1,1 @@
+"""routewright routes chat requests across many language models inside your own process."""

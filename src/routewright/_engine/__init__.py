@@ -1,0 +1,1 @@
+"""Obeys the core over the protocols, with anyio. Read ``route.py`` first."""

@@ -1,0 +1,1 @@
+"""What comes with the library for each protocol."""

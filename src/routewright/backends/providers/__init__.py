@@ -1,0 +1,1 @@
+"""One file a wire protocol, and the two that need no wire."""

@@ -1,0 +1,1 @@
+"""HTTP, behind one small protocol."""

@@ -1,0 +1,313 @@
+"""Every error that reaches a caller, with the facts a machine needs; and the one that providers raise.
+
+    RouterError
+    ├── ValidationFailed            400 validation_failed
+    │   └── InvalidJson             400 invalid_json
+    ├── CursorInvalid               400 cursor_invalid
+    │   └── CursorExpired           400 cursor_expired
+    ├── AuthenticationFailed        401 authentication_failed
+    ├── InsufficientBalance         402 insufficient_balance
+    ├── QuotaExhausted              402 quota_exhausted
+    ├── PermissionDenied            403 permission_denied
+    ├── BlockedByPolicy             403 blocked_by_policy
+    ├── ContentRefused              403 content_refused
+    ├── NotFound                    404 not_found
+    ├── MethodNotAllowed            405 method_not_allowed
+    ├── IdempotencyKeyReused        409 idempotency_key_reused_with_different_body
+    ├── BodyTooLarge                413 body_too_large
+    ├── UnsupportedMediaType        415 unsupported_media_type
+    ├── NoCandidates                422 router.no_candidates
+    │   ├── BudgetExceeded          422 router.budget_exceeded
+    │   └── NoProviders             422 router.no_candidates (nothing is configured)
+    ├── RateLimited                 429 RATE_LIMITED                 retryable
+    ├── InternalError               500 internal_error               retryable
+    │   ├── StorageUnavailable      500 storage_unavailable          retryable
+    │   ├── PreconditionFailed      500 internal_error
+    │   └── UnsupportedWrite        500 internal_error
+    ├── UpstreamFailed              502 router.upstream_failed       retryable
+    └── RouterTimeoutError          504 RouterTimeoutError           retryable
+
+``ProviderFault`` stands apart: providers raise it, the engine classifies it, callers never see it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple, Self
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with an input."""
+
+    path: str
+    """Where, as a JSON path without the dollar: ``messages[0].role``; a file's problems start with its name."""
+    problem: str
+    """What, with the value."""
+    hint: str
+    """What to do about it."""
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        return f"{where}{self.problem}; {self.hint}" if self.hint else f"{where}{self.problem}"
+
+
+class RouterError(Exception):
+    """Root of the tree. ``code``, ``status``, ``type`` and ``retryable`` belong to the class, the rest to the case."""
+
+    code: ClassVar[str] = "internal_error"
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: dict[str, Any] | None = None,
+        request_id: str | None = None,
+        trace_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail: dict[str, Any] = detail or {}
+        self.request_id = request_id
+        self.trace_id = trace_id
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.__dict__.copy())
+
+
+def _rebuild(cls: type[RouterError], message: str, state: dict[str, Any]) -> RouterError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, message)
+    error.__dict__.update(state)
+    return error
+
+
+class ValidationFailed(RouterError):
+    """The input is not what the specification allows. ``problems`` lists each fault with its place and its remedy."""
+
+    code = "validation_failed"
+    status = 400
+    type = "validation_error"
+
+    def __init__(self, message: str, *, problems: list[Problem] | None = None, **rest: Any) -> None:
+        self.problems = problems or []
+        rest.setdefault("detail", {"problems": [p._asdict() for p in self.problems]} if self.problems else None)
+        super().__init__(message, **rest)
+
+    @classmethod
+    def of(cls, *problems: Problem) -> Self:
+        """Make the error whose message is its problems."""
+        return cls("\n".join(str(p) for p in problems), problems=list(problems))
+
+
+class InvalidJson(ValidationFailed):
+    """The body is not one JSON text in UTF-8 (spec 1)."""
+
+    code = "invalid_json"
+
+
+class CursorInvalid(RouterError):
+    """The cursor was not made by this service for this account and query."""
+
+    code = "cursor_invalid"
+    status = 400
+    type = "validation_error"
+
+
+class CursorExpired(CursorInvalid):
+    """The cursor is older than 24 hours (spec 4.5)."""
+
+    code = "cursor_expired"
+
+
+class AuthenticationFailed(RouterError):
+    """The key is missing, malformed, unknown, revoked, or of the other environment (spec 5)."""
+
+    code = "authentication_failed"
+    status = 401
+    type = "authentication_error"
+
+
+class InsufficientBalance(RouterError):
+    """The account's balance cannot cover the call."""
+
+    code = "insufficient_balance"
+    status = 402
+    type = "billing_error"
+
+
+class QuotaExhausted(RouterError):
+    """A spending limit is used up; ``detail["level"]`` says which."""
+
+    code = "quota_exhausted"
+    status = 402
+    type = "billing_error"
+
+
+class PermissionDenied(RouterError):
+    """The key lacks the scope that this call needs."""
+
+    code = "permission_denied"
+    status = 403
+    type = "permission_error"
+
+
+class BlockedByPolicy(RouterError):
+    """A guardrail or policy of ours blocked the content."""
+
+    code = "blocked_by_policy"
+    status = 403
+    type = "permission_error"
+
+
+class ContentRefused(RouterError):
+    """The provider's moderation refused the content; other providers were not asked."""
+
+    code = "content_refused"
+    status = 403
+    type = "permission_error"
+
+
+class NotFound(RouterError):
+    """No such thing, or it belongs to another account: the two answer alike."""
+
+    code = "not_found"
+    status = 404
+    type = "request_error"
+
+
+class MethodNotAllowed(RouterError):
+    """The address exists, the method does not."""
+
+    code = "method_not_allowed"
+    status = 405
+    type = "request_error"
+
+
+class IdempotencyKeyReused(RouterError):
+    """The idempotency key came back with another body within 24 hours (spec 4.1)."""
+
+    code = "idempotency_key_reused_with_different_body"
+    status = 409
+    type = "conflict_error"
+
+
+class BodyTooLarge(RouterError):
+    """The request body is over the limit."""
+
+    code = "body_too_large"
+    status = 413
+    type = "request_error"
+
+
+class UnsupportedMediaType(RouterError):
+    """The body is not ``application/json``."""
+
+    code = "unsupported_media_type"
+    status = 415
+    type = "request_error"
+
+
+class NoCandidates(RouterError):
+    """Constraints left no model. ``rejected_candidates`` and ``suggestion`` are in ``detail`` (spec 7)."""
+
+    code = "router.no_candidates"
+    status = 422
+    type = "constraint_error"
+
+
+class BudgetExceeded(NoCandidates):
+    """Every model that could serve would cost more than the budget allows; ``detail`` says by how much."""
+
+    code = "router.budget_exceeded"
+
+
+class NoProviders(NoCandidates):
+    """No provider is configured, so nothing can be called."""
+
+
+class RateLimited(RouterError):
+    """Too many requests or tokens in the window, or every slot is taken."""
+
+    code = "RATE_LIMITED"
+    status = 429
+    type = "rate_limit_error"
+    retryable = True
+
+
+class InternalError(RouterError):
+    """A fault of ours."""
+
+    retryable = True
+
+
+class StorageUnavailable(InternalError):
+    """The storage could not be reached or refused the write."""
+
+    code = "storage_unavailable"
+
+
+class PreconditionFailed(InternalError):
+    """A write of a batch did not find what it expected, so none was applied; ``index`` names it."""
+
+    retryable = False
+
+    def __init__(self, message: str, *, index: int = 0, **rest: Any) -> None:
+        super().__init__(message, **rest)
+        self.index = index
+
+
+class UnsupportedWrite(InternalError):
+    """The storage does not know this kind of write or query."""
+
+    retryable = False
+
+
+class UpstreamFailed(RouterError):
+    """Every attempt failed; ``detail["attempts"]`` lists them in order."""
+
+    code = "router.upstream_failed"
+    status = 502
+    type = "upstream_error"
+    retryable = True
+
+
+class RouterTimeoutError(RouterError, TimeoutError):
+    """``timeout_ms`` ran out before an answer was complete."""
+
+    code = "RouterTimeoutError"
+    status = 504
+    type = "timeout_error"
+    retryable = True
+
+
+class ProviderFault(Exception):
+    """What a provider raises when a call fails.
+
+    ``kind`` is one of ``FaultKind`` in ``routewright.wire``; ``status`` the HTTP status if there was one;
+    ``retry_after`` seconds; ``body`` the start of what came back, never shown to callers.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str = "",
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        body: str = "",
+    ) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+        self.status = status
+        self.retry_after = retry_after
+        self.body = body
+
+    def __str__(self) -> str:
+        status = f" (status {self.status})" if self.status is not None else ""
+        return f"{self.kind}{status}: {self.message}" if self.message else f"{self.kind}{status}"

@@ -1,0 +1,171 @@
+"""What the owner of the process may plug in. Any object that fits will do; nobody has to inherit.
+
+Each protocol says in its docstring what an implementer must keep. The contract suites in ``routewright.testing``
+check the same sentences against your own objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Protocol, Self, runtime_checkable
+
+from .wire import Chunk, Model, Query, RouteRequest, Scan, UpstreamCall, Write, Written
+
+
+class Deadline(Protocol):
+    """A cancel scope with a time. Enter it, await inside; ``expired`` says afterwards whether the time ran out in it.
+
+    A cancellation from elsewhere passes through and leaves ``expired`` False.
+    """
+
+    @property
+    def expired(self) -> bool:
+        """True once the scope was left because its time ran out."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
+
+
+class Clock(Protocol):
+    """Where time comes from. Every wait and every time-out goes through it, so that a fake one can drive them all."""
+
+    def time(self) -> float:
+        """Unix seconds, for what is shown and stored."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards, for durations and deadlines."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait. Zero or less still lets other tasks run."""
+        ...
+
+    def deadline(self, at: float) -> Deadline:
+        """Make a scope that is cancelled at ``at`` on the ``monotonic`` scale; infinity never is."""
+        ...
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """Something that can answer a call: a vendor's API, a function, a test double.
+
+    One object serves many calls at once, from any event loop and thread. ``open`` raises ``ProviderFault`` on entry or
+    while iterating, and nothing else for a fault of the provider's; it ends with exactly one ``Finish``, with ``Usage``
+    before it where known. The context it returns may be entered and left in different tasks, so it must not keep a
+    cancel scope or task group open over a ``yield``. Leaving it early frees the connection.
+    """
+
+    @property
+    def name(self) -> str:
+        """The provider part of its models' ids."""
+        ...
+
+    def models(self) -> Sequence[Model]:
+        """Say what it can serve. Empty: every catalogue model whose provider is ``name``. Ids that the catalogue
+        knows need nothing else; others come with price, window, modalities, and ``quality`` or ``like``."""
+        ...
+
+    def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        """Start one call. A provider that cannot stream yields one ``Delta``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds. Twice is once."""
+        ...
+
+
+class Response(Protocol):
+    """An HTTP answer whose body is read as it comes. Raises ``ProviderFault`` where the connection fails."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, decompressed."""
+        ...
+
+    async def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes of the body; more raises ``ProviderFault("malformed")``."""
+        ...
+
+
+class Transport(Protocol):
+    """Sends HTTP requests. Keeps a pool an event loop, follows no redirect, retries nothing, reads no proxy variables."""
+
+    def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[Response]:
+        """Send one request. Leaving the context before the body's end closes the connection."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close every pool. Twice is once."""
+        ...
+
+
+class Storage(Protocol):
+    """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
+
+    Safe to call from any event loop and thread. What ``apply`` returned from is there for every later ``read``.
+    Nothing of one account is ever seen through another's name.
+    """
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        """Apply all or none, in order. Raises ``PreconditionFailed``, ``UnsupportedWrite``, ``StorageUnavailable``."""
+        ...
+
+    async def read(self, account: str, query: Query) -> Any:
+        """Answer a query for one thing; None where there is none."""
+        ...
+
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
+        """Up to ``limit`` things in the query's order, from just behind the key ``after``."""
+        ...
+
+    async def sweep(self, now: float) -> int:
+        """Remove what is past its time (``now`` in Unix seconds), over all accounts. Says how many."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds. Twice is once."""
+        ...
+
+
+class TokenCounter(Protocol):
+    """Counts tokens of one vocabulary."""
+
+    def count(self, text: str, encoding: str) -> int:
+        """Exact number of tokens of ``text``, special tokens taken as plain text."""
+        ...
+
+
+class QualityPredictor(Protocol):
+    """Says how well each model would answer one request. The default is the catalogue's column."""
+
+    def predict(self, request: RouteRequest, models: Sequence[Model]) -> Sequence[float] | None:
+        """One quality in 0..1 per model, in order; None: use the catalogue's. Called on the hot path: no I/O."""
+        ...
+
+
+class Rng(Protocol):
+    """The seeded source of chance."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+    def getrandbits(self, k: int, /) -> int:
+        """An integer of ``k`` random bits."""
+        ...

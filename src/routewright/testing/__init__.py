@@ -1,0 +1,1 @@
+"""Test support, public and documented: doubles, and one contract suite a protocol."""

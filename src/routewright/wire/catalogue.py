@@ -1,0 +1,77 @@
+"""Models: what the catalogue knows, what a provider declares, and what ``GET /v1/models`` shows (spec 2.3)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+Modality = Literal["text", "image", "tool"]
+
+
+class PriceTier(Struct, frozen=True, omit_defaults=True):
+    """Prices that hold once the input is longer than ``above_tokens``."""
+
+    above_tokens: int
+    input_usd: float
+    output_usd: float
+    cached_input_usd: float | None = None
+
+
+class Pricing(Struct, frozen=True, omit_defaults=True):
+    """US dollars per one million tokens, list price."""
+
+    input_usd: float
+    output_usd: float
+    cached_input_usd: float | None = None
+    cache_write_usd: float | None = None
+    batch_input_usd: float | None = None
+    batch_output_usd: float | None = None
+    tiers: tuple[PriceTier, ...] = ()
+
+
+class Availability(Struct, frozen=True):
+    """Whether the model can be called now; regions ``[]`` means unknown."""
+
+    status: Literal["available", "degraded", "unavailable"] = "available"
+    regions: tuple[str, ...] = ()
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """One model. A provider that declares its own needs ``id`` and a price, and ``quality`` or ``like``."""
+
+    id: str
+    """``provider/name``, unique in the catalogue."""
+    provider: str = ""
+    """Default: what stands before the first slash of ``id``."""
+    context_window: int | None = None
+    """Input and output together, in tokens. None: unknown, taken as 8,192."""
+    modalities: tuple[Modality, ...] = ("text",)
+    pricing_per_1m: Pricing | None = None
+    """None: unknown, so the model is left out wherever money is limited."""
+    availability: Availability = Availability()
+    deprecated_at: str | None = None
+    """RFC 3339 date or timestamp from which the vendor no longer serves it."""
+
+    provider_model_id: str = ""
+    """The name on the provider's wire. Default: what stands after the first slash of ``id``."""
+    display_name: str = ""
+    max_output_tokens: int | None = None
+    structured_output: bool = False
+    """Honours ``response_format`` with a JSON schema."""
+    reasoning: bool = False
+    """Thinks before it answers; thinking tokens are billed as output."""
+    tokenizer: Literal["o200k_base", "cl100k_base"] | None = None
+    """The vocabulary whose counts are exact for this model. None: counts are estimates with a margin."""
+    released_at: str | None = None
+    quality: float | None = None
+    """Position among the catalogue's models, 0..1. None: taken from ``like``, else 0.3."""
+    ttft_s: float | None = None
+    """Seconds to the first token of a call. None: 1."""
+    tokens_per_s: float | None = None
+    """Output speed. None: 100."""
+    like: str | None = None
+    """Id of a known model whose quality, speed, window and abilities stand in for what is not given here."""
+    free_tier: bool = False
+    """Priced 0 as a rate-limited offer without a promise: routed to only where it is named."""
+    disabled: bool = False

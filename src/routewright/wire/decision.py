@@ -1,0 +1,151 @@
+"""What a decision is made from and what it says, as values that can be stored and replayed (contract 3)."""
+
+from __future__ import annotations
+
+from enum import IntFlag, StrEnum
+
+from msgspec import Struct
+
+from .catalogue import Model
+from .policy import Policy
+from .route import Goal, Strategy
+
+
+class Reason(StrEnum):
+    """Why a model was rejected, in the order in which the constraints are asked."""
+
+    WHITELIST = "whitelist"
+    DISABLED = "disabled"
+    DEPRECATED = "deprecated"
+    PROVIDER_UNAVAILABLE = "provider_unavailable"
+    REGION = "region"
+    MODALITY = "modality"
+    TOOLS = "tools"
+    RESPONSE_FORMAT = "response_format"
+    CONTEXT = "context"
+    BUDGET_TOKENS = "budget_tokens"
+    BUDGET_COST = "budget_cost"
+    CIRCUIT_OPEN = "circuit_open"
+
+
+class Need(IntFlag):
+    """What a request needs a model to be able to do, besides text."""
+
+    NONE = 0
+    IMAGE = 1
+    TOOLS = 2
+    JSON = 4
+
+
+class TokenBounds(Struct, frozen=True):
+    """What is known of the input's length. ``low`` and ``high`` hold for every vocabulary."""
+
+    low: int
+    high: int
+    estimate: int
+    """Best guess without counting; the score's size bucket comes from it."""
+    o200k: int | None = None
+    cl100k: int | None = None
+
+
+class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything a decision depends on, without text. With the three snapshots it replays bit for bit."""
+
+    catalogue: str
+    """Id of the catalogue snapshot."""
+    health: str
+    policy: str | None = None
+    as_of: str
+    """UTC date of the decision, ``YYYY-MM-DD``: what is deprecated by then is not picked."""
+    tokens: TokenBounds
+    needs: int = 0
+    """Bits of ``Need``."""
+    goal: Goal = "cost"
+    strategy: Strategy = "balanced"
+    models: tuple[str, ...] | None = None
+    """Whitelist, the policy's and the request's intersected."""
+    fallback: tuple[str, ...] | None = None
+    """The caller's own chain; None: ours."""
+    max_retries: int = 1
+    max_output_tokens: int | None = None
+    default_output_cap: int = 4096
+    """Cap where money is limited and the request names none."""
+    budget_nanos: int | None = None
+    budget_tokens: int | None = None
+    timeout_ms: int = 60_000
+    regions: tuple[str, ...] = ()
+    quality: tuple[int, ...] | None = None
+    """Quality per catalogue row in millionths, where it is not the catalogue's own."""
+    assignment: str = ""
+    """Key that fixes random choices of a policy for this caller."""
+    rules: int = 1
+    """Version of the scoring rules."""
+
+
+class CatalogueSnapshot(Struct, frozen=True):
+    """The models a Router knew at one time; ``id`` is made from the content."""
+
+    id: str
+    as_of: str
+    """Date of the facts, ``YYYY-MM-DD``."""
+    models: tuple[Model, ...]
+
+
+class PolicySnapshot(Struct, frozen=True):
+    """One published version of a policy; ``id`` is made from the content."""
+
+    id: str
+    version: str
+    """``<policy_name>@<YYYY-MM-DD>``, with ``.2`` ... for further ones of a day."""
+    policy: Policy
+
+
+class ModelHealth(Struct, frozen=True, omit_defaults=True):
+    """What recent attempts say of one model. Whole numbers, so that scores replay."""
+
+    stability: int = 900
+    """Lower bound of the share of attempts that succeed, in thousandths."""
+    ttft_ms: int | None = None
+    """None: nothing observed, the catalogue's prior holds. So for the two below."""
+    us_per_token: int | None = None
+    output_tokens: int | None = None
+    """Mean length of an answer, thinking included."""
+    output_p90: int | None = None
+    open: bool = False
+    """The circuit breaker keeps calls away."""
+    probe_at_ms: int | None = None
+    """When an open breaker lets a probe through, Unix milliseconds."""
+
+
+class HealthSnapshot(Struct, frozen=True):
+    """Health of the models that were called; the others stand at ``ModelHealth()``."""
+
+    id: str
+    models: dict[str, ModelHealth]
+
+
+class Rejection(Struct, frozen=True):
+    """A model that a constraint removed. ``estimated_cost_usd`` is None where its price is unknown."""
+
+    model: str
+    reason: Reason
+    estimated_cost_usd: float | None
+
+
+class Candidate(Struct, frozen=True):
+    """A model that passed every constraint, with the terms of its score."""
+
+    model: str
+    score: float
+    """0..1, the weighted sum of the terms."""
+    quality: float
+    """0..1, as the catalogue or the predictor says; the score uses its step on the grid."""
+    cost_usd: float | None
+    """Expected cost of this request's size class."""
+    latency_s: float
+    """Expected time to the whole answer."""
+    stability: float
+    terms: tuple[float, float, float, float]
+    """Quality, cost, latency, stability on 0..1, higher is better."""
+    late: bool
+    """Expected to miss the deadline, so ranked after all others."""

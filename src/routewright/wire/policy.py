@@ -1,0 +1,38 @@
+"""Routing rules that somebody fixed beforehand (spec 2.7); a request names one by ``policy_id``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from .route import Budget, CacheOpts, Goal, OnPartial, Strategy
+
+
+class PolicyFallback(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A policy's chain. ``on_refusal="fallback"`` asks another provider when one refuses the content."""
+
+    models: list[str] | None = None
+    max_retries: float | None = None
+    on_partial: OnPartial | None = None
+    on_refusal: Literal["fail", "fallback"] = "fail"
+
+
+class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Named rules. Goal and strategy override a request's; limits and lists can only be narrowed by it."""
+
+    name: str
+    """Without ``@``, which parts the name from the date in ``policy_version``."""
+    id: str = ""
+    """Default: ``pol_`` and 26 characters made from the name."""
+    created_at: str | None = None
+    """RFC 3339. Default: when the storage first saw the policy."""
+    goal: Goal | None = None
+    strategy: Strategy | None = None
+    models: list[str] | None = None
+    regions: list[str] | None = None
+    """Only models known to be served from all of these."""
+    fallback: PolicyFallback | None = None
+    budget: Budget | None = None
+    cache: bool | CacheOpts | None = None
+    timeout_ms: float | None = None

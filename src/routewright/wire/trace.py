@@ -1,0 +1,104 @@
+"""Traces: what a call did, without its text (spec 2.6, contract 9)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from .account import Environment
+from .decision import Candidate, DecisionInput
+from .route import Tokens
+
+TraceStatus = Literal["running", "completed", "partial", "failed", "budget_exceeded", "cancelled"]
+SpanStatus = Literal["ok", "error", "cancelled"]
+
+
+class _Span(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What all spans share. Times are milliseconds from the start of the trace."""
+
+    id: int
+    parent_id: int | None = None
+    name: str
+    start_ms: float
+    duration_ms: float = 0.0
+    status: SpanStatus = "ok"
+
+
+class DecisionSpan(_Span, frozen=True, tag="decision"):
+    """The choice: the best few, and how many each constraint rejected."""
+
+    candidates: list[Candidate]
+    rejected: dict[str, int]
+    digest: str
+    token_count: Literal["bounds", "exact"] = "bounds"
+
+
+class CacheSpan(_Span, frozen=True, tag="cache"):
+    """A look-up in the response cache."""
+
+    hit: bool
+    mode: str | None = None
+    similarity: float | None = None
+    age_s: float | None = None
+    saved_usd: float | None = None
+
+
+class ModelSpan(_Span, frozen=True, tag="model"):
+    """One attempt at one model."""
+
+    model: str
+    provider: str
+    attempt: int
+    latency_ms: float
+    ttft_ms: float | None = None
+    tokens: Tokens | None = None
+    usage_estimated: bool = False
+    """The provider sent no usage: tokens and cost were estimated from the text."""
+    cost_usd: float = 0.0
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+class FallbackSpan(_Span, frozen=True, tag="fallback"):
+    """A move to the next model of the chain."""
+
+    used: bool
+    from_model: str
+    to_model: str
+    reason: str
+
+
+Span = DecisionSpan | CacheSpan | ModelSpan | FallbackSpan
+
+
+class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One call from its request to its answer. Prompt and answer are not in it."""
+
+    id: str
+    kind: Literal["route", "agent"] = "route"
+    status: TraceStatus
+    created_at: str
+    """RFC 3339, UTC, milliseconds."""
+    duration_ms: float
+    environment: Environment
+    account: str
+    key_id: str | None = None
+    policy_id: str | None = None
+    policy_version: str
+    goal: str
+    strategy: str
+    selected_model: str | None = None
+    fallback_used: bool = False
+    cache_hit: bool = False
+    cost_usd: float = 0.0
+    charged_usd: float = 0.0
+    tokens: Tokens = Tokens()
+    metadata: dict[str, Any] = {}
+    error: str | None = None
+    """The error's code."""
+    compromised: bool = False
+    decision_input: DecisionInput | None = None
+    spans: list[Span] = []
+    children: list[str] = []
+    """Ids of sub-traces."""

@@ -1,0 +1,86 @@
+"""What crosses the door between the engine and a provider."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from .catalogue import Model
+from .chat import Message, NamedToolChoice, Tool
+from .route import Params
+
+
+class FaultKind(StrEnum):
+    """What went wrong with an attempt, in the words of the fault table (``_core/attempt.py``)."""
+
+    CONNECT = "connect"
+    """No connection: refused, unresolved, TLS."""
+    TIMEOUT = "timeout"
+    """No answer, no first token, or no further token in time."""
+    RESET = "reset"
+    """The connection broke."""
+    RATE_LIMITED = "rate_limited"
+    SERVER = "server"
+    """A 5xx."""
+    AUTH = "auth"
+    """The provider does not take our credential (401, 403)."""
+    REQUEST = "request"
+    """The provider calls the request malformed (400, 422 ...)."""
+    MODEL_NOT_FOUND = "model_not_found"
+    REFUSED = "refused"
+    """The provider's moderation refuses the content."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    MALFORMED = "malformed"
+    """What came back is not an answer: bad JSON, empty choices, wrong content type."""
+    TRUNCATED = "truncated"
+    """A stream that ended without its end."""
+
+
+class UpstreamCall(Struct, frozen=True):
+    """One call to one model. Everything a provider may know; no field sets its address or credential."""
+
+    model: Model
+    messages: list[Message]
+    params: Params
+    tools: list[Tool] | None
+    tool_choice: str | NamedToolChoice | None
+    max_output_tokens: int | None
+    """The cap to send; None: the provider's own."""
+    deadline: float
+    """``clock.monotonic()`` by which the whole answer must be there."""
+    stream: bool = True
+    """False: the answer is wanted whole, and a provider may fetch it so."""
+
+
+class Delta(Struct, frozen=True, gc=False):
+    """A piece of the answer's text."""
+
+    text: str
+
+
+class ToolDelta(Struct, frozen=True, gc=False):
+    """A piece of tool call ``index``; ``id`` and ``name`` come with its first piece."""
+
+    index: int
+    arguments: str = ""
+    id: str = ""
+    name: str = ""
+
+
+class Usage(Struct, frozen=True, gc=False):
+    """Tokens as the provider counted them. ``output`` includes ``reasoning``; ``input`` includes ``cached``."""
+
+    input: int
+    output: int
+    cached: int = 0
+    reasoning: int = 0
+
+
+class Finish(Struct, frozen=True, gc=False):
+    """The answer's end, in the common words: stop, length, tool_calls, content_filter."""
+
+    reason: str
+
+
+Chunk = Delta | ToolDelta | Usage | Finish
