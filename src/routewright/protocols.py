@@ -25,6 +25,10 @@ class Deadline(Protocol):
         """True once the scope was left because its time ran out."""
         ...
 
+    def move(self, at: float) -> None:
+        """Put the time off, or forward, while inside."""
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -47,8 +51,9 @@ class Clock(Protocol):
         """Wait. Zero or less still lets other tasks run."""
         ...
 
-    def deadline(self, at: float) -> Deadline:
-        """Make a scope that is cancelled at ``at`` on the ``monotonic`` scale; infinity never is."""
+    def deadline(self, at: float, *, shield: bool = False) -> Deadline:
+        """Make a scope that is cancelled at ``at`` on the ``monotonic`` scale; infinity never is. With ``shield`` the
+        scopes around it cannot cancel it: for clean-up that must finish, but not take forever."""
         ...
 
 
@@ -85,7 +90,9 @@ class Response(Protocol):
     """An HTTP answer whose body is read as it comes. Raises ``ProviderFault`` where the connection fails."""
 
     @property
-    def status(self) -> int: ...
+    def status(self) -> int:
+        """The status code."""
+        ...
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -102,7 +109,7 @@ class Response(Protocol):
 
 
 class Transport(Protocol):
-    """Sends HTTP requests. Keeps a pool an event loop, follows no redirect, retries nothing, reads no proxy variables."""
+    """Sends HTTP requests. One pool an event loop; no redirects, no retries, no proxy variables."""
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None

@@ -1,0 +1,505 @@
+"""Where does background work run? In one daemon thread a Router, with an asyncio loop of its own.
+
+The thread starts on first need, again in a child after ``fork``, and ends with ``close``, with the Worker itself, or
+within two seconds of the interpreter's exit. Under a virtual clock there is no thread: the same work runs as tasks of
+the caller's loop, and a test sees it happen in one order only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextvars
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar, TypeVarTuple
+
+import anyio
+import anyio.to_thread
+
+from routewright.protocols import Clock
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+Call = Callable[[], Awaitable[Any]]
+
+CLOSE_S = 2.0
+GRACE_S = 0.1  # for what was cancelled to end
+NEVER = -1
+CLOSED = "the router is closed and can do nothing more in the background; make a new one"
+
+_logger = logging.getLogger(__name__)
+
+
+class WorkerClosed(RuntimeError):
+    """Background work was asked for after ``close``, or while the interpreter exits."""
+
+
+class Worker:
+    """Runs coroutine functions in the background; usable from any thread, event loop and forked child.
+
+    What runs keeps alive what it refers to. Work that does not end by itself must not refer to the Worker's owner, or
+    an owner that is dropped without being closed stays.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._home: _Thread | _CallersLoop | None = None
+        self._on_drop: weakref.finalize[..., Worker] | None = None
+        self._daemons: list[Call] = []
+        self._closed = False
+
+    def run(self, async_fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+        """Run it in the background, in the caller's context, and block until its result is there.
+
+        Blocks the event loop too where one runs in this thread. Raises what the function raises. An interrupt of the
+        wait (``KeyboardInterrupt``) cancels the call. Under a virtual clock it needs a thread where no loop runs.
+        """
+        return self._home_here().run(partial(async_fn, *args))
+
+    def start(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        """Run it in the background, in the caller's context. Closing waits for it; an error is logged."""
+        self._home_here().start(partial(async_fn, *args), contextvars.copy_context())
+
+    def start_daemon(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        """Run what does not end by itself. Closing cancels it; wherever the background begins anew, so does it."""
+        home = self._home_here()
+        daemon = partial(async_fn, *args)
+        self._daemons.append(daemon)
+        home.start_daemon(daemon)
+
+    def close(self, timeout: float = CLOSE_S) -> None:
+        """Block until all that was started or poked is done; cancel it after ``timeout`` seconds. Twice is once."""
+        home = self._leave()
+        if home is not None:
+            home.close(timeout)
+
+    async def aclose(self, timeout: float = CLOSE_S) -> None:
+        """Do the same without blocking the event loop."""
+        home = self._leave()
+        if home is not None:
+            await home.aclose(timeout)
+
+    def _home_here(self) -> _Thread | _CallersLoop:
+        home = self._home
+        return home if home is not None and home.forks == _forks else self._move_in()
+
+    def _move_in(self) -> _Thread | _CallersLoop:
+        with _moving:
+            if self._home is None or self._home.forks != _forks:
+                if self._closed:
+                    raise WorkerClosed(CLOSED)
+                self._home = self._make_home()
+            return self._home
+
+    def _make_home(self) -> _Thread | _CallersLoop:
+        if getattr(self._clock, "virtual", False):
+            return _CallersLoop(self._clock, self._daemons)
+        if self._on_drop is not None:
+            self._on_drop.detach()  # it is for the thread of the process that this one was forked from
+        thread = _Thread(self._clock, self._daemons)
+        self._on_drop = weakref.finalize(self, thread.begin_close, CLOSE_S)
+        self._on_drop.atexit = False
+        return thread
+
+    def _leave(self) -> _Thread | _CallersLoop | None:
+        with _moving:
+            self._closed = True
+            return self._home if self._home is not None and self._home.forks == _forks else None
+
+
+class Job:
+    """Work that many ask for and that is done once for all of them: a queue to write out, figures to publish.
+
+    It begins ``delay`` seconds after the first ``poke``, or at once when the Worker closes; never twice at a time, and
+    in nobody's context. It sees what was there before each ``poke``.
+    """
+
+    def __init__(self, worker: Worker, async_fn: Callable[[], Awaitable[object]], delay: float) -> None:
+        self.async_fn = async_fn
+        self.delay = delay
+        self.due_since = NEVER
+        """In which process, counted in forks, a thread is about to begin it; pokes until then have nothing to do."""
+        self._worker = worker
+
+    def poke(self) -> bool:
+        """Ask for a run, from any thread; nearly free while one is due. False: the Worker is closed, none will come."""
+        if self.due_since == _forks:
+            return True
+        try:
+            self._worker._home_here().poke(self)
+        except WorkerClosed:
+            return False
+        return True
+
+
+class Crew:
+    """The background tasks of one event loop. To be used in that loop only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: dict[anyio.CancelScope, object] = {}  # loops hold their tasks weakly
+        self._awaited: set[anyio.CancelScope] = set()
+        self._due: set[Job] = set()
+        self._in_cycle: set[Job] = set()
+        self._changed: anyio.Event | None = None
+        self._timeout = CLOSE_S
+        self._is_closing = False
+
+    def start(self, call: Call, context: contextvars.Context) -> anyio.CancelScope:
+        """Run it as a task that closing waits for. Cancelling the scope ends it."""
+        scope = anyio.CancelScope()
+        self._awaited.add(scope)
+        self._spawn(call, context, scope)
+        return scope
+
+    def start_daemon(self, call: Call) -> None:
+        """Run it as a task that closing cancels."""
+        self._spawn(call, contextvars.Context(), anyio.CancelScope())
+
+    def poke(self, job: Job) -> None:
+        """Run it soon, unless that is about to happen anyway."""
+        self._due.add(job)
+        if job not in self._in_cycle:
+            self._in_cycle.add(job)
+            self.start(partial(self._cycle, job), contextvars.Context())
+
+    def begin_close(self, timeout: float) -> None:
+        """Let ``drain`` begin, and jobs that are due not wait for their time."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._timeout = timeout
+            self._tell()
+
+    async def drain(self) -> None:
+        """Once closing began: wait for those that closing waits for, then cancel all."""
+        await self._until(lambda: self._is_closing)
+        with self._clock.deadline(self._clock.monotonic() + self._timeout):
+            await self._until(lambda: not self._awaited)
+        if self._awaited:
+            _logger.warning("closing cancels background work: %d left after %.1f s", len(self._awaited), self._timeout)
+        for scope in list(self._tasks):
+            scope.cancel()
+        with self._clock.deadline(self._clock.monotonic() + GRACE_S):
+            await self._until(lambda: not self._tasks)
+
+    def _spawn(self, call: Call, context: contextvars.Context, scope: anyio.CancelScope) -> None:
+        self._tasks[scope] = None
+        task = _spawn(partial(self._run, scope, call), context)
+        if scope in self._tasks:  # an eager task may be done
+            self._tasks[scope] = task
+
+    async def _run(self, scope: anyio.CancelScope, call: Call) -> None:
+        try:
+            with scope:
+                await _contain(call)
+        finally:
+            del self._tasks[scope]
+            self._awaited.discard(scope)
+            self._tell()
+
+    async def _cycle(self, job: Job) -> None:
+        try:
+            await self._pause(job.delay)
+            while job in self._due:
+                self._due.remove(job)
+                job.due_since = NEVER
+                await _contain(job.async_fn)
+                if job in self._due:
+                    # closing hurries each once: one that pokes itself must not spin
+                    await (self._clock.sleep if self._is_closing else self._pause)(job.delay)
+        finally:
+            self._in_cycle.remove(job)
+            self._due.discard(job)
+            job.due_since = NEVER
+
+    async def _pause(self, seconds: float) -> None:
+        with self._clock.deadline(self._clock.monotonic() + seconds):
+            await self._until(lambda: self._is_closing)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            if self._changed is None:
+                self._changed = anyio.Event()
+            await self._changed.wait()
+
+    def _tell(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+
+class _Thread:
+    """A daemon thread with an event loop. It does not know its Worker, whose end is its own."""
+
+    def __init__(self, clock: Clock, daemons: list[Call]) -> None:
+        self.forks = _forks
+        self._crew = Crew(clock)
+        self._loop = asyncio.new_event_loop()
+        self._has_ended = False
+        self._submitting = threading.RLock()  # a finaliser that the garbage collector runs in here may submit as well
+        for daemon in daemons:
+            self.start_daemon(daemon)
+        self._thread = threading.Thread(target=self._serve, name="routewright-worker", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # such as: the interpreter exits
+            self._loop.close()
+            raise WorkerClosed(f"no thread for background work: {error}") from error
+        _threads.add(self)
+
+    def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        if self._is_this_thread():
+            raise RuntimeError("this code runs in the background already and would wait for itself; await the call")
+        waiter = _Waiter(call)
+        try:
+            self._submit(partial(waiter.begin, self._crew), contextvars.copy_context())
+            return waiter.answer.result()
+        except asyncio.CancelledError:
+            raise WorkerClosed("the router was closed before the call had a result") from None
+        except BaseException:
+            if not waiter.answer.done():  # so it comes from outside, such as KeyboardInterrupt
+                with suppress(WorkerClosed):
+                    self._submit(waiter.cancel)
+            raise
+
+    def start(self, call: Call, context: contextvars.Context) -> None:
+        self._submit(partial(self._crew.start, call, context))
+
+    def start_daemon(self, call: Call) -> None:
+        self._submit(partial(self._crew.start_daemon, call))
+
+    def poke(self, job: Job) -> None:
+        job.due_since = self.forks  # before the thread can hear of it, and undo it
+        try:
+            self._submit(partial(self._crew.poke, job))
+        except WorkerClosed:
+            job.due_since = NEVER
+            raise
+
+    def begin_close(self, timeout: float) -> None:
+        """Ask the thread to end. Called by the garbage collector too, so it must not take a lock."""
+        if self.forks == _forks:
+            with suppress(RuntimeError):  # ended
+                self._loop.call_soon_threadsafe(self._crew.begin_close, timeout)
+
+    def close(self, timeout: float) -> None:
+        self.begin_close(timeout)
+        if not self._is_this_thread():
+            self.join(timeout + 2 * GRACE_S)
+
+    async def aclose(self, timeout: float) -> None:
+        self.begin_close(timeout)
+        if not self._is_this_thread():
+            join = partial(self.join, timeout + 2 * GRACE_S)
+            await anyio.to_thread.run_sync(join, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread's end."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            _logger.warning("background work blocks its thread and was left behind after %.1f s", timeout)
+
+    def _submit(self, action: Callable[[], object], context: contextvars.Context | None = None) -> None:
+        with self._submitting:
+            if self._has_ended:
+                raise WorkerClosed(CLOSED)
+            self._loop.call_soon_threadsafe(action, context=context)
+
+    def _is_this_thread(self) -> bool:
+        return threading.get_ident() == self._thread.ident
+
+    def _serve(self) -> None:
+        _mark_thread_as_asyncio()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        try:
+            await self._crew.drain()
+        finally:
+            with self._submitting:
+                self._has_ended = True
+        await asyncio.sleep(0)  # what was submitted until now becomes tasks,
+        await asyncio.sleep(0)  # and they begin, so that they notice when the runner cancels them
+
+
+class _Waiter(Generic[T]):
+    """A call in the thread that another thread waits for."""
+
+    def __init__(self, call: Callable[[], Awaitable[T]]) -> None:
+        self.answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._call = call
+        self._scope: anyio.CancelScope | None = None
+
+    def begin(self, crew: Crew) -> None:
+        self._scope = crew.start(self._settle, contextvars.copy_context())
+
+    def cancel(self) -> None:
+        if self._scope is not None:  # else it never began
+            self._scope.cancel()
+
+    async def _settle(self) -> None:
+        try:
+            result = await self._call()
+        except BaseException as error:
+            self.answer.set_exception(error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        else:
+            self.answer.set_result(result)
+
+
+class _CallersLoop:
+    """Whatever loop runs where work is asked for. What is asked for outside of any begins in the next one."""
+
+    def __init__(self, clock: Clock, daemons: list[Call]) -> None:
+        self.forks = _forks
+        self._clock = clock
+        self._daemons = daemons
+        self._crews: weakref.WeakKeyDictionary[Any, Crew] = weakref.WeakKeyDictionary()  # by loop
+        self._postponed: list[Callable[[Crew], object]] = []
+        self._is_closed = False
+
+    def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        self._refuse_if_closed()
+        if _this_loop() is not None:
+            raise RuntimeError("a virtual clock stands still while its event loop is blocked; await the call here")
+        return anyio.run(self._run_to_the_end, call)
+
+    def start(self, call: Call, context: contextvars.Context) -> None:
+        self._with_crew(lambda crew: crew.start(call, context))
+
+    def start_daemon(self, call: Call) -> None:
+        self._refuse_if_closed()
+        loop = _this_loop()
+        if loop in self._crews:
+            self._crews[loop].start_daemon(call)
+        elif loop is not None:
+            self._crew()  # starts all
+
+    def poke(self, job: Job) -> None:
+        self._with_crew(lambda crew: crew.poke(job))
+
+    def close(self, timeout: float) -> None:
+        if _this_loop() is not None:
+            raise RuntimeError("a virtual clock stands still while its event loop is blocked; use aclose")
+        anyio.run(self.aclose, timeout)
+
+    async def aclose(self, timeout: float) -> None:
+        if not self._is_closed:
+            await self._drain(timeout)
+            self._is_closed = True
+
+    async def _run_to_the_end(self, call: Callable[[], Awaitable[T]]) -> T:
+        self._crew()
+        try:
+            return await call()
+        finally:
+            await self._drain(CLOSE_S)  # this loop ends here, and nobody else would finish what was begun in it
+
+    async def _drain(self, timeout: float) -> None:
+        crew = self._crew()
+        crew.begin_close(timeout)
+        await crew.drain()
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise WorkerClosed(CLOSED)
+
+    def _with_crew(self, action: Callable[[Crew], object]) -> None:
+        self._refuse_if_closed()
+        if _this_loop() is None:
+            self._postponed.append(action)
+        else:
+            action(self._crew())
+
+    def _crew(self) -> Crew:
+        loop = _this_loop()
+        crew = self._crews.get(loop)
+        if crew is None:
+            for closed in [
+                old for old in self._crews if isinstance(old, asyncio.AbstractEventLoop) and old.is_closed()
+            ]:
+                del self._crews[closed]  # its tasks may have been dropped before they could end
+            crew = self._crews[loop] = Crew(self._clock)
+            for daemon in self._daemons:
+                crew.start_daemon(daemon)
+        with _moving:
+            postponed, self._postponed = self._postponed, []
+        for action in postponed:
+            action(crew)
+        return crew
+
+
+async def _contain(call: Call) -> None:
+    try:
+        await call()
+    except (Exception, SystemExit):
+        _logger.exception("background work failed: %s", _name_of(call))
+
+
+def _name_of(call: Call) -> str:
+    fn = call.func if isinstance(call, partial) else call
+    return str(getattr(fn, "__qualname__", fn))
+
+
+def _spawn(async_fn: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context) -> object:
+    """Run it as a task of this loop that ends with the loop, and with nothing else."""
+    loop = _this_loop()
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        return loop.create_task(async_fn(), context=context)
+    import trio  # an extra: only there when it runs
+
+    return trio.lowlevel.spawn_system_task(async_fn, context=context)
+
+
+def _this_loop() -> object | None:
+    """The running asyncio loop or the token of the running trio; None outside of both."""
+    try:
+        if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+            return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    import trio
+
+    return trio.lowlevel.current_trio_token()
+
+
+def _mark_thread_as_asyncio() -> None:
+    # a caller's context may say that trio runs: sniffio believes it, unless the thread itself knows better
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is not None:
+        sniffio.thread_local.name = "asyncio"
+
+
+def _close_all() -> None:
+    threads = [thread for thread in _threads if thread.forks == _forks]
+    for thread in threads:
+        thread.begin_close(CLOSE_S - 2 * GRACE_S)
+    end = time.monotonic() + CLOSE_S
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+def _after_fork() -> None:
+    # the parent's threads are not here, and a lock that one of them held would never be released
+    global _forks, _moving
+    _forks += 1
+    _moving = threading.Lock()
+
+
+_forks = 0  # in which process this is, seen from the one that imported the module
+_moving = threading.Lock()
+_threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

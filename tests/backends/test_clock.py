@@ -1,0 +1,597 @@
+"""Both clocks: real time behind one timer a loop, virtual time behind none."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import math
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routewright.backends.clock import SWEEP_AFTER, Alarms, SystemClock
+from routewright.protocols import Clock
+from routewright.testing.clock import START, FakeClock
+
+Backend = tuple[str, dict[str, Any]]
+BACKENDS: list[Backend] = [("asyncio", {"use_uvloop": False}), ("trio", {})]
+if importlib.util.find_spec("uvloop") is not None:
+    BACKENDS.append(("asyncio", {"use_uvloop": True}))
+
+
+def _name(backend: Backend) -> str:
+    return "uvloop" if backend[1].get("use_uvloop") else backend[0]
+
+
+@pytest.fixture(params=BACKENDS, ids=_name)
+def anyio_backend(request: pytest.FixtureRequest) -> Backend:
+    backend: Backend = request.param
+    return backend
+
+
+@pytest.fixture(params=[SystemClock, FakeClock])
+def clock(request: pytest.FixtureRequest) -> Clock:
+    made: Clock = request.param()
+    return made
+
+
+@pytest.fixture
+def fake() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def manual() -> FakeClock:
+    return FakeClock(autojump=False)
+
+
+class TestBoth:
+    """What the protocol promises."""
+
+    pytestmark = pytest.mark.anyio
+
+    async def test_sleep_lasts_at_least_as_long_as_asked(self, clock: Clock) -> None:
+        before = clock.monotonic()
+        await clock.sleep(0.002)
+        assert clock.monotonic() - before >= 0.002
+
+    @pytest.mark.parametrize("seconds", [0, -1, -math.inf])
+    async def test_sleep_of_nothing_lets_others_run(self, clock: Clock, seconds: float) -> None:
+        ran: list[str] = []
+
+        async def other() -> None:
+            ran.append("other")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other)
+            await clock.sleep(seconds)
+            await clock.sleep(seconds)  # trio may run the sleeper first once, not twice
+            assert ran == ["other"]
+
+    async def test_deadline_that_runs_out_expires(self, clock: Clock) -> None:
+        at = clock.monotonic() + 0.01
+        with clock.deadline(at) as deadline:
+            await anyio.sleep_forever()
+        assert deadline.expired
+        assert clock.monotonic() >= at
+
+    async def test_deadline_left_in_time_does_not_expire(self, clock: Clock) -> None:
+        with clock.deadline(clock.monotonic() + 60) as deadline:
+            await clock.sleep(0.001)
+        assert not deadline.expired
+
+    @pytest.mark.parametrize("ago", [0.0, 5.0, math.inf])
+    async def test_past_deadline_cancels_at_the_first_wait_inside(self, clock: Clock, ago: float) -> None:
+        reached: list[str] = []
+        with clock.deadline(clock.monotonic() - ago) as deadline:
+            reached.append("inside")
+            await anyio.lowlevel.checkpoint()
+            reached.append("behind the wait")
+        assert reached == ["inside"]
+        assert deadline.expired
+
+    async def test_past_deadline_does_not_expire_where_nothing_waits(self, clock: Clock) -> None:
+        with clock.deadline(clock.monotonic() - 1) as deadline:
+            pass
+        assert not deadline.expired
+        await anyio.lowlevel.checkpoint()
+
+    @pytest.mark.parametrize("seconds", [math.inf, 1e12, 1e300])
+    async def test_deadline_beyond_all_times_never_fires(self, clock: Clock, seconds: float) -> None:
+        with clock.deadline(clock.monotonic() + seconds) as deadline:
+            await clock.sleep(0.001)
+        assert not deadline.expired
+
+    async def test_outer_cancellation_passes_through(self, clock: Clock) -> None:
+        with anyio.CancelScope() as outer:
+            with clock.deadline(clock.monotonic() + 60) as deadline:
+                outer.cancel()
+                await anyio.sleep_forever()
+            pytest.fail("the cancellation was swallowed")
+        assert outer.cancelled_caught
+        assert not deadline.expired
+
+    async def test_outer_cancellation_wins_over_a_deadline_that_ran_out_too(self, clock: Clock) -> None:
+        with anyio.CancelScope() as outer:
+            with clock.deadline(clock.monotonic() - 1) as deadline:
+                outer.cancel()
+                await anyio.sleep_forever()
+            pytest.fail("the cancellation was swallowed")
+        assert not deadline.expired
+
+    async def test_inner_deadline_leaves_the_outer_alone(self, clock: Clock) -> None:
+        with clock.deadline(clock.monotonic() + 60) as outer:
+            with clock.deadline(clock.monotonic() + 0.005) as inner:
+                await anyio.sleep_forever()
+            await anyio.lowlevel.checkpoint()
+        assert inner.expired
+        assert not outer.expired
+
+    async def test_outer_deadline_that_is_sooner_ends_both(self, clock: Clock) -> None:
+        with clock.deadline(clock.monotonic() + 0.005) as outer:
+            with clock.deadline(clock.monotonic() + 60) as inner:
+                await anyio.sleep_forever()
+            pytest.fail("the cancellation was swallowed")
+        assert outer.expired
+        assert not inner.expired
+
+    async def test_nested_deadlines_of_one_time_count_for_the_outer(self, clock: Clock) -> None:
+        at = clock.monotonic() + 0.005
+        with clock.deadline(at) as outer:
+            with clock.deadline(at) as inner:
+                await anyio.sleep_forever()
+            pytest.fail("the cancellation was swallowed")
+        assert outer.expired
+        assert not inner.expired
+
+    async def test_error_passes_through_and_is_no_expiry(self, clock: Clock) -> None:
+        deadline = clock.deadline(clock.monotonic() - 1)
+        with pytest.raises(ValueError, match="mine"), deadline:
+            raise ValueError("mine")
+        assert not deadline.expired
+
+    async def test_error_raised_in_place_of_the_cancellation_is_no_expiry(self, clock: Clock) -> None:
+        async def fail_when_cancelled() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise ValueError("mine")
+
+        deadline = clock.deadline(clock.monotonic() - 1)
+        with pytest.raises(ValueError, match="mine"), deadline:
+            await fail_when_cancelled()
+        assert not deadline.expired
+
+    async def test_shield_keeps_outer_cancellation_out_until_it_is_left(self, clock: Clock) -> None:
+        done: list[str] = []
+        with anyio.CancelScope() as outer:
+            outer.cancel()
+            with clock.deadline(clock.monotonic() + 60, shield=True) as deadline:
+                await clock.sleep(0.001)
+                done.append("clean-up")
+            await anyio.lowlevel.checkpoint()
+            done.append("behind")
+        assert done == ["clean-up"]
+        assert not deadline.expired
+
+    async def test_shield_is_bounded_by_its_own_time(self, clock: Clock) -> None:
+        with anyio.CancelScope() as outer:
+            outer.cancel()
+            with clock.deadline(clock.monotonic() + 0.005, shield=True) as deadline:
+                await anyio.sleep_forever()
+            assert deadline.expired
+            await anyio.lowlevel.checkpoint()
+        assert outer.cancelled_caught
+
+    async def test_deadline_reaches_tasks_of_a_group_inside(self, clock: Clock) -> None:
+        with clock.deadline(clock.monotonic() + 0.005) as deadline:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(anyio.sleep_forever)
+                tasks.start_soon(anyio.sleep_forever)
+        assert deadline.expired
+
+
+class TestSystemClock:
+    def test_time_is_unix_time(self) -> None:
+        assert abs(SystemClock().time() - time.time()) < 1.0
+        assert abs(SystemClock().monotonic() - time.monotonic()) < 1.0
+
+    async def _cancelled_natively(self, clock: SystemClock) -> bool:
+        with clock.deadline(clock.monotonic() + 60) as deadline:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                assert not deadline.expired
+        return True
+
+    def test_asyncio_task_cancel_passes_through(self) -> None:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(self._cancelled_natively(SystemClock()))
+
+    def test_one_clock_serves_loops_in_turn_and_threads_at_once(self) -> None:
+        clock = SystemClock()
+        expired: list[bool] = []
+
+        async def expire() -> None:
+            with clock.deadline(clock.monotonic() + 0.002) as deadline:
+                await anyio.sleep_forever()
+            expired.append(deadline.expired)
+
+        def loops_in_turn() -> None:
+            for backend, options in BACKENDS:
+                anyio.run(expire, backend=backend, backend_options=options)
+
+        threads = [threading.Thread(target=loops_in_turn) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        loops_in_turn()
+        for thread in threads:
+            thread.join()
+        assert expired == [True] * 5 * len(BACKENDS)
+
+    def test_loop_is_not_kept(self) -> None:
+        clock = SystemClock()
+
+        async def use() -> weakref.ref[asyncio.AbstractEventLoop]:
+            with clock.deadline(clock.monotonic() + 0.001):
+                await anyio.sleep_forever()
+            with clock.deadline(clock.monotonic() + 60):
+                return weakref.ref(asyncio.get_running_loop())
+
+        loop = asyncio.run(use())
+        gc.collect()
+        assert loop() is None
+
+    def test_deadlines_left_early_do_not_pile_up(self) -> None:
+        async def enter_many() -> int:
+            clock = SystemClock()
+            with clock.deadline(clock.monotonic() + 60) as kept:
+                for _ in range(20 * SWEEP_AFTER):
+                    with clock.deadline(clock.monotonic() + 60):
+                        pass
+                alarms = getattr(kept, "alarms", None)
+                assert isinstance(alarms, Alarms)
+                return len(alarms)
+
+        assert asyncio.run(enter_many()) <= SWEEP_AFTER + 2
+
+    def test_every_alarm_rings_and_none_before_its_time(self) -> None:
+        async def expire(clock: SystemClock, seconds: float) -> None:
+            at = clock.monotonic() + seconds
+            with clock.deadline(at) as deadline:
+                await anyio.sleep_forever()
+            assert deadline.expired
+            assert clock.monotonic() >= at
+
+        async def all_at_once() -> None:
+            clock = SystemClock()
+            async with anyio.create_task_group() as tasks:
+                for n in range(3 * SWEEP_AFTER):
+                    tasks.start_soon(expire, clock, 0.001 + (n * 7 % 31) / 1000)
+
+        for backend, options in BACKENDS:
+            anyio.run(all_at_once, backend=backend, backend_options=options)
+
+
+class TestFakeClock:
+    pytestmark = pytest.mark.anyio
+
+    async def test_five_hours_of_a_schedule_take_no_time(self, fake: FakeClock) -> None:
+        began = time.perf_counter()
+        for delay in (60, 300, 900, 3600, 13140):
+            await fake.sleep(delay)
+        assert fake.monotonic() == 5 * 3600
+        assert fake.time() == START + 5 * 3600
+        assert time.perf_counter() - began < 0.5
+
+    async def test_deadline_set_first_beats_a_sleep_of_the_same_time(self, fake: FakeClock) -> None:
+        with fake.deadline(5.0) as deadline:
+            await fake.sleep(5.0)
+        assert deadline.expired
+        assert fake.monotonic() == 5.0
+
+    async def test_shorter_sleep_beats_a_deadline(self, fake: FakeClock) -> None:
+        with fake.deadline(5.0) as deadline:
+            await fake.sleep(4.999)
+        assert not deadline.expired
+        assert fake.monotonic() == 4.999
+
+    async def test_deadlines_left_early_do_not_move_time(self, fake: FakeClock) -> None:
+        with fake.deadline(5.0):
+            await fake.sleep(1.0)
+        await fake.sleep(9.0)
+        assert fake.monotonic() == 10.0
+
+    async def test_time_stands_still_while_a_task_keeps_yielding(self, fake: FakeClock) -> None:
+        seen: set[float] = set()
+
+        async def keep_yielding() -> None:
+            for _ in range(500):
+                await anyio.lowlevel.checkpoint()
+                seen.add(fake.monotonic())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fake.sleep, 5.0)
+            tasks.start_soon(keep_yielding)
+        assert seen == {0.0}
+        assert fake.monotonic() == 5.0
+
+    async def test_time_stands_still_while_tasks_pass_each_other_messages(self, fake: FakeClock) -> None:
+        send, receive = anyio.create_memory_object_stream[int](0)
+        times: list[float] = []
+
+        async def pass_on() -> None:
+            async with send:
+                for n in range(100):
+                    await send.send(n)
+
+        async with anyio.create_task_group() as tasks, receive:
+            tasks.start_soon(fake.sleep, 5.0)
+            tasks.start_soon(pass_on)
+            async for _ in receive:
+                times.append(fake.monotonic())
+        assert times == [0.0] * 100
+
+    async def test_equal_times_end_in_the_order_they_began(self, fake: FakeClock) -> None:
+        order: list[int] = []
+
+        async def one(n: int) -> None:
+            await fake.sleep(10.0 - fake.monotonic())
+            order.append(n)
+            await anyio.lowlevel.checkpoint()
+            order.append(n)
+
+        async def begin_late(n: int) -> None:
+            await fake.sleep(n / 100)
+            await one(n)
+
+        async with anyio.create_task_group() as tasks:
+            for n in range(50):
+                tasks.start_soon(begin_late, n)
+        assert order == [n for n in range(50) for _ in range(2)]
+
+    async def test_two_clocks_of_one_loop_are_independent(self) -> None:
+        fast, slow = FakeClock(), FakeClock()
+
+        async def run(clock: FakeClock, seconds: float) -> None:
+            for _ in range(10):
+                await clock.sleep(seconds)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, fast, 100.0)
+            tasks.start_soon(run, slow, 1.0)
+        assert (fast.monotonic(), slow.monotonic()) == (1000.0, 10.0)
+
+    async def test_sleep_without_end_never_moves_time(self, fake: FakeClock) -> None:
+        with fake.deadline(7.0) as deadline:
+            await fake.sleep(math.inf)
+        assert deadline.expired
+        assert fake.monotonic() == 7.0
+
+    async def test_clean_up_at_the_end_of_a_loop_can_still_wait(self, fake: FakeClock, anyio_backend: Backend) -> None:
+        done: list[str] = []
+
+        async def clean_up_when_cancelled() -> None:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with fake.deadline(fake.monotonic() + 2, shield=True):
+                    await fake.sleep(1)
+                    done.append("clean")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(clean_up_when_cancelled)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        assert done == ["clean"]
+
+    async def test_manual_time_moves_only_when_told(self, manual: FakeClock) -> None:
+        woken: list[float] = []
+
+        async def sleeper() -> None:
+            await manual.sleep(5.0)
+            woken.append(manual.monotonic())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sleeper)
+            await manual.advance(4.0)
+            assert (woken, manual.monotonic()) == ([], 4.0)
+            await manual.advance(4.0)
+            assert (woken, manual.monotonic()) == ([5.0], 8.0)
+
+    async def test_advance_stops_wherever_somebody_waits_for(self, manual: FakeClock) -> None:
+        times: list[float] = []
+
+        async def tick() -> None:
+            while True:
+                await manual.sleep(1.0)
+                times.append(manual.monotonic())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(tick)
+            await manual.advance(5.5)
+            tasks.cancel_scope.cancel()
+        assert times == [1.0, 2.0, 3.0, 4.0, 5.0]
+        assert manual.monotonic() == 5.5
+
+    async def test_advance_fires_deadlines(self, manual: FakeClock) -> None:
+        ended: list[tuple[bool, float]] = []
+
+        async def wait() -> None:
+            with manual.deadline(3.0) as deadline:
+                await anyio.sleep_forever()
+            ended.append((deadline.expired, manual.monotonic()))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await manual.advance(10.0)
+        assert ended == [(True, 3.0)]
+
+    async def test_advance_by_itself_holds_autojump_back(self, fake: FakeClock) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fake.sleep, 100.0)
+            await fake.advance(10.0)
+            assert fake.monotonic() == 10.0
+        assert fake.monotonic() == 100.0
+
+    async def test_jump_goes_to_the_next_moment_and_wakes_all_of_it(self, manual: FakeClock) -> None:
+        woken: list[int] = []
+
+        async def sleeper(n: int, seconds: float) -> None:
+            await manual.sleep(seconds)
+            woken.append(n)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sleeper, 1, 2.0)
+            tasks.start_soon(sleeper, 2, 2.0)
+            tasks.start_soon(sleeper, 3, 3.0)
+            assert await manual.jump()
+            assert (sorted(woken), manual.monotonic()) == ([1, 2], 2.0)
+            assert await manual.jump()
+            assert (len(woken), manual.monotonic()) == (3, 3.0)
+        assert not await manual.jump()
+        assert manual.monotonic() == 3.0
+
+    @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+    async def test_time_cannot_go_back_or_to_the_end(self, fake: FakeClock, seconds: float) -> None:
+        with pytest.raises(ValueError, match=str(seconds)):
+            await fake.advance(seconds)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=_name)
+@given(data=st.data())
+@settings(max_examples=3, deadline=None)
+def test_a_thousand_sleeps_end_in_the_order_of_time(backend: Backend, data: st.DataObject) -> None:
+    tenths = data.draw(st.lists(st.integers(1, 3000), min_size=1000, max_size=1000))
+    clock, woken = FakeClock(), list[tuple[float, float]]()
+
+    async def sleeper(seconds: float) -> None:
+        await clock.sleep(seconds)
+        woken.append((seconds, clock.monotonic()))
+
+    async def all_of_them() -> None:
+        async with anyio.create_task_group() as tasks:
+            for tenth in tenths:
+                tasks.start_soon(sleeper, tenth / 10)
+
+    anyio.run(all_of_them, backend=backend[0], backend_options=backend[1])
+    assert woken == sorted((tenth / 10, tenth / 10) for tenth in tenths)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=_name)
+@given(steps=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.booleans()), max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_a_deadline_expires_exactly_if_it_is_not_later(backend: Backend, steps: list[tuple[int, int, bool]]) -> None:
+    clock = FakeClock()
+
+    async def walk() -> None:
+        for limit, wait, shield in steps:
+            began = clock.monotonic()
+            with clock.deadline(began + limit, shield=shield) as deadline:
+                await clock.sleep(wait)
+            assert deadline.expired == (limit <= wait)
+            assert clock.monotonic() == began + min(limit, wait)
+
+    anyio.run(walk, backend=backend[0], backend_options=backend[1])
+
+
+def test_loops_one_after_the_other_share_the_time() -> None:
+    clock = FakeClock(start=1000.0)
+    for backend, options in BACKENDS:
+        anyio.run(clock.sleep, 10, backend=backend, backend_options=options)
+    assert clock.monotonic() == 10 * len(BACKENDS)
+    assert clock.time() == 1000.0 + 10 * len(BACKENDS)
+
+
+def test_loops_in_threads_wake_each_other() -> None:
+    clock = FakeClock(autojump=False)
+    sleeping, woken = threading.Barrier(len(BACKENDS) + 1), list[float]()
+
+    async def sleeper() -> None:
+        with clock.deadline(5.0) as deadline:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(anyio.sleep_forever)
+                sleeping.wait(10)
+        woken.append(clock.monotonic())
+        assert deadline.expired
+
+    threads = [
+        threading.Thread(target=anyio.run, args=[sleeper], kwargs={"backend": backend, "backend_options": options})
+        for backend, options in BACKENDS
+    ]
+    for thread in threads:
+        thread.start()
+    sleeping.wait(10)
+    anyio.run(clock.advance, 5.0)
+    for thread in threads:
+        thread.join(10)
+    assert woken == [5.0] * len(BACKENDS)
+
+
+def test_timers_of_a_dead_loop_neither_move_time_nor_stay() -> None:
+    clock = FakeClock()
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # it complains about the task that is dropped
+    sleeper = loop.create_task(clock.sleep(10))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    gone = weakref.ref(sleeper)
+    del sleeper, loop
+    anyio.run(clock.sleep, 100)
+    gc.collect()
+    assert clock.monotonic() == 100.0
+    assert gone() is None
+
+
+def test_the_fake_needs_trio_only_under_trio() -> None:
+    code = (
+        "import sys, anyio\n"
+        "from routewright.testing.clock import FakeClock\n"
+        "clock = FakeClock()\n"
+        "anyio.run(clock.sleep, 60)\n"
+        "assert clock.monotonic() == 60 and 'trio' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.anyio
+async def test_a_deadline_put_off_rings_at_its_new_time_and_one_put_forward_earlier() -> None:
+    clock = FakeClock()
+    for start, moved in ((5.0, 9.0), (9.0, 5.0), (5.0, math.inf)):
+        begun = clock.monotonic()
+        with clock.deadline(begun + start) as limit:
+            limit.move(begun + moved)
+            await clock.sleep(20.0)
+        assert limit.expired == (moved < 20)
+        assert clock.monotonic() - begun == min(moved, 20.0)
+
+
+@pytest.mark.anyio
+async def test_real_deadlines_can_be_moved_both_ways() -> None:
+    clock = SystemClock()
+    begun = clock.monotonic()
+    with clock.deadline(begun + 60) as limit:
+        limit.move(begun + 0.01)
+        await anyio.sleep(30)
+    assert limit.expired
+    with clock.deadline(clock.monotonic() + 0.01) as limit:
+        limit.move(begun + 60)
+        await anyio.sleep(0.05)
+    assert not limit.expired
+    with clock.deadline(math.inf) as limit:
+        limit.move(clock.monotonic() + 0.01)
+        await anyio.sleep(30)
+    assert limit.expired
