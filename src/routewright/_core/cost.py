@@ -1,0 +1,75 @@
+"""What a call costs: prices a model, costs an attempt, and how much output a remaining budget buys."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from routewright.wire import Model, Usage
+
+from .money import nanos, price_picos
+
+
+class Price(NamedTuple):
+    """Pico-dollars a token that hold for inputs longer than ``above``."""
+
+    above: int
+    input: int
+    output: int
+    cached: int
+
+
+def prices_of(model: Model) -> tuple[Price, ...]:
+    """List a model's prices, the one for the longest inputs first; empty where no price is known."""
+    listed = model.pricing_per_1m
+    if listed is None:
+        return ()
+
+    def price(above: int, input_usd: float, output_usd: float, cached_usd: float | None) -> Price:
+        full = price_picos(input_usd)
+        return Price(above, full, price_picos(output_usd), full if cached_usd is None else price_picos(cached_usd))
+
+    tiers = [price(t.above_tokens, t.input_usd, t.output_usd, t.cached_input_usd) for t in listed.tiers]
+    base = price(-1, listed.input_usd, listed.output_usd, listed.cached_input_usd)
+    return (*sorted(tiers, reverse=True), base)
+
+
+def price_at(prices: tuple[Price, ...], input_tokens: int) -> Price:
+    """Pick the price that holds for an input of this length."""
+    if len(prices) == 1:
+        return prices[0]
+    return next(price for price in prices if input_tokens > price.above)
+
+
+def dearest_at(prices: tuple[Price, ...], input_tokens: int) -> Price:
+    """The worst that inputs up to this length can cost: a longer tier is not always the dearer one."""
+    if len(prices) == 1:
+        return prices[0]
+    reached = [price for price in prices if input_tokens > price.above]
+    return Price(
+        -1,
+        max(price.input for price in reached),
+        max(price.output for price in reached),
+        max(price.cached for price in reached),
+    )
+
+
+def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:
+    """Cost of a call without cached input, rounded up to a nano-dollar."""
+    return nanos(input_tokens * price.input + output_tokens * price.output)
+
+
+def usage_nanos(prices: tuple[Price, ...], usage: Usage) -> int:
+    """Cost of an attempt from its usage; one rounding up. 0 where no price is known."""
+    if not prices:
+        return 0
+    price = price_at(prices, usage.input)
+    fresh = usage.input - usage.cached
+    return nanos(fresh * price.input + usage.cached * price.cached + usage.output * price.output)
+
+
+def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:
+    """How many output tokens a room of nano-dollars buys beside the input; negative if not even the input fits."""
+    room_picos = room_nanos * 1_000 - input_tokens * price.input
+    if room_picos < 0:
+        return -1
+    return room_picos // price.output if price.output else 1 << 53

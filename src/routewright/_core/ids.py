@@ -1,0 +1,51 @@
+"""Writes ids: a prefix and 26 characters of Crockford's base 32, in the order of their making (contract 2)."""
+
+from __future__ import annotations
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+LENGTH = 26
+_PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
+_COUNTER_BITS = 40
+_HEAD_BITS = 40
+RANDOM_BITS = _HEAD_BITS + _COUNTER_BITS - 1
+"""How many random bits a new millisecond takes."""
+
+
+class IdSequence:
+    """Ids of one process: milliseconds, then chance, then a counter, so that later ids are greater.
+
+    A clock that steps back is ignored until it catches up.
+    """
+
+    def __init__(self) -> None:
+        self._milliseconds = -1
+        self._head = ""
+        self._counter = 0
+
+    def at(self, milliseconds: int) -> bool:
+        """Whether ids at this time continue the present millisecond; if not, call ``begin`` first."""
+        return milliseconds <= self._milliseconds
+
+    def begin(self, milliseconds: int, random_bits: int) -> None:
+        """Start a new millisecond with ``RANDOM_BITS`` random bits."""
+        head = milliseconds << _HEAD_BITS | random_bits >> (_COUNTER_BITS - 1)
+        self._milliseconds = milliseconds
+        self._head = _write(head, (LENGTH - 8) // 2)
+        self._counter = random_bits & ((1 << (_COUNTER_BITS - 1)) - 1)  # half the range is left to count in
+
+    def next(self, prefix: str) -> str:
+        """Write the next id."""
+        self._counter = counter = self._counter + 1
+        return (
+            f"{prefix}{self._head}{_PAIRS[counter >> 30]}{_PAIRS[counter >> 20 & 1023]}"
+            f"{_PAIRS[counter >> 10 & 1023]}{_PAIRS[counter & 1023]}"
+        )
+
+
+def _write(number: int, pairs: int) -> str:
+    return "".join(_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10))
+
+
+def normalise_trace_id(text: str) -> str:
+    """Read ``trc_<id>`` as the alias of ``tr_<id>`` that the specification also publishes (spec 2.2)."""
+    return "tr_" + text[4:] if text.startswith("trc_") else text

@@ -1,0 +1,40 @@
+"""Money as integers: prices in pico-dollars a token, amounts in nano-dollars (contract 7). Dollars only at the door."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+NANOS_PER_USD = 1_000_000_000
+PICOS_PER_NANO = 1_000
+_PICOS_PER_TOKEN = 1_000_000  # one dollar per million tokens
+
+
+def budget_nanos(usd: float) -> int:
+    """Turn a limit in dollars into nano-dollars, rounded down: a promise never grows by rounding."""
+    return int((Decimal(repr(usd)) * NANOS_PER_USD).to_integral_value(ROUND_FLOOR))
+
+
+def price_picos(usd_per_1m: float) -> int:
+    """Turn a list price per million tokens into pico-dollars a token, rounded up."""
+    return int((Decimal(repr(usd_per_1m)) * _PICOS_PER_TOKEN).to_integral_value(ROUND_CEILING))
+
+
+def nanos(picos: int) -> int:
+    """Round an attempt's pico-dollars up to nano-dollars; the only rounding an attempt sees."""
+    return -(-picos // PICOS_PER_NANO)
+
+
+def usd(amount_nanos: int) -> float:
+    """Show an amount in dollars."""
+    return amount_nanos / NANOS_PER_USD
+
+
+def usd_text(amount_nanos: int) -> str:
+    """Write an amount in dollars with every digit it has: ``0.0021``."""
+    text = f"{Decimal(amount_nanos) / NANOS_PER_USD:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def usd_short(dollars: float) -> str:
+    """Write dollars to two significant digits, for sentences."""
+    return f"${dollars:.2g}" if dollars >= 0.0001 or not dollars else f"${Decimal(f'{dollars:.2g}'):f}"

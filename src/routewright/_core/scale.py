@@ -1,0 +1,46 @@
+"""Whole-number logarithms: the same on every machine, which floats' are not. Scores are made of these."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+
+STEPS = 64
+"""Steps an octave of ``log2_steps``."""
+SIZE_STEPS = 4
+"""Size classes an octave."""
+
+
+def _thresholds() -> NDArray[np.float64]:
+    """Mantissas in [0.5, 1) at which a further step begins; a 64th root is six square roots."""
+    roots = []
+    for step in range(STEPS):
+        root = 1 << (step + 52 * STEPS)
+        for _ in range(6):
+            root = isqrt(root)
+        roots.append(root)
+    return np.array(roots, dtype=np.float64) / 2.0**53
+
+
+_THRESHOLDS = _thresholds()
+
+
+def log2_steps(values: IntArray) -> IntArray:
+    """``floor(64 * log2(v))`` for whole numbers from 1 to 2^53; 0 and less count as 1."""
+    mantissa, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
+    step = np.searchsorted(_THRESHOLDS, mantissa, side="right") - 1
+    return (exponent.astype(np.int64) - 1) * STEPS + step
+
+
+def size_class(tokens: int) -> int:
+    """The quarter octave a token count falls in: ``floor(4 * log2(n))``; 0 for one token and less."""
+    return (tokens**SIZE_STEPS).bit_length() - 1 if tokens > 1 else 0
+
+
+def class_size(size: int) -> int:
+    """The token count that stands for a size class: its lower edge, rounded down."""
+    return isqrt(isqrt(1 << size))

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.cost import Price, affordable_output, call_nanos, dearest_at, price_at, prices_of, usage_nanos
+from routewright._core.money import budget_nanos, nanos, price_picos, usd_short, usd_text
+from routewright.wire import Model, PriceTier, Pricing, Usage
+
+
+def test_budgets_round_down_and_prices_up() -> None:
+    assert budget_nanos(0.29) == 290_000_000
+    assert budget_nanos(0.0000000019) == 1
+    assert price_picos(0.0375) == 37_500
+    assert price_picos(0.0000001) == 1
+
+
+def test_an_attempt_is_rounded_up_once() -> None:
+    assert nanos(0) == 0
+    assert nanos(1) == 1
+    assert nanos(1_000) == 1
+    assert nanos(1_001) == 2
+
+
+def test_amounts_are_written_with_every_digit() -> None:
+    assert usd_text(2_100_000) == "0.0021"
+    assert usd_text(1) == "0.000000001"
+    assert usd_text(3_000_000_000) == "3"
+    assert usd_short(0.002149) == "$0.0021"
+    assert usd_short(0.000069) == "$0.000069"
+    assert usd_short(0) == "$0"
+
+
+TIERED = Model(
+    id="v/m", pricing_per_1m=Pricing(1.0, 4.0, 0.1, tiers=(PriceTier(200, 2.0, 6.0), PriceTier(1_000, 0.5, 1.0)))
+)
+
+
+def test_the_tier_follows_the_input() -> None:
+    prices = prices_of(TIERED)
+    assert price_at(prices, 200).input == 1_000_000
+    assert price_at(prices, 201).input == 2_000_000
+    assert price_at(prices, 1_001).input == 500_000
+
+
+def test_the_worst_price_up_to_a_length_is_not_that_of_its_tier() -> None:
+    assert dearest_at(prices_of(TIERED), 5_000) == Price(-1, 2_000_000, 6_000_000, 2_000_000)
+
+
+def test_cached_input_has_its_own_price() -> None:
+    # 60 fresh at $1, 40 cached at $0.10, 10 out at $4, per million
+    assert usage_nanos(prices_of(TIERED), Usage(100, 10, cached=40)) == 60_000 + 4_000 + 40_000
+
+
+def test_no_price_costs_nothing_that_could_be_named() -> None:
+    assert usage_nanos((), Usage(100, 10)) == 0
+
+
+@given(st.integers(0, 10**8), st.integers(0, 10**8), st.integers(0, 10**6), st.integers(0, 10**12))
+def test_affordable_output_is_the_most_that_fits(input_price: int, output_price: int, tokens: int, room: int) -> None:
+    price = Price(-1, input_price, output_price, input_price)
+    most = affordable_output(price, tokens, room)
+    if most < 0:
+        assert call_nanos(price, tokens, 0) > room
+    elif output_price:
+        assert call_nanos(price, tokens, most) <= room
+        assert tokens * input_price + (most + 1) * output_price > room * 1_000
+
+
+@given(st.floats(0, 1e6, allow_nan=False))
+def test_a_budget_never_grows_by_conversion(usd: float) -> None:
+    assert Decimal(budget_nanos(usd)) / 10**9 <= Decimal(repr(usd))
