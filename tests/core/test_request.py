@@ -1,0 +1,680 @@
+"""The request door: what goes in, what comes out, and what every refusal says."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+from collections import OrderedDict, UserDict
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.request import MAX_PROBLEMS, as_request, checked, decode_request, nearest, needs_of
+from routewright.errors import InvalidJson, Problem, ValidationFailed
+from routewright.wire import (
+    Budget,
+    CacheOpts,
+    Fallback,
+    FunctionCall,
+    FunctionName,
+    FunctionSpec,
+    ImagePart,
+    ImageUrl,
+    Message,
+    NamedToolChoice,
+    Need,
+    Params,
+    RouteRequest,
+    TextPart,
+    Tool,
+    ToolCall,
+)
+
+HELLO: dict[str, Any] = {"role": "user", "content": "Hello"}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+SCHEMA: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "sky", "schema": {"type": "object"}}}
+FULL: dict[str, Any] = {
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "What is it? \u4f60"}], "name": "ann"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "a cat", "tool_call_id": "c1"},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}}]},
+    ],
+    "goal": "stability",
+    "strategy": "cost-optimized",
+    "policy_id": "house",
+    "models": ["a/x", "b/y"],
+    "fallback": {"models": ["b/y"], "maxRetries": 2, "on_partial": "error"},
+    "budget": {"maxCostUsd": 0.01, "maxTokens": 2000},
+    "cache": {"mode": "exact", "threshold": 0.9, "ttl_seconds": 60, "explore": 0, "namespace": "n"},
+    "stream": True,
+    "tools": [TOOL, {"type": "function", "name": "flat", "strict": True}],
+    "tool_choice": {"type": "function", "function": {"name": "flat"}},
+    "params": {
+        "temperature": 0.5,
+        "top_p": 1,
+        "max_output_tokens": 9,
+        "stop": ["a"],
+        "seed": -7,
+        "response_format": SCHEMA,
+    },
+    "metadata": {"tenant": "t", "deep": [{"a": [1, 2.5, None, True]}]},
+    "timeout_ms": 2000,
+    "idempotency_key": "k",
+}
+
+
+def wrong(value: Any) -> Any:
+    """Hide a wrong type from the type checker: callers have none."""
+    return value
+
+
+def problems(value: Any, **overrides: Any) -> list[Problem]:
+    with pytest.raises(ValidationFailed) as caught:
+        as_request(value, overrides)
+    assert type(caught.value) is ValidationFailed
+    return caught.value.problems
+
+
+def refusals(**fields: Any) -> list[str]:
+    """What is wrong with a request of these fields: the same as a dict, as a body, and in keyword arguments."""
+    request = {"messages": [HELLO], **fields}
+    said = problems(request)
+    with pytest.raises(ValidationFailed) as caught:
+        decode_request(json.dumps(request).encode())
+    assert caught.value.problems == said
+    if "messages" not in fields:
+        assert problems("Hello", **fields) == said
+    return [str(problem) for problem in said]
+
+
+# What goes in
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Hello",
+        [HELLO],
+        (Message("user", "Hello"),),
+        {"messages": [HELLO]},
+        {"messages": [Message("user", "Hello")]},
+        UserDict(messages=[OrderedDict(HELLO)]),
+        RouteRequest([Message("user", "Hello")]),
+    ],
+)
+def test_each_shape_becomes_the_same_request(value: Any) -> None:
+    assert as_request(value, {}) == RouteRequest(
+        [Message("user", "Hello")], goal="cost", strategy="balanced", timeout_ms=60_000
+    )
+
+
+def test_a_full_body_and_a_full_dict_are_the_same_request() -> None:
+    assert decode_request(json.dumps(FULL).encode()) == as_request(FULL, {})
+
+
+def test_structs_may_stand_wherever_a_dict_may() -> None:
+    structs: dict[str, Any] = {
+        "budget": Budget(0.01, 2000),
+        "fallback": Fallback([], 1),
+        "cache": CacheOpts(threshold=0.5),
+        "params": Params(stop="x"),
+        "tools": [Tool(function=FunctionSpec("f")), {"name": "g"}],
+        "tool_choice": NamedToolChoice(FunctionName("g")),
+    }
+    made = as_request("Hello", structs)
+    assert made == as_request({"messages": [HELLO], **structs}, {})
+    assert made.budget == Budget(0.01, 2000)
+    assert made.tools == [Tool(function=FunctionSpec("f")), Tool(name="g")]
+
+
+def test_keyword_arguments_go_on_top() -> None:
+    base = as_request({"messages": [HELLO], "goal": "cost", "models": ["a"]}, {})
+    assert as_request(base, {"goal": "quality"}).goal == "quality"
+    assert (
+        as_request({"messages": [HELLO], "goal": "cost"}, {"goal": None, "strategy": "quality-first"}).goal == "quality"
+    )
+    assert as_request(base, {"models": ("b", "c")}).models == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("given", "goal", "strategy"),
+    [
+        ({}, "cost", "balanced"),
+        ({"strategy": "latency-optimized"}, "cost", "latency-optimized"),
+        ({"strategy": "quality-first"}, "quality", "quality-first"),
+        ({"strategy": "quality-first", "goal": "cost"}, "cost", "quality-first"),
+    ],
+)
+def test_goal_and_strategy_are_filled_in(given: dict[str, str], goal: str, strategy: str) -> None:
+    made = as_request("Hello", given)
+    assert (made.goal, made.strategy) == (goal, strategy)
+
+
+def test_no_tools_is_the_same_as_none() -> None:
+    assert as_request("Hello", {"tools": [], "tool_choice": "auto"}).tools is None
+
+
+def test_whole_numbers_may_be_written_either_way() -> None:
+    made = decode_request(b'{"messages":[{"role":"user","content":""}],"timeout_ms":2000.0,"budget":{"maxTokens":2e3}}')
+    assert (made.timeout_ms, made.budget) == (2000, Budget(max_tokens=2000))
+
+
+def test_metadata_is_parted_from_the_callers_object() -> None:
+    metadata: dict[str, Any] = {"tags": ["a"]}
+    made = as_request("Hello", {"metadata": metadata})
+    metadata["tags"].append("b")
+    assert made.metadata == {"tags": ["a"]}
+
+
+def test_strings_of_other_classes_become_plain() -> None:
+    class Markup(str):
+        __slots__ = ()
+
+    class Goals(StrEnum):
+        BEST = "quality"
+
+    made = as_request(Markup("Hello"), {"goal": Goals.BEST})
+    assert type(made.messages[0].content) is str
+    assert type(made.goal) is str
+
+
+def test_limits_themselves_are_allowed() -> None:
+    made = as_request(
+        [Message("user", "x")] * 1_000,
+        {
+            "timeout_ms": 3_600_000,
+            "budget": Budget(0, 1),
+            "fallback": Fallback(max_retries=5),
+            "params": Params(temperature=2, top_p=1, stop=["a", "b", "c", "d"]),
+            "cache": CacheOpts(max_error=1, explore=1),
+            "metadata": {"k": "x" * (16 * 1024 - 8)},
+            "idempotency_key": "\u00e9" * 32,
+        },
+    )
+    assert len(made.messages) == 1_000
+
+
+# What is refused: the same in a body, a dict and keyword arguments
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"messages": []},
+            'messages: must hold at least one message; for example [{"role": "user", "content": "Hello"}]',
+        ),
+        ({"messages": [HELLO] * 1_001}, "messages: holds 1001 messages, at most 1000 are allowed"),
+        ({"messages": "my secret"}, "messages: must be an array, got a string"),
+        ({"messages": ["my secret"]}, "messages[0]: must be an object, got a string"),
+        (
+            {"messages": [{"role": "usr", "content": ""}]},
+            "messages[0].role: must be one of system, developer, user, assistant, tool, got 'usr'; "
+            "did you mean 'user'?",
+        ),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content: must be a string or an array, got 5"),
+        (
+            {"messages": [{"role": "user"}]},
+            "messages[0].content: is missing; only an assistant message with tool_calls may go without",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": None}]},
+            "messages[0].content: is missing; only an assistant message with tool_calls may go without",
+        ),
+        ({"messages": [HELLO, {"role": "user", "content": []}]}, "messages[1].content: must hold at least one part"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "messages[0].content[0].type: must be one of text, image_url, got 'image'; did you mean 'image_url'?",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
+            "messages[0].content[0].type: is missing; one of text, image_url",
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "ftp://x/secret"}}]}
+                ]
+            },
+            "messages[0].content[0].image_url.url: must begin with https://, http:// or data:image/, got 'ftp://x/sec'",
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            "messages[0].tool_call_id: is missing; a tool message names the id of the call it answers",
+        ),
+        (
+            {"messages": [{**HELLO, "tool_call_id": "c"}]},
+            "messages[0].tool_call_id: has no place in a message of role 'user'; use 'tool'",
+        ),
+        (
+            {"messages": [{**HELLO, "tool_calls": [CALL]}]},
+            "messages[0].tool_calls: has no place in a message of role 'user'; use 'assistant'",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": []}]},
+            "messages[0].tool_calls: must hold at least one call; leave it out where there is none",
+        ),
+        ({"messages": [{**HELLO, "contents": 1}]}, "messages[0].contents: is not a field; did you mean 'content'?"),
+        ({"messages": [{**HELLO, "name": ""}]}, "messages[0].name: must not be empty"),
+        (
+            {"goal": "quality-first"},
+            "goal: must be one of cost, quality, stability, got 'quality-first'; did you mean 'quality'?",
+        ),
+        ({"goal": 5}, "goal: must be a string, got 5"),
+        (
+            {"strategy": "fast"},
+            "strategy: must be one of balanced, cost-optimized, quality-first, latency-optimized, got 'fast'",
+        ),
+        ({"policy_id": ""}, "policy_id: must not be empty"),
+        ({"models": []}, "models: must name at least one model; leave it out to allow every model"),
+        ({"models": ["a", "a"]}, "models[1]: names 'a' again; name each model once"),
+        ({"models": [""]}, "models[0]: must not be empty"),
+        ({"models": [5]}, "models[0]: must be a string, got 5"),
+        (
+            {"models": ["a"], "fallback": {"models": ["a", "b"]}},
+            "fallback.models: 'b' is outside the whitelist (fallback.models: 'a', 'b'; models: 'a'); "
+            "add it to 'models', or take it out of 'fallback.models'",
+        ),
+        ({"fallback": {"models": ["a", "a"]}}, "fallback.models[1]: names 'a' again; name each model once"),
+        ({"fallback": {"maxRetries": 6}}, "fallback.maxRetries: must be a whole number from 0 to 5, got 6"),
+        ({"fallback": {"maxRetries": 0.5}}, "fallback.maxRetries: must be a whole number from 0 to 5, got 0.5"),
+        (
+            {"fallback": {"max_retries": 1}},
+            "fallback.max_retries: is not a field; JSON and dicts spell it 'maxRetries'",
+        ),
+        ({"budget": {"max_cost_usd": 1}}, "budget.max_cost_usd: is not a field; JSON and dicts spell it 'maxCostUsd'"),
+        ({"budget": {"maxCost": 1}}, "budget.maxCost: is not a field; did you mean 'maxCostUsd'?"),
+        ({"budget": {"maxCostUsd": -0.5}}, "budget.maxCostUsd: must be a number of at least 0, got -0.5"),
+        ({"budget": {"maxCostUsd": "1"}}, "budget.maxCostUsd: must be a number, got '1'"),
+        ({"budget": {"maxCostUsd": True}}, "budget.maxCostUsd: must be a number, got true"),
+        ({"budget": {"maxTokens": 0}}, "budget.maxTokens: must be a whole number of at least 1, got 0"),
+        ({"budget": {"maxTokens": 2000.5}}, "budget.maxTokens: must be a whole number of at least 1, got 2000.5"),
+        ({"budget": 5}, "budget: must be an object, got 5"),
+        ({"cache": "yes"}, "cache: must be a boolean or an object, got 'yes'"),
+        ({"cache": {"mode": "fuzzy"}}, "cache.mode: must be one of semantic, exact, got 'fuzzy'"),
+        ({"cache": {"threshold": 1.1}}, "cache.threshold: must be a number from 0 to 1, got 1.1"),
+        ({"cache": {"ttl_seconds": 0}}, "cache.ttl_seconds: must be a number above 0, got 0"),
+        ({"cache": {"namespace": ""}}, "cache.namespace: must not be empty"),
+        (
+            {"cache": {"threshold": 1, "max_error": 0}},
+            "cache: has both max_error and threshold; "
+            "give 'max_error' to have the threshold learned, 'threshold' to set it yourself",
+        ),
+        ({"stream": 1}, "stream: must be a boolean, got 1"),
+        (
+            {"tools": [{"type": "function"}]},
+            "tools[0]: has no name; a tool is {'type': 'function', 'function': {'name': ...}}",
+        ),
+        (
+            {"tools": [{**TOOL, "name": "f"}]},
+            "tools[0]: mixes the nested and the flat form; "
+            "put name, description, parameters and strict into 'function', or leave 'function' out",
+        ),
+        ({"tools": [{"name": "f"}, {"name": "f"}]}, "tools[1]: declares 'f' again; give each tool its own name"),
+        (
+            {"tools": [{"function": {"name": "f g"}}]},
+            "tools[0].function.name: must be a name, got 'f g'; "
+            "use 1 to 64 ASCII letters, digits, underscores and dashes",
+        ),
+        ({"tools": [{"type": "search", "name": "f"}]}, "tools[0].type: must be 'function', got 'search'"),
+        ({"tools": [{"name": "f", "parameters": []}]}, "tools[0].parameters: must be an object, got an array"),
+        ({"tools": [{"name": "f", "parameter": {}}]}, "tools[0].parameter: is not a field; did you mean 'parameters'?"),
+        (
+            {"tools": [TOOL], "tool_choice": "lookup"},
+            "tool_choice: names the tool 'lookup', which is not declared (declared: 'look_up'); "
+            "did you mean 'look_up'?",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"function": {"name": "x"}}},
+            "tool_choice.function.name: names the tool 'x', which is not declared (declared: 'look_up')",
+        ),
+        (
+            {"tool_choice": "look_up"},
+            "tool_choice: names the tool 'look_up', which is not declared (there are no tools)",
+        ),
+        ({"tool_choice": "required"}, "tool_choice: is 'required', but there are no tools; declare 'tools'"),
+        ({"tool_choice": 5}, "tool_choice: must be a string or an object, got 5"),
+        ({"params": {"temperature": 2.1}}, "params.temperature: must be a number from 0 to 2, got 2.1"),
+        ({"params": {"top_p": 0}}, "params.top_p: must be a number above 0, at most 1, got 0"),
+        ({"params": {"max_output_tokens": 0}}, "params.max_output_tokens: must be a whole number of at least 1, got 0"),
+        (
+            {"params": {"seed": 0.5}},
+            "params.seed: must be a whole number from -9007199254740991 to 9007199254740991, got 0.5",
+        ),
+        ({"params": {"stop": ["a"] * 5}}, "params.stop: holds 5 strings, at most 4 are allowed"),
+        ({"params": {"stop": ["a", ""]}}, "params.stop[1]: must not be empty"),
+        ({"params": {"stop": ""}}, "params.stop: must not be empty"),
+        (
+            {"params": {"max_tokens": 1}},
+            "params.max_tokens: is not a field; "
+            "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call",
+        ),
+        (
+            {"params": {"response_format": {"type": "json"}}},
+            "params.response_format.type: must be one of text, json_object, json_schema, got 'json'",
+        ),
+        (
+            {"params": {"response_format": {"type": "json_schema"}}},
+            "params.response_format.json_schema: must be an object, got null; give {'name': ..., 'schema': {...}}",
+        ),
+        (
+            {"params": {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}},
+            "params.response_format.json_schema.schema: must be a JSON schema object, got null",
+        ),
+        (
+            {"params": {"response_format": {**SCHEMA, "type": "text"}}},
+            "params.response_format.json_schema: goes with type 'json_schema' only",
+        ),
+        (
+            {"params": {"response_format": {"type": "text", "schema": {}}}},
+            "params.response_format.schema: is not a field; did you mean 'json_schema'?",
+        ),
+        ({"metadata": [1]}, "metadata: must be an object, got an array"),
+        (
+            {"metadata": {"k": "x" * 16_377}},
+            "metadata: takes 16385 bytes as JSON, at most 16384 are allowed; "
+            "keep long values elsewhere and put a reference here",
+        ),
+        ({"timeout_ms": 0}, "timeout_ms: must be a whole number from 1 to 3600000, got 0"),
+        ({"timeout_ms": 3_600_001}, "timeout_ms: must be a whole number from 1 to 3600000, got 3600001"),
+        ({"timeout_ms": "5"}, "timeout_ms: must be a number, got '5'"),
+        ({"idempotency_key": ""}, "idempotency_key: takes 0 bytes in UTF-8, must take 1 to 64; hash a longer one"),
+        (
+            {"idempotency_key": "\u00e9" * 33},
+            "idempotency_key: takes 66 bytes in UTF-8, must take 1 to 64; hash a longer one",
+        ),
+    ],
+)
+def test_a_refusal_names_place_value_and_remedy(fields: dict[str, Any], message: str) -> None:
+    assert refusals(**fields) == [message]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("goa", "did you mean 'goal'?"),
+        ("timeoutMs", "did you mean 'timeout_ms'?"),
+        ("temperature", "it is 'params.temperature' here"),
+        ("max_cost_usd", "it is 'budget.maxCostUsd' here"),
+        ("maxRetries", "it is 'fallback.maxRetries' here"),
+        ("max_tokens", "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call"),
+        ("model", "it is 'models' here, a list of ids"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_known_one(name: str, hint: str) -> None:
+    assert problems({"messages": [HELLO], name: 1}) == [(name, "is not a field", hint)]
+    assert problems("Hello", **{name: 1}) == [(name, "is not an argument", hint)]
+
+
+def test_one_message_alone_is_told_to_go_into_a_list() -> None:
+    assert problems(HELLO) == [("role", "is not a field", "one message goes into a list of them")]
+
+
+def test_messages_cannot_be_a_keyword_argument() -> None:
+    assert problems("Hello", messages=[HELLO]) == [
+        ("messages", "is given twice", "the messages are the first argument")
+    ]
+
+
+@pytest.mark.parametrize("value", [None, 5, b"Hello", Message("user", "Hello"), {1, 2}])
+def test_what_is_no_request_is_told_what_one_is(value: Any) -> None:
+    [(path, problem, hint)] = problems(value)
+    assert (path, hint) == ("", "pass a string, a list of messages, a dict or a RouteRequest")
+    assert problem.endswith("is not a request")
+
+
+def test_all_problems_are_told_at_once_up_to_a_bound() -> None:
+    assert len(problems("Hello", goal="x", strategy="y", models=[], timeout_ms=0)) == 4
+    assert len(problems([{"role": "user"}] * 100)) == MAX_PROBLEMS
+
+
+def test_the_text_of_a_message_is_in_no_error() -> None:
+    for value in (
+        {"messages": "my secret"},
+        {"messages": [{"role": "user", "content": {"my secret": 1}}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": ["my secret"]}]}]},
+        [Message("user", "my secret\ud800")],
+    ):
+        assert "secret" not in str(problems(value))
+
+
+def test_a_number_that_nothing_holds_is_refused_with_its_place() -> None:
+    for number in ("1e400", "9" * 5_000):
+        body = f'{{"messages":[{{"role":"user","content":""}}],"budget":{{"maxCostUsd":{number}}}}}'
+        with pytest.raises(ValidationFailed) as caught:
+            decode_request(body.encode())
+        assert caught.value.problems == [("budget.maxCostUsd", "number out of range", "")]
+
+
+def test_a_body_that_is_not_json_is_invalid_json() -> None:
+    with pytest.raises(InvalidJson):
+        decode_request(b'{"messages": [')
+
+
+# Structs check nothing when they are made: the door does
+
+
+@pytest.mark.parametrize(
+    ("request_", "path", "problem"),
+    [
+        (RouteRequest([]), "messages", "must hold at least one message"),
+        (RouteRequest(wrong("Hello")), "messages", "must be an array, got a string"),
+        (RouteRequest([wrong(5)]), "messages[0]", "must be an object, got 5"),
+        (RouteRequest([Message("user", wrong(5))]), "messages[0].content", "must be a string or an array, got 5"),
+        (RouteRequest([Message(wrong(5), "x")]), "messages[0].role", "must be a string, got 5"),
+        (RouteRequest([Message("user", wrong(object()))]), "messages[0].content", "object is not JSON"),
+        (RouteRequest([Message("user", wrong(b"x"))]), "messages[0].content", "bytes is not JSON"),
+        (
+            RouteRequest([Message("user", [TextPart(wrong(5))])]),
+            "messages[0].content[0].text",
+            "must be a string, got 5",
+        ),
+    ],
+)
+def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, problem: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        checked(request_)
+    assert [(p.path, p.problem) for p in caught.value.problems] == [(path, problem)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "problem"),
+    [
+        ({"budget": Budget(math.nan)}, "budget.maxCostUsd", "must be a number of at least 0, got nan"),
+        ({"budget": Budget(math.inf)}, "budget.maxCostUsd", "must be a number of at least 0, got inf"),
+        ({"budget": Budget(True)}, "budget.maxCostUsd", "must be a number, got true"),
+        ({"budget": Budget(wrong("1"))}, "budget.maxCostUsd", "must be a number, got '1'"),
+        (
+            {"budget": Budget(max_tokens=10**400)},
+            "budget.maxTokens",
+            "must be a whole number of at least 1, got a huge number",
+        ),
+        ({"budget": Params(seed=1)}, "budget.seed", "is not a field"),
+        ({"cache": CacheOpts(ttl_seconds=wrong(None))}, "cache.ttl_seconds", "must be a number, got null"),
+        ({"params": Params(temperature=math.nan)}, "params.temperature", "nan is not JSON"),
+        ({"models": "a/x"}, "models", "must be an array, got 'a/x'"),
+        ({"policy_id": "\ud800"}, "policy_id", "holds half of a surrogate pair, which is no character"),
+        ({"stream": None}, "stream", "must be a boolean, got null"),
+        ({"metadata": {"a": [math.nan]}}, "metadata.a[0]", "nan is not JSON"),
+        ({"metadata": {1: 2}}, "metadata", "has a key that is not a string but int"),
+        ({"metadata": {"at": datetime.date(2026, 1, 1)}}, "metadata.at", "date is not JSON"),
+        ({"metadata": {"cost": decimal.Decimal(1)}}, "metadata.cost", "Decimal is not JSON"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused(overrides: dict[str, Any], path: str, problem: str) -> None:
+    assert [found[:2] for found in problems("Hello", **overrides)] == [(path, problem)]
+
+
+def test_half_a_surrogate_pair_is_refused_wherever_text_may_stand() -> None:
+    bad = "x\ud800"
+    for value, overrides in (
+        (bad, {}),
+        ([{"role": "user", "content": [{"type": "text", "text": bad}]}], {}),
+        ([{"role": "assistant", "tool_calls": [{**CALL, "id": bad}]}], {}),
+        ("x", {"models": [bad]}),
+        ("x", {"tools": [{"name": "f", "parameters": {"a": bad}}]}),
+        ("x", {"params": {"stop": bad}}),
+        ("x", {"cache": {"namespace": bad}}),
+        ("x", {"metadata": {"a": bad}}),
+        ("x", {"metadata": {bad: 1}}),
+        ("x", {"idempotency_key": bad}),
+        ("x", {"goal": bad}),
+        ({"messages": [HELLO], "goal": bad}, {}),
+        ({"messages": [HELLO], bad: 1}, {}),
+    ):
+        [(path, problem, hint)] = problems(value, **overrides)
+        f"{path}{problem}{hint}".encode()  # an error can always be sent
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: dict[str, Any] = {}
+    loop["loop"] = loop
+    assert "contains itself" in str(problems("Hello", metadata=loop))
+
+
+# What a checked request needs
+
+
+@pytest.mark.parametrize(
+    ("fields", "needs"),
+    [
+        ({}, Need.NONE),
+        ({"messages": FULL["messages"]}, Need.IMAGE),
+        ({"tools": [TOOL]}, Need.TOOLS),
+        ({"tools": [TOOL], "tool_choice": "none"}, Need.TOOLS),
+        ({"tools": []}, Need.NONE),
+        ({"params": {"response_format": {"type": "text"}}}, Need.NONE),
+        ({"params": {"response_format": {"type": "json_object"}}}, Need.JSON),
+        ({"params": {"response_format": SCHEMA}}, Need.JSON),
+        (FULL, Need.IMAGE | Need.TOOLS | Need.JSON),
+    ],
+)
+def test_needs_are_read_off_the_request(fields: dict[str, Any], needs: int) -> None:
+    assert needs_of(as_request({"messages": [HELLO], **fields}, {})) == needs
+
+
+def test_nearest_finds_close_names_and_no_others() -> None:
+    known = ["openai/gpt-4o", "anthropic/claude-sonnet-4.5"]
+    assert nearest("OpenAI/gpt4o", known) == "openai/gpt-4o"
+    assert nearest("gpt-4o", known) == "openai/gpt-4o"
+    assert nearest("mistral", known) is None
+    assert nearest("x" * 1_000_000, known) is None
+
+
+# Anything at all
+
+NAMES = sorted(
+    {*FULL, *FULL["params"], *FULL["cache"], "maxCostUsd", "max_cost_usd", "role", "content", "type", "x - at `$.y"}
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(["user", "text", "a/x", ""])
+)
+JSON = st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.sampled_from(NAMES), v, max_size=3))
+STRUCTS = st.sampled_from(
+    [
+        Budget(True),
+        Message("user", "x"),
+        Message("tool", [ImagePart(ImageUrl(wrong(5)))]),
+        Message("assistant", None, [ToolCall("x", FunctionCall(wrong(None), wrong({})))]),
+        Tool(function=wrong(5)),
+        NamedToolChoice(wrong("f")),
+        Params(stop=wrong(5)),
+        CacheOpts(mode=wrong([])),
+    ]
+)
+STRANGE = st.sampled_from(
+    [{Budget(): 1}, b"x", object(), 10**5_000, "\udc00", math.nan, (1,), {1: 2}, {"\ud800": 1}, {5}, decimal.Decimal(1)]
+)
+
+
+@st.composite
+def bent(draw: st.DrawFn) -> Any:
+    """The full request with one to three places changed."""
+    request: Any = json.loads(json.dumps(FULL))
+    for _ in range(draw(st.integers(1, 3))):
+        holder: Any = request
+        while True:
+            keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            if isinstance(holder[key], (dict, list)) and draw(st.booleans()):
+                holder = holder[key]
+                continue
+            if draw(st.booleans()):
+                holder[key] = draw(JSON)
+            elif isinstance(holder, dict):
+                holder[draw(st.sampled_from(NAMES))] = holder.pop(key)
+            break
+    return request
+
+
+def outcome(value: Any, **overrides: Any) -> RouteRequest | None:
+    try:
+        return as_request(value, overrides)
+    except ValidationFailed as error:
+        problems = error.problems
+    assert problems
+    "".join(map(str, problems)).encode()
+    return None
+
+
+def decoded(body: bytes) -> RouteRequest | None:
+    try:
+        return decode_request(body)
+    except ValidationFailed as error:
+        problems = error.problems
+    assert problems
+    return None
+
+
+@given(JSON | bent())
+def test_any_value_is_a_request_or_a_validation_error(value: Any) -> None:
+    outcome(value)
+
+
+ARGUMENTS = st.dictionaries(
+    st.sampled_from(sorted(FULL)), JSON | STRUCTS | STRANGE | st.lists(STRUCTS | STRANGE, max_size=2)
+)
+
+
+@given(ARGUMENTS)
+def test_any_arguments_are_a_request_or_a_validation_error(fields: dict[str, Any]) -> None:
+    outcome({"messages": [HELLO], **fields})
+    outcome(RouteRequest(**{"messages": [Message("user", "x")], **fields}))
+    fields.pop("messages", None)
+    outcome("Hello", **fields)
+
+
+@given(bent().map(json.dumps).map(str.encode) | st.binary(max_size=30), st.integers(0), st.binary(max_size=2))
+def test_any_bytes_are_a_request_or_a_validation_error(body: bytes, at: int, splice: bytes) -> None:
+    at %= len(body) + 1
+    decoded(body[:at] + splice + body[at:])
+
+
+@given(bent())
+def test_checking_again_changes_nothing_and_what_is_sent_comes_back(value: Any) -> None:
+    once = outcome(value)
+    if once is not None:
+        assert checked(once) == once
+        assert decode_request(msgspec.json.encode(once)) == once
+
+
+@given(bent())
+def test_a_body_and_a_dict_are_judged_alike(value: Any) -> None:
+    body = msgspec.json.encode(value)  # NaN becomes null
+    assert decoded(body) == outcome(json.loads(body))
