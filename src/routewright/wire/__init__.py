@@ -74,11 +74,13 @@ from .storage import (
 )
 from .trace import CacheSpan, DecisionSpan, FallbackSpan, ModelSpan, Span, SpanStatus, Trace, TraceStatus
 from .upstream import Chunk, Delta, FaultKind, Finish, ToolDelta, UpstreamCall, Usage
+from .webhook import BudgetRefused, FallbackReason, FallbackTriggered, PushedEvent
 
 __all__ = [
     "SYSTEM_ACCOUNT",
     "Availability",
     "Budget",
+    "BudgetRefused",
     "CacheOpts",
     "CacheSpan",
     "Caller",
@@ -94,7 +96,9 @@ __all__ = [
     "Expect",
     "Fallback",
     "FallbackData",
+    "FallbackReason",
     "FallbackSpan",
+    "FallbackTriggered",
     "FaultKind",
     "FeedbackByTrace",
     "Finish",
@@ -123,6 +127,7 @@ __all__ = [
     "PolicySnapshot",
     "PriceTier",
     "Pricing",
+    "PushedEvent",
     "PutFeedback",
     "PutSnapshot",
     "PutTrace",

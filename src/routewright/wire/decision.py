@@ -46,6 +46,13 @@ class TokenBounds(Struct, frozen=True):
     """Best guess without counting; the score's size bucket comes from it."""
     o200k: int | None = None
     cl100k: int | None = None
+    counted: bool = False
+    """True once the text was counted, so that nothing better will come."""
+
+    @property
+    def best(self) -> int:
+        """The count if it was taken, else the estimate."""
+        return self.estimate if self.o200k is None else self.o200k
 
 
 class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,7 +110,7 @@ class PolicySnapshot(Struct, frozen=True):
 class ModelHealth(Struct, frozen=True, omit_defaults=True):
     """What recent attempts say of one model. Whole numbers, so that scores replay."""
 
-    stability: int = 900
+    stability: int = 901
     """Lower bound of the share of attempts that succeed, in thousandths."""
     ttft_ms: int | None = None
     """None: nothing observed, the catalogue's prior holds. So for the two below."""
@@ -147,5 +154,5 @@ class Candidate(Struct, frozen=True):
     stability: float
     terms: tuple[float, float, float, float]
     """Quality, cost, latency, stability on 0..1, higher is better."""
-    late: bool
+    late: bool = False
     """Expected to miss the deadline, so ranked after all others."""

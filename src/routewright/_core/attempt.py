@@ -1,0 +1,246 @@
+"""What to do after an attempt: one table of faults, and the machine that walks a plan by it.
+
+The machine never calls anything. ``next`` says what to do; whoever does it tells ``feed`` how it ended.
+
+    next() -> Call ── feed(Succeeded) ──────────────────────────────> Done(succeeded)
+                └──── feed(Failed) ─┬─ retryable, tries left ───────> [Wait] Call, same model
+                                    ├─ the chain may help ──────────> Call, next model that the budget still pays for
+                                    └─ refused, late, nothing left ─> Done(failed)
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from routewright.wire import FallbackReason, FaultKind, OnPartial, Usage
+
+from .budget import Room, RoomTooSmall, output_cap
+from .cost import call_nanos, dearest_at, usage_nanos
+from .decision import Decision
+
+
+class Rule(NamedTuple):
+    """What one kind of fault means."""
+
+    retry: bool
+    """Another try of the same model may help."""
+    fall_back: bool
+    """Another model may help."""
+    blames: bool
+    """It counts against the provider's health."""
+    reason: FallbackReason = "upstream_5xx"
+    """Its word in events (spec 6.3)."""
+
+
+FAULTS: dict[FaultKind, Rule] = {
+    FaultKind.CONNECT: Rule(retry=True, fall_back=True, blames=True),
+    FaultKind.TIMEOUT: Rule(retry=False, fall_back=True, blames=True, reason="timeout"),
+    FaultKind.RESET: Rule(retry=True, fall_back=True, blames=True),
+    FaultKind.RATE_LIMITED: Rule(retry=True, fall_back=True, blames=True),
+    FaultKind.SERVER: Rule(retry=True, fall_back=True, blames=True),
+    FaultKind.AUTH: Rule(retry=False, fall_back=True, blames=True),
+    FaultKind.REQUEST: Rule(retry=False, fall_back=True, blames=False),
+    FaultKind.MODEL_NOT_FOUND: Rule(retry=False, fall_back=True, blames=True),
+    FaultKind.REFUSED: Rule(retry=False, fall_back=False, blames=False, reason="safety"),
+    FaultKind.CONTEXT_OVERFLOW: Rule(retry=False, fall_back=True, blames=False),
+    FaultKind.MALFORMED: Rule(retry=True, fall_back=True, blames=True),
+    FaultKind.TRUNCATED: Rule(retry=True, fall_back=True, blames=True),
+}
+
+_PAID_WITHOUT_CONTENT = {FaultKind.MALFORMED, FaultKind.TRUNCATED}
+"""Faults that come after the provider began to answer, even if no chunk of it could be read."""
+
+RETRY_AFTER_WORTH_S = 5.0
+"""A Retry-After up to this is waited out; a longer one moves on."""
+BACKOFF_S = 0.25
+"""Longest first pause between two tries of one model; it doubles with each."""
+FIRST_TOKEN_FACTOR = 4
+FIRST_TOKEN_LEAST_S = 10.0
+FALLBACK_SHARE = 0.25
+"""Share of ``timeout_ms`` that stays for the next member of the chain."""
+
+
+class Call(NamedTuple):
+    """Call the model of ``row``."""
+
+    number: int
+    """1, 2 ... over all attempts of the request."""
+    row: int
+    output_cap: int | None
+    capped_by_budget: bool
+    """An answer cut at the cap was cut by the budget."""
+    until: float
+    """When the attempt must show life, on the monotonic scale."""
+    after: Failed | None
+    """The fault that led here; None for the first attempt."""
+    restart: bool
+    """What was delivered so far is void."""
+
+
+class Wait(NamedTuple):
+    """Pause, then ask again."""
+
+    seconds: float
+
+
+class End(StrEnum):
+    """How a request ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    REFUSED = "refused"
+
+
+class Done(NamedTuple):
+    """Nothing is left to do."""
+
+    end: End
+
+
+class Succeeded(NamedTuple):
+    """The attempt brought a complete answer. ``usage`` may be estimated."""
+
+    usage: Usage
+
+
+class Failed(NamedTuple):
+    """The attempt ended in a fault."""
+
+    row: int
+    kind: FaultKind
+    usage: Usage | None = None
+    """What it used, if known."""
+    touched: bool = False
+    """At least one chunk had arrived, so it is billed."""
+    delivered: bool = False
+    """Content had reached the caller."""
+    retry_after: float | None = None
+
+
+class Attempts:
+    """Walks one decision's plan. ``jitter`` in [0, 1) shortens pauses, so that callers do not retry in step."""
+
+    def __init__(
+        self,
+        decision: Decision,
+        *,
+        deadline: float,
+        whole: bool,
+        on_partial: OnPartial,
+        on_refusal_fall_back: bool = False,
+    ) -> None:
+        given = decision.input
+        self.decision = decision
+        self.room = Room(given.budget_nanos, given.budget_tokens)
+        self._deadline = deadline
+        self._whole = whole
+        self._on_partial = on_partial
+        self._on_refusal_fall_back = on_refusal_fall_back
+        self._place = 0
+        self._tries = 0
+        self._number = 0
+        self._pause = 0.0
+        self._last: Failed | None = None
+        self._cap: int | None = None
+        self._end: End | None = None
+
+    def next(self, now: float) -> Call | Wait | Done:
+        """Say what to do at ``now`` (monotonic seconds)."""
+        if self._end is not None:
+            return Done(self._end)
+        if now >= self._deadline:
+            return self._finish(End.TIMED_OUT)
+        if self._pause:
+            pause, self._pause = self._pause, 0.0
+            return Wait(pause)
+        while self._place < len(self.decision.plan):
+            try:
+                return self._call(now)
+            except RoomTooSmall:
+                self._move_on()
+        return self._finish(End.FAILED)
+
+    def feed(self, ended: Succeeded | Failed, *, now: float, jitter: float = 0.0) -> None:
+        """Tell how the last ``Call`` ended."""
+        self._spend(ended)
+        if isinstance(ended, Succeeded):
+            self._end = End.SUCCEEDED
+            return
+        self._last = ended
+        rule = FAULTS[ended.kind]
+        if ended.kind is FaultKind.REFUSED and not self._on_refusal_fall_back:
+            self._end = End.REFUSED
+        elif now >= self._deadline:
+            self._end = End.TIMED_OUT
+        elif ended.delivered and self._on_partial == "error":
+            self._end = End.FAILED
+        elif rule.retry and self._tries <= self.decision.input.max_retries and self._worth_waiting(ended, now, jitter):
+            pass
+        else:
+            self._move_on()
+
+    def _call(self, now: float) -> Call:
+        row = self.decision.plan[self._place]
+        ask = self.decision.ask
+        if self._number == 0:
+            self._cap = self.decision.output_cap
+        else:
+            self._cap = output_cap(ask, row, self.room)
+        self._number += 1
+        self._tries += 1
+        wanted = ask.output if ask.output is not None else ask.outlook.pool.max_output[row]
+        by_budget = ask.limited and self._cap is not None and self._cap < wanted
+        restart = self._last is not None and self._last.delivered
+        return Call(self._number, row, self._cap, by_budget, self._life_until(row, now), self._last, restart)
+
+    def _life_until(self, row: int, now: float) -> float:
+        """First token due, or the whole answer where it comes whole; the last of the chain has all that is left."""
+        if self._place + 1 >= len(self.decision.plan):
+            return self._deadline
+        decision = self.decision
+        usual_ms = decision.expected_ms[row] if self._whole else decision.ask.outlook.ttft_ms[row]
+        own = now + max(FIRST_TOKEN_LEAST_S, FIRST_TOKEN_FACTOR * usual_ms / 1000)
+        share = FALLBACK_SHARE * min(decision.input.timeout_ms / 1000, self._deadline - now)
+        return min(own, self._deadline - share)
+
+    def _worth_waiting(self, ended: Failed, now: float, jitter: float) -> bool:
+        """Set the pause before another try of the same model; False if moving on serves better."""
+        pause = BACKOFF_S * 2 ** (self._tries - 1) * (1.0 - jitter)
+        if ended.retry_after is not None:
+            if ended.retry_after > RETRY_AFTER_WORTH_S:
+                return False
+            pause = max(ended.retry_after, pause)
+        if now + pause >= self._deadline:
+            return False
+        self._pause = pause
+        return True
+
+    def _move_on(self) -> None:
+        """Step to the next member that may help: after an overflow, only one with a larger window."""
+        plan, window = self.decision.plan, self.decision.ask.outlook.pool.window
+        left = plan[self._place] if self._place < len(plan) else plan[-1]
+        self._place += 1
+        self._tries = 0
+        if self._last is not None and self._last.kind is FaultKind.CONTEXT_OVERFLOW:
+            while self._place < len(plan) and window[plan[self._place]] <= window[left]:
+                self._place += 1
+
+    def _spend(self, ended: Succeeded | Failed) -> None:
+        """Take what the attempt used out of the room: its usage, else the most it can have been."""
+        if not self.decision.ask.limited:
+            return
+        row = self.decision.plan[self._place]
+        ask = self.decision.ask
+        prices = ask.outlook.pool.prices[row]
+        if ended.usage is not None:
+            self.room = self.room.without(usage_nanos(prices, ended.usage), ended.usage.input + ended.usage.output)
+        elif ended.touched or ended.kind in _PAID_WITHOUT_CONTENT:
+            high, cap = ask.high(row), self._cap or ask.outlook.pool.max_output[row]
+            worst = call_nanos(dearest_at(prices, high), high, cap) if prices else 0
+            self.room = self.room.without(worst, high + cap)
+
+    def _finish(self, end: End) -> Done:
+        self._end = end
+        return Done(end)

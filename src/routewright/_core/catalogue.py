@@ -1,0 +1,106 @@
+"""Puts a catalogue together: what is bundled, what the user's file says, what providers declare. Later words win."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import Availability, CatalogueSnapshot, Model
+
+from .request import nearest
+
+_BORROWED = (
+    "context_window",
+    "modalities",
+    "max_output_tokens",
+    "structured_output",
+    "reasoning",
+    "tokenizer",
+    "quality",
+    "ttft_s",
+    "tokens_per_s",
+)
+"""What ``like`` lends where a model says nothing itself. Never the price."""
+_EMPTY = Model(id="")
+
+
+def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[Model, ...]:
+    """Put rows over a catalogue, each the fields it gives and its ``id``; new ids are appended.
+
+    A known id keeps what the new row leaves open; a new one borrows it from the model it is ``like``.
+    Raises ``ValidationFailed`` for an id without a provider and for a ``like`` that nothing answers to.
+    """
+    models = {model.id: model for model in base}
+    for fields in added:
+        known = models.get(fields["id"])
+        models[fields["id"]] = _merged(known, fields) if known is not None else _new(fields, models)
+    return tuple(models.values())
+
+
+def given_fields(model: Model) -> dict[str, Any]:
+    """The fields in which a model says something besides the defaults."""
+    fields = {name: getattr(model, name) for name in Model.__struct_fields__}
+    return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
+
+
+def unavailable(models: Sequence[Model], served: frozenset[str]) -> tuple[Model, ...]:
+    """Mark the models that no configured provider serves."""
+    return tuple(model if model.id in served else _unavailable(model) for model in models)
+
+
+def snapshot(models: Sequence[Model], as_of: str) -> CatalogueSnapshot:
+    """Freeze a catalogue under an id made from its content."""
+    content = CatalogueSnapshot("", as_of, tuple(models))
+    return msgspec.structs.replace(content, id="cat_" + content_id(content))
+
+
+def content_id(content: object) -> str:
+    """26 characters made from a value's content."""
+    return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=13).hexdigest()
+
+
+def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> list[str]:
+    """Turn names and aliases into model ids. Raises ``ValidationFailed`` naming the nearest known id."""
+    ids = []
+    for place, name in enumerate(names):
+        model_id = aliases.get(name, name)
+        if model_id not in known:
+            near = nearest(name, [*known, *aliases])
+            hint = f"did you mean {near!r}?" if near else "Router.models() lists the known ids"
+            raise ValidationFailed.of(Problem(f"{path}[{place}]", f"unknown model {name!r}", hint))
+        ids.append(model_id)
+    return list(dict.fromkeys(ids))
+
+
+def _merged(known: Model, fields: Mapping[str, Any]) -> Model:
+    return msgspec.structs.replace(known, **fields)
+
+
+def _new(fields: Mapping[str, Any], models: Mapping[str, Model]) -> Model:
+    """Make a model that the catalogue does not know."""
+    head, slash, tail = fields["id"].partition("/")
+    if not (head and slash and tail):
+        problem = Problem("models", f"id {fields['id']!r} names no provider", "write it as 'provider/name'")
+        raise ValidationFailed.of(problem)
+    names = {"provider": head, "provider_model_id": tail, "display_name": tail}
+    return Model(**(names | _lent(fields, models) | dict(fields)))
+
+
+def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
+    """What the model that it is ``like`` lends a new one."""
+    like = fields.get("like")
+    if like is None:
+        return {}
+    if like not in models:
+        near = nearest(like, list(models))
+        hint = f"did you mean {near!r}?" if near else "name a model of the catalogue"
+        raise ValidationFailed.of(Problem(f"models[{fields['id']!r}].like", f"unknown model {like!r}", hint))
+    return {name: getattr(models[like], name) for name in _BORROWED}
+
+
+def _unavailable(model: Model) -> Model:
+    return msgspec.structs.replace(model, availability=Availability("unavailable", model.availability.regions))

@@ -1,0 +1,79 @@
+"""Turns a request into the input of a decision: everything that counts, and no text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import DecisionInput, PolicySnapshot, RouteRequest, TokenBounds
+
+from .catalogue import resolve
+from .money import budget_nanos
+from .pool import Pool
+from .quality import micro
+from .request import needs_of
+
+DEFAULT_TIMEOUT_MS = 60_000
+DEFAULT_RETRIES = 1
+
+
+def input_of(
+    request: RouteRequest,
+    tokens: TokenBounds,
+    *,
+    pool: Pool,
+    aliases: Mapping[str, str],
+    health: str,
+    policy: PolicySnapshot | None,
+    as_of: str,
+    default_output_cap: int,
+    quality: tuple[int, ...] | None = None,
+) -> DecisionInput:
+    """Make the input from a checked request that its policy has been laid over.
+
+    Raises ``ValidationFailed`` for a model that the catalogue does not know or that the whitelist leaves out.
+    """
+    params, budget, fallback = request.params, request.budget, request.fallback
+    models = chain = None
+    if request.models is not None:
+        models = tuple(resolve(request.models, aliases, pool.row, "models"))
+    if fallback is not None and fallback.models is not None:
+        chain = tuple(resolve(fallback.models, aliases, pool.row, "fallback.models"))
+        if models is not None:
+            _refuse_outsiders(chain, models)
+    retries = None if fallback is None else fallback.max_retries
+    output = None if params is None else params.max_output_tokens
+    cost = None if budget is None else budget.max_cost_usd
+    total = None if budget is None else budget.max_tokens
+    return DecisionInput(
+        catalogue=pool.snapshot.id,
+        health=health,
+        policy=None if policy is None else policy.id,
+        as_of=as_of,
+        tokens=tokens,
+        needs=needs_of(request),
+        goal=request.goal or "cost",
+        strategy=request.strategy or "balanced",
+        models=models,
+        fallback=chain,
+        max_retries=DEFAULT_RETRIES if retries is None else int(retries),
+        max_output_tokens=None if output is None else int(output),
+        default_output_cap=default_output_cap,
+        budget_nanos=None if cost is None else budget_nanos(cost),
+        budget_tokens=None if total is None else int(total),
+        timeout_ms=DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms),
+        regions=() if policy is None else tuple(policy.policy.regions or ()),
+        quality=quality,
+    )
+
+
+def quality_column(qualities: list[float]) -> tuple[int, ...]:
+    """A predictor's qualities as the decision keeps them, in millionths."""
+    return tuple(map(micro, qualities))
+
+
+def _refuse_outsiders(chain: tuple[str, ...], models: tuple[str, ...]) -> None:
+    outside = [model for model in chain if model not in models]
+    if outside:
+        problem = f"{outside} stand outside the whitelist 'models' {list(models)}"
+        raise ValidationFailed.of(Problem("fallback.models", problem, "add them there or leave them out here"))

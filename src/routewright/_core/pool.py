@@ -1,0 +1,136 @@
+"""The catalogue as columns: what a decision reads of each model, compiled once a snapshot."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import NamedTuple
+
+import numpy as np
+
+from routewright.wire import CatalogueSnapshot, Model, Need
+
+from .cost import Price, price_at, prices_of
+from .money import PICOS_PER_NANO
+from .quality import micro
+from .scale import IntArray
+
+DEFAULT_WINDOW = 8_192
+DEFAULT_QUALITY = 0.3
+DEFAULT_TTFT_S = 1.0
+DEFAULT_TOKENS_PER_S = 100.0
+
+ANSWER_TOKENS = 400
+"""Visible length of an answer until a model's own was learned."""
+THINKING_TOKENS = 1_000
+"""What a reasoning model thinks at least, until its own length was learned."""
+P90_PERCENT = 250
+"""The 90th percentile of an answer's length, in per cent of the mean."""
+
+VOCABULARIES = ("o200k_base", "cl100k_base", None)
+"""Whose token counts are exact; the order of ``tokens.ranges``."""
+
+_MOST_OUTPUT = 10**9  # beyond every window; keeps products within 64 bits
+_UNPRICED = Price(-1, 0, 0, 0)
+_NEVER = date.max.toordinal()
+
+
+class Columns(NamedTuple):
+    """Pico-dollars a token, one entry per model."""
+
+    input: IntArray
+    output: IntArray
+
+    @classmethod
+    def of(cls, prices: list[Price]) -> Columns:
+        """Make the columns of one price per model."""
+        return cls(
+            np.array([price.input for price in prices], dtype=np.int64),
+            np.array([price.output for price in prices], dtype=np.int64),
+        )
+
+
+class Pool:
+    """All models of a snapshot. Every list and array has one entry per model, in the snapshot's order."""
+
+    def __init__(self, snapshot: CatalogueSnapshot) -> None:
+        models = snapshot.models
+        self.snapshot = snapshot
+        self.models: tuple[Model, ...] = models
+        self.ids: list[str] = [m.id for m in models]
+        self.row: dict[str, int] = {model_id: row for row, model_id in enumerate(self.ids)}
+        self.provider: list[str] = [m.provider for m in models]
+        self.window: list[int] = [m.context_window or DEFAULT_WINDOW for m in models]
+        self.max_output: list[int] = [m.max_output_tokens or m.context_window or DEFAULT_WINDOW for m in models]
+        self.prices: list[tuple[Price, ...]] = [prices_of(m) for m in models]
+        self.base = Columns.of([prices[-1] if prices else _UNPRICED for prices in self.prices])
+        """Prices of short inputs."""
+        self.lowest = Columns.of([_lowest(prices) for prices in self.prices])
+        """The least that a token of input and of output costs at any length."""
+        self.tiered: list[int] = [row for row, prices in enumerate(self.prices) if len(prices) > 1]
+        """Rows whose price depends on the input's length."""
+        self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
+        self.windows = np.array(self.window, dtype=np.int64)
+        self.max_outputs = np.array(self.max_output, dtype=np.int64)
+        self.vocabulary: list[int] = [VOCABULARIES.index(m.tokenizer) for m in models]
+        self.vocabularies = np.array(self.vocabulary, dtype=np.int64)
+
+        self.able = np.array([_abilities(m) for m in models], dtype=np.int64)
+        self.quality = np.array([micro(DEFAULT_QUALITY if m.quality is None else m.quality) for m in models], np.int64)
+        self.deprecated = np.array([_ordinal(m.deprecated_at) for m in models], dtype=np.int64)
+        self.disabled = np.array([m.disabled for m in models], dtype=np.bool_)
+        self.free_tier = np.array([m.free_tier for m in models], dtype=np.bool_)
+        self.unavailable = np.array([m.availability.status == "unavailable" for m in models], dtype=np.bool_)
+        self.id_rank = np.argsort(np.argsort(np.array(self.ids, dtype=np.str_)))  # place in alphabetical order
+
+        ttft_s = [m.ttft_s or DEFAULT_TTFT_S for m in models]
+        speed = [m.tokens_per_s or DEFAULT_TOKENS_PER_S for m in models]
+        self.ttft_ms: list[int] = [round(s * 1000) for s in ttft_s]
+        self.us_per_token: list[int] = [round(1e6 / s) for s in speed]
+        # Thinking that happens before the first token is seen as a long wait; its tokens are billed all the same.
+        self.silent: list[int] = [
+            round(max(0.0, t - DEFAULT_TTFT_S) * s) if m.reasoning else 0
+            for m, t, s in zip(models, ttft_s, speed, strict=True)
+        ]
+        self.output: list[int] = [
+            min(ANSWER_TOKENS + (max(THINKING_TOKENS, silent) if m.reasoning else 0), most, window // 2)
+            for m, silent, most, window in zip(models, self.silent, self.max_output, self.window, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def picos(self, prices: Columns, input_tokens: IntArray | int, output_tokens: IntArray) -> IntArray:
+        """Cost of a call in pico-dollars, shape (n,); 0 where unpriced."""
+        return prices.input * input_tokens + prices.output * np.minimum(output_tokens, _MOST_OUTPUT)
+
+    def expected_nanos(self, input_tokens: int, output_tokens: IntArray) -> IntArray:
+        """Cost of a call of one input length, rounded up to nano-dollars, shape (n,); 0 where unpriced."""
+        prices = self.base
+        reached = [row for row in self.tiered if input_tokens > self.prices[row][-2].above]
+        if reached:
+            prices = Columns(prices.input.copy(), prices.output.copy())
+            for row in reached:
+                price = price_at(self.prices[row], input_tokens)
+                prices.input[row], prices.output[row] = price.input, price.output
+        return -(-self.picos(prices, input_tokens, output_tokens) // PICOS_PER_NANO)
+
+
+def _lowest(prices: tuple[Price, ...]) -> Price:
+    if not prices:
+        return _UNPRICED
+    return Price(-1, min(price.input for price in prices), min(price.output for price in prices), 0)
+
+
+def _abilities(model: Model) -> int:
+    able = Need.NONE
+    if "image" in model.modalities:
+        able |= Need.IMAGE
+    if "tool" in model.modalities:
+        able |= Need.TOOLS
+    if model.structured_output:
+        able |= Need.JSON
+    return int(able)
+
+
+def _ordinal(deprecated_at: str | None) -> int:
+    return date.fromisoformat(deprecated_at[:10]).toordinal() if deprecated_at else _NEVER

@@ -1,0 +1,120 @@
+"""Random pools and inputs for the properties of the decision."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from routewright._core.catalogue import snapshot
+from routewright._core.decision import Board
+from routewright._core.health import health_snapshot
+from routewright._core.outlook import Outlook
+from routewright._core.pool import Pool
+from routewright.wire import (
+    Availability,
+    DecisionInput,
+    Modality,
+    Model,
+    ModelHealth,
+    PriceTier,
+    Pricing,
+    TokenBounds,
+)
+
+TODAY = "2026-11-21"
+
+T = TypeVar("T")
+
+prices = st.floats(0.01, 200).map(lambda usd: round(usd, 4))
+
+
+@st.composite
+def pricings(draw: st.DrawFn) -> Pricing:
+    tiers: tuple[PriceTier, ...] = ()
+    if draw(st.integers(0, 4)) == 0:
+        tiers = (PriceTier(draw(st.integers(100, 5_000)), draw(prices), draw(prices)),)
+    return Pricing(draw(prices), draw(prices), tiers=tiers)
+
+
+@st.composite
+def models(draw: st.DrawFn, name: int = 0) -> Model:
+    provider = draw(st.sampled_from(["alpha", "beta", "gamma"]))
+    extra: list[tuple[Modality, ...]] = [(), ("image",), ("tool",), ("image", "tool")]
+    return Model(
+        id=f"{provider}/m{name:03}",
+        provider=provider,
+        context_window=draw(st.sampled_from([4_096, 32_768, 128_000, 1_000_000])),
+        modalities=("text", *draw(st.sampled_from(extra))),
+        pricing_per_1m=draw(st.none() | pricings() | pricings() | pricings()),
+        availability=Availability(
+            draw(st.sampled_from(["available"] * 7 + ["unavailable"])),
+            draw(st.sampled_from([(), ("us",), ("us", "eu")])),
+        ),
+        deprecated_at=draw(st.sampled_from([None] * 7 + ["2026-11-20", "2026-11-21", "2026-11-22"])),
+        max_output_tokens=draw(st.sampled_from([None, 1_000, 8_192])),
+        structured_output=draw(st.booleans()),
+        reasoning=draw(st.booleans()),
+        tokenizer=draw(st.sampled_from([None, "o200k_base", "cl100k_base"])),
+        quality=draw(st.floats(0, 1)),
+        ttft_s=draw(st.sampled_from([0.25, 0.5, 1.0, 4.0, 16.0, 64.0])),
+        tokens_per_s=draw(st.sampled_from([25.0, 50.0, 100.0, 400.0, 1600.0])),
+        disabled=draw(st.integers(0, 9)) == 9,
+    )
+
+
+@st.composite
+def pools(draw: st.DrawFn, least: int = 1, most: int = 12) -> list[Model]:
+    return [draw(models(name)) for name in range(draw(st.integers(least, most)))]
+
+
+@st.composite
+def healths(draw: st.DrawFn, pool: list[Model]) -> dict[str, ModelHealth]:
+    seen = draw(st.lists(st.sampled_from(pool), unique_by=lambda m: m.id, max_size=4))
+    return {
+        model.id: ModelHealth(
+            stability=draw(st.integers(0, 1000)),
+            ttft_ms=draw(st.none() | st.integers(50, 100_000)),
+            us_per_token=draw(st.none() | st.integers(100, 50_000)),
+            output_tokens=draw(st.none() | st.integers(1, 20_000)),
+            open=draw(st.integers(0, 5)) == 5,
+            probe_at_ms=draw(st.integers(0, 10_000)),
+        )
+        for model in seen
+    }
+
+
+def seldom(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
+    """None four times out of five."""
+    nothing: st.SearchStrategy[T | None] = st.none()
+    return st.one_of(nothing, nothing, nothing, nothing, strategy)
+
+
+@st.composite
+def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
+    ids = [model.id for model in pool]
+    low = draw(st.sampled_from([1, 10, 100, 1_000, 20_000]))
+    high = low + draw(st.sampled_from([0, 10, 1_000, 20_000]))
+    chosen: st.SearchStrategy[tuple[str, ...]] = st.lists(st.sampled_from(ids), min_size=1, unique=True).map(tuple)
+    region_sets: list[tuple[str, ...]] = [("us",), ("eu",)]
+    regions = draw(seldom(st.sampled_from(region_sets)))
+    return DecisionInput(
+        catalogue="c",
+        health="h",
+        as_of=TODAY,
+        tokens=TokenBounds(low, high, (low + high) // 2, counted=True),
+        needs=draw(seldom(st.integers(1, 7))) or 0,
+        goal=draw(st.sampled_from(["cost", "quality", "stability"])),
+        strategy=draw(st.sampled_from(["balanced", "cost-optimized", "quality-first", "latency-optimized"])),
+        models=draw(seldom(chosen)),
+        fallback=draw(seldom(chosen)),
+        max_output_tokens=draw(seldom(st.integers(1, 10_000))),
+        budget_nanos=draw(seldom(st.integers(0, 2_000_000_000))),
+        budget_tokens=draw(seldom(st.integers(1, 60_000))),
+        timeout_ms=draw(st.sampled_from([1_000, 10_000, 60_000])),
+        regions=regions or (),
+    )
+
+
+def board(pool: list[Model], health: dict[str, ModelHealth] | None = None) -> Board:
+    return Board(Outlook(Pool(snapshot(pool, TODAY)), health_snapshot(health or {})))

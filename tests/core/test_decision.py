@@ -1,0 +1,391 @@
+"""The properties of contract 3, over random pools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from routewright._core.constraints import CountTokens, failures, kind_of
+from routewright._core.decision import CHAIN_LENGTH, Board, Decision, decide
+from routewright.errors import BudgetExceeded, NoCandidates
+from routewright.wire import DecisionInput, Model, ModelHealth, Pricing, Reason, TokenBounds
+
+from .pools import TODAY, board, healths, inputs, models, pools
+
+
+@dataclass
+class Case:
+    pool: list[Model]
+    health: dict[str, ModelHealth]
+    given: DecisionInput
+
+    @property
+    def board(self) -> Board:
+        return board(self.pool, self.health)
+
+
+@st.composite
+def cases(draw: st.DrawFn, least: int = 1, most: int = 12) -> Case:
+    pool = draw(pools(least, most))
+    return Case(pool, draw(healths(pool)), draw(inputs(pool)))
+
+
+def decided(case: Case) -> Decision | None:
+    try:
+        return decide(case.given, case.board)
+    except NoCandidates:
+        return None
+
+
+def ranking(decision: Decision | None) -> list[str]:
+    return [] if decision is None else [candidate.model for candidate in decision.candidates]
+
+
+def simple(**given: object) -> DecisionInput:
+    start = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20))
+    return replace(start, **given)
+
+
+def model(name: str, **given: object) -> Model:
+    start = Model(
+        id=name, provider=name.partition("/")[0], context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0), quality=0.5
+    )
+    return replace(start, **given)
+
+
+@given(cases())
+def test_walking_and_the_whole_table_agree_on_who_fits(case: Case) -> None:
+    table = failures(case.given, case.board.outlook, case.board.eligible(kind_of(case.given)))
+    fitting = {case.pool[row].id for row in range(len(case.pool)) if not table[row].any()}
+    decision = decided(case)
+    if fitting:
+        assert decision is not None
+        assert set(ranking(decision)) == fitting
+        assert ranking(decision)[0] == decision.model
+    elif decision is not None:
+        assert case.health[decision.model].open, "only a probe may pass where nothing fits"
+
+
+@given(cases())
+def test_a_plan_never_repeats_a_model_and_is_four_long_at_most(case: Case) -> None:
+    decision = decided(case)
+    if decision is None:
+        return
+    plan = [decision.model, *decision.chain]
+    assert len(plan) == len(set(plan))
+    if case.given.fallback is None:
+        assert len(plan) <= 1 + CHAIN_LENGTH
+
+
+@given(cases(least=4))
+def test_the_first_fallback_is_of_another_provider_where_one_fits(case: Case) -> None:
+    decision = decided(case)
+    if decision is None or case.given.fallback is not None:
+        return
+    ranked = ranking(decision)
+    mine = decision.model.partition("/")[0]
+    elsewhere = [model_id for model_id in ranked if not model_id.startswith(mine + "/")]
+    if elsewhere:
+        assert decision.chain[0] == elsewhere[0]
+    others = [model_id for model_id in ranked if model_id not in (decision.model, *decision.chain[:1])]
+    assert decision.chain[1:] == others[: CHAIN_LENGTH - 1]
+
+
+@given(cases(), models(99))
+def test_another_model_never_reorders_the_others(case: Case, other: Model) -> None:
+    before = ranking(decided(case))
+    with_other = Case([*case.pool, other], case.health, case.given)
+    after = [model_id for model_id in ranking(decided(with_other)) if model_id != other.id]
+    assert after == before
+
+
+@given(cases(), st.data())
+def test_a_lower_price_never_lowers_the_rank(case: Case, data: st.DataObject) -> None:
+    before = ranking(decided(case))
+    priced = [(index, model.pricing_per_1m) for index, model in enumerate(case.pool) if model.id in before]
+    chosen = [(index, pricing) for index, pricing in priced if pricing is not None]
+    if not chosen:
+        return
+    index, pricing = data.draw(st.sampled_from(chosen))
+    cheaper_id = case.pool[index].id
+    factor = data.draw(st.floats(0.1, 1.0))
+    lower = replace(
+        pricing,
+        input_usd=pricing.input_usd * factor,
+        output_usd=pricing.output_usd * data.draw(st.floats(0.1, 1.0)),
+        tiers=tuple(
+            replace(tier, input_usd=tier.input_usd * factor, output_usd=tier.output_usd * factor)
+            for tier in pricing.tiers
+        ),
+    )
+    pool = [*case.pool]
+    pool[index] = replace(pool[index], pricing_per_1m=lower)
+    after = ranking(decided(Case(pool, case.health, case.given)))
+    ahead_before = set(before[: before.index(cheaper_id)])
+    ahead_after = set(after[: after.index(cheaper_id)])
+    assert ahead_after <= ahead_before
+
+
+@given(cases(least=2))
+def test_what_is_beaten_in_every_raw_value_never_stands_above(case: Case) -> None:
+    decision = decided(case)
+    if decision is None:
+        return
+    on_time = [candidate for candidate in decision.candidates if not candidate.late]
+    for place, above in enumerate(on_time):
+        for below in on_time[place + 1 :]:
+            cost_above = float("inf") if above.cost_usd is None else above.cost_usd
+            cost_below = float("inf") if below.cost_usd is None else below.cost_usd
+            beaten = (
+                below.quality >= above.quality
+                and cost_below <= cost_above
+                and below.latency_s <= above.latency_s
+                and below.stability >= above.stability
+            )
+            strictly = (below.quality, cost_below, below.latency_s, below.stability) != (
+                above.quality,
+                cost_above,
+                above.latency_s,
+                above.stability,
+            )
+            assert not (beaten and strictly), f"{above.model} stands above {below.model}"
+
+
+@given(cases(), st.data())
+def test_tightening_a_constraint_never_admits_a_model(case: Case, data: st.DataObject) -> None:
+    loose = set(ranking(decided(case)))
+    given, ids = case.given, [m.id for m in case.pool]
+    narrower = tuple(given.models or ids)[: data.draw(st.integers(1, len(given.models or ids)))]
+    tight = data.draw(
+        st.sampled_from(
+            [
+                replace(given, budget_nanos=(given.budget_nanos or 10**9) // 2),
+                replace(given, budget_tokens=max(1, (given.budget_tokens or 10**5) // 2)),
+                replace(given, models=narrower),
+                replace(given, needs=given.needs | 1),
+                replace(given, needs=given.needs | 2),
+                replace(given, needs=given.needs | 4),
+                replace(given, regions=(*given.regions, "eu")),
+                replace(given, as_of="2026-11-25"),
+                replace(given, timeout_ms=500),
+                replace(given, tokens=TokenBounds(given.tokens.low, given.tokens.high + 5_000, 10, counted=True)),
+            ]
+        )
+    )
+    if given.budget_nanos is None or (tight.budget_nanos or 0) <= given.budget_nanos:
+        assert set(ranking(decided(Case(case.pool, case.health, tight)))) <= loose
+
+
+def test_late_models_come_last_and_the_fastest_of_them_first() -> None:
+    pool = [
+        model("a/slow", ttft_s=40.0, quality=0.9),
+        model("b/slower", ttft_s=80.0, quality=0.99),
+        model("c/quick", ttft_s=0.5, quality=0.1),
+    ]
+    decision = decide(simple(timeout_ms=10_000, strategy="quality-first", goal="quality"), board(pool))
+    assert ranking(decision) == ["c/quick", "a/slow", "b/slower"]
+    assert [candidate.late for candidate in decision.candidates] == [False, True, True]
+
+
+def test_a_deadline_alone_never_empties_the_pool() -> None:
+    assert decide(simple(timeout_ms=1), board([model("a/slow", ttft_s=64.0)])).model == "a/slow"
+
+
+def test_a_model_past_its_deprecation_date_is_never_picked() -> None:
+    pool = [model("a/gone", deprecated_at="2026-11-21", quality=0.99), model("b/here")]
+    decision = decide(simple(goal="quality"), board(pool))
+    assert decision.model == "b/here"
+    assert [(r.model, r.reason) for r in decision.rejected] == [("a/gone", Reason.DEPRECATED)]
+
+
+def test_a_free_tier_is_routed_to_only_where_it_is_named() -> None:
+    free = model("a/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
+    pool = [free, model("b/paid", quality=0.4)]
+    assert decide(simple(strategy="cost-optimized"), board(pool)).model == "b/paid"
+    assert decide(simple(models=("a/free",)), board(pool)).model == "a/free"
+    assert decide(simple(fallback=("a/free",)), board(pool)).chain == ["a/free"]
+
+
+def test_a_price_of_nothing_wins_no_more_than_a_price_next_to_nothing() -> None:
+    pool = [model("a/free", pricing_per_1m=Pricing(0.0, 0.0)), model("b/cheap", pricing_per_1m=Pricing(0.0001, 0.0001))]
+    scores = {c.model: c.score for c in decide(simple(), board(pool)).candidates}
+    assert scores["a/free"] == scores["b/cheap"]
+
+
+def test_models_on_one_step_of_the_quality_grid_are_ranked_by_cost() -> None:
+    pool = [
+        model("a/dear", quality=0.955, pricing_per_1m=Pricing(4.0, 20.0)),
+        model("b/cheap", quality=0.95, pricing_per_1m=Pricing(2.0, 10.0)),
+    ]
+    assert decide(simple(goal="quality", strategy="quality-first"), board(pool)).model == "b/cheap"
+
+
+def test_thinking_counts_in_cost_and_latency() -> None:
+    pool = [model("a/thinks", reasoning=True, quality=0.9), model("b/answers", quality=0.5)]
+    decision = decide(simple(strategy="latency-optimized"), board(pool))
+    thinks, answers = (next(c for c in decision.candidates if c.model == m) for m in ("a/thinks", "b/answers"))
+    assert thinks.latency_s == pytest.approx(answers.latency_s + 10.0)
+    assert (thinks.cost_usd or 0) > 3 * (answers.cost_usd or 1)
+    assert decision.model == "b/answers"
+
+
+def test_silent_thinking_is_billed_and_not_waited_for_twice() -> None:
+    silent = model("a/silent", reasoning=True, ttft_s=31.0, tokens_per_s=100.0)
+    candidate = decide(simple(), board([silent])).candidates[0]
+    assert candidate.latency_s == pytest.approx(31.0 + 4.0)
+    assert candidate.cost_usd == pytest.approx((19 * 1.0 + 3_400 * 4.0) / 1e6, rel=0.01)
+
+
+def test_learned_lengths_replace_the_prior() -> None:
+    seen = {"a/one": ModelHealth(output_tokens=4_000, output_p90=9_000)}
+    before = decide(simple(), board([model("a/one")])).candidates[0]
+    after = decide(simple(), board([model("a/one")], seen)).candidates[0]
+    assert (after.cost_usd or 0) > 9 * (before.cost_usd or 0)
+
+
+def test_an_open_circuit_keeps_a_model_out_until_nothing_else_is_left() -> None:
+    shut = {"a/one": ModelHealth(open=True, probe_at_ms=2_000), "b/two": ModelHealth(open=True, probe_at_ms=1_000)}
+    pool = [model("a/one", quality=0.9), model("b/two")]
+    assert decide(simple(), board([*pool, model("c/three", quality=0.1)], shut)).model == "c/three"
+    probe = decide(simple(), board(pool, shut))
+    assert probe.model == "b/two"
+    assert probe.chain == []
+
+
+def test_bounds_that_leave_a_window_open_ask_for_a_count() -> None:
+    pool = [model("a/small", context_window=1_000)]
+    open_question = TokenBounds(300, 2_000, 700)
+    with pytest.raises(CountTokens):
+        decide(simple(tokens=open_question), board(pool))
+    counted = replace(open_question, low=400, high=500, counted=True)
+    assert decide(simple(tokens=counted), board(pool)).model == "a/small"
+
+
+def test_bounds_that_settle_the_matter_ask_for_none() -> None:
+    pool = [model("a/small", context_window=1_000), model("b/large")]
+    assert decide(simple(tokens=TokenBounds(5_000, 20_000, 7_000)), board(pool)).model == "b/large"
+
+
+def test_the_callers_chain_keeps_the_callers_order_and_drops_what_cannot_serve() -> None:
+    pool = [
+        model("a/one", quality=0.99),
+        model("b/two"),
+        model("c/gone", deprecated_at="2026-01-01"),
+        model("d/four", context_window=30),
+        model("e/five"),
+    ]
+    decision = decide(simple(fallback=("e/five", "c/gone", "a/one", "d/four", "b/two"), goal="quality"), board(pool))
+    assert decision.model == "a/one"
+    assert decision.chain == ["e/five", "b/two"]
+
+
+def test_no_fallback_models_means_no_fallback() -> None:
+    assert decide(simple(fallback=()), board([model("a/one"), model("b/two")])).chain == []
+
+
+def test_the_output_cap_leaves_room_for_the_cheapest_fallback() -> None:
+    pool = [model("a/one", quality=0.99), model("b/two", quality=0.2)]
+    # 40 tokens in at $1, out at $4 per million: a 90th percentile of 1,000 tokens costs $0.00404
+    roomy = decide(simple(budget_nanos=20_000_000, goal="quality"), board(pool))
+    assert roomy.fallback_affordable
+    assert roomy.output_cap == (20_000 - 4_040 - 40) // 4
+    tight = decide(simple(budget_nanos=5_000_000, goal="quality"), board(pool))
+    assert not tight.fallback_affordable
+    assert tight.output_cap == (5_000 - 40) // 4
+
+
+def test_without_a_budget_no_cap_is_sent() -> None:
+    assert decide(simple(), board([model("a/one")])).output_cap is None
+    assert decide(simple(max_output_tokens=77), board([model("a/one")])).output_cap == 77
+
+
+def test_a_generous_budget_caps_at_the_default() -> None:
+    assert decide(simple(budget_nanos=10**12), board([model("a/one")])).output_cap == 4_096
+
+
+def test_an_unknown_price_is_rejected_under_a_cost_budget_only() -> None:
+    pool = [model("a/unpriced", pricing_per_1m=None)]
+    assert decide(simple(), board(pool)).candidates[0].cost_usd is None
+    with pytest.raises(BudgetExceeded, match="no price is known"):
+        decide(simple(budget_nanos=10**12), board(pool))
+
+
+def test_the_reason_is_one_sentence_of_the_decisions_own_numbers() -> None:
+    pool = [model("a/one", quality=0.92, ttft_s=1.0), model("b/two"), model("c/small", context_window=60)]
+    decision = decide(simple(goal="quality"), board(pool))
+    assert decision.reason == (
+        f"goal=quality strategy=balanced: a/one scored {decision.score:.2f} (quality 0.92, cost $0.0016, p50 5.0 s); "
+        f"runner-up b/two {decision.candidates[1].score:.2f}; 1 of 3 rejected (1 context)"
+    )
+
+
+def test_equal_inputs_have_equal_digests_and_other_outcomes_others() -> None:
+    pool = [model("a/one"), model("b/two")]
+    first, again = (decide(simple(), board(pool)) for _ in range(2))
+    assert first.digest == again.digest
+    assert first.digest != decide(simple(goal="quality"), board(pool)).digest
+
+
+def refusal_of(case: Case) -> NoCandidates | None:
+    try:
+        decide(case.given, case.board)
+    except NoCandidates as refused:
+        return refused
+    return None
+
+
+@given(cases())
+def test_every_refusal_says_who_was_rejected_and_what_would_help(case: Case) -> None:
+    refused = refusal_of(case)
+    if refused is None:
+        return
+    assert refused.status == 422
+    assert len(refused.detail["rejected_candidates"]) == len(case.pool)
+    assert refused.detail["suggestion"]
+    assert refused.detail["suggestion"] in str(refused)
+
+
+def applied(suggestion: str, given: DecisionInput) -> DecisionInput:
+    """Do what a refusal suggests."""
+    changes, _, admitted = suggestion.rpartition(" to admit ")
+    assert admitted
+    for change in changes.split(" and "):
+        match change.split():
+            case ["add", _, "to", "models"]:
+                given = replace(given, models=(*(given.models or ()), admitted))
+            case ["raise", "budget.maxCostUsd", "to", usd]:
+                given = replace(given, budget_nanos=round(float(usd) * 1e9))
+            case ["raise", "budget.maxTokens", "to", tokens]:
+                given = replace(given, budget_tokens=int(tokens))
+            case ["drop", "budget.maxCostUsd", *_]:
+                given = replace(given, budget_nanos=None)
+            case ["lower", "params.max_output_tokens", "to", tokens]:
+                given = replace(given, max_output_tokens=int(tokens))
+            case ["shorten", "the", "input", "to", tokens, "tokens"]:
+                short = int(tokens)
+                given = replace(given, tokens=TokenBounds(short, short, short, short, short, counted=True))
+            case ["send", "no", "images"]:
+                given = replace(given, needs=given.needs & ~1)
+            case ["declare", "no", "tools"]:
+                given = replace(given, needs=given.needs & ~2)
+            case ["drop", "params.response_format"]:
+                given = replace(given, needs=given.needs & ~4)
+            case ["allow", *_]:
+                given = replace(given, regions=())
+            case _:
+                raise AssertionError(change)
+    return given
+
+
+@given(cases())
+def test_what_a_refusal_suggests_admits_the_model_it_names(case: Case) -> None:
+    refused = refusal_of(case)
+    if refused is None or refused.detail["suggestion"].startswith("no change"):
+        return
+    suggestion: str = refused.detail["suggestion"]
+    changed = decide(applied(suggestion, case.given), case.board)
+    assert suggestion.rpartition(" to admit ")[2] in ranking(changed)
