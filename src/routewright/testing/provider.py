@@ -1,0 +1,112 @@
+"""A provider that does what a test says, and remembers what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from routewright.errors import ProviderFault
+from routewright.protocols import Clock
+from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
+
+
+class Pause(NamedTuple):
+    """Let time pass inside an answer."""
+
+    seconds: float
+
+
+Line = str | Chunk | ProviderFault | Pause
+Turn = str | ProviderFault | Sequence[Line]
+"""One answer: its text, the fault it ends in, or its pieces in order."""
+Script = Iterable[Turn] | Callable[[UpstreamCall], Turn]
+
+
+class ScriptedProvider:
+    """Answers call after call as its script says; ``calls`` holds what was asked.
+
+        provider = ScriptedProvider(["Hello", ProviderFault("server")], models=[Model(id="test/one", quality=0.5)])
+
+    A text becomes a whole answer with usage of one token a word. Pieces are given as they are, without a ``Finish`` of
+    their own if the script has none. A function of the call is asked each time. When the script is at its end a call
+    fails with a sentence.
+    """
+
+    def __init__(
+        self, script: Script, *, models: Sequence[Model] = (), name: str = "", clock: Clock | None = None
+    ) -> None:
+        self.name = name or (models[0].id.partition("/")[0] if models else "scripted")
+        self.calls: list[UpstreamCall] = []
+        self.open_calls = 0
+        """Calls begun and not yet left."""
+        self.closed = 0
+        self._models = tuple(models)
+        self._turns: Iterator[Turn] = iter(()) if callable(script) else iter(script)
+        self._function = script if callable(script) else None
+        self._clock = clock
+
+    def models(self) -> Sequence[Model]:
+        """The models it was declared with."""
+        return self._models
+
+    def open(self, call: UpstreamCall) -> ScriptedCall:
+        """Start one call (``protocols.Provider``)."""
+        return ScriptedCall(self, call)
+
+    async def aclose(self) -> None:
+        """Count how often it was closed."""
+        self.closed += 1
+
+    def turn(self, call: UpstreamCall) -> Sequence[Line]:
+        """The pieces of the next answer."""
+        self.calls.append(call)
+        turn = self._function(call) if self._function is not None else next(self._turns, None)
+        if turn is None:
+            raise AssertionError(f"the script of {self.name!r} is at its end after {len(self.calls) - 1} calls")
+        if isinstance(turn, str):
+            return [Delta(turn), Usage(_words(call), len(turn.split())), Finish("stop")]
+        return [turn] if isinstance(turn, ProviderFault) else turn
+
+    async def pause(self, seconds: float) -> None:
+        """Let time pass on the clock that it was given."""
+        if self._clock is None:
+            raise AssertionError("a Pause needs ScriptedProvider(clock=...)")
+        await self._clock.sleep(seconds)
+
+
+class ScriptedCall:
+    """One call of a ``ScriptedProvider``."""
+
+    def __init__(self, provider: ScriptedProvider, call: UpstreamCall) -> None:
+        self._provider = provider
+        self._lines = iter(provider.turn(call))
+
+    async def __aenter__(self) -> AsyncIterator[Chunk]:
+        self._provider.open_calls += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._provider.open_calls -= 1
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        for line in self._lines:
+            match line:
+                case Pause(seconds):
+                    await self._provider.pause(seconds)
+                case ProviderFault():
+                    raise line
+                case str():
+                    return Delta(line)
+                case _:
+                    return line
+        raise StopAsyncIteration
+
+
+def _words(call: UpstreamCall) -> int:
+    return sum(len(message.content.split()) for message in call.messages if isinstance(message.content, str))
