@@ -1,1 +1,195 @@
-"""routewright routes chat requests across many language models inside your own process."""
+"""routewright routes chat requests across many language models inside your own process.
+
+    from routewright import Router
+
+    router = Router.sandbox()
+    answer = router.blocking.route("Why is the sky blue?")
+    print(answer.output, router.explain(answer))
+
+Names are loaded when they are first used, so that importing the package costs little.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # the router and what it gives back
+    from ._core.decision import Decision
+    from ._engine.answer import Answer
+    from ._engine.stream import Stream
+
+    # what comes with the library for each protocol
+    from .backends.clock import SystemClock
+    from .backends.providers.callable import CallableProvider
+    from .backends.providers.openai import OpenAIProvider
+    from .backends.providers.sandbox import SandboxProvider
+    from .backends.storage.memory import MemoryStorage
+    from .blocking import BlockingRouter, BlockingStream
+    from .catalogue import Catalogue
+    from .config import read_policies
+
+    # errors
+    from .errors import (
+        AuthenticationFailed,
+        BlockedByPolicy,
+        BodyTooLarge,
+        BudgetExceeded,
+        ContentRefused,
+        CursorExpired,
+        CursorInvalid,
+        IdempotencyKeyReused,
+        InsufficientBalance,
+        InternalError,
+        InvalidJson,
+        MethodNotAllowed,
+        NoCandidates,
+        NoProviders,
+        NotFound,
+        PermissionDenied,
+        PreconditionFailed,
+        Problem,
+        ProviderFault,
+        QuotaExhausted,
+        RateLimited,
+        RouterError,
+        RouterTimeoutError,
+        StorageUnavailable,
+        UnsupportedMediaType,
+        UnsupportedWrite,
+        UpstreamFailed,
+        ValidationFailed,
+    )
+    from .router import Router
+    from .settings import Limits, Settings
+    from .trace import TraceStore
+
+    # what requests, models, policies and traces are made of
+    from .wire import (
+        Budget,
+        CacheOpts,
+        Caller,
+        Fallback,
+        FaultKind,
+        Message,
+        Model,
+        Params,
+        Policy,
+        PolicyFallback,
+        Pricing,
+        RouteRequest,
+        RouteResponse,
+        Tool,
+        Trace,
+        UpstreamCall,
+    )
+    from .wire.secret import Secret
+
+__version__ = "0.1.0"
+
+__all__ = [  # noqa: RUF022 (grouped by what they are for)
+    # the router and what it gives back
+    "Answer",
+    "BlockingRouter",
+    "BlockingStream",
+    "Decision",
+    "Router",
+    "Stream",
+    "TraceStore",
+    # what a router is made of
+    "CallableProvider",
+    "Catalogue",
+    "Limits",
+    "MemoryStorage",
+    "OpenAIProvider",
+    "SandboxProvider",
+    "Secret",
+    "Settings",
+    "SystemClock",
+    "read_policies",
+    # what requests, models, policies and traces are made of
+    "Budget",
+    "CacheOpts",
+    "Caller",
+    "Fallback",
+    "FaultKind",
+    "Message",
+    "Model",
+    "Params",
+    "Policy",
+    "PolicyFallback",
+    "Pricing",
+    "RouteRequest",
+    "RouteResponse",
+    "Tool",
+    "Trace",
+    "UpstreamCall",
+    # errors
+    "AuthenticationFailed",
+    "BlockedByPolicy",
+    "BodyTooLarge",
+    "BudgetExceeded",
+    "ContentRefused",
+    "CursorExpired",
+    "CursorInvalid",
+    "IdempotencyKeyReused",
+    "InsufficientBalance",
+    "InternalError",
+    "InvalidJson",
+    "MethodNotAllowed",
+    "NoCandidates",
+    "NoProviders",
+    "NotFound",
+    "PermissionDenied",
+    "PreconditionFailed",
+    "Problem",
+    "ProviderFault",
+    "QuotaExhausted",
+    "RateLimited",
+    "RouterError",
+    "RouterTimeoutError",
+    "StorageUnavailable",
+    "UnsupportedMediaType",
+    "UnsupportedWrite",
+    "UpstreamFailed",
+    "ValidationFailed",
+]
+
+_HOME = {
+    "Answer": "_engine.answer",
+    "BlockingRouter": "blocking",
+    "BlockingStream": "blocking",
+    "CallableProvider": "backends.providers.callable",
+    "Catalogue": "catalogue",
+    "Decision": "_core.decision",
+    "Limits": "settings",
+    "MemoryStorage": "backends.storage.memory",
+    "OpenAIProvider": "backends.providers.openai",
+    "Router": "router",
+    "SandboxProvider": "backends.providers.sandbox",
+    "Secret": "wire.secret",
+    "Settings": "settings",
+    "Stream": "_engine.stream",
+    "SystemClock": "backends.clock",
+    "TraceStore": "trace",
+    "read_policies": "config",
+}
+"""Where a name lives that is neither an error nor a shape of the wire."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'routewright' has no attribute {name!r}")
+    value = getattr(_module_of(name), name)
+    globals()[name] = value
+    return value
+
+
+def _module_of(name: str) -> Any:
+    if name in _HOME:
+        return import_module(f".{_HOME[name]}", __name__)
+    errors = import_module(".errors", __name__)
+    return errors if hasattr(errors, name) else import_module(".wire", __name__)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,71 @@
+"""What a caller gets back: the response, with the decision and the trace beside it."""
+
+from __future__ import annotations
+
+from routewright._core.decision import Decision
+from routewright.wire import RouteResponse, Routing, ToolCall, Trace, WindowUsage
+
+from .outcome import Outcome
+
+
+class Answer:
+    """A served request. ``str(answer)`` is its text; ``response`` the whole route response (spec 2.2)."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def __str__(self) -> str:
+        return self.output
+
+    def __repr__(self) -> str:
+        # no text: a repr ends up in logs
+        return f"<Answer {self.trace_id} from {self.routing.selected_model}, {len(self.output)} characters>"
+
+    @property
+    def response(self) -> RouteResponse:
+        """The response as HTTP would send it."""
+        return self._outcome.response
+
+    @property
+    def output(self) -> str:
+        """The model's text."""
+        served = self._outcome.served
+        assert served is not None, "answers are made of calls that were served"
+        return served.output
+
+    @property
+    def tool_calls(self) -> list[ToolCall] | None:
+        """Tools that the model wants called."""
+        return self.response.tool_calls
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the answer ended: stop, length, tool_calls, budget."""
+        return self.response.finish_reason
+
+    @property
+    def routing(self) -> Routing:
+        """How the request was served, at what cost."""
+        return self.response.routing
+
+    @property
+    def usage(self) -> WindowUsage:
+        """What is left of the request window."""
+        return self.response.usage
+
+    @property
+    def trace_id(self) -> str:
+        """Id of the call's trace."""
+        return self._outcome.admitted.trace_id
+
+    @property
+    def trace(self) -> Trace:
+        """The call's trace, without a look into the storage."""
+        return self._outcome.trace
+
+    @property
+    def decision(self) -> Decision:
+        """Why this model."""
+        decision = self._outcome.decision
+        assert decision is not None, "answers are made of calls that were decided"
+        return decision

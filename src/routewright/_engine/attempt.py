@@ -1,0 +1,314 @@
+"""Performs a plan: calls what the machine says, and tells it how that ended. One path for plain and streamed calls.
+
+``next_part`` moves the call on by one piece. Whoever pulls enters a deadline around it: the plain call one per attempt,
+a stream one per piece, so that no scope is ever open while the caller holds the pen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import NamedTuple, assert_never
+
+from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
+from routewright._core.cost import usage_nanos
+from routewright._core.decision import Decision
+from routewright._core.tokens import estimate_text
+from routewright.errors import ProviderFault
+from routewright.protocols import Clock, Provider, Rng
+from routewright.wire import (
+    Chunk,
+    Delta,
+    FaultKind,
+    Finish,
+    FunctionCall,
+    OnPartial,
+    Params,
+    RouteRequest,
+    ToolCall,
+    ToolDelta,
+    UpstreamCall,
+    Usage,
+)
+
+from .fleet import Fleet
+
+CLEANUP_S = 1.0
+"""How long the clean-up of an attempt may take once its call is over for the caller."""
+
+_log = logging.getLogger(__name__)
+_NO_PARAMS = Params()
+
+
+class AttemptStarted(NamedTuple):
+    """A model is being called."""
+
+    attempt: Attempt
+    after: Failed | None
+    restart: bool
+
+
+OpenCall = Callable[[], AbstractAsyncContextManager[AsyncIterator[Chunk]]]
+Part = AttemptStarted | Delta | ToolDelta
+
+
+class Attempt:
+    """What one call of one model did, filled in as it happens. Times on the monotonic scale."""
+
+    def __init__(self, call: Call, decision: Decision, provider: Provider, started_at: float) -> None:
+        self.call = call
+        self.model = decision.board.outlook.pool.ids[call.row]
+        self.provider = provider.name
+        self.started_at = started_at
+        self.first_at: float | None = None
+        self.ended_at = started_at
+        self.text: list[str] = []
+        self.tool_calls: dict[int, _ToolText] = {}
+        self.usage: Usage | None = None
+        self.usage_estimated = False
+        self.cost_nanos = 0
+        self.finish_reason: str | None = None
+        self.fault: FaultKind | None = None
+        self.fault_text = ""
+
+    @property
+    def delivered(self) -> bool:
+        """Content had come."""
+        return bool(self.text or self.tool_calls)
+
+    @property
+    def output(self) -> str:
+        """The text so far."""
+        return "".join(self.text)
+
+    def calls(self) -> list[ToolCall] | None:
+        """The tool calls so far."""
+        if not self.tool_calls:
+            return None
+        return [
+            ToolCall(call.id, FunctionCall(call.name, "".join(call.arguments)))
+            for _, call in sorted(self.tool_calls.items())
+        ]
+
+
+class _ToolText:
+    __slots__ = ("arguments", "id", "name")
+
+    def __init__(self) -> None:
+        self.id = self.name = ""
+        self.arguments: list[str] = []
+
+
+class Execution:
+    """One decision being carried out. Not safe to pull from two tasks at once."""
+
+    def __init__(
+        self,
+        request: RouteRequest,
+        decision: Decision,
+        fleet: Fleet,
+        *,
+        clock: Clock,
+        rng: Rng,
+        deadline: float,
+        whole: bool,
+        on_partial: OnPartial = "restart",
+        on_refusal_fall_back: bool = False,
+        learns: bool = True,
+    ) -> None:
+        self.request = request
+        self.decision = decision
+        self.attempts: list[Attempt] = []
+        self.end: End | None = None
+        self.deadline = deadline
+        self.wake_at = deadline
+        """When the present wait is over at the latest."""
+        self._fleet = fleet
+        self._clock = clock
+        self._rng = rng
+        self._whole = whole
+        self._learns = learns
+        self._machine = Attempts(
+            decision, deadline=deadline, whole=whole, on_partial=on_partial, on_refusal_fall_back=on_refusal_fall_back
+        )
+        self._open: OpenCall | None = None
+        """Set while an attempt runs."""
+        self._context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
+        self._chunks: AsyncIterator[Chunk] | None = None
+
+    async def run(self) -> None:
+        """Carry the plan out to its end, keeping all that comes."""
+        while self.end is None:
+            with self._clock.deadline(self.wake_at) as limit:
+                while await self.next_part() is not None:
+                    limit.move(self.wake_at)
+            if limit.expired:
+                await self.expire()
+
+    async def next_part(self) -> Part | None:
+        """Move on by one piece; None once the call has ended."""
+        while True:
+            if self._open is not None:
+                part = await self._pull(self._open)
+                if part is not None:
+                    return part
+            match self._machine.next(self._clock.monotonic()):
+                case Call() as call:
+                    return self._begin(call)
+                case Wait(seconds):
+                    await self._clock.sleep(seconds)
+                case Done(end):
+                    self.end = end
+                    return None
+                case other:
+                    assert_never(other)
+
+    async def expire(self) -> None:
+        """Tell that ``wake_at`` has passed while a piece was awaited."""
+        if self._open is not None:
+            await self._failed(ProviderFault(FaultKind.TIMEOUT, "no answer in time"), abandoned=True)
+        elif self._clock.monotonic() >= self.deadline:
+            self.end = End.TIMED_OUT
+
+    async def aclose(self) -> None:
+        """Leave the present attempt, if any, within a second, whatever happens around."""
+        if self._open is not None:
+            self.attempts[-1].ended_at = self._clock.monotonic()
+            self._settle(self.attempts[-1])
+            await self._leave(abandoned=True)
+
+    def _begin(self, call: Call) -> AttemptStarted:
+        provider = self._fleet.server[call.row]
+        assert provider is not None, "constraints let a model through that nobody serves"
+        request = self.request
+        attempt = Attempt(call, self.decision, provider, self._clock.monotonic())
+        self.attempts.append(attempt)
+        self.wake_at = call.until
+        upstream = UpstreamCall(
+            self.decision.board.outlook.pool.models[call.row],
+            request.messages,
+            request.params or _NO_PARAMS,
+            request.tools,
+            request.tool_choice,
+            call.output_cap,
+            self.deadline,
+            not self._whole,
+        )
+        self._open = partial(provider.open, upstream)
+        return AttemptStarted(attempt, call.after, call.restart)
+
+    async def _pull(self, open_call: OpenCall) -> Part | None:
+        """Take chunks until one is content; None when the attempt has ended."""
+        attempt = self.attempts[-1]
+        try:
+            chunks = self._chunks
+            if chunks is None:
+                self._context = context = open_call()
+                self._chunks = chunks = aiter(await context.__aenter__())
+            while True:
+                chunk = await anext(chunks)
+                if attempt.first_at is None:
+                    self._alive(attempt)
+                match chunk:
+                    case Delta(text):
+                        if text:
+                            attempt.text.append(text)
+                            return chunk
+                    case ToolDelta():
+                        _collect(attempt, chunk)
+                        return chunk
+                    case Usage():
+                        attempt.usage = chunk
+                    case Finish(reason):
+                        await self._finished(attempt, reason)
+                        return None
+                    case other:
+                        assert_never(other)
+        except StopAsyncIteration:
+            await self._failed(ProviderFault(FaultKind.TRUNCATED, "the answer ended without its end"))
+        except ProviderFault as fault:
+            await self._failed(fault)
+        except Exception as error:  # a provider must not raise anything else; if it does, it alone is to blame
+            _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, type(error).__name__)
+            await self._failed(ProviderFault(FaultKind.SERVER, f"{type(error).__name__} in the provider"))
+        return None
+
+    def _alive(self, attempt: Attempt) -> None:
+        """The first sign of life ends the wait for it; from there the whole call's deadline holds."""
+        attempt.first_at = self._clock.monotonic()
+        self.wake_at = self.deadline
+
+    async def _finished(self, attempt: Attempt, reason: str) -> None:
+        if reason == "content_filter":
+            await self._failed(ProviderFault(FaultKind.REFUSED, "the provider's moderation refused the content"))
+            return
+        attempt.ended_at = self._clock.monotonic()
+        attempt.finish_reason = "budget" if reason == "length" and attempt.call.capped_by_budget else reason
+        usage = self._settle(attempt)
+        if self._learns:
+            self._fleet.answered(attempt.call.row, usage.output)
+        self._machine.feed(Succeeded(usage), now=attempt.ended_at)
+        await self._leave()
+
+    async def _failed(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
+        attempt = self.attempts[-1]
+        attempt.ended_at = now = self._clock.monotonic()
+        attempt.fault = _kind(fault)
+        attempt.fault_text = str(fault)
+        reported = attempt.usage
+        if attempt.delivered or reported is not None:
+            self._settle(attempt)
+        if self._learns and FAULTS[attempt.fault].blames:
+            self._fleet.failed(attempt.call.row)
+        ended = Failed(
+            attempt.call.row,
+            attempt.fault,
+            usage=reported,
+            touched=attempt.first_at is not None,
+            delivered=attempt.delivered,
+            retry_after=fault.retry_after,
+        )
+        self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
+        self.wake_at = self.deadline
+        await self._leave(abandoned=abandoned)
+
+    def _settle(self, attempt: Attempt) -> Usage:
+        """Price the attempt by its usage; where the provider sent none, by an estimate from the text."""
+        if attempt.usage is None:
+            attempt.usage_estimated = True
+            tool_text = "".join("".join(call.arguments) for call in attempt.tool_calls.values())
+            attempt.usage = Usage(self.decision.input.tokens.best, estimate_text(attempt.output + tool_text))
+        prices = self.decision.board.outlook.pool.prices[attempt.call.row]
+        attempt.cost_nanos = usage_nanos(prices, attempt.usage)
+        return attempt.usage
+
+    async def _leave(self, *, abandoned: bool = False) -> None:
+        """Free the attempt's connection. An abandoned one gets a moment of its own, since its scope is cancelled."""
+        context, entered = self._context, self._chunks is not None
+        self._open = self._context = self._chunks = None
+        if context is None or not entered:
+            return
+        try:
+            if not abandoned:
+                await context.__aexit__(None, None, None)
+                return
+            with self._clock.deadline(self._clock.monotonic() + CLEANUP_S, shield=True):
+                await context.__aexit__(None, None, None)
+        except Exception as error:  # the answer is there or the fault is known: a bad good-bye changes neither
+            _log.warning("provider %s raised %s on leaving", self.attempts[-1].provider, type(error).__name__)
+
+
+def _collect(attempt: Attempt, piece: ToolDelta) -> None:
+    call = attempt.tool_calls.setdefault(piece.index, _ToolText())
+    call.id = piece.id or call.id
+    call.name = piece.name or call.name
+    call.arguments.append(piece.arguments)
+
+
+def _kind(fault: ProviderFault) -> FaultKind:
+    try:
+        return FaultKind(fault.kind)
+    except ValueError:  # a provider's own word
+        return FaultKind.SERVER

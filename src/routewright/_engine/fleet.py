@@ -1,0 +1,100 @@
+"""The providers of one environment, the models they serve, and the snapshots that decisions are made from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from routewright._core.catalogue import given_fields, overlay, snapshot, unavailable
+from routewright._core.decision import Board
+from routewright._core.health import Health, health_snapshot
+from routewright._core.outlook import Outlook
+from routewright._core.pool import Pool
+from routewright.errors import NoProviders, Problem, ValidationFailed
+from routewright.protocols import Clock, Provider
+from routewright.wire import Model
+
+PUBLISH_EVERY_S = 0.25
+"""Health reaches decisions at most this often."""
+
+NO_PROVIDER = (
+    "no provider is configured: set a provider's key in the environment (OPENAI_API_KEY ...), "
+    "pass Router(providers=[...]), or use Router.sandbox() for canned answers"
+)
+
+
+class Fleet:
+    """Providers and their models. Safe to use from several threads; snapshots are never changed, only replaced."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        aliases: Mapping[str, str],
+        providers: Sequence[Provider],
+        *,
+        as_of: str,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._today = (0.0, "")
+        self.providers = providers
+        self.aliases = aliases
+        models = overlay(models, [given_fields(model) for provider in providers for model in provider.models()])
+        server = _servers(models, providers)
+        catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
+        self.pool = Pool(catalogue)
+        self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
+        """Who serves each row of the pool."""
+        self.health = Health()
+        self._published = clock.monotonic()
+        self._board = Board(Outlook(self.pool, health_snapshot({})))
+
+    def board(self) -> Board:
+        """The present snapshots. Publishes what attempts showed since, where it is time to."""
+        if self.health.changed and self._clock.monotonic() - self._published >= PUBLISH_EVERY_S:
+            self._publish()
+        return self._board
+
+    def require_providers(self) -> None:
+        """Raise ``NoProviders`` if nothing can be called."""
+        if not self.providers:
+            raise NoProviders(NO_PROVIDER, detail={"rejected_candidates": [], "suggestion": NO_PROVIDER})
+
+    def today(self) -> str:
+        """UTC date, ``YYYY-MM-DD``."""
+        now = self._clock.time()
+        until, today = self._today
+        if not 0 < until - now <= 86_400:
+            today = datetime.fromtimestamp(now, UTC).date().isoformat()
+            self._today = ((now // 86_400 + 1) * 86_400, today)
+        return today
+
+    def failed(self, row: int) -> None:
+        """Book a fault of the provider's."""
+        with self._lock:
+            self.health.failed(self.pool.ids[row], self._clock.monotonic())
+
+    def answered(self, row: int, output_tokens: int) -> None:
+        """Book a whole answer."""
+        with self._lock:
+            self.health.answered(self.pool.ids[row], self._clock.monotonic(), output_tokens)
+
+    def _publish(self) -> None:
+        with self._lock:
+            self._published = self._clock.monotonic()
+            self._board = Board(Outlook(self.pool, self.health.snapshot(self.pool)))
+
+
+def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str, Provider]:
+    """Who serves which model. Two that serve one model are refused: nobody could say which of them was meant."""
+    server: dict[str, Provider] = {}
+    for provider in providers:
+        declared = [model.id for model in provider.models()]
+        for model_id in declared or [model.id for model in models if model.provider == provider.name]:
+            if model_id in server:
+                problem = f"{server[model_id].name!r} and {provider.name!r} both serve {model_id!r}"
+                raise ValidationFailed.of(Problem("providers", problem, "declare it for one of them"))
+            server[model_id] = provider
+    return server

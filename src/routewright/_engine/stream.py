@@ -1,0 +1,194 @@
+"""A call whose answer is read while it comes: the same execution as a plain call, pulled piece by piece."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, assert_never
+
+import msgspec
+
+from routewright._core.attempt import FAULTS, End
+from routewright.errors import InternalError
+from routewright.protocols import Clock
+from routewright.wire import (
+    Caller,
+    Delta,
+    FallbackData,
+    OnPartial,
+    OutputData,
+    OutputDelta,
+    RouteCompleted,
+    RouteEvent,
+    RouteFallback,
+    RouteRequest,
+    RouteStarted,
+    StartedData,
+    StreamError,
+    ToolCallData,
+    ToolCallDelta,
+    ToolDelta,
+    error_envelope,
+)
+
+from .answer import Answer
+from .attempt import AttemptStarted, Execution, Part
+from .outcome import Admitted, Outcome
+from .route import Engine, raise_failure
+
+
+class Stream:
+    """Events of one call, or its text.
+
+        async with router.stream("Tell me a story") as stream:
+            async for text in stream.text():
+                print(text, end="")
+        print(stream.result.routing.cost_usd)
+
+    Iterated itself it gives the events of ``POST /v1/route`` as structs; exactly one ``route.completed`` or ``error``
+    ends them. Leaving the context ends the call.
+    """
+
+    def __init__(self, engine: Engine, request: RouteRequest, caller: Caller, clock: Clock) -> None:
+        self._engine = engine
+        self._request = request
+        self._caller = caller
+        self._clock = clock
+        self._admitted: Admitted | None = None
+        self._execution: Execution | None = None
+        self._outcome: Outcome | None = None
+        self._event_id = 0
+        self._started = False
+        self._on_partial: OnPartial = "restart"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RouteEvent:
+        event = await self._next_event()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    def text(self) -> StreamText:
+        """The answer's text as it comes. A fault after the first piece raises, unless the request says ``restart``."""
+        self.expect_text()
+        return StreamText(self)
+
+    def expect_text(self) -> None:
+        """Say that plain text is read, which cannot take back what was delivered: a fault then is an error."""
+        self._on_partial = "error"
+
+    def raise_failure(self) -> None:
+        """Raise what ended the stream, if it was not an answer."""
+        raise_failure(self._finished())
+
+    @property
+    def result(self) -> Answer:
+        """The answer, once the stream has ended. Raises what ended it otherwise."""
+        return Answer(raise_failure(self._finished()))
+
+    async def aclose(self) -> None:
+        """End the call. What was produced so far is in its trace."""
+        execution, admitted = self._execution, self._admitted
+        if execution is None or admitted is None or self._outcome is not None:
+            return
+        await execution.aclose()
+        self._outcome = await self._engine.conclude(admitted, execution.decision, execution)
+
+    async def _next_event(self) -> RouteEvent | None:
+        if self._outcome is not None:
+            return None
+        execution = self._execution or await self._begin()
+        if not self._started:
+            self._started = True
+            return self._start_event(execution)
+        while execution.end is None:
+            part = await self._pull(execution)
+            event = None if part is None else self._event(part, execution)
+            if event is not None:
+                return event
+        return await self._end_event(execution)
+
+    async def _begin(self) -> Execution:
+        self._admitted = self._engine.admit(self._request, self._caller)
+        decision = await self._engine.choose(self._admitted)
+        self._execution = self._engine.execution(self._admitted, decision, whole=False, on_partial=self._on_partial)
+        return self._execution
+
+    async def _pull(self, execution: Execution) -> Part | None:
+        """Wait for one piece, no longer than the execution allows."""
+        try:
+            with self._clock.deadline(execution.wake_at) as limit:
+                return await execution.next_part()
+        except BaseException:
+            await self.aclose()
+            raise
+        assert limit.expired, "a deadline swallows nothing but its own cancellation"
+        await execution.expire()
+        return None
+
+    def _start_event(self, execution: Execution) -> RouteStarted:
+        decision, admitted = execution.decision, self._admitted
+        assert admitted is not None, "an execution follows an admission"
+        data = StartedData(admitted.trace_id, decision.model, decision.chain, admitted.policy_version)
+        return RouteStarted(self._next_id(), data)
+
+    def _event(self, part: Part, execution: Execution) -> RouteEvent | None:
+        number = len(execution.attempts)
+        match part:
+            case Delta(text):
+                return OutputDelta(self._next_id(), OutputData(text, number))
+            case ToolDelta(index, arguments, id, name):
+                return ToolCallDelta(self._next_id(), ToolCallData(index, id, name, arguments, number))
+            case AttemptStarted(attempt, after, restart):
+                if after is None:
+                    return None
+                from_model = execution.decision.board.outlook.pool.ids[after.row]
+                if from_model == attempt.model and not restart:
+                    return None  # a silent second try
+                data = FallbackData(from_model, attempt.model, FAULTS[after.kind].reason, restart)
+                return RouteFallback(self._next_id(), data)
+            case other:
+                assert_never(other)
+
+    async def _end_event(self, execution: Execution) -> RouteEvent:
+        assert self._admitted is not None, "an execution follows an admission"
+        self._outcome = outcome = await self._engine.conclude(self._admitted, execution.decision, execution)
+        if execution.end is End.SUCCEEDED:
+            return RouteCompleted(self._next_id(), outcome.response)
+        error = outcome.error or InternalError("the call ended without an answer")
+        return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(error)))
+
+    def _finished(self) -> Outcome:
+        if self._outcome is None:
+            raise RuntimeError("the stream has not ended: read it to its end first")
+        return self._outcome
+
+    def _next_id(self) -> int:
+        self._event_id += 1
+        return self._event_id
+
+
+class StreamText:
+    """The text of a stream. An iterator, not a generator: leaving it early leaves nothing for the loop to finish."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        async for event in self._stream:
+            if isinstance(event, OutputDelta):
+                return event.data.text
+        self._stream.raise_failure()
+        raise StopAsyncIteration

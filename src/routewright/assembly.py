@@ -1,0 +1,160 @@
+"""Puts a Router's parts together, on first use and once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from ._core.catalogue import resolve
+from ._core.policy import publish
+from ._core.tokens import count_request
+from ._engine.fleet import Fleet
+from ._engine.route import Engine
+from ._engine.trace import TraceLog
+from ._engine.worker import Worker
+from .backends.providers.sandbox import Answers, Faults, SandboxProvider
+from .backends.storage.memory import MemoryStorage
+from .catalogue import Catalogue
+from .protocols import Provider, Storage, TokenCounter
+from .settings import Settings
+from .wire import Environment, Policy, PolicySnapshot, RouteRequest, TokenBounds
+
+T = TypeVar("T")
+
+
+class Parts:
+    """What the views of one Router share. Nothing is read or made before it is asked for."""
+
+    def __init__(
+        self,
+        providers: Sequence[Provider] | None,
+        catalogue: Catalogue | None,
+        policies: Sequence[Policy],
+        storage: Storage | None,
+        settings: Settings,
+        *,
+        environment: Environment = "production",
+        answers: Answers | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self.settings = settings
+        self.environment: Environment = environment
+        """Where callers are who do not say otherwise."""
+        self.catalogue = catalogue or Catalogue()
+        self.storage: Storage = storage or MemoryStorage()
+        self.worker = Worker(settings.clock)
+        self.log = TraceLog(self.storage, self.worker)
+        self._given = providers
+        self._policies = tuple(policies)
+        self._answers = answers
+        self._faults = faults
+        self._lock = threading.RLock()
+        self._fleets: dict[Environment, Fleet] = {}
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The pipeline."""
+        engine = self._engine
+        if engine is None:
+            with self._lock:
+                engine = self._engine = self._engine or self._make_engine()
+        return engine
+
+    def fleet(self, environment: Environment) -> Fleet:
+        """Providers and models of an environment."""
+        fleet = self._fleets.get(environment)
+        if fleet is None:
+            with self._lock:
+                fleet = self._fleets.get(environment) or self._make_fleet(environment)
+                self._fleets[environment] = fleet
+        return fleet
+
+    def fleets(self) -> list[Fleet]:
+        """The fleets that were asked for so far."""
+        return list(self._fleets.values())
+
+    def wait(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Await something of the storage in a plain function: at once if it never waits, else by the worker."""
+        if not getattr(self.storage, "immediate", False):
+            return self.worker.run(async_fn, *args)
+        waiting = async_fn(*args)
+        try:
+            waiting.send(None)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        waiting.close()
+        raise RuntimeError(f"{type(self.storage).__name__} says that it is immediate and yet waits")
+
+    def close(self) -> None:
+        """Close from a thread without an event loop."""
+        self.worker.run(self._free)
+        self.worker.close()
+
+    async def aclose(self) -> None:
+        """Write what waits, then free providers and storage. Twice is once."""
+        await self._free()
+        await self.worker.aclose()
+
+    async def _free(self) -> None:
+        await self.log.flush()
+        for fleet in self._fleets.values():
+            for provider in fleet.providers:
+                await provider.aclose()
+        await self.storage.aclose()
+
+    def _make_engine(self) -> Engine:
+        settings = self.settings
+        return Engine(
+            fleet=self.fleet,
+            policies=self._published(),
+            log=self.log,
+            clock=settings.clock,
+            rng=settings.rng,
+            count=Counter(settings.tokens),
+            predictor=settings.quality,
+            default_output_cap=settings.limits.default_max_output_tokens,
+        )
+
+    def _make_fleet(self, environment: Environment) -> Fleet:
+        models = self.catalogue.models
+        providers: Sequence[Provider] = [SandboxProvider(models, self._answers, self._faults)]
+        if environment == "production":
+            providers = self._providers
+        return Fleet(models, self.catalogue.aliases, providers, as_of=self.catalogue.as_of, clock=self.settings.clock)
+
+    @property
+    def _providers(self) -> Sequence[Provider]:
+        if self._given is None:
+            from .backends.providers.hosts import providers_from_environment
+
+            self._given = providers_from_environment(os.environ)
+        return self._given
+
+    def _published(self) -> list[PolicySnapshot]:
+        fleet = self.fleet(self.environment)
+        published = publish(self._policies, fleet.today())
+        for snapshot in published:
+            policy = snapshot.policy
+            chain = None if policy.fallback is None else policy.fallback.models
+            resolve(policy.models or (), fleet.aliases, fleet.pool.row, f"policies[{policy.name!r}].models")
+            resolve(chain or (), fleet.aliases, fleet.pool.row, f"policies[{policy.name!r}].fallback.models")
+        return published
+
+
+class Counter:
+    """Counts a request's tokens exactly, with tables that are loaded when they are first needed."""
+
+    def __init__(self, counter: TokenCounter | None) -> None:
+        self._counter = counter
+
+    def __call__(self, request: RouteRequest, bounds: TokenBounds) -> TokenBounds:
+        """Narrow the bounds of a request as far as counting can."""
+        if self._counter is None:
+            from .backends.tokens import PackedTokenCounter  # loads the tables' library
+
+            self._counter = PackedTokenCounter()
+        return count_request(self._counter, request, bounds)

@@ -1,0 +1,113 @@
+"""The same Router for code without ``await``: each call runs in the Router's background thread and is waited for.
+
+Works in plain scripts, in threads, in notebooks, and inside a running event loop (which it then blocks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from ._engine.answer import Answer
+from ._engine.stream import Stream
+from ._engine.worker import Worker
+from .wire import Caller, OutputDelta, RouteEvent, Trace
+
+if TYPE_CHECKING:
+    from .router import Options, RequestLike, Router
+
+T = TypeVar("T")
+
+
+class BlockingRouter:
+    """``router.blocking``: the methods of ``Router`` that wait, as plain functions. The others need no twin.
+
+    answer = Router.sandbox().blocking.route("Hello")
+    """
+
+    def __init__(self, router: Router, worker: Worker) -> None:
+        self._router = router
+        self._worker = worker
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def route(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Answer:
+        """Answer a request (``Router.route``)."""
+        return self._wait(partial(self._router.route, request, caller=caller, **options))
+
+    def stream(
+        self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> BlockingStream:
+        """Answer a request piece by piece (``Router.stream``)."""
+        return BlockingStream(self._router.stream(request, caller=caller, **options), self._wait)
+
+    def feedback(
+        self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
+    ) -> None:
+        """Say how good an answer was (``Router.feedback``)."""
+        self._wait(partial(self._router.feedback, trace_id, score, comment, caller=caller))
+
+    def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
+        """Read a trace (``Router.trace``)."""
+        return self._wait(partial(self._router.trace, trace_id, caller=caller))
+
+    def flush(self) -> None:
+        """Write all traces that still wait."""
+        self._wait(self._router.flush)
+
+    def close(self) -> None:
+        """Write what waits and free connections. Closing twice is closing once."""
+        self._router._parts.close()
+
+    def _wait(self, async_fn: Callable[[], Awaitable[T]]) -> T:
+        return self._worker.run(async_fn)
+
+
+class BlockingStream:
+    """``Stream`` for plain ``for`` loops.
+
+    with router.blocking.stream("Tell me a story") as stream:
+        for text in stream.text():
+            print(text, end="")
+    """
+
+    def __init__(self, stream: Stream, wait: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
+        self._stream = stream
+        self._wait = wait
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[RouteEvent]:
+        while (event := self._wait(partial(anext, self._stream, None))) is not None:
+            yield event
+
+    def text(self) -> Iterator[str]:
+        """The answer's text as it comes (``Stream.text``)."""
+        self._stream.expect_text()
+        for event in self:
+            if isinstance(event, OutputDelta):
+                yield event.data.text
+        self._stream.raise_failure()
+
+    @property
+    def result(self) -> Answer:
+        """The answer, once the stream has ended."""
+        return self._stream.result
+
+    def close(self) -> None:
+        """End the call."""
+        self._wait(self._stream.aclose)

@@ -1,0 +1,238 @@
+"""The public door: ``Router`` chooses a model for each request, calls it, and can say why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack
+
+from msgspec.structs import replace
+
+from ._core.decision import Board, Decision, decide
+from ._core.explain import explain
+from ._core.ids import normalise_trace_id
+from ._core.outlook import Outlook
+from ._core.pool import Pool
+from ._core.request import as_request
+from ._engine.answer import Answer
+from ._engine.stream import Stream
+from .assembly import Parts
+from .backends.providers.sandbox import Answers, Faults
+from .blocking import BlockingRouter
+from .catalogue import Catalogue
+from .errors import NotFound, Problem, ValidationFailed
+from .protocols import Provider, Storage
+from .settings import Settings
+from .wire import (
+    Budget,
+    CacheOpts,
+    Caller,
+    CatalogueSnapshot,
+    DecisionInput,
+    Fallback,
+    Goal,
+    HealthSnapshot,
+    Message,
+    Model,
+    NamedToolChoice,
+    Params,
+    Policy,
+    PutFeedback,
+    RouteRequest,
+    Strategy,
+    Tool,
+    Trace,
+)
+
+T = TypeVar("T")
+
+RequestLike = str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest
+"""What is taken wherever a request is: a prompt, messages, a dict in wire spelling, a ``RouteRequest``."""
+
+
+class Options(TypedDict, total=False):
+    """Fields of the route request as keywords (spec 2.1); dicts among them are in wire spelling."""
+
+    goal: Goal | None
+    strategy: Strategy | None
+    policy_id: str | None
+    models: Sequence[str] | None
+    fallback: Fallback | Mapping[str, Any] | None
+    budget: Budget | Mapping[str, Any] | None
+    cache: bool | CacheOpts | Mapping[str, Any] | None
+    tools: Sequence[Tool | Mapping[str, Any]] | None
+    tool_choice: str | NamedToolChoice | Mapping[str, Any] | None
+    params: Params | Mapping[str, Any] | None
+    metadata: Mapping[str, Any] | None
+    timeout_ms: float | None
+
+
+class Router:
+    """Routes chat requests across the models of its providers.
+
+        async with Router() as router:
+            answer = await router.route("Why is the sky blue?", goal="quality", budget={"maxCostUsd": 0.01})
+            print(answer.output, answer.routing.selected_model)
+
+    Without ``providers`` they are found from the usual environment variables. ``async with`` is optional. One Router
+    serves any number of threads and event loops, before and after a fork.
+    """
+
+    def __init__(
+        self,
+        *,
+        providers: Sequence[Provider] | None = None,
+        catalogue: Catalogue | None = None,
+        policies: Sequence[Policy] = (),
+        storage: Storage | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._parts = Parts(providers, catalogue, policies, storage, settings or Settings())
+        self._caller = Caller()
+
+    @classmethod
+    def sandbox(
+        cls,
+        answers: Answers | None = None,
+        faults: Faults | None = None,
+        *,
+        catalogue: Catalogue | None = None,
+        policies: Sequence[Policy] = (),
+        storage: Storage | None = None,
+        settings: Settings | None = None,
+    ) -> Self:
+        """A Router with canned output: no key, no network, never billed, everything else as it is.
+
+        ``answers`` maps the last user message to its answer, or is a function of the ``UpstreamCall``. ``faults`` maps
+        a model id or ``"*"`` to the ``FaultKind`` its calls end in, or to a list of them for its first calls.
+        """
+        router = cls.__new__(cls)
+        router._parts = Parts(
+            (), catalogue, policies, storage, settings or Settings(),
+            environment="sandbox", answers=answers, faults=faults,
+        )  # fmt: skip
+        router._caller = Caller(environment="sandbox")
+        return router
+
+    async def __aenter__(self) -> Self:
+        self._parts.engine.fleet(self._caller.environment)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def route(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Answer:
+        """Answer a request, falling back along the chain where a model fails.
+
+        Raises ``ValidationFailed``, ``NoCandidates`` (``BudgetExceeded``), ``ContentRefused``, ``UpstreamFailed`` and
+        ``RouterTimeoutError``; what it raises names the trace.
+        """
+        return Answer(await self._parts.engine.route(self._request(request, options), self._as(caller)))
+
+    def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
+        """Answer a request piece by piece. Nothing happens before the first piece is asked for."""
+        engine = self._parts.engine
+        return Stream(engine, self._request(request, options), self._as(caller), self._parts.settings.clock)
+
+    def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
+        """Choose without calling anything. Takes microseconds, unless tokens have to be counted.
+
+        Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
+        """
+        engine = self._parts.engine
+        return engine.choose_now(engine.admit(self._request(request, options), self._as(caller)))
+
+    def explain(self, decided: Decision | Answer | Trace) -> str:
+        """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
+        if isinstance(decided, Answer):
+            decided = decided.decision
+        return explain(decided if isinstance(decided, Decision) else self.replay(decided))
+
+    def replay(self, decided: Trace | Decision | DecisionInput) -> Decision:
+        """Take a decision again from its stored input; it comes out the same, bit for bit.
+
+        Raises ``NotFound`` if a snapshot that the input names is no longer stored.
+        """
+        given = _input_of(decided)
+        return decide(given, self._board(given))
+
+    def models(self, *, caller: Caller | None = None) -> list[Model]:
+        """The models that can be routed to, with price, window, abilities and availability (spec 2.3)."""
+        return list(self._parts.fleet(self._as(caller).environment).pool.models)
+
+    def policies(self) -> list[Policy]:
+        """The policies that ``policy_id`` can name."""
+        return [snapshot.policy for snapshot in self._parts.engine.policies.values()]
+
+    async def feedback(
+        self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
+    ) -> None:
+        """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the caller has no such trace."""
+        if type(score) not in (int, float) or not 0 <= score <= 1:
+            raise ValidationFailed.of(Problem("score", f"is {score!r}", "give a number from 0 (bad) to 1 (good)"))
+        at = self._parts.settings.clock.time()
+        said = PutFeedback(normalise_trace_id(trace_id), float(score), comment, at, expect="present")
+        await self._parts.log.feedback(self._as(caller).account, said)
+
+    async def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
+        """Read a trace. Raises ``NotFound`` alike for an unknown one and another account's."""
+        return await self._parts.log.trace(self._as(caller).account, normalise_trace_id(trace_id))
+
+    def as_caller(self, caller: Caller) -> Self:
+        """The same Router for another caller."""
+        view = type(self).__new__(type(self))
+        view._parts = self._parts
+        view._caller = caller
+        return view
+
+    async def flush(self) -> None:
+        """Write all traces that still wait."""
+        await self._parts.log.flush()
+
+    async def aclose(self) -> None:
+        """Write what waits and free connections. Closing twice is closing once."""
+        await self._parts.aclose()
+
+    @cached_property
+    def blocking(self) -> BlockingRouter:
+        """The same methods for code without ``await``."""
+        return BlockingRouter(self, self._parts.worker)
+
+    def _request(self, request: RequestLike, options: Options) -> RouteRequest:
+        return as_request(request, options)
+
+    def _as(self, caller: Caller | None) -> Caller:
+        """The caller of a call; in a sandbox Router everybody is in the sandbox."""
+        if caller is None:
+            return self._caller
+        if self._parts.environment == "sandbox" and caller.environment != "sandbox":
+            return replace(caller, environment="sandbox")
+        return caller
+
+    def _board(self, given: DecisionInput) -> Board:
+        """The snapshots that a decision names, compiled."""
+        for fleet in self._parts.fleets():
+            board = fleet.board()
+            if (given.catalogue, given.health) == (board.outlook.pool.snapshot.id, board.outlook.health.id):
+                return board
+        catalogue = self._snapshot(given.catalogue, CatalogueSnapshot)
+        return Board(Outlook(Pool(catalogue), self._snapshot(given.health, HealthSnapshot)))
+
+    def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
+        found = self._parts.wait(self._parts.log.snapshot, snapshot_id)
+        if not isinstance(found, kind):
+            raise NotFound(f"snapshot {snapshot_id!r} is not stored any more, so the decision cannot be replayed")
+        return found
+
+
+def _input_of(decided: Trace | Decision | DecisionInput) -> DecisionInput:
+    if isinstance(decided, DecisionInput):
+        return decided
+    if isinstance(decided, Decision):
+        return decided.input
+    if decided.decision_input is None:
+        raise NotFound(f"trace {decided.id!r} holds no decision")
+    return decided.decision_input

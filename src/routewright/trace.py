@@ -1,0 +1,40 @@
+"""``TraceStore``: traces without a Router."""
+
+from __future__ import annotations
+
+from ._core.ids import normalise_trace_id
+from .errors import NotFound
+from .protocols import Storage
+from .wire import PutTrace, Trace, TraceById, Traces
+
+
+class TraceStore:
+    """Keeps and reads traces.
+
+    store = TraceStore(storage)
+    await store.record(trace)
+    trace = await store.get(trace.id)
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    async def record(self, trace: Trace) -> None:
+        """Keep a trace under its own account, in place of an earlier one of its id."""
+        await self._storage.apply(trace.account, [PutTrace(trace)])
+
+    async def get(self, trace_id: str, *, account: str = "default") -> Trace:
+        """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
+        found: Trace | None = await self._storage.read(account, TraceById(normalise_trace_id(trace_id)))
+        if found is None:
+            raise NotFound(f"no trace {trace_id!r}")
+        return found
+
+    async def newest(self, limit: int = 50, *, account: str = "default", after: str | None = None) -> list[Trace]:
+        """Up to ``limit`` traces, newest first, from just behind the trace ``after``."""
+        found: list[Trace] = await self._storage.scan(account, Traces(), after=after, limit=limit)
+        return found
+
+    async def aclose(self) -> None:
+        """Free the storage."""
+        await self._storage.aclose()

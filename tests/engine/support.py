@@ -1,0 +1,33 @@
+"""What the engine's tests build on: a fake clock, seeded chance, two models of two providers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from routewright import Model, Pricing, Router, Settings
+from routewright.testing import FakeClock, ScriptedProvider
+from routewright.testing.provider import Script
+from routewright.wire import UpstreamCall
+
+GOOD = Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
+SPARE = Model(id="spare/two", quality=0.5, pricing_per_1m=Pricing(2.0, 8.0), context_window=100_000, ttft_s=1.0)
+
+Reply = Callable[[UpstreamCall], Any]
+
+
+class House:
+    """A Router over scripted providers on virtual time. ``good/one`` is chosen, ``spare/two`` is its fallback."""
+
+    def __init__(self, good: Script, spare: Script = (), **router: Any) -> None:
+        self.clock = FakeClock()
+        self.good = ScriptedProvider(good, models=[GOOD], clock=self.clock)
+        self.spare = ScriptedProvider(spare, models=[SPARE], clock=self.clock)
+        settings = Settings(clock=self.clock, rng=Random(7))
+        self.router = Router(providers=[self.good, self.spare], settings=settings, **router)
+
+    @property
+    def left_open(self) -> int:
+        """Calls that were begun and never left."""
+        return self.good.open_calls + self.spare.open_calls

@@ -1,0 +1,169 @@
+"""Answers read while they come: the same call, in pieces."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from routewright import MemoryStorage, NoCandidates, ProviderFault, RouterTimeoutError, TraceStore, UpstreamFailed
+from routewright.testing import Pause
+from routewright.wire import (
+    Delta,
+    Finish,
+    OutputDelta,
+    RouteCompleted,
+    RouteEvent,
+    RouteFallback,
+    RouteStarted,
+    StreamError,
+    ToolCallDelta,
+    ToolDelta,
+    Usage,
+)
+
+from .support import House
+
+pytestmark = pytest.mark.anyio
+
+ANSWER = [Delta("Blue "), Delta("light."), Usage(10, 5), Finish("stop")]
+
+
+async def events_of(house: House, **options: object) -> list[RouteEvent]:
+    async with house.router.stream("hi", goal="quality", **options) as stream:  # type: ignore[arg-type]
+        return [event async for event in stream]
+
+
+async def test_a_stream_tells_the_plan_the_pieces_and_the_whole() -> None:
+    house = House([ANSWER])
+    events = await events_of(house)
+    assert [event.event for event in events] == ["route.started", "output.delta", "output.delta", "route.completed"]
+    assert [event.id for event in events] == [1, 2, 3, 4]
+    started, first, _, completed = events
+    assert isinstance(started, RouteStarted)
+    assert isinstance(first, OutputDelta)
+    assert isinstance(completed, RouteCompleted)
+    assert started.data.selected_model == completed.data.primary_model == "good/one"
+    assert (first.data.text, first.data.attempt) == ("Blue ", 1)
+    assert completed.data.output == "Blue light."
+    assert completed.data.trace_id == started.data.trace_id
+
+
+async def test_a_plain_call_and_a_stream_give_the_same_answer_at_the_same_price() -> None:
+    plain = await House([ANSWER]).router.route("hi", goal="quality")
+    house = House([ANSWER])
+    async with house.router.stream("hi", goal="quality") as stream:
+        text = [piece async for piece in stream.text()]
+    assert "".join(text) == plain.output == stream.result.output
+    assert stream.result.routing.cost_usd == plain.routing.cost_usd
+    assert stream.result.response.routing.tokens == plain.routing.tokens
+    assert house.good.calls[0].stream
+
+
+async def test_tool_calls_stream_in_pieces() -> None:
+    house = House([[ToolDelta(0, "{", "call_1", "look"), ToolDelta(0, "}"), Finish("tool_calls")]])
+    pieces = [event.data for event in await events_of(house) if isinstance(event, ToolCallDelta)]
+    assert [(p.index, p.call_id, p.name, p.arguments, p.attempt) for p in pieces] == [
+        (0, "call_1", "look", "{", 1),
+        (0, "", "", "}", 1),
+    ]
+
+
+async def test_a_fault_before_content_moves_on_and_says_so() -> None:
+    house = House([ProviderFault("auth")], [ANSWER])
+    events = await events_of(house)
+    fallback = events[1]
+    assert isinstance(fallback, RouteFallback)
+    assert (fallback.data.from_model, fallback.data.to_model, fallback.data.restart) == ("good/one", "spare/two", False)
+    assert isinstance(events[-1], RouteCompleted)
+    assert events[-1].data.fallback_model == "spare/two"
+
+
+async def test_a_fault_after_content_restarts_and_voids_what_was_sent() -> None:
+    house = House([[Delta("half an"), ProviderFault("reset")]], [ANSWER])
+    events = await events_of(house, fallback={"maxRetries": 0})
+    assert [event.event for event in events] == [
+        "route.started", "output.delta", "route.fallback", "output.delta", "output.delta", "route.completed",
+    ]  # fmt: skip
+    fallback, last = events[2], events[-1]
+    assert isinstance(fallback, RouteFallback)
+    assert fallback.data.restart
+    assert isinstance(last, RouteCompleted)
+    assert last.data.output == "Blue light."
+    assert [event.data.attempt for event in events if isinstance(event, OutputDelta)] == [1, 2, 2]
+
+
+async def test_a_restart_on_the_same_model_says_so_too() -> None:
+    house = House([[Delta("half"), ProviderFault("reset")], ANSWER])
+    fallbacks = [event.data for event in await events_of(house) if isinstance(event, RouteFallback)]
+    assert [(f.from_model, f.to_model, f.restart) for f in fallbacks] == [("good/one", "good/one", True)]
+
+
+async def test_plain_text_is_never_silently_switched() -> None:
+    house = House([[Delta("half an"), ProviderFault("reset")]], [ANSWER])
+    async with house.router.stream("hi", goal="quality") as stream:
+        text = stream.text()
+        assert await anext(text) == "half an"
+        with pytest.raises(UpstreamFailed):
+            await anext(text)
+    assert house.spare.calls == []
+
+
+async def test_a_caller_may_ask_for_an_error_instead_of_a_restart() -> None:
+    house = House([[Delta("half"), ProviderFault("reset")]], [ANSWER])
+    events = await events_of(house, fallback={"on_partial": "error"})
+    assert [event.event for event in events] == ["route.started", "output.delta", "error"]
+    last = events[-1]
+    assert isinstance(last, StreamError)
+    assert last.data["error"]["code"] == "router.upstream_failed"
+    assert last.data["error"]["request_id"].startswith("req_")
+
+
+async def test_a_stalled_stream_ends_at_the_deadline() -> None:
+    house = House([[Delta("half"), Pause(500.0), *ANSWER]])
+    async with house.router.stream("hi", goal="quality", timeout_ms=30_000) as stream:
+        with pytest.raises(RouterTimeoutError):
+            async for _ in stream.text():
+                pass
+    assert house.clock.monotonic() == 30.0
+    assert house.left_open == 0
+
+
+async def test_leaving_a_stream_early_ends_the_call_and_bills_what_came() -> None:
+    storage = MemoryStorage()
+    house = House([[Delta("some words "), Pause(1.0), *ANSWER]], storage=storage)
+    async with house.router.stream("hi", goal="quality") as stream:
+        async for _ in stream.text():
+            break
+    assert house.left_open == 0
+    trace = (await TraceStore(storage).newest())[0]
+    assert trace.status == "cancelled"
+    assert trace.charged_usd == trace.cost_usd > 0
+
+
+async def test_a_cancelled_reader_frees_the_provider() -> None:
+    house = House([[Delta("some"), Pause(50.0), Finish("stop")]])
+
+    async def read() -> None:
+        async with house.router.stream("hi", goal="quality") as stream:
+            async for _ in stream:
+                pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await house.clock.advance(1.0)
+        assert house.left_open == 1
+        group.cancel_scope.cancel()
+    assert house.left_open == 0
+
+
+async def test_a_stream_without_candidates_raises_at_the_first_piece() -> None:
+    house = House([ANSWER])
+    with pytest.raises(NoCandidates):
+        await events_of(house, budget={"maxTokens": 1})
+
+
+async def test_a_result_before_the_end_is_refused() -> None:
+    house = House([ANSWER])
+    async with house.router.stream("hi") as stream:
+        with pytest.raises(RuntimeError, match="read it to its end"):
+            _ = stream.result

@@ -1,0 +1,124 @@
+"""The floors hold: a file imports from lower floors, on its own floor from files listed before it; floor 3 is pure."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src" / "routewright"
+
+FLOORS = [
+    ["errors"],
+    ["wire"],
+    ["protocols"],
+    ["_core"],
+    ["_engine", "backends"],
+    ["settings", "config", "catalogue", "assembly", "blocking", "router", "trace", "testing"],
+    ["cli", "__main__", "__init__"],
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+CORE_ORDER = (
+    "scan ids money scale quality sse tokens request catalogue cost pool outlook health policy intake "
+    "constraints scoring budget refusal decision explain attempt"
+).split()
+IMPURE = {"anyio", "asyncio", "logging", "time", "random", "os", "pathlib", "threading", "io"}
+OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}
+
+
+def modules() -> list[Path]:
+    return sorted(SRC.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SRC).with_suffix("").as_posix().removesuffix("/__init__")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules of the package that a file imports at run time, as ``wire/chat``; others as their top name."""
+    package = path.relative_to(SRC).parent.parts
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for hidden in ast.walk(node):
+                hidden.__dict__["hidden"] = True
+    for node in ast.walk(tree):
+        if node.__dict__.get("hidden"):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from _from(node, package)
+
+
+def _from(node: ast.ImportFrom, package: tuple[str, ...]) -> Iterator[str]:
+    module = (node.module or "").split(".") if node.module else []
+    if node.level:
+        parts = [*package[: len(package) - node.level + 1], *module]
+        yield "routewright." + ".".join(parts) if parts else "routewright"
+    elif module[0] == "routewright":
+        yield ".".join(module)
+    else:
+        yield from (
+            f"{node.module}.{alias.name}" if node.module == "datetime" else str(node.module) for alias in node.names
+        )
+
+
+def room_of(name: str) -> str:
+    return name.split("/")[0] or "__init__"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_file_imports_only_from_below(path: Path) -> None:
+    here = room_of(name_of(path)) if name_of(path) != "." else "__init__"
+    for imported in imports(path):
+        if not imported.startswith("routewright."):
+            continue
+        there = imported.split(".")[1]
+        assert there in FLOOR, f"{imported} stands on no floor: add it to FLOORS"
+        if here == there:
+            continue
+        below = FLOOR[there] < FLOOR[here]
+        rooms = FLOORS[FLOOR[here]]
+        before = FLOOR[there] == FLOOR[here] >= 5 and rooms.index(there) < rooms.index(here)
+        assert below or before, f"{name_of(path)} reaches up to {imported}"
+
+
+@pytest.mark.parametrize("path", sorted((SRC / "_core").glob("*.py")), ids=name_of)
+def test_the_core_is_pure_and_in_order(path: Path) -> None:
+    here = path.stem
+    if here == "__init__":
+        return
+    assert here in CORE_ORDER, f"add {here} to CORE_ORDER"
+    for imported in imports(path):
+        top = imported.split(".")[0]
+        assert top not in IMPURE, f"_core/{here} imports {imported}"
+        assert imported not in IMPURE, f"_core/{here} imports {imported}"
+        if imported.startswith("routewright._core."):
+            there = imported.split(".")[2]
+            assert CORE_ORDER.index(there) < CORE_ORDER.index(here), f"_core/{here} imports {there}, which comes later"
+
+
+@pytest.mark.parametrize("path", sorted((SRC / "_core").glob("*.py")), ids=name_of)
+def test_the_core_asks_no_clock(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in {"now", "today", "utcnow"}, f"_core/{path.stem} asks {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_every_time_out_goes_through_the_clock(path: Path) -> None:
+    if name_of(path) == "backends/clock":
+        return
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in OWN_TIMEOUTS, f"{name_of(path)} uses {node.attr}: take Clock.deadline"
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CancelScope"):
+            assert "deadline" not in {keyword.arg for keyword in node.keywords}, f"{name_of(path)}: take Clock.deadline"
+
+
+def test_nothing_is_left_over() -> None:
+    for path in modules():
+        assert path.stem not in {"utils", "common", "helpers", "handlers", "misc", "base", "v2"}, path

@@ -1,0 +1,43 @@
+"""The public names are what they are on purpose."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import routewright
+
+DOOR = Path(routewright.__file__)
+
+
+def test_every_public_name_loads_and_is_listed() -> None:
+    for name in routewright.__all__:
+        assert getattr(routewright, name) is not None
+        assert name in dir(routewright)
+
+
+def test_what_type_checkers_see_is_what_loads() -> None:
+    tree = ast.parse(DOOR.read_text("utf-8"))
+    guarded = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.name
+        for branch in guarded
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == set(routewright.__all__)
+
+
+def test_every_public_class_and_function_says_what_it_is() -> None:
+    for name in routewright.__all__:
+        assert (getattr(routewright, name).__doc__ or "").strip(), name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    try:
+        routewright.nothing_of_that_name  # noqa: B018
+    except AttributeError as error:
+        assert "nothing_of_that_name" in str(error)
+    else:
+        raise AssertionError("no error")
