@@ -19,7 +19,9 @@ def test_an_id_is_its_prefix_and_26_characters(milliseconds: int, bits: int) -> 
     assert re.fullmatch("tr_[0-9A-HJKMNP-TV-Z]{26}", sequence(milliseconds, bits).next("tr_"))
 
 
-@given(st.integers(0, 2**47), st.integers(0, 2**RANDOM_BITS - 1), st.integers(1, 1000), st.integers(0, 2**RANDOM_BITS - 1))
+@given(
+    st.integers(0, 2**47), st.integers(0, 2**RANDOM_BITS - 1), st.integers(1, 1000), st.integers(0, 2**RANDOM_BITS - 1)
+)
 def test_later_ids_are_greater(milliseconds: int, bits: int, step: int, later_bits: int) -> None:
     ids = sequence(milliseconds, bits)
     made = [ids.next("tr_") for _ in range(5)]

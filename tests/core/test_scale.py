@@ -13,7 +13,8 @@ from routewright._core.scale import STEPS, class_size, log2_steps, size_class
 
 def exact_steps(value: int) -> int:
     """floor(64 * log2(v)) by whole-number arithmetic alone."""
-    return (value**STEPS).bit_length() - 1
+    power: int = value**STEPS
+    return power.bit_length() - 1
 
 
 @given(st.integers(1, 2**53 - 1))

@@ -47,14 +47,21 @@ def under_policy(request: RouteRequest, policy: Policy) -> RouteRequest:
     """The request as the policy lets it be. Raises ``NoCandidates`` where the two model lists share nothing."""
     return msgspec.structs.replace(
         request,
-        goal=policy.goal or request.goal,
-        strategy=policy.strategy or request.strategy,
+        **_direction(request, policy),
         models=_common_models(request, policy),
         budget=_smaller_budget(request.budget, policy.budget),
         timeout_ms=_smaller(request.timeout_ms, policy.timeout_ms),
         fallback=_fallback(request.fallback, policy),
         cache=_narrower(request.cache, policy.cache),
     )
+
+
+def _direction(request: RouteRequest, policy: Policy) -> dict[str, str | None]:
+    """Goal and strategy: the policy's where it names either, with its defaults for the other, else the request's."""
+    if policy.goal is None and policy.strategy is None:
+        return {"goal": request.goal, "strategy": request.strategy}
+    strategy = policy.strategy or "balanced"
+    return {"goal": policy.goal or ("quality" if strategy == "quality-first" else "cost"), "strategy": strategy}
 
 
 def _common_models(request: RouteRequest, policy: Policy) -> list[str] | None:
