@@ -1,1 +1,59 @@
 """HTTP, behind one small protocol."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+
+from routewright.protocols import Response, Transport
+
+from .limits import DEFAULT_LIMITS, TransportLimits
+
+__all__ = ["AutoTransport", "TransportLimits"]
+
+
+class AutoTransport:
+    """Sends each request by the transport of the loop it is made in: aiohttp on asyncio, httpx2 on trio.
+
+    Both are imported when first used; trio's needs the extra ``trio``.
+    """
+
+    def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._asyncio: Transport | None = None
+        self._trio: Transport | None = None
+
+    def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[Response]:
+        """Send one request. Call it where the loop runs."""
+        transport = (self._trio or self._make_trio()) if _in_trio() else (self._asyncio or self._make_asyncio())
+        return transport.request(method, url, headers=headers, body=body)
+
+    async def aclose(self) -> None:
+        """Close every pool. Twice is once."""
+        for transport in (self._asyncio, self._trio):
+            if transport is not None:
+                await transport.aclose()
+
+    def _make_asyncio(self) -> Transport:
+        from .aiohttp import AiohttpTransport
+
+        with self._lock:
+            self._asyncio = self._asyncio or AiohttpTransport(self._limits)
+        return self._asyncio
+
+    def _make_trio(self) -> Transport:
+        from .httpx2 import Httpx2Transport
+
+        with self._lock:
+            self._trio = self._trio or Httpx2Transport(self._limits)
+        return self._trio
+
+
+def _in_trio() -> bool:
+    trio = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_task())

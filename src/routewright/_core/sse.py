@@ -1,0 +1,95 @@
+"""Server-sent events: bytes in, events out, whatever the pieces they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from routewright.errors import ProviderFault
+
+MAX_LINE_BYTES = 1 << 20
+
+_BOM = b"\xef\xbb\xbf"
+_CR, _LF = b"\r"[0], b"\n"[0]
+
+
+class SseEvent(Struct, frozen=True, gc=False):
+    """One event. ``id`` is the last one the stream named, as the standard has it."""
+
+    data: str
+    event: str = "message"
+    id: str = ""
+
+
+class SseParser:
+    """Splits a stream into events; only LF, CR and CRLF end a line. Takes time linear in the bytes.
+
+    An event the stream breaks off in is never given. A line over ``max_line_bytes`` or text that is not UTF-8 raises
+    ``ProviderFault("malformed")``, after the events before it.
+    """
+
+    def __init__(self, *, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+        self._max_line_bytes = max_line_bytes
+        self._partial: list[bytes] = []
+        self._partial_bytes = 0
+        self._after_cr = False
+        self._at_start = True
+        self._data: list[str] = []
+        self._event = ""
+        self._id = ""
+
+    def feed(self, data: bytes) -> Iterator[SseEvent]:
+        """Give the events that ``data`` completes. Exhaust it before feeding more."""
+        if self._after_cr and data:
+            self._after_cr = False
+            data = data[1:] if data[0] == _LF else data
+        for piece in data.splitlines(keepends=True):
+            ended = piece[-1] in (_CR, _LF)
+            self._after_cr = piece[-1] == _CR
+            line = self._append(piece.rstrip(b"\r\n") if ended else piece, ended)
+            if line is not None and (event := self._take(line)) is not None:
+                yield event
+
+    def _append(self, piece: bytes, ended: bool) -> bytes | None:
+        """Add to the line at hand; give it back once it has ended."""
+        self._partial_bytes += len(piece)
+        if self._partial_bytes > self._max_line_bytes:
+            raise ProviderFault("malformed", f"a line of the event stream is over {self._max_line_bytes} bytes")
+        if not ended:
+            self._partial.append(piece)
+            return None
+        line = b"".join((*self._partial, piece)) if self._partial else piece
+        self._partial.clear()
+        self._partial_bytes = 0
+        return line
+
+    def _take(self, line: bytes) -> SseEvent | None:
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BOM)
+        if not line:
+            return self._dispatch()
+        name, _, value = _text(line).partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._event = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        return None
+
+    def _dispatch(self) -> SseEvent | None:
+        event = SseEvent("\n".join(self._data), self._event or "message", self._id) if self._data else None
+        self._data.clear()
+        self._event = ""
+        return event
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        pass  # it holds the text
+    raise ProviderFault("malformed", "the event stream is not UTF-8")

@@ -1,0 +1,266 @@
+"""How long is a prompt? Bounds and an estimate without counting, and what an exact count then says of each model.
+
+Never tokenises: exact counts come from a ``TokenCounter``. Figures are tokens of the whole prompt: its texts and what
+the chat format, tool declarations and images add to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Any, Literal
+
+import msgspec
+
+from routewright.protocols import TokenCounter
+from routewright.wire import ImagePart, RouteRequest, TextPart, TokenBounds
+
+Vocabulary = Literal["o200k_base", "cl100k_base"]
+Range = tuple[int, int]
+"""The fewest and the most tokens that something can be."""
+
+MARGIN = 1.5
+"""Other vendors' vocabularies are taken to need between 1/MARGIN and MARGIN times the tokens of o200k. An assumption
+until it is measured per vendor: old, small vocabularies need up to three times as many on Indic and Semitic scripts."""
+
+# What the chat format adds, from the published counting rules of the o200k and cl100k models, on the upper side.
+PRIMING_TOKENS = 3
+MESSAGE_TOKENS = 4
+NAME_TOKENS = 1
+TOOL_CALL_TOKENS = 8
+TOOL_TOKENS = 12
+"""Around one declaration, whose own length is that of its JSON."""
+
+IMAGE_TOKENS = (85, 6_000)
+"""Range of one image, which is never fetched to be measured: from the smallest flat rate to the largest size."""
+IMAGE_ESTIMATE = 1_000
+
+LONGEST_TOKEN = 128
+"""Bytes of the longest token in both tables, a run of spaces."""
+LONG_PROMPT = 8_192
+"""Bytes from which the lower bound also counts words; a shorter prompt fits nearly everywhere by its upper bound."""
+
+# The estimate is a weighted count of characters by kind. Small ASCII letters, the bulk of most texts, are taken out in
+# one pass; what is left has one byte a character (of UTF-8 only the first byte stays), named after its kind. Weights
+# are thousandths of an o200k token, fitted to some 2,000 texts in 40 languages and formats.
+LETTER_WEIGHT = 247
+ASCII_WEIGHTS = (
+    (b"A", 200),  # capitals
+    (b"0", 725),  # digits
+    (b".", 385),  # everything else that is visible
+    (b"\n", 1_320),
+)
+NUMBER_WEIGHTS = (
+    (b" 0", 2_270),  # a number on its own: its space is a token too
+    (b"0A", 3_550),  # digits beside capitals: keys, hashes, base64
+)
+OTHER_WEIGHTS = (  # the frequent ones first
+    (b"e", 1_200),  # accented Latin: also marks languages with longer words than English
+    (b"s", 1_000),  # symbols and punctuation
+    (b"h", 870),  # Han
+    (b"c", 322),  # Cyrillic
+    (b"k", 785),  # kana, Hangul
+    (b"g", 400),  # Greek, Hebrew, Arabic, Indic, Thai, Georgian
+    (b"m", 2_000),  # emoji
+)
+_LEADS = {
+    b"e": range(0xC3, 0xCE),
+    b"c": range(0xD0, 0xD4),
+    b"g": (0xCE, 0xCF, *range(0xD4, 0xE2)),
+    b"k": (0xE3, *range(0xEA, 0xEE)),
+    b"h": range(0xE4, 0xEA),
+    b"s": (0xC2, 0xE2, 0xEE, 0xEF),
+    b"m": range(0xF0, 0xF8),
+}
+
+
+def _table(kinds: Mapping[bytes, Iterable[int]], rest: bytes) -> bytes:
+    names = {byte: kind for kind, members in kinds.items() for byte in members}
+    return b"".join(names.get(byte, rest) for byte in range(256))
+
+
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz\r" + bytes(range(0x80, 0xC0))
+_KINDS = _table({b"A": range(65, 91), b"0": b"0123456789", b" ": b" \t", b"\n": b"\n", **_LEADS}, rest=b".")
+# C2, E1, E2 and E3 also begin spaces, of which several can be in one token.
+_WORD_LEADS = {*range(0xC3, 0xF8)} - {0xE1, 0xE2, 0xE3}
+_WORDS = _table(
+    {b" ": b" \t\n\r\v\f", b"w": [*range(48, 58), *range(65, 91), *range(97, 123), *_WORD_LEADS]}, rest=b"."
+)
+
+
+def prompt_texts(request: RouteRequest) -> list[str]:
+    """List what is counted as text: contents, names, tool calls; declarations and an answer's schema as JSON."""
+    texts: list[str] = []
+    for message in request.messages:
+        if isinstance(message.content, str):
+            texts.append(message.content)
+        elif message.content is not None:
+            texts += [part.text for part in message.content if isinstance(part, TextPart)]
+        if message.name is not None:
+            texts.append(message.name)
+        if message.tool_calls is not None:
+            texts += [text for call in message.tool_calls for text in (call.function.name, call.function.arguments)]
+    if request.tools is not None:
+        texts += [_json(tool.function_spec) for tool in request.tools]
+    if request.params is not None and request.params.response_format is not None:
+        texts.append(_json(request.params.response_format))
+    return texts
+
+
+def overhead(request: RouteRequest) -> int:
+    """Tokens that the chat format and tool declarations add to ``prompt_texts``; images are not in it."""
+    tokens = PRIMING_TOKENS + MESSAGE_TOKENS * len(request.messages)
+    for message in request.messages:
+        if message.name is not None:
+            tokens += NAME_TOKENS
+        if message.tool_calls is not None:
+            tokens += TOOL_CALL_TOKENS * len(message.tool_calls)
+    if request.tools is not None:
+        tokens += TOOL_TOKENS * len(request.tools)
+    return tokens
+
+
+def bounds_of(request: RouteRequest) -> TokenBounds:
+    """Bound the prompt's length without counting: microseconds for a short prompt, linear for a long one.
+
+    ``high``: no token of a byte-level vocabulary is shorter than a byte, so a text has at most as many tokens as UTF-8
+    bytes. The same is true of other vendors' vocabularies that fall back to bytes and do not rewrite the text first.
+    ``low``: no token is longer than ``LONGEST_TOKEN``, and none begins two words.
+    """
+    text = "".join(prompt_texts(request))
+    data = _utf8(text)
+    around, images = overhead(request), image_count(request)
+    low = _low(data)
+    estimate = max(_estimate(len(text), data), low) + around
+    if not images:
+        return TokenBounds(low, len(data) + around, estimate)
+    image_low, image_high = IMAGE_TOKENS
+    return TokenBounds(
+        low + image_low * images, len(data) + around + image_high * images, estimate + IMAGE_ESTIMATE * images
+    )
+
+
+def image_count(request: RouteRequest) -> int:
+    """How many images the messages hold."""
+    images = 0
+    for message in request.messages:
+        if isinstance(message.content, list):
+            images += sum(isinstance(part, ImagePart) for part in message.content)
+    return images
+
+
+def estimate_text(text: str) -> int:
+    """Guess the o200k tokens of a text from the kinds of characters in it; within 15 % on most prose, code and JSON."""
+    return _estimate(len(text), _utf8(text))
+
+
+def count_request(
+    counter: TokenCounter,
+    request: RouteRequest,
+    bounds: TokenBounds,
+    *,
+    encodings: Sequence[Vocabulary] = ("o200k_base",),
+) -> TokenBounds:
+    """Count the prompt exactly and add that to its bounds. Long prompts take milliseconds: call it off the event loop.
+
+    An image has no exact count. A prompt with images is counted in both vocabularies, and its bounds close around the
+    counts, wide by ``MARGIN`` for the text and ``IMAGE_TOKENS`` for each image; ``o200k`` and ``cl100k`` stay None.
+    """
+    images = image_count(request)
+    if images:
+        both = _counts(counter, request, ("o200k_base", "cl100k_base"))
+        return _around_images(bounds, both.values(), images)
+    counts = _counts(counter, request, encodings)
+    return counted(bounds, counts.get("o200k_base"), counts.get("cl100k_base"))
+
+
+def counted(bounds: TokenBounds, o200k: int | None, cl100k: int | None = None) -> TokenBounds:
+    """Add exact counts. ``low``, ``high`` and ``estimate`` stay, so that counting never moves a score."""
+    return TokenBounds(
+        bounds.low,
+        bounds.high,
+        bounds.estimate,
+        bounds.o200k if o200k is None else o200k,
+        bounds.cl100k if cl100k is None else cl100k,
+    )
+
+
+def input_range(bounds: TokenBounds, vocabulary: str | None) -> Range:
+    """Input tokens of a model whose vocabulary is ``vocabulary``; None is any other vendor's."""
+    o200k, cl100k, other = ranges(bounds)
+    match vocabulary:
+        case "o200k_base":
+            return o200k
+        case "cl100k_base":
+            return cl100k
+        case _:
+            return other
+
+
+def ranges(bounds: TokenBounds) -> tuple[Range, Range, Range]:
+    """Input tokens for models of the o200k, the cl100k and any other vocabulary, in this order.
+
+    Exact where it was counted; for others the o200k count give or take ``MARGIN``; else the plain bounds.
+    """
+    plain = (bounds.low, bounds.high)
+    cl100k = plain if bounds.cl100k is None else (bounds.cl100k, bounds.cl100k)
+    if bounds.o200k is None:
+        return plain, cl100k, plain
+    n = bounds.o200k
+    other = (max(bounds.low, int(n / MARGIN)), min(bounds.high, ceil(n * MARGIN)))
+    return (n, n), cl100k, other
+
+
+def _counts(counter: TokenCounter, request: RouteRequest, encodings: Iterable[Vocabulary]) -> dict[Vocabulary, int]:
+    texts, around = prompt_texts(request), overhead(request)
+    return {encoding: around + sum(counter.count(text, encoding) for text in texts) for encoding in encodings}
+
+
+def _around_images(bounds: TokenBounds, counts: Iterable[int], images: int) -> TokenBounds:
+    fewest, *_, most = sorted(counts)
+    low, high = IMAGE_TOKENS
+    return TokenBounds(
+        max(bounds.low, int(fewest / MARGIN) + low * images),
+        min(bounds.high, ceil(most * MARGIN) + high * images),
+        bounds.estimate,
+    )
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _utf8(text: str) -> bytes:
+    # A lone surrogate becomes three bytes, as does the U+FFFD that a tokeniser puts in its place.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _low(data: bytes) -> int:
+    by_size = -(-len(data) // LONGEST_TOKEN)
+    if len(data) < LONG_PROMPT:
+        return by_size
+    return max(by_size, data.translate(_WORDS).count(b" w"))
+
+
+def _estimate(characters: int, data: bytes) -> int:
+    marks = data.translate(_KINDS, _LETTERS)
+    total = LETTER_WEIGHT * (characters - len(marks))
+    for kind, weight in ASCII_WEIGHTS:
+        total += weight * marks.count(kind)
+    if b"0" in marks:
+        for pair, weight in NUMBER_WEIGHTS:
+            total += weight * marks.count(pair)
+    if len(data) > characters:
+        total += _weigh_others(marks.translate(None, b"A0. \n"))
+    return min(-(-total // 1_000), len(data))
+
+
+def _weigh_others(marks: bytes) -> int:
+    total, left = 0, len(marks)
+    for kind, weight in OTHER_WEIGHTS:
+        found = marks.count(kind)
+        total += weight * found
+        left -= found
+        if not left:
+            break
+    return total

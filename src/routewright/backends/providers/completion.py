@@ -1,0 +1,281 @@
+"""Chat completions as they come back: JSON, whole or in server-sent events, to chunks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from routewright._core.sse import SseParser
+from routewright.errors import ProviderFault
+from routewright.protocols import Response
+from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
+
+from .faults import BODY_CHARS, fault_in_answer
+
+MAX_ANSWER_BYTES = 32 << 20
+MAX_TOKENS = 100_000_000
+"""A count over this is not a count."""
+
+Redact = Callable[[str], str]
+"""Hides our credentials in what a server sent."""
+
+_DONE = "[DONE]"
+_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "model_context_window_exceeded": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "sensitive": "content_filter",
+}
+"""Any other reason is some host's word for a natural end."""
+_FAULT_REASONS = ("error", "network_error", "insufficient_system_resource")
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: Any = None
+
+
+class _ToolCall(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Part(msgspec.Struct):
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int | None = None
+    delta: _Part | None = None
+    message: _Part | None = None
+    finish_reason: str | None = None
+    usage: Any = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Completion)
+
+
+class WholeCompletion:
+    """The chunks of an answer in one JSON document, read when they are first asked for."""
+
+    def __init__(self, provider: str, response: Response, redact: Redact) -> None:
+        self._answer = Answer(provider, redact)
+        self._response = response
+        self._chunks: Iterator[Chunk] | None = None
+
+    def __aiter__(self) -> WholeCompletion:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        if self._chunks is None:
+            body = await self._response.read(MAX_ANSWER_BYTES)
+            self._chunks = iter(self._read(body))
+        for chunk in self._chunks:
+            return chunk
+        raise StopAsyncIteration
+
+    def _read(self, body: bytes) -> list[Chunk]:
+        answer = self._answer
+        chunks = list(answer.add(body))
+        if not answer.started:
+            raise answer.malformed("no choices", body)
+        answer.reason = answer.reason or "stop"  # the document is whole, whether it says so or not
+        return chunks + answer.end()
+
+
+class StreamedCompletion:
+    """The chunks of an answer in server-sent events. What came before a fault is given before it is raised."""
+
+    def __init__(self, provider: str, response: Response, redact: Redact) -> None:
+        self._body = response.chunks()
+        self._parser = SseParser()
+        self._answer = Answer(provider, redact)
+        self._ready: deque[Chunk] = deque()
+        self._fault: ProviderFault | None = None
+        self._ended = False
+
+    def __aiter__(self) -> StreamedCompletion:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        while not self._ready:
+            if self._fault is not None:
+                raise self._fault
+            if self._ended:
+                await self._drain()
+                raise StopAsyncIteration
+            await self._receive()
+        return self._ready.popleft()
+
+    async def _receive(self) -> None:
+        data = await anext(self._body, b"")
+        try:
+            if not data:
+                return self._end()
+            for event in self._parser.feed(data):
+                if event.data == _DONE:
+                    return self._end()
+                if event.event == "error":
+                    raise self._answer.error(event.data)
+                self._ready.extend(self._answer.add(event.data))
+        except ProviderFault as fault:
+            self._fault = fault
+
+    def _end(self) -> None:
+        self._ready.extend(self._answer.end())
+        self._ended = True
+
+    async def _drain(self) -> None:
+        """Read on to the end of the body: only then the connection can be used again."""
+        try:
+            async for _ in self._body:
+                pass
+        except ProviderFault:  # the answer was complete
+            pass
+
+
+class Answer:
+    """Puts one answer together: what a document or event adds comes out as chunks, what ends it is kept for last."""
+
+    def __init__(self, provider: str, redact: Redact) -> None:
+        self.started = False
+        """There was a choice in it."""
+        self.reason: str | None = None
+        self._provider = provider
+        self._redact = redact
+        self._usage: Usage | None = None
+        self._spoke = False
+        self._tools: list[int] = []
+
+    def add(self, document: bytes | str) -> Iterator[Chunk]:
+        """Give what a document says; an empty ``Delta`` where it says nothing, as a sign of life."""
+        completion = self._decode(document)
+        if completion.error:
+            raise self.error(document)
+        self._usage = read_usage(completion.usage) or self._usage
+        said = False
+        for choice in completion.choices or ():
+            for chunk in self._add_choice(choice):
+                said = True
+                yield chunk
+        if not said:
+            yield Delta("")
+
+    def end(self) -> list[Chunk]:
+        """Usage and ``Finish``; raises if the answer is none, or not whole."""
+        if self.reason is None:
+            raise ProviderFault("truncated", f"{self._provider} ended the stream without a finish reason", status=200)
+        if self._tools and self.reason == "stop":
+            self.reason = "tool_calls"  # a host's word where one tool was demanded
+        if not self._spoke and not self._tools and self.reason in ("stop", "tool_calls"):
+            raise self.malformed("neither content nor tool calls")
+        return [*([self._usage] if self._usage else ()), Finish(self.reason)]
+
+    def malformed(self, what: str, document: bytes | str = "") -> ProviderFault:
+        """The fault of an answer that is none."""
+        message = f"{self._provider} sent an answer with {what}"
+        return ProviderFault("malformed", message, status=200, body=self._shown(document)[:BODY_CHARS])
+
+    def error(self, document: bytes | str) -> ProviderFault:
+        """The fault that a document tells of."""
+        return fault_in_answer(self._provider, self._shown(document))
+
+    def _shown(self, document: bytes | str) -> str:
+        return self._redact(document.decode("utf-8", "replace") if isinstance(document, bytes) else document)
+
+    def _decode(self, document: bytes | str) -> _Completion:
+        try:
+            return _decoder.decode(document)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            pass  # what was raised may hold the text
+        raise self.malformed("broken JSON, or not a chat completion", document)
+
+    def _add_choice(self, choice: _Choice) -> Iterator[Chunk]:
+        if choice.index:  # one was asked for
+            return
+        self.started = True
+        self._usage = read_usage(choice.usage) or self._usage
+        part = choice.delta or choice.message or _Part()
+        if part.refusal:
+            raise ProviderFault("refused", f"{self._provider} refused to answer", status=200)
+        if part.content is not None:
+            self._spoke = True
+            if text := _text(part.content):
+                yield Delta(text)
+        for position, call in enumerate(part.tool_calls or ()):
+            yield self._tool_delta(call, position)
+        if choice.finish_reason:
+            self._finish(choice.finish_reason)
+
+    def _tool_delta(self, call: _ToolCall, position: int) -> ToolDelta:
+        function = call.function or _Function()
+        arguments = _arguments(function.arguments)
+        index = call.index if call.index is not None else self._index_of(call, position)
+        if index in self._tools:
+            return ToolDelta(index, arguments)
+        self._tools.append(index)
+        return ToolDelta(index, arguments, call.id or f"call_{index}", function.name or "")
+
+    def _index_of(self, call: _ToolCall, position: int) -> int:
+        """For a host that sends none: a piece with an id or name begins a call, another goes on with the last."""
+        begins = bool(call.id or (call.function and call.function.name))
+        return len(self._tools) if begins or not self._tools else self._tools[-1]
+
+    def _finish(self, reason: str) -> None:
+        if reason in _FAULT_REASONS:
+            raise ProviderFault("server", f"{self._provider} broke off with {reason!r}", status=200)
+        self.reason = _REASONS.get(reason, "stop")
+
+
+def read_usage(usage: Any) -> Usage | None:
+    """Token counts as they were reported; None unless input and output are both sound."""
+    if not isinstance(usage, dict):
+        return None
+    given, made = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    if given is None or made is None:
+        return None
+    cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    cached = cached or _count(usage.get("prompt_cache_hit_tokens")) or _count(usage.get("cached_tokens")) or 0
+    reasoning = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    if reasoning and _count(usage.get("total_tokens")) == given + made + reasoning:
+        made += reasoning  # xAI counts them beside the others, OpenAI among them
+    return Usage(given, made, min(cached, given), min(reasoning, made))
+
+
+def _detail(usage: dict[str, Any], group: str, name: str) -> int:
+    details = usage.get(group)
+    return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    texts = (part.get("text") for part in content if part.get("type") == "text")
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _arguments(arguments: Any) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return "" if arguments is None else msgspec.json.encode(arguments).decode()

@@ -1,0 +1,179 @@
+"""Hosts that speak OpenAI's chat completions: where each is, which variable holds its key, and how it differs.
+
+Facts from the vendors' public documentation. What is not documented is left at the setting that no host refuses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from .openai import OpenAIProvider
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One vendor's dialect of chat completions."""
+
+    name: str
+    """The provider part of its models' ids."""
+    base_url: str
+    key_variables: tuple[str, ...] = ()
+    """Environment variables that hold its key; the first that is set counts."""
+    url_variable: str | None = None
+    """Environment variable with another address, in place of ``base_url``."""
+    needs_key: bool = True
+    """False for servers of one's own, which are found by ``url_variable`` alone."""
+    cap_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    seed_field: str = "seed"
+    developer_role: bool = False
+    """Knows the role ``developer``; else it is sent as ``system``."""
+    usage_on_request: bool = False
+    """Streams report usage if ``stream_options`` asks for it. Where False they do so unasked, or refuse the field."""
+    fixed_sampling: bool = False
+    """Refuses ``temperature`` and ``top_p`` for models that reason."""
+    extra_body: dict[str, Any] = field(default_factory=dict)
+    """Sent with every request."""
+
+
+_TABLE = (
+    Host(
+        name="openai",
+        base_url="https://api.openai.com/v1",
+        key_variables=("OPENAI_API_KEY",),
+        url_variable="OPENAI_BASE_URL",
+        cap_field="max_completion_tokens",
+        developer_role=True,
+        usage_on_request=True,
+        fixed_sampling=True,
+    ),
+    Host(
+        name="mistral",
+        base_url="https://api.mistral.ai/v1",
+        key_variables=("MISTRAL_API_KEY",),
+        seed_field="random_seed",
+    ),
+    Host(
+        name="deepseek",
+        base_url="https://api.deepseek.com",
+        key_variables=("DEEPSEEK_API_KEY",),
+        usage_on_request=True,
+    ),
+    Host(
+        name="groq",
+        base_url="https://api.groq.com/openai/v1",
+        key_variables=("GROQ_API_KEY",),
+        cap_field="max_completion_tokens",
+        usage_on_request=True,
+    ),
+    Host(
+        name="xai",
+        base_url="https://api.x.ai/v1",
+        key_variables=("XAI_API_KEY",),
+        cap_field="max_completion_tokens",
+        usage_on_request=True,
+    ),
+    Host(name="togetherai", base_url="https://api.together.xyz/v1", key_variables=("TOGETHER_API_KEY",)),
+    Host(
+        name="deepinfra",
+        base_url="https://api.deepinfra.com/v1/openai",
+        key_variables=("DEEPINFRA_API_KEY", "DEEPINFRA_TOKEN"),
+    ),
+    Host(
+        name="cerebras",
+        base_url="https://api.cerebras.ai/v1",
+        key_variables=("CEREBRAS_API_KEY",),
+        cap_field="max_completion_tokens",
+    ),
+    Host(
+        name="perplexity",
+        base_url="https://api.perplexity.ai",
+        key_variables=("PERPLEXITY_API_KEY", "PPLX_API_KEY"),
+    ),
+    Host(name="moonshotai", base_url="https://api.moonshot.ai/v1", key_variables=("MOONSHOT_API_KEY",)),
+    Host(
+        name="alibaba",
+        base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        key_variables=("DASHSCOPE_API_KEY",),
+        usage_on_request=True,
+    ),
+    Host(name="zai", base_url="https://api.z.ai/api/paas/v4", key_variables=("ZAI_API_KEY",)),
+    Host(
+        name="minimax",
+        base_url="https://api.minimax.io/v1",
+        key_variables=("MINIMAX_API_KEY",),
+        cap_field="max_completion_tokens",
+        extra_body={"reasoning_split": True},  # else thoughts stand inside the answer
+    ),
+    Host(
+        name="cohere",
+        base_url="https://api.cohere.ai/compatibility/v1",
+        key_variables=("COHERE_API_KEY", "CO_API_KEY"),
+    ),
+    Host(name="stepfun", base_url="https://api.stepfun.com/v1", key_variables=("STEPFUN_API_KEY",)),
+    Host(name="xiaomi", base_url="https://api.xiaomimimo.com/v1", key_variables=("XIAOMI_API_KEY", "MIMO_API_KEY")),
+    Host(name="upstage", base_url="https://api.upstage.ai/v1/solar", key_variables=("UPSTAGE_API_KEY",)),
+    Host(name="inception", base_url="https://api.inceptionlabs.ai/v1", key_variables=("INCEPTION_API_KEY",)),
+    Host(name="ai21", base_url="https://api.ai21.com/studio/v1", key_variables=("AI21_API_KEY",)),
+    Host(
+        name="openrouter",
+        base_url="https://openrouter.ai/api/v1",
+        key_variables=("OPENROUTER_API_KEY",),
+        usage_on_request=True,
+    ),
+    Host(
+        name="ollama",
+        base_url="http://127.0.0.1:11434/v1",
+        key_variables=("OLLAMA_API_KEY",),
+        url_variable="OLLAMA_HOST",
+        needs_key=False,
+        usage_on_request=True,
+    ),
+    Host(
+        name="vllm",
+        base_url="http://127.0.0.1:8000/v1",
+        key_variables=("VLLM_API_KEY",),
+        url_variable="VLLM_BASE_URL",
+        needs_key=False,
+        usage_on_request=True,
+    ),
+    Host(
+        name="llamacpp",
+        base_url="http://127.0.0.1:8080/v1",
+        key_variables=("LLAMACPP_API_KEY",),
+        url_variable="LLAMACPP_BASE_URL",
+        needs_key=False,
+        usage_on_request=True,
+    ),
+)
+
+HOSTS = {host.name: host for host in _TABLE}
+"""By name."""
+
+
+def providers_from_environment(environ: Mapping[str, str] = os.environ) -> list[OpenAIProvider]:
+    """One provider for each host whose key is set, or whose address is, where the host is a server of one's own."""
+    from .openai import OpenAIProvider  # which reads this table
+
+    return [OpenAIProvider(name=host.name, environ=environ) for host in HOSTS.values() if _is_configured(host, environ)]
+
+
+def _is_configured(host: Host, environ: Mapping[str, str]) -> bool:
+    variables = host.key_variables if host.needs_key else (host.url_variable or "",)
+    return any(environ.get(variable, "").strip() for variable in variables)
+
+
+def complete_url(address: str, default: str) -> str:
+    """A server's address as people write it (``gpu-box``, ``0.0.0.0:11434``), completed from the usual one."""
+    usual = urlsplit(default)
+    given = urlsplit(address if "://" in address else f"{usual.scheme}://{address}")
+    name = given.hostname or ""
+    if name == "0.0.0.0":  # an address to listen on
+        name = "127.0.0.1"
+    port = given.port or (usual.port if given.scheme == usual.scheme else None)
+    place = f"[{name}]" if ":" in name else name
+    return f"{given.scheme}://{place}{f':{port}' if port else ''}{given.path.rstrip('/') or usual.path}"

@@ -1,0 +1,263 @@
+"""OpenAI, and every host that speaks its chat completions."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from routewright.backends.transport import AutoTransport
+from routewright.errors import Problem, ProviderFault, ValidationFailed
+from routewright.protocols import Response, Transport
+from routewright.wire import Chunk, Message, Model, NamedToolChoice, UpstreamCall
+from routewright.wire.secret import HIDDEN, Secret
+
+from .completion import StreamedCompletion, WholeCompletion
+from .faults import BODY_CHARS, fault_of_answer
+from .hosts import HOSTS, Host, complete_url
+
+_ERROR_BYTES = 64 << 10
+"""How much of an error answer is read."""
+_SECRET_CHARS = 6
+_TOOL_CHOICES = ("auto", "none", "required")
+
+
+class OpenAIProvider:
+    """Serves models over chat completions, OpenAI's own or another host's.
+
+        OpenAIProvider()                                    # key from OPENAI_API_KEY
+        OpenAIProvider(name="mistral")                      # key from MISTRAL_API_KEY
+        OpenAIProvider("sk-...", name="mine", base_url="https://llm.example.com/v1", models=[...])
+
+    The key is read when the provider is made; without one where the host needs it that raises ``ValidationFailed``.
+    ``headers`` are sent with every request, and kept as secret as the key.
+    """
+
+    def __init__(
+        self,
+        api_key: str | Secret | None = None,
+        *,
+        name: str = "openai",
+        base_url: str | None = None,
+        models: Sequence[Model] = (),
+        transport: Transport | None = None,
+        headers: Mapping[str, str | Secret] | None = None,
+        host: Host | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.name = name
+        self._host = host or _host(name, base_url)
+        self._url = _checked_url(base_url or _url_of_host(self._host, environ))
+        self._key = _key(api_key, self._host, environ)
+        self._models = tuple(models)
+        self._headers = {name.lower(): _header(name, value) for name, value in (headers or {}).items()}
+        self._own_transport = transport is None
+        self._transport = transport or AutoTransport()
+
+    def __repr__(self) -> str:
+        return f"OpenAIProvider(name={self.name!r}, base_url={self._url!r})"
+
+    def models(self) -> Sequence[Model]:
+        """The models it was made with; none: those of the catalogue under its name."""
+        return self._models
+
+    def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        """Start one call (``protocols.Provider``).
+
+        Iterating on after ``Finish`` reads a stream to its very end, so that its connection can serve the next call.
+        """
+        return _Call(self, call)
+
+    async def aclose(self) -> None:
+        """Close the connections, unless the transport was given. Twice is once."""
+        if self._own_transport:
+            await self._transport.aclose()
+
+    def _send(self, call: UpstreamCall) -> AbstractAsyncContextManager[Response]:
+        """Make the HTTP request of a call."""
+        headers = {"content-type": "application/json", "accept": "application/json"}
+        if call.stream:
+            headers |= {"accept": "text/event-stream", "accept-encoding": "identity"}
+        if self._key is not None:
+            headers["authorization"] = f"Bearer {self._key.reveal()}"
+        headers |= {name: value.reveal() for name, value in self._headers.items()}
+        body = msgspec.json.encode(request_body(call, self._host))
+        return self._transport.request("POST", f"{self._url}/chat/completions", headers=headers, body=body)
+
+    async def _read(self, response: Response) -> AsyncIterator[Chunk]:
+        """The chunks of an answer whose headers are there, or the fault that it is."""
+        if response.status != 200:
+            body = await self._start_of(response)
+            raise fault_of_answer(self.name, response.status, response.headers, body)
+        content_type = response.headers.get("content-type", "")
+        media = content_type.partition(";")[0].strip().lower()
+        if media == "text/event-stream":
+            return StreamedCompletion(self.name, response, self._redact)
+        if media in ("application/json", ""):
+            return WholeCompletion(self.name, response, self._redact)
+        body = await self._start_of(response)
+        message = f"{self.name} answered with the content type {self._redact(content_type)!r}"
+        raise ProviderFault("malformed", message, status=200, body=body[:BODY_CHARS])
+
+    async def _start_of(self, response: Response) -> str:
+        """The first part of a body, for a fault. A connection that breaks meanwhile changes nothing."""
+        start = bytearray()
+        try:
+            async for piece in response.chunks():
+                start += piece
+                if len(start) >= _ERROR_BYTES:
+                    break
+        except ProviderFault:
+            pass
+        return self._redact(start[:_ERROR_BYTES].decode("utf-8", "replace"))
+
+    def _redact(self, text: str) -> str:
+        """Hide our credentials, should a server say them back."""
+        for secret in (self._key, *self._headers.values()):
+            for written in _spellings(secret):
+                text = text.replace(written, HIDDEN)
+        return text
+
+
+def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
+    """The JSON body of a call in the host's dialect."""
+    body: dict[str, Any] = {
+        "model": call.model.provider_model_id or call.model.id.partition("/")[2],
+        "messages": call.messages if host.developer_role else _without_developer(call.messages),
+        **host.extra_body,
+    }
+    if call.max_output_tokens is not None:
+        body[host.cap_field] = call.max_output_tokens
+    if call.stream:
+        body["stream"] = True
+        if host.usage_on_request:
+            body["stream_options"] = {"include_usage": True}
+    if call.tools:
+        body["tools"] = [{"type": "function", "function": tool.function_spec} for tool in call.tools]
+        if call.tool_choice is not None:
+            body["tool_choice"] = _tool_choice(call.tool_choice)
+    return body | _params(call, host)
+
+
+def _params(call: UpstreamCall, host: Host) -> dict[str, Any]:
+    params = call.params
+    fixed = host.fixed_sampling and call.model.reasoning
+    named = {
+        "temperature": None if fixed else _whole(params.temperature),
+        "top_p": None if fixed else _whole(params.top_p),
+        "stop": params.stop,
+        host.seed_field: _whole(params.seed),
+        "response_format": params.response_format,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _whole(value: float | None) -> float | None:
+    """As an integer where it is one: some hosts refuse ``1.0`` for a count."""
+    return int(value) if value is not None and float(value).is_integer() else value
+
+
+def _tool_choice(choice: str | NamedToolChoice) -> str | NamedToolChoice | dict[str, Any]:
+    if isinstance(choice, NamedToolChoice) or choice in _TOOL_CHOICES:
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _without_developer(messages: list[Message]) -> list[Message]:
+    if not any(message.role == "developer" for message in messages):
+        return messages
+    return [
+        msgspec.structs.replace(message, role="system") if message.role == "developer" else message
+        for message in messages
+    ]
+
+
+class _Call:
+    """One call: its context holds the connection."""
+
+    __slots__ = ("_call", "_exchange", "_provider")
+
+    def __init__(self, provider: OpenAIProvider, call: UpstreamCall) -> None:
+        self._provider = provider
+        self._call = call
+
+    async def __aenter__(self) -> AsyncIterator[Chunk]:
+        self._exchange = self._provider._send(self._call)
+        response = await self._exchange.__aenter__()
+        try:
+            return await self._provider._read(response)
+        except BaseException as exc:
+            await self._exchange.__aexit__(type(exc), exc, exc.__traceback__)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exchange.__aexit__(kind, error, trace)
+
+
+def _host(name: str, base_url: str | None) -> Host:
+    if name in HOSTS:
+        return HOSTS[name]
+    if base_url is not None:
+        return Host(name=name, base_url=base_url, needs_key=False)
+    near = difflib.get_close_matches(name, HOSTS, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValidationFailed.of(
+        Problem("name", f"no host is known as {name!r}", f"{hint}give base_url=..., or one of {', '.join(HOSTS)}")
+    )
+
+
+def _url_of_host(host: Host, environ: Mapping[str, str]) -> str:
+    given = environ.get(host.url_variable or "", "").strip()
+    if not given:
+        return host.base_url
+    return given if host.needs_key else complete_url(given, host.base_url)
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValidationFailed.of(Problem("base_url", f"{url!r} is not an address", "write https://host/path"))
+    if parts.username or parts.password or parts.query or parts.fragment:
+        where = f"{parts.scheme}://{parts.hostname}{parts.path}"
+        hint = "give credentials as api_key=... or headers=..."
+        raise ValidationFailed.of(Problem("base_url", f"{where} has a user, query or fragment with it", hint))
+    return url.rstrip("/")
+
+
+def _key(given: str | Secret | None, host: Host, environ: Mapping[str, str]) -> Secret | None:
+    found = ((environ.get(variable, "").strip(), variable) for variable in host.key_variables)
+    key, source = (given, "api_key") if given is not None else next((pair for pair in found if pair[0]), ("", ""))
+    text = Secret(key).reveal().strip()
+    if not text and host.needs_key:
+        variables = " or ".join(host.key_variables)
+        raise ValidationFailed.of(
+            Problem("api_key", f"{host.name} needs a key", f"set {variables}, or give api_key=...")
+        )
+    if not _is_header_value(text) or " " in text:
+        raise ValidationFailed.of(Problem(source, "is not a key", "a key is printable ASCII without spaces"))
+    return Secret(text) if text else None
+
+
+def _header(name: str, value: str | Secret) -> Secret:
+    secret = Secret(value)
+    if not _is_header_value(name) or not _is_header_value(secret.reveal()):
+        raise ValidationFailed.of(Problem("headers", f"{name!r} cannot be sent", "use printable ASCII"))
+    return secret
+
+
+def _is_header_value(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def _spellings(secret: Secret | None) -> set[str]:
+    """How a server may write it back: plainly, in JSON, in a URL. Short ones are words, not secrets."""
+    text = secret.reveal() if secret is not None else ""
+    return {text, text.replace("/", "\\/"), quote(text, safe="")} if len(text) >= _SECRET_CHARS else set()

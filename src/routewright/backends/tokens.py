@@ -1,0 +1,133 @@
+"""Exact token counts with tiktoken, from tables that ship with the package: nothing is fetched or registered."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from threading import Lock
+from typing import NamedTuple
+
+import tiktoken
+
+from routewright.errors import InternalError
+
+
+class _Vocabulary(NamedTuple):
+    sha256: str
+    """Of the packed file."""
+    pattern: str
+    """How a text is cut before pairs are merged; the same as in tiktoken, where it can only be had with a download."""
+
+
+_VOCABULARIES = {
+    "o200k_base": _Vocabulary(
+        "74c6f5af06dd76707df670b80098f8be24afcd25ffae041f3df869abdcf63f65",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]*"
+        r"|\s*[\r\n]+"
+        r"|\s+(?!\S)"
+        r"|\s+",
+    ),
+    "cl100k_base": _Vocabulary(
+        "3208ff089538356f91190e4abe4f6b1126b65045c189e60d7c5475580d6fc3b9",
+        r"'(?i:[sdmt]|ll|ve|re)"
+        r"|[^\r\n\p{L}\p{N}]?+\p{L}++"
+        r"|\p{N}{1,3}+"
+        r"| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+        r"|\s++$"
+        r"|\s*[\r\n]"
+        r"|\s+(?!\S)"
+        r"|\s",
+    ),
+}
+
+# Both patterns look ahead behind spaces, and tiktoken panics where 999,999 or more of them stand in one line. Such a
+# run is cut at a multiple of the longest token of spaces: of real spaces, the parts have as many tokens as the whole.
+_LONGEST_RUN = 7_812 * 128
+_SPACE = r"[^\S\r\n\x1c-\x1f]"
+_LONG_RUN = re.compile(rf"(?<!{_SPACE}){_SPACE}{{{_LONGEST_RUN},}}+(?![\r\n])")
+
+
+class PackedTokenCounter:
+    """Counts tokens of ``o200k_base`` and ``cl100k_base``; fits ``TokenCounter``.
+
+    A table is built at its first use, 0.1 to 0.5 s and 50 to 80 MB, once a process, whichever counter asks first:
+    ``load`` does it ahead of time. Safe to call from any thread. About 20 MB/s; half a second for a megabyte without
+    word breaks, so long prompts belong in a worker thread.
+
+        >>> PackedTokenCounter().count("hello world", "o200k_base")
+        2
+    """
+
+    def count(self, text: str, encoding: str) -> int:
+        """Exact number of tokens of ``text``, special tokens taken as plain text. Unknown encoding: ``ValueError``."""
+        encode = _encoder(encoding).encode_ordinary
+        if len(text) < _LONGEST_RUN:
+            return len(encode(text))
+        return sum(len(encode(part)) for part in _parts(text))
+
+    def load(self, encoding: str) -> None:
+        """Build the table now. Blocks; call it from a worker thread."""
+        _encoder(encoding)
+
+
+_encoders: dict[str, tiktoken.Encoding] = {}
+_building = Lock()
+
+
+def _encoder(encoding: str) -> tiktoken.Encoding:
+    ready = _encoders.get(encoding)
+    if ready is not None:
+        return ready
+    with _building:
+        if encoding not in _encoders:
+            _encoders[encoding] = _build(encoding)
+        return _encoders[encoding]
+
+
+def _build(encoding: str) -> tiktoken.Encoding:
+    vocabulary = _VOCABULARIES.get(encoding)
+    if vocabulary is None:
+        raise ValueError(f"no token table named {encoding!r}; there are {', '.join(sorted(_VOCABULARIES))}")
+    packed = (files("routewright") / "data" / "encodings" / f"{encoding}.ranks.xz").read_bytes()
+    found = hashlib.sha256(packed).hexdigest()
+    if found != vocabulary.sha256:
+        raise InternalError(f"the token table {encoding} is damaged (SHA-256 {found}); install routewright again")
+    return tiktoken.Encoding(
+        encoding, pat_str=vocabulary.pattern, mergeable_ranks=_unpack(lzma.decompress(packed)), special_tokens={}
+    )
+
+
+def _unpack(table: bytes) -> dict[bytes, int]:
+    ranks: dict[bytes, int] = {}
+    at = 0
+    while at < len(table):
+        end = at + 1 + table[at]
+        ranks[table[at + 1 : end]] = len(ranks)
+        at = end
+    return ranks
+
+
+def _parts(text: str) -> Iterator[str]:
+    start = 0
+    for run in _LONG_RUN.finditer(text):
+        for end in range(run.start() + _LONGEST_RUN, run.end(), _LONGEST_RUN):
+            yield text[start:end]
+            start = end
+    yield text[start:]
+
+
+def _forget_lock() -> None:
+    global _building
+    _building = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    # A fork while another thread builds would leave the child a lock that nobody opens.
+    os.register_at_fork(after_in_child=_forget_lock)

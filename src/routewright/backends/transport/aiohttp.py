@@ -1,0 +1,197 @@
+"""HTTP on asyncio, through aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import cached_property, partial
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from routewright.errors import ProviderFault
+
+from .body import Body
+from .limits import DEFAULT_LIMITS, TransportLimits
+from .pool import LoopPool, LoopPools
+
+_CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
+_BROKEN_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+_WARNS_OVER_BYTES = 1 << 20
+"""aiohttp wants longer bodies as a file."""
+
+
+class AiohttpTransport:
+    """Sends requests over one aiohttp session an event loop."""
+
+    def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._pools = LoopPools(lambda loop: _Pool(loop, limits), asyncio.get_running_loop)
+
+    def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[_Answer]:
+        """Send one request; its answer is there for the length of the context."""
+        return _Exchange(self._pools, method, url, headers, body, self._limits.answer_bytes)
+
+    async def aclose(self) -> None:
+        """Close every pool. Twice is once."""
+        await self._pools.aclose()
+
+
+class _Exchange:
+    __slots__ = ("_answer_bytes", "_body", "_headers", "_method", "_pools", "_response", "_url")
+
+    def __init__(
+        self,
+        pools: LoopPools[_Pool],
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        answer_bytes: int,
+    ) -> None:
+        self._pools = pools
+        self._method = method
+        self._url = url
+        self._headers = headers
+        self._body = body
+        self._answer_bytes = answer_bytes
+        self._response: aiohttp.ClientResponse | None = None
+
+    async def __aenter__(self) -> _Answer:
+        body = self._body
+        data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
+        session = self._pools.get().session
+        try:
+            self._response = await session.request(
+                self._method, self._url, headers=self._headers, data=data, allow_redirects=False
+            )
+        except _BROKEN_ERRORS as exc:
+            fault = _fault(exc, self._url)
+        else:
+            return _Answer(self._response, self._answer_bytes)
+        raise fault  # out here, so that it does not drag along what aiohttp attached to its own
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._response is not None:
+            self._response.close()  # a connection whose body was read to its end went back to the pool by then
+
+
+class _Answer:
+    def __init__(self, response: aiohttp.ClientResponse, answer_bytes: int) -> None:
+        self._response = response
+        self._answer_bytes = answer_bytes
+
+    @property
+    def status(self) -> int:
+        """The status code."""
+        return self._response.status
+
+    @cached_property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case."""
+        return {name.lower(): value for name, value in self._response.headers.items()}
+
+    def chunks(self) -> Body:
+        """The body as it arrives, decompressed."""
+        return Body(self._receive, self._response.headers.get("content-encoding", ""), self._answer_bytes)
+
+    async def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes of the body; more raises ``ProviderFault("malformed")``."""
+        return await self.chunks().read(limit)
+
+    async def _receive(self) -> bytes:
+        try:
+            return await self._response.content.readany()
+        except _BROKEN_ERRORS as exc:
+            fault = _fault(exc, str(self._response.url))
+        raise fault
+
+
+class _Pool(LoopPool):
+    loop: asyncio.AbstractEventLoop
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: TransportLimits) -> None:
+        super().__init__(loop)
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self.session = aiohttp.ClientSession(
+            connector=_Connector(
+                limit=limits.connections,
+                keepalive_timeout=limits.keepalive_s,
+                ssl=limits.ssl_context or True,
+                socket_factory=partial(_make_socket, self._sockets),
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookies are not another's
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_timeout_s),
+            headers={"User-Agent": "routewright", "Accept-Encoding": "gzip, deflate"},
+            auto_decompress=False,
+            trust_env=False,
+        )
+
+    def loop_is_over(self) -> bool:
+        return self.loop.is_closed()
+
+    def loop_runs_here(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+    def call_in_loop(self, callback: Callable[[], None]) -> None:
+        self.loop.call_soon_threadsafe(callback)
+
+    async def close_connections(self) -> None:
+        await self.session.close()
+
+    def abort_connections(self) -> None:
+        if not hasattr(self.loop, "_transports"):  # uvloop: the best that can be done is to begin
+            self._closing = self.loop.create_task(self.session.close())
+            return
+        self.session.detach()
+        for transport in self._transports():
+            transport.abort()
+
+    def abandon_connections(self) -> None:
+        self.session.detach()
+        # asyncio has no public way to end a transport without its loop: closing it would reach for the selector, which
+        # is gone, or shared with the parent process
+        for transport in self._transports():
+            with suppress(AttributeError):
+                transport.get_protocol()._app_transport._closed = True
+            transport._sock = None
+        for made in list(self._sockets):
+            made.close()
+
+    def _transports(self) -> list[Any]:
+        """Those of our sockets. A loop without such a table closes all of its own as it is closed."""
+        known = getattr(self.loop, "_transports", {})
+        return [transport for made in list(self._sockets) if (transport := known.get(made.fileno())) is not None]
+
+
+def _make_socket(remembered: weakref.WeakSet[socket.socket], address: Any) -> socket.socket:
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    remembered.add(made)
+    return made
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __del__(self, _warnings: object = None) -> None:
+        """Do nothing: the pool ends its connections, and must not where they belong to a parent process."""
+
+
+def _fault(exc: BaseException, url: str) -> ProviderFault:
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    what = type(exc).__name__
+    if isinstance(exc, _CONNECT_ERRORS):
+        return ProviderFault("connect", f"no connection to {host}: {what}: {exc}")
+    return ProviderFault("reset", f"the connection to {host} broke: {what}")

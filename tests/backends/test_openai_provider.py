@@ -1,0 +1,831 @@
+"""The OpenAI-compatible provider against a real server: what is sent, what is understood, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import pickle
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from routewright.backends.providers.completion import read_usage
+from routewright.backends.providers.faults import fault_in_answer, fault_of_answer, retry_after
+from routewright.backends.providers.hosts import HOSTS, Host, complete_url, providers_from_environment
+from routewright.backends.providers.openai import OpenAIProvider, request_body
+from routewright.errors import ProviderFault, ValidationFailed
+from routewright.wire import (
+    Chunk,
+    Delta,
+    Finish,
+    FunctionCall,
+    FunctionName,
+    FunctionSpec,
+    ImagePart,
+    ImageUrl,
+    Message,
+    Model,
+    NamedToolChoice,
+    Params,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolDelta,
+    UpstreamCall,
+    Usage,
+)
+from routewright.wire.secret import Secret
+
+from .openai_server import (
+    USAGE,
+    Answer,
+    Cut,
+    Gate,
+    OpenAIServer,
+    delta,
+    echo,
+    events,
+    of_json,
+    whole,
+)
+
+KEY = "sk-Canary/0123456789+abcdef"
+MODEL = Model(id="openai/gpt-x")
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer(echo) as running:
+        yield running
+    assert running.problems == []
+
+
+@pytest.fixture
+async def provider(server: OpenAIServer, anyio_backend: str) -> AsyncIterator[OpenAIProvider]:
+    made = OpenAIProvider(KEY, base_url=server.url)
+    yield made
+    await made.aclose()
+
+
+def call(*messages: Message | str, stream: bool = True, model: Model = MODEL, **rest: Any) -> UpstreamCall:
+    said = [Message("user", message) if isinstance(message, str) else message for message in messages or ["hi"]]
+    defaults: dict[str, Any] = {"params": Params(), "tools": None, "tool_choice": None, "max_output_tokens": None}
+    return UpstreamCall(model=model, messages=said, deadline=60.0, stream=stream, **defaults | rest)
+
+
+async def chunks_of(provider: OpenAIProvider, upstream: UpstreamCall) -> list[Chunk]:
+    """Every chunk but the signs of life."""
+    async with provider.open(upstream) as chunks:
+        return [chunk async for chunk in chunks if chunk != Delta("")]
+
+
+async def fault_of(provider: OpenAIProvider, upstream: UpstreamCall | None = None) -> ProviderFault:
+    with pytest.raises(ProviderFault) as caught:
+        await chunks_of(provider, upstream or call())
+    return caught.value
+
+
+# --- what is sent
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_call_is_sent_as_the_official_types_have_it(
+    server: OpenAIServer, provider: OpenAIProvider, stream: bool
+) -> None:
+    spoken = [
+        Message("developer", "be brief"),
+        Message("system", "and kind"),
+        Message("user", [TextPart("what is this?"), ImagePart(ImageUrl("https://x.example/a.png", "low"))], name="ann"),
+        Message("assistant", None, [ToolCall("c1", FunctionCall("look", '{"at": 1}'))]),
+        Message("tool", "a parrot", tool_call_id="c1"),
+        Message("user", [ImagePart(ImageUrl("data:image/png;base64,AAAA"))]),
+    ]
+    tools = [
+        Tool(function=FunctionSpec("look", "Look.", {"type": "object", "properties": {}}, strict=True)),
+        Tool(name="flat", parameters={"type": "object"}),
+    ]
+    params = Params(0.5, 1.0, stop=["a", "b"], seed=42.0, response_format={"type": "json_object"})
+    server.answers = [events(delta("ok", finish="stop")) if stream else whole("ok")]
+    sent = call(
+        *spoken, stream=stream, params=params, tools=tools, tool_choice="look", max_output_tokens=100,
+        model=Model(id="openai/big", provider_model_id="big-2026"),
+    )  # fmt: skip
+    await chunks_of(provider, sent)
+    (request,) = server.requests
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.headers["content-type"] == "application/json"
+    assert request.path == "/v1/chat/completions"
+    streamed = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    assert request.body == streamed | {
+        "model": "big-2026",
+        "messages": [
+            {"role": "developer", "content": "be brief"},
+            {"role": "system", "content": "and kind"},
+            {
+                "role": "user",
+                "name": "ann",
+                "content": [
+                    {"type": "text", "text": "what is this?"},
+                    {"type": "image_url", "image_url": {"url": "https://x.example/a.png", "detail": "low"}},
+                ],
+            },
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "a parrot"},
+            {
+                "role": "user",
+                "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}],
+            },
+        ],
+        "max_completion_tokens": 100,
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "look",
+                    "description": "Look.",
+                    "parameters": {"type": "object", "properties": {}},
+                    "strict": True,
+                },
+            },
+            {"type": "function", "function": {"name": "flat", "parameters": {"type": "object"}}},
+        ],
+        "tool_choice": {"type": "function", "function": {"name": "look"}},
+        "temperature": 0.5,
+        "top_p": 1,
+        "stop": ["a", "b"],
+        "seed": 42,
+        "response_format": {"type": "json_object"},
+    }
+    assert isinstance(request.body["top_p"], int)
+    assert isinstance(request.body["seed"], int)
+
+
+def body_for(host: str, **rest: Any) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(msgspec.json.encode(request_body(call(**rest), HOSTS[host])))
+    return decoded
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        ("auto", "auto"),
+        ("none", "none"),
+        ("required", "required"),
+        ("f", {"type": "function", "function": {"name": "f"}}),
+        (NamedToolChoice(FunctionName("f")), {"type": "function", "function": {"name": "f"}}),
+    ],
+)
+def test_tool_choice_is_a_word_or_an_object(choice: Any, sent: Any) -> None:
+    assert body_for("openai", tools=[Tool(name="f")], tool_choice=choice)["tool_choice"] == sent
+
+
+def test_tool_choice_is_not_sent_without_tools() -> None:
+    assert "tool_choice" not in body_for("openai", tool_choice="auto")
+    assert "tools" not in body_for("openai", tools=[])
+
+
+def test_each_host_gets_its_own_dialect() -> None:
+    rest = {"max_output_tokens": 5, "params": Params(seed=1.0)}
+    mistral = body_for("mistral", **rest)
+    assert (mistral["max_tokens"], mistral["random_seed"]) == (5, 1)
+    assert not {"max_completion_tokens", "seed", "stream_options"} & set(mistral)
+    assert body_for("groq", **rest)["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in body_for("groq", **rest, stream=False)
+    assert body_for("minimax")["reasoning_split"] is True
+
+
+def test_developer_is_system_where_the_role_is_not_known() -> None:
+    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    sent = request_body(call(Message("developer", "a"), "b"), HOSTS["mistral"])["messages"]
+    assert json.loads(msgspec.json.encode(sent)) == messages
+
+
+def test_sampling_is_left_out_for_openai_models_that_reason() -> None:
+    thinks = Model(id="openai/o3", reasoning=True)
+    params = Params(temperature=0.2, top_p=0.5, seed=1.0)
+    assert not {"temperature", "top_p"} & set(body_for("openai", model=thinks, params=params))
+    assert body_for("openai", params=params)["temperature"] == 0.2
+    assert body_for("deepseek", model=thinks, params=params)["top_p"] == 0.5
+
+
+# --- what comes back
+
+
+@pytest.mark.anyio
+async def test_plain_answer_is_text_usage_and_finish(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    assert await chunks_of(provider, call("say this", stream=False)) == [
+        Delta("say this"),
+        Usage(9, 3),
+        Finish("stop"),
+    ]
+
+
+@pytest.mark.anyio
+async def test_streamed_answer_is_deltas_usage_and_finish(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    assert await chunks_of(provider, call("abc")) == [
+        Delta("a"),
+        Delta("b"),
+        Delta("c"),
+        Usage(9, 3),
+        Finish("stop"),
+    ]
+
+
+@pytest.mark.anyio
+async def test_stream_comes_as_it_is_sent(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    gate = Gate()
+    server.answers = [events(delta("first"), gate, delta("last", finish="stop"))]
+    async with provider.open(call()) as chunks:
+        assert await anext(chunks) == Delta("first")
+        gate.open()
+        assert [chunk async for chunk in chunks] == [Delta("last"), Finish("stop")]
+
+
+@pytest.mark.anyio
+async def test_stream_in_any_pieces_is_the_same(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    text = "naïve 🦜\u2028\u0085 end"
+    sent = b"".join(
+        piece for piece in events(delta(text), USAGE, delta(finish="stop")).pieces if isinstance(piece, bytes)
+    )
+    for size in (1, 2, 3, 7, 64):
+        pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+        server.answers = [Answer(pieces, headers={"content-type": "text/event-stream; charset=utf-8"}, chunked=True)]
+        assert await chunks_of(provider, call()) == [Delta(text), Usage(9, 3), Finish("stop")]
+
+
+@pytest.mark.anyio
+async def test_both_ways_keep_the_connection(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    for number in range(20):
+        await chunks_of(provider, call("abc", stream=number % 2 == 0))
+    assert server.opened == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tool_calls_come_by_index(server: OpenAIServer, provider: OpenAIProvider, stream: bool) -> None:
+    def piece(index: int, arguments: str, **first: Any) -> dict[str, Any]:
+        function = {"arguments": arguments} | ({"name": first.pop("name")} if first else {})
+        return {"index": index, "function": function} | first
+
+    calls = [piece(0, '{"a"', id="c1", type="function", name="f"), piece(1, "{}", id="c2", type="function", name="g")]
+    if stream:
+        server.answers = [
+            events(
+                delta(role="assistant", content=None, tool_calls=calls[:1]),
+                delta(tool_calls=[piece(0, ": 1}")]),
+                delta(tool_calls=calls[1:]),
+                delta(finish="tool_calls"),
+            )
+        ]
+        middle = [ToolDelta(0, '{"a"', "c1", "f"), ToolDelta(0, ": 1}"), ToolDelta(1, "{}", "c2", "g")]
+        assert await chunks_of(provider, call()) == [*middle, Finish("tool_calls")]
+    else:
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+        server.answers = [whole(message, finish="tool_calls", usage=None)]
+        assert await chunks_of(provider, call(stream=False)) == [
+            ToolDelta(0, '{"a"', "c1", "f"),
+            ToolDelta(1, "{}", "c2", "g"),
+            Finish("tool_calls"),
+        ]
+
+
+@pytest.mark.anyio
+async def test_tool_calls_without_index_or_id_are_told_apart(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    def said(**function: Any) -> dict[str, Any]:
+        return delta(tool_calls=[{"function": function}])
+
+    first, second = said(name="f", arguments="1"), said(name="g", arguments={"x": 3})
+    server.answers = [events(first, said(arguments="2"), second, delta(finish="stop"))]
+    assert await chunks_of(provider, call()) == [
+        ToolDelta(0, "1", "call_0", "f"),
+        ToolDelta(0, "2"),
+        ToolDelta(1, '{"x":3}', "call_1", "g"),
+        Finish("tool_calls"),
+    ]
+
+
+@pytest.mark.anyio
+async def test_reasoning_is_a_sign_of_life_and_no_output(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    server.answers = [
+        events(delta(reasoning_content="hm"), b": comment\n\n", delta("so", reasoning="x"), delta(finish="stop"))
+    ]
+    async with provider.open(call()) as chunks:
+        assert [chunk async for chunk in chunks] == [Delta(""), Delta("so"), Delta(""), Finish("stop")]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("said", "common"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("function_call", "tool_calls"),
+        ("model_length", "length"),
+        ("eos", "stop"),
+    ],
+)
+async def test_finish_reasons_are_said_in_the_common_words(
+    server: OpenAIServer, provider: OpenAIProvider, said: str, common: str
+) -> None:
+    server.answers = [whole(finish=said, usage=None), events(delta("hello", finish=said))]
+    assert await chunks_of(provider, call(stream=False)) == [Delta("hello"), Finish(common)]
+    assert await chunks_of(provider, call()) == [Delta("hello"), Finish(common)]
+
+
+@pytest.mark.anyio
+async def test_answer_may_be_empty_where_the_reason_says_why(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    silent = {"role": "assistant", "content": None}
+    for reason in ("length", "content_filter"):
+        server.answers = [whole(silent, finish=reason, usage=None), events(delta(finish=reason))]
+        assert await chunks_of(provider, call(stream=False)) == [Finish(reason)]
+        assert await chunks_of(provider, call()) == [Finish(reason)]
+
+
+@pytest.mark.anyio
+async def test_content_in_parts_is_its_text(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    parts = [{"type": "thinking", "thinking": []}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    server.answers = [whole({"role": "assistant", "content": parts}, usage=None)]
+    assert await chunks_of(provider, call(stream=False)) == [Delta("ab"), Finish("stop")]
+
+
+@pytest.mark.anyio
+async def test_host_that_cannot_stream_may_answer_whole(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    server.answers = [whole("all at once")]
+    assert await chunks_of(provider, call()) == [Delta("all at once"), Usage(9, 3), Finish("stop")]
+
+
+@pytest.mark.anyio
+async def test_stream_may_end_without_done_once_it_gave_its_reason(
+    server: OpenAIServer, provider: OpenAIProvider
+) -> None:
+    server.answers = [events(delta("x", finish="stop"), done=False)]
+    assert await chunks_of(provider, call()) == [Delta("x"), Finish("stop")]
+
+
+def test_usage_is_read_in_every_host_s_words() -> None:
+    base = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+    assert read_usage(base) == Usage(100, 20)
+    details = {"prompt_tokens_details": {"cached_tokens": 60}, "completion_tokens_details": {"reasoning_tokens": 15}}
+    assert read_usage(base | details) == Usage(100, 20, 60, 15)
+    assert read_usage(base | {"prompt_cache_hit_tokens": 7}) == Usage(100, 20, 7)
+    assert read_usage(base | {"cached_tokens": 7, "prompt_tokens_details": None}) == Usage(100, 20, 7)
+    beside = {"total_tokens": 135, "completion_tokens_details": {"reasoning_tokens": 15}}
+    assert read_usage(base | beside) == Usage(100, 35, 0, 15)
+    assert read_usage(base | {"prompt_tokens_details": {"cached_tokens": 999}}) == Usage(100, 20, 100)
+
+
+@pytest.mark.parametrize("wrong", [None, -1, 1.5, 3.0, True, "9", 10**12, [], {}])
+def test_usage_that_is_not_sound_is_ignored(wrong: Any) -> None:
+    assert read_usage({"prompt_tokens": wrong, "completion_tokens": 1}) is None
+    assert read_usage({"prompt_tokens": 1, "completion_tokens": wrong}) is None
+    assert read_usage({"prompt_tokens": 1}) is None
+    assert read_usage(wrong) is None
+    assert read_usage(
+        {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": wrong}}
+    ) == Usage(1, 1)
+
+
+# --- what is not an answer
+
+MALFORMED: dict[str, Answer] = {
+    "empty choices": of_json({"choices": []}),
+    "null choices": of_json({"choices": None}),
+    "no choices": of_json({}),
+    "null content": whole({"role": "assistant", "content": None}),
+    "no message": of_json({"choices": [{"index": 0, "finish_reason": "stop"}]}),
+    "wrong shape": of_json({"choices": "none"}),
+    "a list": of_json([]),
+    "error body": of_json({"error": {"message": "boom"}}),
+    "error text": of_json({"error": "boom"}),
+    "empty body": Answer([b""], headers={"content-type": "application/json"}),
+    "broken JSON": Answer([b'{"choices": ['], headers={"content-type": "application/json"}),
+    "trailing garbage": Answer([b"{}{}"], headers={"content-type": "application/json"}),
+    "deep nesting": Answer([b"[" * 100_000], headers={"content-type": "application/json"}),
+    "invalid UTF-8": Answer([b'{"choices": "\xff"}'], headers={"content-type": "application/json"}),
+    "HTML": Answer([b"<html>"], headers={"content-type": "text/html"}),
+    "redirect": Answer([b""], 302, {"location": "https://elsewhere.example/"}),
+    "no content": Answer([b""], 204),
+}
+MALFORMED_STREAM: dict[str, Answer] = {
+    "broken JSON": events("{"),
+    "invalid UTF-8": events(b"data: \xff\n\n"),
+    "null content": events(delta(finish="stop")),
+    "error event": events({"error": {"message": "boom"}}),
+    "named error event": events(b'event: error\ndata: {"message": "boom"}\n\n'),
+    "long line": events(b"data: " + b"x" * ((1 << 20) + 1)),
+    "HTML": Answer([b"<html>"], headers={"content-type": "text/html"}),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", list(MALFORMED))
+async def test_plain_answer_that_is_none_is_malformed(
+    server: OpenAIServer, provider: OpenAIProvider, case: str
+) -> None:
+    server.answers = [MALFORMED[case]]
+    assert (await fault_of(provider, call(stream=False))).kind == "malformed"
+    assert await chunks_of(provider, call("abc"))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", list(MALFORMED_STREAM))
+async def test_stream_that_is_none_is_malformed(server: OpenAIServer, provider: OpenAIProvider, case: str) -> None:
+    server.answers = [MALFORMED_STREAM[case]]
+    assert (await fault_of(provider)).kind == "malformed"
+    assert await chunks_of(provider, call("abc"))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (events(delta("half"), done=False), "truncated"),
+        (events(delta("half")), "truncated"),
+        (events(), "truncated"),
+        (events(delta("half"), Cut()), "reset"),
+        (events(delta("half"), delta(finish="error")), "server"),
+        (events(delta("half"), {"error": {"code": 429, "message": "slow down"}}), "rate_limited"),
+        (events(delta("half"), {"error": {"type": "overloaded_error"}}), "server"),
+        (events(delta("half"), delta(refusal="I cannot")), "refused"),
+        (events(delta("half"), "{"), "malformed"),
+    ],
+)
+async def test_stream_that_breaks_gives_what_came_before_the_fault(
+    server: OpenAIServer, provider: OpenAIProvider, answer: Answer, kind: str
+) -> None:
+    server.answers = [answer]
+    given: list[Chunk] = []
+    fault = None
+    async with provider.open(call()) as chunks:
+        try:
+            async for chunk in chunks:
+                given.append(chunk)
+        except ProviderFault as exc:
+            fault = exc
+    assert fault is not None
+    assert fault.kind == kind
+    assert given == ([Delta("half")] if b"half" in bytes(answer.pieces[0]) else [])  # type: ignore[arg-type]  # no gates
+
+
+@pytest.mark.anyio
+async def test_refusal_field_is_a_refusal(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    server.answers = [whole({"role": "assistant", "content": None, "refusal": "I cannot"})]
+    assert (await fault_of(provider, call(stream=False))).kind == "refused"
+
+
+@pytest.mark.anyio
+async def test_unreachable_host_is_connect(server: OpenAIServer, anyio_backend: str) -> None:
+    provider = OpenAIProvider(KEY, base_url=f"https://127.0.0.1:{server.port}/v1")
+    assert (await fault_of(provider)).kind == "connect"
+    await provider.aclose()
+
+
+STATUSES: list[tuple[int, Any, str]] = [
+    (400, {"error": {"message": "no", "type": "invalid_request_error", "code": None}}, "request"),
+    (400, {"error": {"code": "context_length_exceeded", "message": "..."}}, "context_overflow"),
+    (400, {"object": "error", "message": "This model's maximum context length is 4096 tokens."}, "context_overflow"),
+    (400, {"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}, "context_overflow"),
+    (400, {"error": {"code": "content_policy_violation"}}, "refused"),
+    (400, {"error": {"code": "content_filter", "message": "..."}}, "refused"),
+    (400, {"error": {"code": "data_inspection_failed"}}, "refused"),
+    (400, {"error": {"message": "Incorrect API key provided"}}, "auth"),
+    (400, {"error": {"message": "Model Not Exist"}}, "model_not_found"),
+    (400, "plain text", "request"),
+    (400, [{"error": {"message": "in a list"}}], "request"),
+    (401, {"error": {"code": "invalid_api_key"}}, "auth"),
+    (402, {"error": {"message": "Insufficient Balance"}}, "auth"),
+    (403, {"error": {"message": "no"}}, "auth"),
+    (403, {"error": {"message": "Your input was flagged", "code": 403}}, "refused"),
+    (403, {"error": {"code": "model_not_found"}}, "model_not_found"),
+    (404, {"error": {"code": "model_not_found"}}, "model_not_found"),
+    (404, {"error": {"message": "The model `x` does not exist"}}, "model_not_found"),
+    (404, "<html>no such page</html>", "request"),
+    (408, {}, "timeout"),
+    (409, {}, "request"),
+    (413, "too large", "context_overflow"),
+    (422, {"detail": [{"loc": ["body", "x"], "msg": "Extra inputs are not permitted"}]}, "request"),
+    (429, {"error": {"code": "insufficient_quota"}}, "rate_limited"),
+    (429, "", "rate_limited"),
+    (500, {"error": {"message": "maximum context length"}}, "server"),
+    (502, "<html>bad gateway</html>", "server"),
+    (503, None, "server"),
+    (504, {}, "server"),
+    (529, {"error": {"type": "overloaded_error"}}, "server"),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("status", "body", "kind"), STATUSES)
+async def test_status_and_body_say_the_kind_of_fault(
+    server: OpenAIServer, provider: OpenAIProvider, status: int, body: Any, kind: str
+) -> None:
+    server.answers = [of_json(body, status, retry_after="7")]
+    fault = await fault_of(provider)
+    assert (fault.kind, fault.status, fault.retry_after) == (kind, status, 7.0)
+    assert fault.body == json.dumps(body)
+    assert str(status) in fault.message
+
+
+def test_code_inside_a_200_counts_like_a_status() -> None:
+    def kind(**error: Any) -> str:
+        return fault_in_answer("x", json.dumps({"error": error})).kind
+
+    assert kind(code=429) == "rate_limited"
+    assert kind(code="503") == "server"
+    assert kind(code=404, message="no such model") == "model_not_found"
+    assert kind(code=7, message="context window exceeded") == "context_overflow"
+    assert kind(code=7) == "malformed"
+    assert fault_in_answer("x", "[]").kind == "malformed"
+
+
+def test_message_of_a_fault_shows_the_code_and_none_of_the_text() -> None:
+    body = json.dumps({"error": {"message": "you said 'my secret'", "code": "bad_thing"}})
+    assert fault_of_answer("x", 400, {}, body).message == "x answered 400 bad_thing"
+    odd = json.dumps({"error": {"message": "", "code": "my secret; with spaces"}})
+    assert fault_of_answer("x", 400, {}, odd).message == "x answered 400"
+
+
+@pytest.mark.anyio
+async def test_body_of_a_fault_is_cut(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    server.answers = [Answer([b"x" * (1 << 20)], 500)]
+    assert (await fault_of(provider)).body == "x" * 2048
+
+
+@pytest.mark.anyio
+async def test_error_body_that_breaks_off_is_still_the_error(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    server.answers = [Answer([b'{"error": ', Cut()], 429, chunked=True)]
+    assert (await fault_of(provider)).kind == "rate_limited"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "9", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "9", "retry-after-ms": "x"}, 9.0),
+        ({"retry-after": "1e9"}, 86_400.0),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT", "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 30.0),
+        ({"retry-after": "Sat, 21 Nov 2026 09:00:00 GMT", "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 0.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, 86_400.0),
+    ],
+)
+def test_retry_after_is_seconds_or_nothing(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+# --- leaving early
+
+
+@pytest.mark.anyio
+async def test_leaving_a_stream_frees_its_connection(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    server.answers = [events(delta("first"), Gate())]
+    async with provider.open(call()) as chunks:
+        assert await anext(chunks) == Delta("first")
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+    for _ in range(100):
+        assert await chunks_of(provider, call("abc"))
+    assert server.connected == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_cancel_frees_the_connection(server: OpenAIServer, provider: OpenAIProvider, stream: bool) -> None:
+    gate = Gate()
+    server.answers = [Answer([gate], headers={"content-type": "text/event-stream"}, chunked=True)]
+    async with anyio.create_task_group() as group:
+        group.start_soon(chunks_of, provider, call(stream=stream))
+        await anyio.to_thread.run_sync(gate.reached.wait)
+        group.cancel_scope.cancel()
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+    for _ in range(100):
+        assert await chunks_of(provider, call("abc", stream=stream))
+    assert server.connected == 1
+
+
+@pytest.mark.anyio
+async def test_context_may_be_left_in_another_task(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    server.answers = [events(delta("first"), Gate())]
+    running = provider.open(call())
+
+    async def enter() -> None:
+        await anext(await running.__aenter__())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(enter)
+    async with anyio.create_task_group() as group:
+        group.start_soon(running.__aexit__, None, None, None)
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+
+def test_ten_loops_one_after_another_share_a_provider(server: OpenAIServer) -> None:
+    provider = OpenAIProvider(KEY, base_url=server.url)
+    for number in range(10):
+        backend = "trio" if number % 2 else "asyncio"
+        assert anyio.run(chunks_of, provider, call("abc", stream=number < 5), backend=backend)
+        assert server.wait_connected(0)
+
+
+@pytest.mark.anyio
+async def test_closing_twice_is_closing_once_and_a_given_transport_stays_open(server: OpenAIServer) -> None:
+    owner = OpenAIProvider(KEY, base_url=server.url)
+    guest = OpenAIProvider(KEY, base_url=server.url, transport=owner._transport)
+    await chunks_of(owner, call())
+    await guest.aclose()
+    assert server.connected == 1
+    await owner.aclose()
+    await owner.aclose()
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+
+# --- keys and hosts
+
+
+def written(fault: BaseException) -> str:
+    """Everything that can be read off an exception and those behind it."""
+    text = "".join(traceback.format_exception(fault))
+    seen: BaseException | None = fault
+    while seen is not None:
+        text += f"{seen!r} {seen.args!r} {vars(seen)!r}"
+        seen = seen.__cause__ or seen.__context__
+    return text
+
+
+def says_it_back(request: Any, status: int = 401) -> Answer:
+    key = request.headers["authorization"].removeprefix("Bearer ")
+    other = request.headers["x-secret"]
+    padding = "x" * (2048 - len(key) - 20)
+    return of_json({"error": {"message": f"wrong: {key} {other} {padding}{key}", "code": key, "type": key}}, status)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [200, 302, 400, 401, 500])
+async def test_key_is_nowhere_even_if_the_server_says_it_back(
+    server: OpenAIServer, anyio_backend: str, status: int
+) -> None:
+    server.answer = lambda request: says_it_back(request, status)
+    other = "another-secret"
+    provider = OpenAIProvider(KEY, base_url=server.url, headers={"X-Secret": other})
+    for stream in (False, True):
+        text = written(await fault_of(provider, call(stream=stream)))
+        text += f"{provider!r} {provider} {vars(provider)}"
+        for secret in (KEY, KEY.replace("/", "\\/"), KEY[:12], other):
+            assert secret not in text
+    assert server.requests[0].headers["x-secret"] == other
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: Answer([f"{key} {{".encode()], headers={"content-type": "application/json"}),
+        lambda key: Answer([key.encode()], headers={"content-type": key}),
+        lambda key: Answer([f"{key} \xff".encode("latin-1")], headers={"content-type": "application/json"}),
+        lambda key: events(key),
+        lambda key: events(f"{key} \xff".encode("latin-1") + b"\n\n"),
+        lambda key: Answer([key.encode()], raw=True),
+        lambda key: Answer([f"HTTP/1.1 {key}\r\n\r\n".encode()], raw=True),
+    ],
+)
+async def test_key_is_nowhere_in_the_fault_of_a_broken_answer(
+    server: OpenAIServer, provider: OpenAIProvider, make: Callable[[str], Answer]
+) -> None:
+    server.answers = [make(KEY)]
+    assert KEY not in written(await fault_of(provider))
+
+
+def test_secret_is_hidden_from_all_that_writes() -> None:
+    secret = Secret(KEY)
+    assert secret.reveal() == KEY
+    assert Secret(secret).reveal() == KEY
+    for text in (repr(secret), str(secret), f"{secret}", f"{secret:>3}", f"{secret!s}", json.dumps(secret)[1:-1]):
+        assert text == "***"
+    for copied in (copy.copy(secret), copy.deepcopy(secret), pickle.loads(pickle.dumps(secret))):
+        assert copied.reveal() == "***"
+    assert not hasattr(secret, "__dict__")
+    with pytest.raises(TypeError):
+        msgspec.json.encode(secret)
+    with pytest.raises(AttributeError):
+        secret._value = "other"
+
+
+def test_secrets_are_equal_only_to_themselves() -> None:
+    secret = Secret(KEY)
+    assert secret == secret  # the point
+    assert secret != Secret(KEY)
+    assert secret != "***"
+    assert len({secret, Secret(KEY)}) == 2
+
+
+def test_key_comes_from_the_host_s_variable_when_the_provider_is_made() -> None:
+    environ = {"MISTRAL_API_KEY": f" {KEY}\n"}
+    provider = OpenAIProvider(name="mistral", environ=environ)
+    environ.clear()
+    assert provider._key is not None
+    assert provider._key.reveal() == KEY
+    assert OpenAIProvider(Secret(KEY))._key.reveal() == KEY  # type: ignore[union-attr]  # it was given
+
+
+def test_missing_key_names_the_variable() -> None:
+    with pytest.raises(ValidationFailed, match="mistral needs a key; set MISTRAL_API_KEY, or give api_key="):
+        OpenAIProvider(name="mistral", environ={"MISTRAL_API_KEY": " "})
+    with pytest.raises(ValidationFailed, match="DEEPINFRA_API_KEY or DEEPINFRA_TOKEN"):
+        OpenAIProvider(name="deepinfra", environ={})
+
+
+@pytest.mark.parametrize("bad", ["sk-Canary a", "sk-Canary\na", "sk-Canäry", "sk-Canary\x7f"])
+def test_text_that_cannot_be_a_key_is_refused_without_being_shown(bad: str) -> None:
+    with pytest.raises(ValidationFailed, match="OPENAI_API_KEY: is not a key") as caught:
+        OpenAIProvider(environ={"OPENAI_API_KEY": bad})
+    assert "sk-Can" not in written(caught.value)
+    with pytest.raises(ValidationFailed, match="'x-a' cannot be sent") as caught:
+        OpenAIProvider(KEY, headers={"x-a": bad.replace(" ", "\r")})
+    assert "sk-Can" not in written(caught.value)
+
+
+def test_unknown_host_names_the_nearest() -> None:
+    with pytest.raises(ValidationFailed, match="no host is known as 'mistrall'; did you mean 'mistral'"):
+        OpenAIProvider(KEY, name="mistrall")
+    mine = OpenAIProvider(name="mine", base_url="https://llm.example.com/v1/", models=[Model(id="mine/x")])
+    assert repr(mine) == "OpenAIProvider(name='mine', base_url='https://llm.example.com/v1')"
+    assert [model.id for model in mine.models()] == ["mine/x"]
+
+
+@pytest.mark.parametrize("url", ["llm.example.com", "ftp://x/", "https://", ""])
+def test_text_that_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValidationFailed, match="is not an address"):
+        OpenAIProvider(KEY, host=Host(name="x", base_url=url))
+
+
+def test_address_with_credentials_is_refused_without_showing_them() -> None:
+    word = KEY[3:9]
+    with pytest.raises(ValidationFailed, match=r"https://x\.example/v1 has a user") as caught:
+        OpenAIProvider(KEY, base_url=f"https://user:{word}@x.example/v1")
+    assert word not in written(caught.value)
+
+
+def test_environment_makes_a_provider_for_each_host_that_is_configured() -> None:
+    assert providers_from_environment({}) == []
+    environ = {
+        "OPENAI_API_KEY": KEY,
+        "OPENAI_BASE_URL": "https://proxy.example/v1",
+        "GROQ_API_KEY": KEY,
+        "XAI_API_KEY": "",
+        "OLLAMA_HOST": "0.0.0.0",
+        "VLLM_API_KEY": KEY,
+    }
+    assert [repr(provider) for provider in providers_from_environment(environ)] == [
+        "OpenAIProvider(name='openai', base_url='https://proxy.example/v1')",
+        "OpenAIProvider(name='groq', base_url='https://api.groq.com/openai/v1')",
+        "OpenAIProvider(name='ollama', base_url='http://127.0.0.1:11434/v1')",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("gpu-box", "http://gpu-box:11434/v1"),
+        ("gpu-box:9999", "http://gpu-box:9999/v1"),
+        ("http://gpu-box:9999/", "http://gpu-box:9999/v1"),
+        ("https://llm.example.com", "https://llm.example.com/v1"),
+        ("https://llm.example.com/api/v2/", "https://llm.example.com/api/v2"),
+        ("[::1]:5", "http://[::1]:5/v1"),
+        ("0.0.0.0:5", "http://127.0.0.1:5/v1"),
+    ],
+)
+def test_address_of_a_local_server_is_completed(written: str, meant: str) -> None:
+    assert complete_url(written, "http://127.0.0.1:11434/v1") == meant
+
+
+def test_every_host_of_the_table_can_be_made() -> None:
+    for host in HOSTS.values():
+        provider = OpenAIProvider(KEY, name=host.name, environ={})
+        assert provider._url.startswith("https://") or not host.needs_key
+        assert host.key_variables
+
+
+def test_asyncio_and_trio_read_the_same_chunks(server: OpenAIServer) -> None:
+    provider = OpenAIProvider(KEY, base_url=server.url)
+    told = [anyio.run(chunks_of, provider, call("naïve 🦜"), backend=backend) for backend in ("asyncio", "trio")]
+    assert told[0] == told[1]
+    asyncio.run(provider.aclose())

@@ -1,0 +1,165 @@
+"""Counts are tiktoken's own, from the shipped tables, with nothing fetched, registered or built twice."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import lzma
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+import tiktoken
+import tiktoken.registry
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routewright.backends import tokens
+from routewright.backends.tokens import PackedTokenCounter
+from routewright.errors import InternalError
+from routewright.protocols import TokenCounter
+
+DATA = Path(__file__).parents[1] / "data"
+ENCODINGS = ("o200k_base", "cl100k_base")
+PINNED = {
+    "o200k_base": "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+    "cl100k_base": "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+}
+COUNTER: TokenCounter = PackedTokenCounter()
+
+
+@pytest.mark.parametrize(
+    ("text", "cl100k", "o200k"),
+    [
+        ("", 0, 0),
+        ("hello world", 2, 2),
+        ("The quick brown fox jumps over the lazy dog.", 10, 10),
+        ("Привет, мир! Как дела?", 12, 8),
+        ("こんにちは世界。今日はいい天気ですね", 15, 8),
+        ("1234567890" * 5, 17, 17),
+        ("العربية نص", 7, 3),
+        ("<|endoftext|>", 7, 7),
+    ],
+)
+def test_counts_are_the_published_ones(text: str, cl100k: int, o200k: int) -> None:
+    assert COUNTER.count(text, "cl100k_base") == cl100k
+    assert COUNTER.count(text, "o200k_base") == o200k
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_development_prompts_count_as_in_tiktoken(encoding: str, full: bool) -> None:
+    reference = tokens._encoder(encoding)
+    texts = list(json.loads((DATA / "texts.json").read_text(encoding="utf-8")).values())
+    for name, key in (("pair_gsm8k", "prompt"), ("multi_zeroeval", "prompt"), ("intent_banking77", "text")):
+        with gzip.open(DATA / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+            texts += [json.loads(line)[key] for line in lines][:: 1 if full else 10]
+    for text in texts:
+        assert COUNTER.count(text, encoding) == len(reference.encode(text, disallowed_special=()))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_shipped_table_is_the_published_one(encoding: str) -> None:
+    packed = files("routewright").joinpath("data").joinpath("encodings").joinpath(f"{encoding}.ranks.xz").read_bytes()
+    ranks = tokens._unpack(lzma.decompress(packed))
+    lines = b"".join(b"%s %d\n" % (base64.b64encode(token), rank) for token, rank in ranks.items())
+    assert hashlib.sha256(lines).hexdigest() == PINNED[encoding]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_pattern_is_the_one_tiktoken_uses(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_download(url: str, expected_hash: str) -> dict[bytes, int]:
+        assert expected_hash == PINNED[encoding]
+        return {}
+
+    published = import_module("tiktoken_ext.openai_public")
+    monkeypatch.setattr(published, "load_tiktoken_bpe", no_download)
+    facts: dict[str, Any] = published.ENCODING_CONSTRUCTORS[encoding]()
+    assert tokens._VOCABULARIES[encoding].pattern == facts["pat_str"]
+
+
+def test_the_registry_of_tiktoken_is_left_alone() -> None:
+    COUNTER.count("hello", "o200k_base")
+    assert "o200k_base" not in tiktoken.registry.ENCODINGS
+
+
+def test_a_table_is_built_once_however_many_threads_ask_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    together = Barrier(4)
+
+    def build(encoding: str) -> tiktoken.Encoding:
+        built.append(encoding)
+        return tiktoken.Encoding(
+            encoding, pat_str=".", mergeable_ranks={bytes([byte]): byte for byte in range(256)}, special_tokens={}
+        )
+
+    def load() -> None:
+        together.wait(10)
+        PackedTokenCounter().load("o200k_base")
+
+    monkeypatch.setattr(tokens, "_encoders", {})
+    monkeypatch.setattr(tokens, "_build", build)
+    with ThreadPoolExecutor(4) as pool:
+        for loading in [pool.submit(load) for _ in range(4)]:
+            loading.result(10)
+    assert built == ["o200k_base"]
+
+
+def test_an_unknown_encoding_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="no token table named 'p50k_base'; there are cl100k_base, o200k_base"):
+        COUNTER.count("hello", "p50k_base")
+
+
+def test_a_damaged_table_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = tokens._VOCABULARIES["cl100k_base"]._replace(sha256="0" * 64)
+    monkeypatch.setattr(tokens, "_encoders", {})
+    monkeypatch.setitem(tokens._VOCABULARIES, "cl100k_base", vocabulary)
+    with pytest.raises(InternalError, match="token table cl100k_base is damaged"):
+        PackedTokenCounter().load("cl100k_base")
+
+
+def test_surrogates_count_like_the_characters_that_replace_them() -> None:
+    assert COUNTER.count("a\ud800b", "o200k_base") == COUNTER.count("a\ufffdb", "o200k_base")
+    assert COUNTER.count("\ud83d\ude00", "o200k_base") == COUNTER.count("😀", "o200k_base")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@settings(max_examples=30, deadline=None)
+@given(
+    before=st.sampled_from(["", "a", ".", "a\n", "é"]),
+    blocks=st.integers(1, 60),
+    rest=st.integers(1, 400),
+    after=st.sampled_from(["", "x", ".", "1", "é"]),
+)
+def test_spaces_cut_at_whole_tokens_count_as_if_uncut(
+    encoding: str, before: str, blocks: int, rest: int, after: str
+) -> None:
+    head, tail = before + " " * (128 * blocks), " " * rest + after
+    assert COUNTER.count(head + tail, encoding) == COUNTER.count(head, encoding) + COUNTER.count(tail, encoding)
+
+
+def test_runs_of_spaces_that_tiktoken_cannot_take_are_counted_in_parts() -> None:
+    spaces = 128 * 8_000
+    text = "a" + " " * spaces + " b"
+    assert list(map(len, tokens._parts(text))) == [1 + tokens._LONGEST_RUN, spaces + 2 - tokens._LONGEST_RUN]
+    assert COUNTER.count(text, "o200k_base") == 1 + 8_000 + 1
+
+
+def test_long_texts_without_such_a_run_stay_whole() -> None:
+    for text in ("word " * 300_000, " " * 1_500_000 + "\n", "a" * 1_500_000, "\x1c" * 1_500_000):
+        assert list(tokens._parts(text)) == [text]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_a_megabyte_of_one_thing_is_counted_in_seconds(full: bool) -> None:
+    if not full:
+        pytest.skip("run with --full")
+    for piece in ("a", "A", " ", "\n", "\t", "^", "-", "0", "é", "的", "😀", "aA", " \n", "\u0301"):
+        text = piece * (1_000_000 // len(piece.encode()))
+        assert all(0 < COUNTER.count(text, encoding) <= 1_000_000 for encoding in ENCODINGS)

@@ -1,0 +1,511 @@
+"""The HTTP transports: aiohttp on asyncio, httpx2 on trio, against a real server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import gzip
+import socket
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright.backends.transport import AutoTransport, TransportLimits
+from routewright.backends.transport.aiohttp import AiohttpTransport
+from routewright.backends.transport.httpx2 import Httpx2Transport
+from routewright.errors import ProviderFault
+from routewright.protocols import Transport
+
+from .openai_server import Answer, Cut, Gate, OpenAIServer
+
+LIMIT = 1 << 20
+
+
+@pytest.fixture
+def server() -> Iterator[OpenAIServer]:
+    with OpenAIServer(lambda request: text(request.raw or b"hello")) as running:
+        yield running
+
+
+@pytest.fixture
+async def transport(anyio_backend: str) -> AsyncIterator[AutoTransport]:
+    made = AutoTransport(TransportLimits(answer_bytes=LIMIT))
+    yield made
+    await made.aclose()
+
+
+def text(*pieces: bytes | Gate | Cut, status: int = 200, chunked: bool = False, **headers: str) -> Answer:
+    return Answer(pieces, status, {name.replace("_", "-"): value for name, value in headers.items()}, chunked)
+
+
+async def fetch(transport: Transport, url: str, body: bytes | None = None) -> bytes:
+    async with transport.request("POST", url, headers={"x-test": "1"}, body=body) as response:
+        return await response.read(LIMIT)
+
+
+async def fault_of(transport: Transport, url: str) -> ProviderFault:
+    with pytest.raises(ProviderFault) as caught:
+        await fetch(transport, url)
+    return caught.value
+
+
+@pytest.mark.anyio
+async def test_request_and_answer_go_through(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [text(b"one", b"two", status=418, X_Answer="Yes", chunked=True)]
+    async with transport.request("PUT", f"{server.url}/a?b=c", headers={"X-Test": "1"}, body=b"body") as response:
+        assert response.status == 418
+        assert response.headers["x-answer"] == "Yes"
+        assert b"".join([piece async for piece in response.chunks()]) == b"onetwo"
+    (request,) = server.requests
+    assert (request.method, request.path, request.raw) == ("PUT", "/v1/a?b=c", b"body")
+    assert request.headers["x-test"] == "1"
+    assert request.headers["user-agent"] == "routewright"
+    assert request.headers["accept-encoding"] == "gzip, deflate"
+
+
+@pytest.mark.anyio
+async def test_connection_is_kept_for_the_next_request(server: OpenAIServer, transport: Transport) -> None:
+    for _ in range(20):
+        assert await fetch(transport, server.url) == b"hello"
+    assert server.opened == 1
+
+
+@pytest.mark.anyio
+async def test_requests_at_the_same_time_get_their_own_answers(server: OpenAIServer, transport: Transport) -> None:
+    async def one(number: int) -> None:
+        assert await fetch(transport, server.url, b"%d" % number) == b"%d" % number
+
+    async with anyio.create_task_group() as group:
+        for number in range(100):
+            group.start_soon(one, number)
+
+
+@pytest.mark.anyio
+async def test_pieces_come_as_they_are_sent(server: OpenAIServer, transport: Transport) -> None:
+    gate = Gate()
+    server.answers = [text(b"first", gate, b"second", chunked=True)]
+    async with transport.request("POST", server.url, headers={}) as response:
+        pieces = response.chunks()
+        assert await anext(pieces) == b"first"
+        gate.open()
+        assert await anext(pieces) == b"second"
+        assert await anext(pieces, None) is None
+
+
+@pytest.mark.anyio
+async def test_long_body_is_sent_without_a_warning(server: OpenAIServer, transport: Transport) -> None:
+    body = b"x" * (LIMIT - 1) + b"yz"
+    server.answers = [text(b"thanks")]
+    assert await fetch(transport, server.url, body) == b"thanks"
+    assert server.requests[0].raw == body
+
+
+# --- what goes wrong
+
+
+@pytest.mark.anyio
+async def test_refused_connection_is_connect(transport: Transport) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    fault = await fault_of(transport, f"http://127.0.0.1:{port}/")
+    assert fault.kind == "connect"
+    assert "127.0.0.1" in str(fault)
+
+
+@pytest.mark.anyio
+async def test_unknown_name_is_connect(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **more: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert (await fault_of(transport, "http://nowhere.example/")).kind == "connect"
+
+
+@pytest.mark.anyio
+async def test_failed_tls_is_connect(server: OpenAIServer, transport: Transport) -> None:
+    assert (await fault_of(transport, f"https://127.0.0.1:{server.port}/")).kind == "connect"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer([Cut()], raw=True),
+        Answer([b""], raw=True),
+        Answer([b"HTTP/1.1 200 OK\r\nconte", Cut()], raw=True),
+        Answer([b"this is not HTTP\r\n\r\n"], raw=True),
+        Answer([b"part", Cut()], chunked=True),
+        Answer([b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\npart"], raw=True),
+        Answer([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\npart\r\n"], raw=True),
+        Answer([b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\npart\r\n"], raw=True),
+    ],
+    ids=["cut", "closed", "cut in headers", "not HTTP", "cut in body", "short body", "no last chunk", "bad chunk"],
+)
+async def test_broken_connection_is_reset(server: OpenAIServer, transport: Transport, answer: Answer) -> None:
+    server.answers = [answer]
+    assert (await fault_of(transport, server.url)).kind == "reset"
+    assert await fetch(transport, server.url) == b"hello"
+
+
+@pytest.mark.anyio
+async def test_fault_says_nothing_of_the_request(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [Answer([b"this is not HTTP\r\n\r\n"], raw=True), Answer([Cut()], raw=True)]
+    for _ in range(2):
+        with pytest.raises(ProviderFault) as caught:
+            async with transport.request("POST", server.url, headers={"authorization": "canary"}, body=b"canary"):
+                pass
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert "canary" not in f"{error!r} {error} {error.args}"
+            error = error.__cause__ or error.__context__
+
+
+@pytest.mark.anyio
+async def test_redirect_is_not_followed(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [text(b"", status=307, location=f"{server.url}/elsewhere")]
+    async with transport.request("POST", server.url, headers={}) as response:
+        assert response.status == 307
+    assert len(server.requests) == 1
+
+
+@pytest.mark.anyio
+async def test_proxy_variables_are_not_read(
+    server: OpenAIServer, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert await fetch(transport, server.url) == b"hello"
+
+
+@pytest.mark.anyio
+async def test_cookies_are_not_kept(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [text(b"", set_cookie="whose=mine; Path=/")]
+    await fetch(transport, server.url)
+    await fetch(transport, server.url)
+    assert "cookie" not in server.requests[1].headers
+
+
+# --- length and compression
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [("gzip", gzip.compress), ("x-gzip", gzip.compress), ("deflate", zlib.compress), ("Deflate", raw_deflate)],
+)
+async def test_compressed_answer_is_unpacked(
+    server: OpenAIServer, transport: Transport, encoding: str, pack: Any
+) -> None:
+    said = bytes(range(256)) * 1000
+    packed = pack(said)
+    pieces = [packed[at : at + 100] for at in range(0, len(packed), 100)]
+    server.answers = [text(*pieces, chunked=True, content_encoding=encoding), text(packed, content_encoding=encoding)]
+    assert await fetch(transport, server.url) == said
+    assert await fetch(transport, server.url) == said
+    assert server.opened == 1
+
+
+@pytest.mark.anyio
+async def test_gzip_in_several_members_is_unpacked(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [text(gzip.compress(b"one") + gzip.compress(b"two"), content_encoding="gzip")]
+    assert await fetch(transport, server.url) == b"onetwo"
+
+
+@pytest.mark.anyio
+async def test_bomb_stops_at_the_limit(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [text(gzip.compress(bytes(100 * LIMIT)), content_encoding="gzip")]
+    lengths: list[int] = []
+    fault = None
+    async with transport.request("POST", server.url, headers={}) as response:
+        try:
+            async for piece in response.chunks():
+                lengths.append(len(piece))
+        except ProviderFault as exc:
+            fault = exc
+    assert fault is not None
+    assert fault.kind == "malformed"
+    assert max(lengths) <= 1 << 16
+    assert sum(lengths) <= LIMIT
+
+
+@pytest.mark.anyio
+async def test_plain_answer_stops_at_the_limit_too(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [text(bytes(LIMIT)), text(bytes(LIMIT + 1)), text(*(bytes(LIMIT // 2) for _ in range(3)))]
+    assert len(await fetch(transport, server.url)) == LIMIT
+    assert (await fault_of(transport, server.url)).kind == "malformed"
+    assert (await fault_of(transport, server.url)).kind == "malformed"
+    async with transport.request("POST", server.url, headers={}) as response:
+        with pytest.raises(ProviderFault, match="over 4 bytes"):
+            await response.read(4)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answer",
+    [
+        text(b"not gzip", content_encoding="gzip"),
+        text(gzip.compress(b"hello" * 100)[:-9], content_encoding="gzip"),
+        text(b"hello", content_encoding="br"),
+    ],
+    ids=["not compressed", "cut short", "unasked for"],
+)
+async def test_answer_that_cannot_be_unpacked_is_malformed(
+    server: OpenAIServer, transport: Transport, answer: Answer
+) -> None:
+    server.answers = [answer]
+    assert (await fault_of(transport, server.url)).kind == "malformed"
+
+
+# --- leaving early
+
+
+@pytest.mark.anyio
+async def test_leaving_early_closes_the_connection(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [text(b"first", Gate(), chunked=True)]
+    async with transport.request("POST", server.url, headers={}) as response:
+        assert await anext(response.chunks()) == b"first"
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+
+@pytest.mark.anyio
+async def test_cancel_closes_the_connection_and_leaves_the_pool_usable(
+    server: OpenAIServer, transport: Transport
+) -> None:
+    for pieces in ([b"first", Gate()], [Gate()]):
+        server.answers = [text(*pieces, chunked=True)]
+        async with anyio.create_task_group() as group:
+            group.start_soon(fetch, transport, server.url)
+            gate = pieces[-1]
+            assert isinstance(gate, Gate)
+            await anyio.to_thread.run_sync(gate.reached.wait)
+            group.cancel_scope.cancel()
+        assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+    for _ in range(100):
+        assert await fetch(transport, server.url) == b"hello"
+    assert server.connected == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(900)
+async def test_cancelled_requests_never_give_their_answers_to_others(
+    server: OpenAIServer, transport: Transport, full: bool
+) -> None:
+    async def one(number: int) -> None:
+        with anyio.CancelScope() as scope:
+            if number % 5 == 0:
+                asking.append(scope)
+            assert await fetch(transport, server.url, b"%d" % number) == b"%d" % number
+
+    for start in range(0, 100_000 if full else 500, 50):
+        asking: list[anyio.CancelScope] = []
+        async with anyio.create_task_group() as group:
+            for number in range(start, start + 50):
+                group.start_soon(one, number)
+            for _ in range(start // 50 % 7):
+                await anyio.lowlevel.checkpoint()
+            for scope in asking:
+                scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_context_may_be_left_in_another_task(server: OpenAIServer, transport: Transport) -> None:
+    server.answers = [text(b"first", Gate(), chunked=True)]
+    exchange = transport.request("POST", server.url, headers={})
+
+    async def enter() -> None:
+        await anext((await exchange.__aenter__()).chunks())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(enter)
+    async with anyio.create_task_group() as group:
+        group.start_soon(exchange.__aexit__, None, None, None)
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+
+# --- loops, threads, processes
+
+
+@pytest.mark.anyio
+async def test_closing_twice_is_closing_once_and_a_later_request_opens_anew(
+    server: OpenAIServer, transport: Transport
+) -> None:
+    await transport.aclose()
+    assert await fetch(transport, server.url) == b"hello"
+    await transport.aclose()
+    await transport.aclose()
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+    assert await fetch(transport, server.url) == b"hello"
+
+
+def test_ten_loops_one_after_another_share_a_transport(server: OpenAIServer) -> None:
+    transport = AutoTransport()
+    for number in range(10):
+        backend = "trio" if number % 2 else "asyncio"
+        assert anyio.run(fetch, transport, server.url, backend=backend) == b"hello"
+        assert server.wait_connected(0)
+    for pools in (transport._asyncio, transport._trio):
+        assert pools is not None
+        assert not pools._pools._pools  # type: ignore[attr-defined]  # what it keeps must not grow with the loops
+
+
+def test_dropped_transport_closes_its_connections_while_the_loop_runs_on(server: OpenAIServer) -> None:
+    async def use_and_drop() -> None:
+        transport = AutoTransport()
+        await fetch(transport, server.url)
+        del transport
+        gc.collect()
+        assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+    anyio.run(use_and_drop, backend="asyncio")
+    anyio.run(use_and_drop, backend="trio")
+
+
+@pytest.mark.anyio
+async def test_closing_from_another_loop_closes_that_of_a_running_one(
+    server: OpenAIServer, transport: Transport
+) -> None:
+    await fetch(transport, server.url)
+    closing = threading.Thread(target=asyncio.run, args=(transport.aclose(),))
+    closing.start()
+    await anyio.to_thread.run_sync(closing.join)
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+    assert await fetch(transport, server.url) == b"hello"
+
+
+def test_closing_from_another_loop_lets_go_of_those_that_stand_still(server: OpenAIServer) -> None:
+    transport, still, closed = AiohttpTransport(), asyncio.new_event_loop(), asyncio.new_event_loop()
+    for loop in (still, closed):
+        loop.run_until_complete(fetch(transport, server.url))
+    closed.close()
+    asyncio.run(transport.aclose())
+    still.run_until_complete(asyncio.sleep(0))
+    assert server.wait_connected(0)
+    still.run_until_complete(fetch(transport, server.url))
+    asyncio.run(transport.aclose())
+    still.close()
+    assert server.wait_connected(0)
+
+
+def test_httpx2_serves_asyncio_as_well(server: OpenAIServer) -> None:
+    async def use() -> None:
+        transport = Httpx2Transport()
+        for _ in range(3):
+            assert await fetch(transport, server.url) == b"hello"
+
+    asyncio.run(use())
+    assert server.opened == 1
+    assert server.wait_connected(0)
+
+
+def test_uvloop_is_served_and_left_clean(server: OpenAIServer) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    shared = AutoTransport()
+
+    async def use_and_drop() -> None:
+        await fetch(AutoTransport(), server.url)
+        gc.collect()
+        assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+    uvloop.run(fetch(shared, server.url))
+    uvloop.run(use_and_drop())
+    assert server.wait_connected(0)
+
+
+PRELUDE = """
+import asyncio, atexit, gc, logging, os, sys
+import anyio, trio
+from routewright.backends.transport import AutoTransport
+
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # not: "importing took 0.1 s"
+url, shared = sys.argv[1], AutoTransport()
+
+async def use(transport=shared):
+    async with transport.request("POST", url, headers={}) as response:
+        assert await response.read(100) == b"hello"
+
+async def use_own():
+    await use(AutoTransport())
+
+def plain(function):
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(function())
+    return loop
+
+def leave():  # as an interpreter does, but without the parent's loop, which cannot be ended here
+    atexit._run_exitfuncs(); gc.collect(); sys.stderr.flush(); os._exit(0)
+"""
+ENDINGS = {
+    "asyncio.run": "asyncio.run(use()); asyncio.run(use_own()); asyncio.run(use())",
+    "anyio.run": "anyio.run(use); anyio.run(use_own); anyio.run(use, backend='trio'); trio.run(use_own)",
+    "loop closed by hand": "plain(use).close(); plain(use_own).close(); plain(use).close()",
+    "transport dropped before its loop": "t = AutoTransport(); l = plain(lambda: use(t)); del t; l.close()",
+    "transport in a cycle": "t = AutoTransport(); t.me = t; plain(lambda: use(t)).close(); del t; gc.collect()",
+    "forked": """
+loop = plain(use)
+if (pid := os.fork()) == 0:
+    asyncio.run(use()); anyio.run(use, backend="trio"); leave()
+assert os.waitpid(pid, 0)[1] == 0
+for _ in range(3):
+    loop.run_until_complete(use())
+loop.close()
+""",
+    "forked from a thread": """
+def fork():
+    if (pid := os.fork()) == 0:
+        asyncio.run(use()); leave()
+    assert os.waitpid(pid, 0)[1] == 0
+async def use_and_fork():
+    await use(); await anyio.to_thread.run_sync(fork); await use()
+anyio.run(use_and_fork); anyio.run(use_and_fork, backend="trio")
+""",
+}
+
+
+def run_python(script: str, *arguments: str) -> str:
+    """What a fresh interpreter writes to stderr, with every warning on."""
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stderr if done.returncode == 0 else f"exit code {done.returncode}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("ending", list(ENDINGS))
+def test_nothing_is_left_behind_by_a_transport_that_nobody_closed(server: OpenAIServer, ending: str) -> None:
+    assert run_python(PRELUDE + ENDINGS[ending], server.url) == ""
+    assert server.wait_connected(0)
+
+
+def test_drivers_are_imported_when_first_used() -> None:
+    script = """
+import sys
+from routewright.backends.transport import AutoTransport
+AutoTransport()
+assert not {"aiohttp", "httpcore2", "httpx2", "trio"} & set(sys.modules)
+"""
+    assert run_python(script) == ""
+
+
+def test_missing_extra_is_named_in_one_sentence() -> None:
+    script = """
+import sys
+sys.modules["httpcore2"] = None
+try:
+    import routewright.backends.transport.httpx2
+except ModuleNotFoundError as error:
+    print(error, file=sys.stderr)
+"""
+    assert run_python(script) == (
+        "routewright.backends.transport.httpx2 needs the extra 'trio' (httpcore2 is missing): "
+        "pip install 'routewright[trio]'\n"
+    )

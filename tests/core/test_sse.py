@@ -1,0 +1,120 @@
+"""The event stream parser: same events whatever the pieces, in linear time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.sse import SseEvent, SseParser
+from routewright.errors import ProviderFault
+
+
+def parsed(*pieces: bytes, max_line_bytes: int = 1 << 20) -> list[SseEvent | str]:
+    """The events, and the kind of the fault that ended them."""
+    parser = SseParser(max_line_bytes=max_line_bytes)
+    events: list[SseEvent | str] = []
+    try:
+        for piece in pieces:
+            events += parser.feed(piece)
+    except ProviderFault as fault:
+        events.append(fault.kind)
+    return events
+
+
+def test_fields_of_an_event_are_read() -> None:
+    stream = b": comment\nevent: delta\nid: 7\nretry: 10\nunknown\ndata: one\ndata:two\ndata\n\ndata: next\n\n"
+    assert parsed(stream) == [SseEvent("one\ntwo\n", "delta", "7"), SseEvent("next", "message", "7")]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_each_line_end_of_the_standard_ends_a_line(end: bytes) -> None:
+    assert parsed(end.join([b"data: a", b"data: b", b"", b"data: c", b"", b""])) == [SseEvent("a\nb"), SseEvent("c")]
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\x1c", "\x1e"])
+def test_no_other_character_ends_a_line(character: str) -> None:
+    assert parsed(f"data: a{character}b\n\n".encode()) == [SseEvent(f"a{character}b")]
+
+
+def test_crlf_split_between_pieces_is_one_line_end() -> None:
+    assert parsed(b"data: a\r", b"\ndata: b\r", b"", b"\n\r", b"\n") == [SseEvent("a\nb")]
+
+
+def test_byte_order_mark_is_dropped_at_the_start_alone() -> None:
+    assert parsed(b"\xef\xbb", b"\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\ndata: \xef\xbb\xbfc\n\n") == [
+        SseEvent("a"),
+        SseEvent("\ufeffc"),
+    ]
+
+
+def test_one_leading_space_is_dropped() -> None:
+    assert parsed(b"data:  two\n\ndata:none\n\ndata:\n\n") == [SseEvent(" two"), SseEvent("none"), SseEvent("")]
+
+
+def test_id_with_null_is_ignored() -> None:
+    assert parsed(b"id: a\ndata: 1\n\nid: b\0c\ndata: 2\n\nid\ndata: 3\n\n") == [
+        SseEvent("1", id="a"),
+        SseEvent("2", id="a"),
+        SseEvent("3"),
+    ]
+
+
+def test_event_without_data_is_none() -> None:
+    assert parsed(b"event: ping\n\n\n\ndata: a\n\n") == [SseEvent("a")]
+
+
+def test_event_that_the_stream_breaks_off_in_is_not_given() -> None:
+    assert parsed(b"data: a\n\ndata: b\n") == [SseEvent("a")]
+
+
+def test_code_point_split_between_pieces_is_whole() -> None:
+    assert parsed(*(bytes([byte]) for byte in "data: héllo 🦜\n\n".encode())) == [SseEvent("héllo 🦜")]
+
+
+def test_text_that_is_not_utf8_is_a_fault_that_holds_no_text() -> None:
+    parser = SseParser()
+    with pytest.raises(ProviderFault, match="not UTF-8") as caught:
+        list(parser.feed(b"data: secret \xff\n\n"))
+    assert caught.value.kind == "malformed"
+    assert caught.value.__context__ is None
+
+
+def test_line_over_the_limit_is_a_fault_after_the_events_before_it() -> None:
+    fits, over = b"data: " + b"x" * 95 + b"\n", b"data: " + b"x" * 96 + b"\n"
+    assert parsed(fits, b"\n", max_line_bytes=101) == [SseEvent("x" * 95)]
+    assert parsed(b"data: a\n\n" + over, max_line_bytes=101) == [SseEvent("a"), "malformed"]
+    assert parsed(b"data: a\n\n", *(b"x" for _ in range(102)), max_line_bytes=101) == [SseEvent("a"), "malformed"]
+
+
+_lines = st.lists(
+    st.sampled_from(
+        [b"data: a", b"data: \xf0\x9f\xa6\x9c", b"data", b"event: e", b"id: 1", b": c", b"", b"\xef\xbb\xbf"]
+    )
+    | st.binary(max_size=12),
+    max_size=12,
+)
+
+
+@given(lines=_lines, ends=st.lists(st.sampled_from([b"\n", b"\r", b"\r\n"]), min_size=12, max_size=12), data=st.data())
+def test_any_chunking_gives_the_same_events(lines: list[bytes], ends: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + end for line, end in zip(lines, ends, strict=False))
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)))) | {0, len(stream)})
+    pieces = [stream[start:end] for start, end in pairwise(cuts)]
+    assert parsed(*pieces, max_line_bytes=16) == parsed(stream, max_line_bytes=16)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_text_comes_through_as_it_was(text: str) -> None:
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    event = "".join(f"data: {line}\n" for line in lines)
+    assert parsed(f"{event}\n".encode()) == [SseEvent("\n".join(lines))]
+
+
+def test_one_long_line_in_tiny_pieces_takes_linear_time(full: bool) -> None:
+    size = 10 << 20
+    piece = b"x" * (16 if full else 128)  # copying what came before at each piece would move 400 GB
+    events = parsed(b"data:", *(piece for _ in range(size // len(piece))), b"\n\n", max_line_bytes=size + 8)
+    assert events == [SseEvent("x" * size)]
