@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import routewright
 
 DOOR = Path(routewright.__file__)
@@ -35,9 +37,5 @@ def test_every_public_class_and_function_says_what_it_is() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    try:
-        routewright.nothing_of_that_name  # noqa: B018
-    except AttributeError as error:
-        assert "nothing_of_that_name" in str(error)
-    else:
-        raise AssertionError("no error")
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        _ = routewright.nothing_of_that_name

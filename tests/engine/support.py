@@ -8,7 +8,7 @@ from typing import Any
 
 from routewright import Model, Pricing, Router, Settings
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.testing.provider import Script
+from routewright.testing.provider import Line, Script
 from routewright.wire import UpstreamCall
 
 GOOD = Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
@@ -31,3 +31,8 @@ class House:
     def left_open(self) -> int:
         """Calls that were begun and never left."""
         return self.good.open_calls + self.spare.open_calls
+
+
+def said(*lines: Line) -> list[Line]:
+    """One scripted answer, piece by piece."""
+    return list(lines)

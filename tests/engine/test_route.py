@@ -30,11 +30,11 @@ from routewright import (
 from routewright.testing import Pause
 from routewright.wire import Budget, CacheSpan, Delta, FallbackSpan, Finish, Message, ModelSpan, ToolDelta, Usage
 
-from .support import House
+from .support import House, said
 
 pytestmark = pytest.mark.anyio
 
-ANSWER = [Delta("Blue "), Delta("light scatters."), Usage(100, 50, cached=20), Finish("stop")]
+ANSWER = said(Delta("Blue "), Delta("light scatters."), Usage(100, 50, cached=20), Finish("stop"))
 
 
 async def test_an_answer_comes_with_its_model_cost_and_trace() -> None:
@@ -149,7 +149,7 @@ async def test_a_refusal_is_told_and_not_routed_around() -> None:
 
 
 async def test_a_filtered_answer_is_a_refusal() -> None:
-    house = House([[Delta("I "), Usage(10, 1), Finish("content_filter")]], [ANSWER])
+    house = House([said(Delta("I "), Usage(10, 1), Finish("content_filter"))], [ANSWER])
     with pytest.raises(ContentRefused):
         await house.router.route("hi", goal="quality")
 
@@ -162,7 +162,7 @@ async def test_a_policy_may_let_a_refusal_fall_back() -> None:
 
 
 async def test_the_deadline_covers_the_whole_call_and_is_met_to_the_instant() -> None:
-    house = House([[Pause(100.0), *ANSWER]], [[Pause(100.0), *ANSWER]])
+    house = House([said(Pause(100.0), *ANSWER)], [said(Pause(100.0), *ANSWER)])
     with pytest.raises(RouterTimeoutError, match="timeout_ms=20000"):
         await house.router.route("hi", goal="quality", timeout_ms=20_000)
     assert house.clock.monotonic() == 20.0
@@ -170,7 +170,7 @@ async def test_the_deadline_covers_the_whole_call_and_is_met_to_the_instant() ->
 
 
 async def test_a_silent_provider_leaves_the_fallback_its_share_of_the_time() -> None:
-    house = House([[Pause(100.0), *ANSWER]], [ANSWER])
+    house = House([said(Pause(100.0), *ANSWER)], [ANSWER])
     answer = await house.router.route("hi", goal="quality", timeout_ms=20_000)
     assert answer.routing.selected_model == "spare/two"
     assert house.clock.monotonic() == 15.0
@@ -178,20 +178,20 @@ async def test_a_silent_provider_leaves_the_fallback_its_share_of_the_time() -> 
 
 
 async def test_a_timeout_is_also_pythons_own() -> None:
-    house = House([[Pause(100.0)]])
+    house = House([said(Pause(100.0))])
     with pytest.raises(TimeoutError):
         await house.router.route("hi", goal="quality", timeout_ms=1_000, fallback={"models": []})
 
 
 async def test_an_answer_without_its_end_is_a_fault() -> None:
-    house = House([[Delta("half an ans")], [Delta("half an ans")]], [ANSWER])
+    house = House([said(Delta("half an ans")), [Delta("half an ans")]], [ANSWER])
     answer = await house.router.route("hi", goal="quality")
     assert answer.output == "Blue light scatters."
     assert answer.trace.spans[1].status == "error"
 
 
 async def test_what_a_broken_attempt_produced_is_cost_and_shown() -> None:
-    house = House([[Delta("half"), Usage(100, 10), ProviderFault("reset")]] * 2, [ANSWER])
+    house = House([said(Delta("half"), Usage(100, 10), ProviderFault("reset"))] * 2, [ANSWER])
     answer = await house.router.route("hi", goal="quality")
     broken, served = (100 * 1.0 + 10 * 4.0) / 1e6, (100 * 2.0 + 50 * 8.0) / 1e6
     assert answer.routing.cost_usd == pytest.approx(2 * broken + served)
@@ -199,7 +199,7 @@ async def test_what_a_broken_attempt_produced_is_cost_and_shown() -> None:
 
 
 async def test_without_usage_the_cost_is_estimated_and_marked() -> None:
-    house = House([[Delta("The sky scatters blue light more than red. " * 20), Finish("stop")]])
+    house = House([said(Delta("The sky scatters blue light more than red. " * 20), Finish("stop"))])
     answer = await house.router.route("Why is the sky blue? " * 50, goal="quality")
     span = answer.trace.spans[-1]
     assert isinstance(span, ModelSpan)
@@ -210,7 +210,7 @@ async def test_without_usage_the_cost_is_estimated_and_marked() -> None:
 
 
 async def test_an_answer_cut_by_the_budget_says_so() -> None:
-    cut = [Delta("a b c"), Usage(10, 300), Finish("length")]
+    cut = said(Delta("a b c"), Usage(10, 300), Finish("length"))
     house = House([cut, cut])
     budget = Budget(max_tokens=1_500)
     answer = await house.router.route("hi", goal="quality", budget=budget, fallback=Fallback(models=[]))
@@ -232,7 +232,7 @@ async def test_a_budget_that_nothing_fits_is_refused_with_the_way_out() -> None:
 
 
 async def test_tool_calls_come_back_whole() -> None:
-    pieces = [ToolDelta(0, '{"q"', "call_1", "look"), ToolDelta(0, ': "x"}'), Usage(10, 9), Finish("tool_calls")]
+    pieces = said(ToolDelta(0, '{"q"', "call_1", "look"), ToolDelta(0, ': "x"}'), Usage(10, 9), Finish("tool_calls"))
     house = House([pieces])
     answer = await house.router.route("hi", goal="quality")
     assert answer.tool_calls is not None
@@ -262,7 +262,7 @@ async def test_cache_is_validated_and_always_misses() -> None:
 
 async def test_a_cancelled_call_frees_its_provider_and_leaves_a_trace() -> None:
     storage = MemoryStorage()
-    house = House([[Delta("some"), Pause(50.0), Finish("stop")]], storage=storage)
+    house = House([said(Delta("some"), Pause(50.0), Finish("stop"))], storage=storage)
     async with anyio.create_task_group() as group:
         group.start_soon(house.router.route, "hi")
         await house.clock.advance(1.0)
@@ -309,7 +309,7 @@ async def test_without_a_provider_the_error_names_the_ways_to_get_one() -> None:
 
 
 async def test_metadata_is_in_the_trace_and_text_is_not() -> None:
-    house = House([[Delta("canary-answer"), Finish("stop")]])
+    house = House([said(Delta("canary-answer"), Finish("stop"))])
     answer = await house.router.route("canary-prompt", metadata={"team": "search"})
     assert answer.trace.metadata == {"team": "search"}
     for shown in (repr(answer.trace), repr(answer), repr(answer.decision), repr(answer.decision.input)):

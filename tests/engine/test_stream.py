@@ -21,11 +21,11 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import House
+from .support import House, said
 
 pytestmark = pytest.mark.anyio
 
-ANSWER = [Delta("Blue "), Delta("light."), Usage(10, 5), Finish("stop")]
+ANSWER = said(Delta("Blue "), Delta("light."), Usage(10, 5), Finish("stop"))
 
 
 async def events_of(house: House, **options: object) -> list[RouteEvent]:
@@ -60,7 +60,7 @@ async def test_a_plain_call_and_a_stream_give_the_same_answer_at_the_same_price(
 
 
 async def test_tool_calls_stream_in_pieces() -> None:
-    house = House([[ToolDelta(0, "{", "call_1", "look"), ToolDelta(0, "}"), Finish("tool_calls")]])
+    house = House([said(ToolDelta(0, "{", "call_1", "look"), ToolDelta(0, "}"), Finish("tool_calls"))])
     pieces = [event.data for event in await events_of(house) if isinstance(event, ToolCallDelta)]
     assert [(p.index, p.call_id, p.name, p.arguments, p.attempt) for p in pieces] == [
         (0, "call_1", "look", "{", 1),
@@ -79,7 +79,7 @@ async def test_a_fault_before_content_moves_on_and_says_so() -> None:
 
 
 async def test_a_fault_after_content_restarts_and_voids_what_was_sent() -> None:
-    house = House([[Delta("half an"), ProviderFault("reset")]], [ANSWER])
+    house = House([said(Delta("half an"), ProviderFault("reset"))], [ANSWER])
     events = await events_of(house, fallback={"maxRetries": 0})
     assert [event.event for event in events] == [
         "route.started", "output.delta", "route.fallback", "output.delta", "output.delta", "route.completed",
@@ -93,13 +93,13 @@ async def test_a_fault_after_content_restarts_and_voids_what_was_sent() -> None:
 
 
 async def test_a_restart_on_the_same_model_says_so_too() -> None:
-    house = House([[Delta("half"), ProviderFault("reset")], ANSWER])
+    house = House([said(Delta("half"), ProviderFault("reset")), ANSWER])
     fallbacks = [event.data for event in await events_of(house) if isinstance(event, RouteFallback)]
     assert [(f.from_model, f.to_model, f.restart) for f in fallbacks] == [("good/one", "good/one", True)]
 
 
 async def test_plain_text_is_never_silently_switched() -> None:
-    house = House([[Delta("half an"), ProviderFault("reset")]], [ANSWER])
+    house = House([said(Delta("half an"), ProviderFault("reset"))], [ANSWER])
     async with house.router.stream("hi", goal="quality") as stream:
         text = stream.text()
         assert await anext(text) == "half an"
@@ -109,7 +109,7 @@ async def test_plain_text_is_never_silently_switched() -> None:
 
 
 async def test_a_caller_may_ask_for_an_error_instead_of_a_restart() -> None:
-    house = House([[Delta("half"), ProviderFault("reset")]], [ANSWER])
+    house = House([said(Delta("half"), ProviderFault("reset"))], [ANSWER])
     events = await events_of(house, fallback={"on_partial": "error"})
     assert [event.event for event in events] == ["route.started", "output.delta", "error"]
     last = events[-1]
@@ -119,7 +119,7 @@ async def test_a_caller_may_ask_for_an_error_instead_of_a_restart() -> None:
 
 
 async def test_a_stalled_stream_ends_at_the_deadline() -> None:
-    house = House([[Delta("half"), Pause(500.0), *ANSWER]])
+    house = House([said(Delta("half"), Pause(500.0), *ANSWER)])
     async with house.router.stream("hi", goal="quality", timeout_ms=30_000) as stream:
         with pytest.raises(RouterTimeoutError):
             async for _ in stream.text():
@@ -130,7 +130,7 @@ async def test_a_stalled_stream_ends_at_the_deadline() -> None:
 
 async def test_leaving_a_stream_early_ends_the_call_and_bills_what_came() -> None:
     storage = MemoryStorage()
-    house = House([[Delta("some words "), Pause(1.0), *ANSWER]], storage=storage)
+    house = House([said(Delta("some words "), Pause(1.0), *ANSWER)], storage=storage)
     async with house.router.stream("hi", goal="quality") as stream:
         async for _ in stream.text():
             break
@@ -141,7 +141,7 @@ async def test_leaving_a_stream_early_ends_the_call_and_bills_what_came() -> Non
 
 
 async def test_a_cancelled_reader_frees_the_provider() -> None:
-    house = House([[Delta("some"), Pause(50.0), Finish("stop")]])
+    house = House([said(Delta("some"), Pause(50.0), Finish("stop"))])
 
     async def read() -> None:
         async with house.router.stream("hi", goal="quality") as stream:

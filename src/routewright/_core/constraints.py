@@ -179,7 +179,7 @@ def _over_budget(ask: Ask, high: IntArray, budget_nanos: int) -> BoolArray:
     pool = ask.outlook.pool
     over = pool.picos(pool.base, high, ask.outlook.held_output(ask.output)) > budget_nanos * PICOS_PER_NANO
     over |= ~pool.priced
-    for row in pool.tiered:
+    for row in pool.uneven:
         over[row] = ask.exceeds_cost(row, ask.high(row))
     return over
 

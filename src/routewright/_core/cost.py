@@ -41,16 +41,13 @@ def price_at(prices: tuple[Price, ...], input_tokens: int) -> Price:
 
 
 def dearest_at(prices: tuple[Price, ...], input_tokens: int) -> Price:
-    """The worst that inputs up to this length can cost: a longer tier is not always the dearer one."""
-    if len(prices) == 1:
+    """The worst that inputs up to this length can cost: a longer tier is not always the dearer one, nor is a fresh
+    token always dearer than a cached one."""
+    if len(prices) == 1 and prices[0].cached <= prices[0].input:
         return prices[0]
     reached = [price for price in prices if input_tokens > price.above]
-    return Price(
-        -1,
-        max(price.input for price in reached),
-        max(price.output for price in reached),
-        max(price.cached for price in reached),
-    )
+    most = max(max(price.input, price.cached) for price in reached)
+    return Price(-1, most, max(price.output for price in reached), most)
 
 
 def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:

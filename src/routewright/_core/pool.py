@@ -68,6 +68,10 @@ class Pool:
         """The least that a token of input and of output costs at any length."""
         self.tiered: list[int] = [row for row, prices in enumerate(self.prices) if len(prices) > 1]
         """Rows whose price depends on the input's length."""
+        self.uneven: list[int] = [
+            row for row, prices in enumerate(self.prices) if len(prices) > 1 or any(p.cached > p.input for p in prices)
+        ]
+        """Rows whose worst price is not simply that of a fresh token."""
         self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
         self.windows = np.array(self.window, dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)

@@ -35,6 +35,8 @@ from routewright.wire import (
 
 from .fleet import Fleet
 
+FAREWELL_S = 0.5
+"""How long a provider may take to close a complete answer, which keeps its connection for the next call."""
 CLEANUP_S = 1.0
 """How long the clean-up of an attempt may take once its call is over for the caller."""
 
@@ -51,7 +53,7 @@ class AttemptStarted(NamedTuple):
 
 
 OpenCall = Callable[[], AbstractAsyncContextManager[AsyncIterator[Chunk]]]
-Part = AttemptStarted | Delta | ToolDelta
+Part = AttemptStarted | Delta | ToolDelta | Finish
 
 
 class Attempt:
@@ -168,7 +170,7 @@ class Execution:
     async def expire(self) -> None:
         """Tell that ``wake_at`` has passed while a piece was awaited."""
         if self._open is not None:
-            await self._failed(ProviderFault(FaultKind.TIMEOUT, "no answer in time"), abandoned=True)
+            await self._ended(ProviderFault(FaultKind.TIMEOUT, "no answer in time"), abandoned=True)
         elif self._clock.monotonic() >= self.deadline:
             self.end = End.TIMED_OUT
 
@@ -222,17 +224,17 @@ class Execution:
                     case Usage():
                         attempt.usage = chunk
                     case Finish(reason):
-                        await self._finished(attempt, reason)
-                        return None
+                        self._complete(attempt, reason)
+                        return chunk
                     case other:
                         assert_never(other)
         except StopAsyncIteration:
-            await self._failed(ProviderFault(FaultKind.TRUNCATED, "the answer ended without its end"))
+            await self._ended(ProviderFault(FaultKind.TRUNCATED, "the answer ended without its end"))
         except ProviderFault as fault:
-            await self._failed(fault)
+            await self._ended(fault)
         except Exception as error:  # a provider must not raise anything else; if it does, it alone is to blame
             _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, type(error).__name__)
-            await self._failed(ProviderFault(FaultKind.SERVER, f"{type(error).__name__} in the provider"))
+            await self._ended(ProviderFault(FaultKind.SERVER, f"{type(error).__name__} in the provider"))
         return None
 
     def _alive(self, attempt: Attempt) -> None:
@@ -240,17 +242,30 @@ class Execution:
         attempt.first_at = self._clock.monotonic()
         self.wake_at = self.deadline
 
-    async def _finished(self, attempt: Attempt, reason: str) -> None:
-        if reason == "content_filter":
-            await self._failed(ProviderFault(FaultKind.REFUSED, "the provider's moderation refused the content"))
-            return
-        attempt.ended_at = self._clock.monotonic()
+    def _complete(self, attempt: Attempt, reason: str) -> None:
+        """The answer is whole; what is left is the provider's good-bye."""
+        now = self._clock.monotonic()
+        attempt.ended_at = now
         attempt.finish_reason = "budget" if reason == "length" and attempt.call.capped_by_budget else reason
+        self.wake_at = min(self.deadline, now + FAREWELL_S)
+
+    async def _ended(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
+        """The provider has nothing more. Once the answer is whole, it matters no longer how it takes its leave."""
+        attempt = self.attempts[-1]
+        if attempt.finish_reason is None:
+            await self._failed(fault, abandoned=abandoned)
+        elif attempt.finish_reason == "content_filter":
+            refused = ProviderFault(FaultKind.REFUSED, "the provider's moderation refused the content")
+            await self._failed(refused, abandoned=abandoned)
+        else:
+            await self._succeeded(attempt, abandoned=abandoned)
+
+    async def _succeeded(self, attempt: Attempt, *, abandoned: bool) -> None:
         usage = self._settle(attempt)
         if self._learns:
             self._fleet.answered(attempt.call.row, usage.output)
         self._machine.feed(Succeeded(usage), now=attempt.ended_at)
-        await self._leave()
+        await self._leave(abandoned=abandoned)
 
     async def _failed(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
         attempt = self.attempts[-1]

@@ -14,6 +14,7 @@ from routewright.wire import (
     Caller,
     Delta,
     FallbackData,
+    Finish,
     OnPartial,
     OutputData,
     OutputDelta,
@@ -148,6 +149,8 @@ class Stream:
                 return OutputDelta(self._next_id(), OutputData(text, number))
             case ToolDelta(index, arguments, id, name):
                 return ToolCallDelta(self._next_id(), ToolCallData(index, id, name, arguments, number))
+            case Finish():
+                return None
             case AttemptStarted(attempt, after, restart):
                 if after is None:
                     return None

@@ -1,0 +1,263 @@
+"""The attempt machine: every rule of its table, and budgets that hold over any mix of faults and usage."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
+from routewright._core.cost import usage_nanos
+from routewright._core.decision import decide
+from routewright.errors import NoCandidates
+from routewright.wire import DecisionInput, FaultKind, Model, PriceTier, Pricing, TokenBounds, Usage
+
+from .pools import TODAY, board
+
+GIVEN = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20), goal="quality")
+DEADLINE = 60.0
+
+
+def model(name: str, quality: float, **given: object) -> Model:
+    provider = name.partition("/")[0]
+    start = Model(
+        id=name,
+        provider=provider,
+        quality=quality,
+        context_window=100_000,
+        pricing_per_1m=Pricing(1.0, 4.0),
+        ttft_s=1.0,
+    )
+    return replace(start, **given)
+
+
+POOL = [model("a/one", 0.99), model("b/two", 0.7), model("c/three", 0.4), model("d/four", 0.2)]
+
+
+def machine(pool: list[Model] | None = None, **given: object) -> Attempts:
+    decision = decide(replace(GIVEN, **given), board(pool or POOL))
+    return Attempts(decision, deadline=DEADLINE, whole=False, on_partial="restart")
+
+
+def called(attempts: Attempts, now: float = 0.0) -> str:
+    call = attempts.next(now)
+    assert isinstance(call, Call), call
+    return attempts.decision.board.outlook.pool.ids[call.row]
+
+
+def fail(attempts: Attempts, kind: str, now: float = 0.0, **how: object) -> None:
+    row = attempts.decision.plan[0]
+    attempts.feed(Failed(row, FaultKind(kind), **how), now=now)  # type: ignore[arg-type]
+
+
+def after_pause(attempts: Attempts, now: float = 0.0) -> str:
+    pause = attempts.next(now)
+    assert isinstance(pause, Wait)
+    return called(attempts, now + pause.seconds)
+
+
+def test_the_table_knows_every_kind_of_fault() -> None:
+    assert set(FAULTS) == set(FaultKind)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, rule in FAULTS.items() if rule.retry])
+def test_a_retryable_fault_is_tried_once_more_then_moved_on_from(kind: str) -> None:
+    attempts = machine()
+    assert called(attempts) == "a/one"
+    fail(attempts, kind)
+    assert after_pause(attempts) == "a/one"
+    fail(attempts, kind)
+    assert called(attempts) == "b/two"
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind, rule in FAULTS.items() if not rule.retry and rule.fall_back and kind != "context_overflow"]
+)
+def test_a_fault_that_a_second_try_cannot_mend_moves_on_at_once(kind: str) -> None:
+    attempts = machine()
+    called(attempts)
+    fail(attempts, kind)
+    assert called(attempts) == "b/two"
+
+
+def test_an_overflow_moves_to_a_larger_window_only() -> None:
+    pool = [POOL[0], model("b/same", 0.7), model("c/larger", 0.4, context_window=200_000)]
+    attempts = machine(pool)
+    called(attempts)
+    fail(attempts, "context_overflow")
+    assert called(attempts) == "c/larger"
+
+
+def test_a_refusal_ends_it_unless_the_policy_lets_it_fall_back() -> None:
+    attempts = machine()
+    called(attempts)
+    fail(attempts, "refused")
+    assert attempts.next(0.0) == Done(End.REFUSED)
+    open_one = Attempts(attempts.decision, deadline=60.0, whole=False, on_partial="restart", on_refusal_fall_back=True)
+    called(open_one)
+    fail(open_one, "refused")
+    assert called(open_one) == "b/two"
+
+
+def test_the_deadline_ends_it_wherever_it_stands() -> None:
+    attempts = machine()
+    called(attempts)
+    fail(attempts, "timeout", now=60.0)
+    assert attempts.next(60.0) == Done(End.TIMED_OUT)
+    late = machine()
+    assert late.next(60.0) == Done(End.TIMED_OUT)
+
+
+def test_no_pause_is_begun_that_the_deadline_would_cut() -> None:
+    attempts = machine()
+    called(attempts, 58.0)
+    fail(attempts, "rate_limited", now=58.0, retry_after=4.0)
+    assert called(attempts, 58.0) == "b/two"
+
+
+def test_the_end_of_the_chain_is_the_end() -> None:
+    attempts = machine(fallback=("b/two",))
+    for expected in ("a/one", "b/two"):
+        assert called(attempts) == expected
+        fail(attempts, "auth")
+    assert attempts.next(0.0) == Done(End.FAILED)
+
+
+def test_delivered_content_is_restarted_or_ends_in_an_error_as_asked() -> None:
+    attempts = machine()
+    called(attempts)
+    fail(attempts, "timeout", delivered=True, touched=True)
+    call = attempts.next(0.0)
+    assert isinstance(call, Call)
+    assert call.restart
+    honest = Attempts(attempts.decision, deadline=60.0, whole=False, on_partial="error")
+    called(honest)
+    fail(honest, "timeout", delivered=True, touched=True)
+    assert honest.next(0.0) == Done(End.FAILED)
+
+
+def test_first_signs_of_life_are_due_in_time_for_the_fallback() -> None:
+    attempts = machine()
+    call = attempts.next(0.0)
+    assert isinstance(call, Call)
+    assert call.until == 10.0  # four times the prior's one second, at least ten
+    slow = machine([model("a/slow", 0.99, ttft_s=12.0), POOL[1]])
+    call = slow.next(0.0)
+    assert isinstance(call, Call)
+    assert call.until == 45.0  # a quarter of the time is the fallback's
+    fail(slow, "timeout", now=45.0)
+    call = slow.next(45.0)
+    assert isinstance(call, Call)
+    assert call.until == DEADLINE  # the last has all that is left
+
+
+def test_what_an_attempt_used_is_gone_from_the_room() -> None:
+    attempts = machine(budget_nanos=20_000_000)
+    first = attempts.next(0.0)
+    assert isinstance(first, Call)
+    fail(attempts, "auth", usage=Usage(40, 1_000), touched=True)  # $0.00404
+    second = attempts.next(0.0)
+    assert isinstance(second, Call)
+    assert second.output_cap == (20_000_000 - 4_040_000 - 40_000) // 4_000
+
+
+def test_unknown_usage_after_content_is_taken_at_its_worst() -> None:
+    attempts = machine(budget_nanos=10_000_000)
+    first = attempts.next(0.0)
+    assert isinstance(first, Call)
+    assert first.output_cap is not None
+    fail(attempts, "timeout", touched=True)
+    assert attempts.room.nanos == 10_000_000 - (40_000 + 4_000 * first.output_cap)
+
+
+def test_a_fault_before_any_answer_costs_nothing() -> None:
+    attempts = machine(budget_nanos=10_000_000)
+    called(attempts)
+    fail(attempts, "server")
+    assert attempts.room.nanos == 10_000_000
+
+
+def test_members_that_the_rest_of_the_budget_cannot_pay_are_passed_over() -> None:
+    pool = [POOL[0], model("b/dear", 0.7, pricing_per_1m=Pricing(20.0, 90.0)), model("c/cheap", 0.4)]
+    attempts = machine(pool, budget_nanos=100_000_000)
+    called(attempts)
+    fail(attempts, "auth", usage=Usage(40, 20_000), touched=True)  # leaves $0.02
+    assert called(attempts) == "c/cheap"
+
+
+@st.composite
+def priced_pools(draw: st.DrawFn) -> list[Model]:
+    usd = st.floats(0.0, 50.0).map(lambda price: round(price, 3))
+    pool = []
+    for index in range(draw(st.integers(1, 5))):
+        tiers = (PriceTier(draw(st.integers(10, 3_000)), draw(usd), draw(usd)),) if draw(st.booleans()) else ()
+        pricing = Pricing(draw(usd), draw(usd), draw(st.none() | usd), tiers=tiers)
+        pool.append(
+            model(
+                f"{'abc'[index % 3]}/m{index}",
+                draw(st.floats(0, 1)),
+                pricing_per_1m=pricing,
+                max_output_tokens=draw(st.sampled_from([None, 500, 8_000])),
+                reasoning=draw(st.booleans()),
+            )
+        )
+    return pool
+
+
+@given(
+    priced_pools(),
+    st.none() | st.integers(1, 200_000_000),
+    st.none() | st.integers(1, 40_000),
+    st.none() | st.integers(1, 4_000),
+    st.integers(1, 5_000),
+    st.integers(0, 5),
+    st.integers(0, 2**32),
+)
+def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
+    pool: list[Model],
+    budget_nanos: int | None,
+    budget_tokens: int | None,
+    max_output: int | None,
+    high: int,
+    retries: int,
+    seed: int,
+) -> None:
+    given = replace(
+        GIVEN,
+        tokens=TokenBounds(max(1, high // 4), high, high // 2, counted=True),
+        budget_nanos=budget_nanos,
+        budget_tokens=budget_tokens,
+        max_output_tokens=max_output,
+        max_retries=retries,
+    )
+    try:
+        decision = decide(given, board(pool))
+    except NoCandidates:
+        return
+    attempts = Attempts(decision, deadline=DEADLINE, whole=False, on_partial="restart")
+    chance, now, nanos, tokens = Random(seed), 0.0, 0, 0
+    outlook = decision.board.outlook
+    while not isinstance(step := attempts.next(now), Done):
+        if isinstance(step, Wait):
+            now += step.seconds
+            continue
+        most = step.output_cap if step.output_cap is not None else outlook.pool.max_output[step.row]
+        used = Usage(chance.randint(1, high), chance.randint(0, most))
+        used = replace(used, cached=chance.randint(0, used.input))
+        kind = chance.choice([None, *FaultKind])
+        touched = kind is None or chance.random() < 0.5
+        known = touched and chance.random() < 0.5
+        if touched or kind in (FaultKind.MALFORMED, FaultKind.TRUNCATED):
+            nanos += usage_nanos(outlook.pool.prices[step.row], used)
+            tokens += used.input + used.output
+        if kind is None:
+            attempts.feed(Succeeded(used), now=now)
+        else:
+            attempts.feed(Failed(step.row, kind, usage=used if known else None, touched=touched), now=now)
+        now += chance.random()
+    assert budget_nanos is None or nanos <= budget_nanos
+    assert budget_tokens is None or tokens <= budget_tokens
+    assert now < DEADLINE + 1
