@@ -1,12 +1,23 @@
-"""What every test shares: both event loops, and the flag for the full counts."""
+"""What every test shares: both event loops, how hard hypothesis tries, and the flag for the full counts."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import HealthCheck, settings
+
+SHARED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", max_examples=60, derandomize=bool(os.environ.get("CI")), **SHARED)
+settings.register_profile("full", max_examples=10_000, **SHARED)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the proofs at their full counts")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("full" if config.getoption("--full") else "default")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -57,5 +57,10 @@ print(touched)
 
 
 def test_a_hundred_routers_start_no_thread() -> None:
-    code = "import threading; from routewright import Router; r = [Router() for _ in range(100)]; print(threading.active_count())"
+    code = """
+import threading
+from routewright import Router
+routers = [Router() for _ in range(100)]
+print(threading.active_count())
+"""
     assert run(code) == "1"

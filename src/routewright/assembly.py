@@ -53,6 +53,7 @@ class Parts:
         self._lock = threading.RLock()
         self._fleets: dict[Environment, Fleet] = {}
         self._engine: Engine | None = None
+        self._closed = False
 
     @property
     def engine(self) -> Engine:
@@ -90,13 +91,17 @@ class Parts:
         raise RuntimeError(f"{type(self.storage).__name__} says that it is immediate and yet waits")
 
     def close(self) -> None:
-        """Close from a thread without an event loop."""
-        self.worker.run(self._free)
+        """Close from a thread without an event loop. Twice is once."""
+        if not self._closed:
+            self._closed = True
+            self.worker.run(self._free)
         self.worker.close()
 
     async def aclose(self) -> None:
         """Write what waits, then free providers and storage. Twice is once."""
-        await self._free()
+        if not self._closed:
+            self._closed = True
+            await self._free()
         await self.worker.aclose()
 
     async def _free(self) -> None:

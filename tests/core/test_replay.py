@@ -1,0 +1,110 @@
+"""A stored decision comes out the same in another process, bit for bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import msgspec
+from msgspec import Struct
+
+from routewright import Catalogue, NoCandidates
+from routewright._core.catalogue import snapshot
+from routewright._core.decision import Board, decide
+from routewright._core.health import health_snapshot
+from routewright._core.outlook import Outlook
+from routewright._core.pool import Pool
+from routewright.wire import CatalogueSnapshot, DecisionInput, Goal, HealthSnapshot, ModelHealth, Strategy, TokenBounds
+
+
+class Stored(Struct):
+    """What a storage would hold."""
+
+    catalogue: CatalogueSnapshot
+    healths: list[HealthSnapshot]
+    inputs: list[DecisionInput]
+    outcomes: list[str]
+
+
+def outcome(given: DecisionInput, board: Board) -> str:
+    """Everything a decision says, or the refusal."""
+    try:
+        decision = decide(given, board)
+    except NoCandidates as refused:
+        return f"{refused.code}: {refused}"
+    return f"{decision.digest} {decision.model} {decision.chain} {decision.output_cap} {decision.reason}"
+
+
+def random_health(chance: Random, ids: list[str]) -> HealthSnapshot:
+    seen = {
+        model: ModelHealth(
+            stability=chance.randint(300, 1000),
+            ttft_ms=chance.choice([None, chance.randint(100, 60_000)]),
+            us_per_token=chance.choice([None, chance.randint(100, 50_000)]),
+            output_tokens=chance.choice([None, chance.randint(10, 9_000)]),
+            open=chance.random() < 0.1,
+        )
+        for model in chance.sample(ids, 40)
+    }
+    return health_snapshot(seen)
+
+
+def random_input(chance: Random, catalogue: str, health: str, ids: list[str]) -> DecisionInput:
+    goals: list[Goal] = ["cost", "quality", "stability"]
+    strategies: list[Strategy] = ["balanced", "cost-optimized", "quality-first", "latency-optimized"]
+    low = chance.randint(1, 5_000)
+    return DecisionInput(
+        catalogue=catalogue,
+        health=health,
+        as_of=chance.choice(["2026-11-21", "2026-12-24", "2027-05-01"]),
+        tokens=TokenBounds(low, low * chance.randint(1, 4), low * 2, counted=True),
+        needs=chance.choice([0, 0, 1, 2, 4, 7]),
+        goal=chance.choice(goals),
+        strategy=chance.choice(strategies),
+        models=chance.choice([None, None, tuple(chance.sample(ids, 10))]),
+        fallback=chance.choice([None, None, tuple(chance.sample(ids, 3))]),
+        max_output_tokens=chance.choice([None, chance.randint(1, 9_000)]),
+        budget_nanos=chance.choice([None, chance.randint(1, 500_000_000)]),
+        budget_tokens=chance.choice([None, None, chance.randint(1_000, 50_000)]),
+        timeout_ms=chance.choice([2_000, 20_000, 60_000]),
+        quality=chance.choice([None, None, tuple(chance.randint(0, 1_000_000) for _ in ids)]),
+    )
+
+
+def replay(path: str) -> list[str]:
+    """Decide every stored input anew."""
+    stored = msgspec.msgpack.decode(Path(path).read_bytes(), type=Stored)
+    pool = Pool(stored.catalogue)
+    boards = {health.id: Board(Outlook(pool, health)) for health in stored.healths}
+    return [outcome(given, boards[given.health]) for given in stored.inputs]
+
+
+def test_decisions_replay_in_another_process(tmp_path: Path, full: bool) -> None:
+    chance = Random(20261121)
+    catalogue = snapshot(Catalogue().models, Catalogue().as_of)
+    ids = [model.id for model in catalogue.models]
+    healths = [random_health(chance, ids) for _ in range(8)]
+    boards = {health.id: Board(Outlook(Pool(catalogue), health)) for health in healths}
+    inputs = [
+        random_input(chance, catalogue.id, chance.choice(healths).id, ids) for _ in range(100_000 if full else 1_500)
+    ]
+    outcomes = [outcome(given, boards[given.health]) for given in inputs]
+    assert len(set(outcomes)) > len(inputs) / 3
+    path = tmp_path / "stored"
+    path.write_bytes(msgspec.msgpack.encode(Stored(catalogue, healths, inputs, outcomes)))
+    code = f"import sys; from tests.core.test_replay import check; sys.exit(check({str(path)!r}))"
+    root = Path(__file__).parent.parent.parent
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def check(path: str) -> int:
+    """Run in the other process: 0 if every decision is the stored one."""
+    stored = msgspec.msgpack.decode(Path(path).read_bytes(), type=Stored)
+    for before, after in zip(stored.outcomes, replay(path), strict=True):
+        if before != after:
+            print(before, "became", after)
+            return 1
+    return 0

@@ -1,0 +1,155 @@
+"""A Router anywhere: several loops, threads, forks, notebooks, closed twice, never closed; nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import pytest
+import trio
+
+from routewright import Model, Pricing, Router, Settings
+from routewright.testing import FakeClock, ScriptedProvider
+
+
+async def ask(router: Router) -> str:
+    return (await router.route("hi")).output
+
+
+def test_one_router_serves_loop_after_loop_of_both_kinds() -> None:
+    router = Router.sandbox({"hi": "hello"})
+    assert [asyncio.run(ask(router)) for _ in range(3)] == ["hello"] * 3
+    assert [trio.run(ask, router) for _ in range(3)] == ["hello"] * 3
+
+
+def test_one_router_serves_loops_in_threads_at_the_same_time() -> None:
+    router = Router.sandbox({"hi": "hello"})
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda n: anyio.run(ask, router, backend="trio" if n % 2 else "asyncio"), range(32))
+        assert list(answers) == ["hello"] * 32
+
+
+def test_the_blocking_door_works_in_plain_code_threads_and_running_loops() -> None:
+    router = Router.sandbox({"hi": "hello"})
+    assert router.blocking.route("hi").output == "hello"
+
+    async def inside() -> str:
+        return router.blocking.route("hi").output
+
+    assert asyncio.run(inside()) == "hello"
+    assert trio.run(inside) == "hello"
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: router.blocking.route("hi").output, range(32))) == ["hello"] * 32
+    with router.blocking.stream("hi") as stream:
+        assert "".join(stream.text()) == "hello"
+    assert stream.result.output == "hello"
+    trace = router.blocking.trace(stream.result.trace_id)
+    assert trace.status == "completed"
+    router.blocking.feedback(trace.id, 1.0)
+    router.blocking.close()
+    router.blocking.close()
+
+
+def test_closing_twice_is_closing_once_and_async_with_is_optional() -> None:
+    async def twice() -> int:
+        provider = ScriptedProvider(["hello"], models=[Model(id="a/one", pricing_per_1m=Pricing(1, 1))])
+        async with Router(providers=[provider]) as router:
+            assert await ask(router) == "hello"
+        await router.aclose()
+        return provider.closed
+
+    assert asyncio.run(twice()) == 1
+
+
+def test_under_a_fake_clock_there_is_no_thread() -> None:
+    before = threading.active_count()
+    router = Router.sandbox(settings=Settings(clock=FakeClock()))
+    assert asyncio.run(ask(router))
+    assert threading.active_count() == before
+    assert router.blocking.route("hi").output
+
+
+def run_script(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_a_router_that_is_never_closed_leaves_nothing_behind() -> None:
+    code = """
+from routewright import Router
+import anyio
+router = Router.sandbox({"hi": "hello"})
+async def main():
+    await router.route("hi")
+anyio.run(main)
+print(router.blocking.route("hi").output)
+"""
+    assert run_script(code) == "hello"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_parent_and_child_of_a_fork_both_go_on_with_ids_of_their_own() -> None:
+    code = """
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from routewright import Router
+router = Router.sandbox({"hi": "hello"})
+first = router.blocking.route("hi")
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    answers = [router.blocking.route("hi") for _ in range(20)]
+    os.write(writing, "\\n".join(answer.trace_id for answer in answers).encode())
+    os._exit(0 if all(answer.output == "hello" for answer in answers) else 1)
+mine = [router.blocking.route("hi").trace_id for _ in range(20)]
+assert os.waitpid(child, 0)[1] == 0
+theirs = os.read(reading, 10_000).decode().split()
+assert len({*mine, *theirs, first.trace_id}) == 41
+print("ok")
+"""
+    assert run_script(code) == "ok"
+
+
+def test_it_works_where_a_loop_already_runs_as_in_a_notebook() -> None:
+    code = """
+import asyncio
+from routewright import Router
+async def cells():
+    router = Router.sandbox({"hi": "hello"})
+    answer = await router.route("hi")          # a cell with await
+    again = router.blocking.route("hi")        # a cell without
+    print(answer.output, again.output)
+loop = asyncio.new_event_loop()
+loop.run_until_complete(cells())
+loop.close()
+"""
+    assert run_script(code) == "hello hello"
+
+
+def test_a_dropped_router_is_collected_with_its_thread() -> None:
+    code = """
+import gc, threading, time, weakref
+from routewright import Router
+router = Router.sandbox({"hi": "hello"})
+router.blocking.route("hi")
+assert threading.active_count() == 2
+gone = weakref.ref(router)
+del router
+deadline = time.monotonic() + 5
+while threading.active_count() > 1 and time.monotonic() < deadline:
+    gc.collect()
+print(gone() is None, threading.active_count())
+"""
+    assert run_script(code) == "True 1"
