@@ -126,7 +126,8 @@ class Storage(Protocol):
     """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
 
     Safe to call from any event loop and thread. What ``apply`` returned from is there for every later ``read``.
-    Nothing of one account is ever seen through another's name.
+    Nothing of one account is ever seen through another's name. One whose methods never wait may say so by an attribute
+    ``immediate = True``: it is then written to without a queue, and given drafts of traces to make when they are read.
     """
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:

@@ -152,6 +152,24 @@ class Reading:
         return Figures(self.board.outlook, self.scores, quality_of(self.given, self.board.outlook))
 
 
+class Summary(NamedTuple):
+    """What is kept of a decision once the call is over: a few values that hold on to nothing large."""
+
+    model: str
+    chain: list[str]
+    output_cap: int | None
+    fallback_affordable: bool
+    front: list[Candidate]
+    """The best few that passed, the chosen one first."""
+    rejected: dict[Reason, int]
+
+    def digest(self, given: DecisionInput) -> str:
+        """Fingerprint of input and plan: equal digests are equal decisions."""
+        score = round(self.front[0].score * SCORE)
+        plan = [self.model, *self.chain, self.output_cap, self.fallback_affordable, score]
+        return blake2b(msgspec.json.encode([given, plan]), digest_size=16).hexdigest()
+
+
 class Decision:
     """Which model serves a request, which ones follow if it fails, and why.
 
@@ -246,8 +264,13 @@ class Decision:
     @property
     def digest(self) -> str:
         """Fingerprint of input and plan: equal digests are equal decisions."""
-        chosen = [self.model, *self.chain, self.output_cap, self.fallback_affordable, round(self.score * SCORE)]
-        return blake2b(msgspec.json.encode([self.input, chosen]), digest_size=16).hexdigest()
+        return self.summary().digest(self.input)
+
+    def summary(self) -> Summary:
+        """What is kept of it."""
+        return Summary(
+            self.model, self.chain, self.output_cap, self.fallback_affordable, self.front, self.rejected_counts
+        )
 
     def candidate(self, row: int) -> Candidate:
         """The numbers of one row, whether it passed or not."""

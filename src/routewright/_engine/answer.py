@@ -29,14 +29,12 @@ class Answer:
     @property
     def output(self) -> str:
         """The model's text."""
-        served = self._outcome.served
-        assert served is not None, "answers are made of calls that were served"
-        return served.output
+        return self._outcome.output
 
     @property
     def tool_calls(self) -> list[ToolCall] | None:
         """Tools that the model wants called."""
-        return self.response.tool_calls
+        return self._outcome.tool_calls
 
     @property
     def finish_reason(self) -> str | None:
@@ -56,12 +54,12 @@ class Answer:
     @property
     def trace_id(self) -> str:
         """Id of the call's trace."""
-        return self._outcome.admitted.trace_id
+        return self._outcome.facts.id
 
     @property
     def trace(self) -> Trace:
         """The call's trace, without a look into the storage."""
-        return self._outcome.trace
+        return self._outcome.facts.trace
 
     @property
     def decision(self) -> Decision:

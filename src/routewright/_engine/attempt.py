@@ -74,16 +74,20 @@ class Attempt:
         self.finish_reason: str | None = None
         self.fault: FaultKind | None = None
         self.fault_text = ""
-
-    @property
-    def delivered(self) -> bool:
+        self.delivered = False
         """Content had come."""
-        return bool(self.text or self.tool_calls)
+        self.unslept_ms = 0.0
+        """In the sandbox, the time that the model would have taken."""
 
     @property
     def output(self) -> str:
         """The text so far."""
         return "".join(self.text)
+
+    def forget_text(self) -> None:
+        """Keep the facts alone: traces hold no text."""
+        self.text = []
+        self.tool_calls = {}
 
     def calls(self) -> list[ToolCall] | None:
         """The tool calls so far."""
@@ -118,7 +122,7 @@ class Execution:
         whole: bool,
         on_partial: OnPartial = "restart",
         on_refusal_fall_back: bool = False,
-        learns: bool = True,
+        sandbox: bool = False,
     ) -> None:
         self.request = request
         self.decision = decision
@@ -131,7 +135,7 @@ class Execution:
         self._clock = clock
         self._rng = rng
         self._whole = whole
-        self._learns = learns
+        self._sandbox = sandbox
         self._machine = Attempts(
             decision, deadline=deadline, whole=whole, on_partial=on_partial, on_refusal_fall_back=on_refusal_fall_back
         )
@@ -217,9 +221,11 @@ class Execution:
                     case Delta(text):
                         if text:
                             attempt.text.append(text)
+                            attempt.delivered = True
                             return chunk
                     case ToolDelta():
                         _collect(attempt, chunk)
+                        attempt.delivered = True
                         return chunk
                     case Usage():
                         attempt.usage = chunk
@@ -262,7 +268,9 @@ class Execution:
 
     async def _succeeded(self, attempt: Attempt, *, abandoned: bool) -> None:
         usage = self._settle(attempt)
-        if self._learns:
+        if self._sandbox:
+            attempt.unslept_ms = float(self.decision.expected_ms[attempt.call.row])
+        else:
             self._fleet.answered(attempt.call.row, usage.output)
         self._machine.feed(Succeeded(usage), now=attempt.ended_at)
         await self._leave(abandoned=abandoned)
@@ -275,7 +283,7 @@ class Execution:
         reported = attempt.usage
         if attempt.delivered or reported is not None:
             self._settle(attempt)
-        if self._learns and FAULTS[attempt.fault].blames:
+        if not self._sandbox and FAULTS[attempt.fault].blames:
             self._fleet.failed(attempt.call.row)
         ended = Failed(
             attempt.call.row,

@@ -45,6 +45,8 @@ class Fleet:
         server = _servers(models, providers)
         catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
         self.pool = Pool(catalogue)
+        self.inline_version = f"inline@{as_of}"
+        """What stands as the policy version where no policy is named."""
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """Who serves each row of the pool."""
         self.health = Health()

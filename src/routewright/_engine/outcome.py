@@ -1,4 +1,7 @@
-"""A finished call as one value, and what is made of it: the response, the trace, the events. Made when asked for."""
+"""A finished call as values: ``Facts``, which hold no text and make the trace, and the ``Outcome`` that callers get.
+
+What is made of them is made when it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from routewright._core.attempt import FAULTS, End
-from routewright._core.decision import Decision
+from routewright._core.decision import Decision, Summary
 from routewright._core.money import usd
 from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import (
@@ -16,6 +19,7 @@ from routewright.wire import (
     Caller,
     DecisionInput,
     DecisionSpan,
+    Environment,
     FallbackSpan,
     FallbackTriggered,
     ModelSpan,
@@ -39,9 +43,8 @@ BEST_KEPT = 5
 
 
 class Admitted(NamedTuple):
-    """A call that was let in: who asked what, when, under which policy."""
+    """A call that was let in: who asks, when, under which policy. No text."""
 
-    request: RouteRequest
     caller: Caller
     trace_id: str
     created_at: float
@@ -51,71 +54,82 @@ class Admitted(NamedTuple):
     policy_id: str | None
     policy_version: str
     given: DecisionInput
+    metadata: dict[str, Any]
+    asks_cache: bool
 
 
-class Outcome:
-    """What became of one call."""
+class Facts:
+    """What became of one call, without a word of prompt or answer; its ``trace`` is made when it is read."""
+
+    __slots__ = (
+        "_decided",
+        "_trace",
+        "admitted",
+        "attempts",
+        "cost_nanos",
+        "ended_at",
+        "error_code",
+        "given",
+        "served",
+        "status",
+    )
 
     def __init__(
         self,
         admitted: Admitted,
         decision: Decision | None,
         attempts: list[Attempt],
-        *,
         end: End | None,
         error: RouterError | None,
         ended_at: float,
     ) -> None:
         self.admitted = admitted
-        self.decision = decision
+        self.given = admitted.given if decision is None else decision.input
         self.attempts = attempts
-        self.end = end
-        """None: the caller left, or the call never got as far."""
-        self.error = error
+        self.served = attempts[-1] if end is End.SUCCEEDED else None
+        """The attempt that brought the answer."""
+        self.status = _status(end, error)
+        self.error_code = None if error is None else error.code  # an error itself holds on to the frames it passed
         self.ended_at = ended_at
-        self.cost_nanos = sum(attempt.cost_nanos for attempt in attempts)
+        self.cost_nanos = sum([attempt.cost_nanos for attempt in attempts])
         """Paid upstream, over all attempts."""
-        self._response: RouteResponse | None = None
+        self._decided = None if decision is None else decision.summary()
         self._trace: Trace | None = None
 
     @property
-    def sandbox(self) -> bool:
-        """Canned output at list price, with nobody billed."""
-        return self.admitted.caller.environment == "sandbox"
+    def id(self) -> str:
+        """The trace's."""
+        return self.admitted.trace_id
+
+    @property
+    def environment(self) -> Environment:
+        """Where the call was made."""
+        return self.admitted.caller.environment
+
+    @property
+    def decision_input(self) -> DecisionInput:
+        """What the decision was made from."""
+        return self.given
 
     @property
     def fell_back(self) -> bool:
         """Another model than the chosen one served the request."""
         served = self.served
-        return served is not None and self.decision is not None and served.model != self.decision.model
-
-    @property
-    def served(self) -> Attempt | None:
-        """The attempt that brought the answer."""
-        return self.attempts[-1] if self.end is End.SUCCEEDED else None
-
-    @property
-    def status(self) -> TraceStatus:
-        """How the call stands in its trace."""
-        if self.end is End.SUCCEEDED:
-            return "completed"
-        if self.error is None:
-            return "cancelled"
-        return "budget_exceeded" if isinstance(self.error, BudgetExceeded) else "failed"
+        return served is not None and self._decided is not None and served.model != self._decided.model
 
     @property
     def charged_nanos(self) -> int:
         """Billed to the account: the cost of an answer, or of what was produced when the caller left mid-answer."""
-        if self.sandbox:
+        if self.environment == "sandbox":
             return 0
         left_midway = self.status == "cancelled" and any(attempt.delivered for attempt in self.attempts)
-        return self.cost_nanos if self.end is End.SUCCEEDED or left_midway else 0
+        return self.cost_nanos if self.served is not None or left_midway else 0
 
     @property
     def latency_ms(self) -> float:
         """The whole call at the router. In the sandbox the model's usual time is shown, not slept."""
         measured = (self.ended_at - self.admitted.started_at) * 1000
-        return round(measured + sum(map(self._unslept_ms, self.attempts)), 3)
+        return round(measured + sum([attempt.unslept_ms for attempt in self.attempts]), 3)
 
     @property
     def tokens(self) -> Tokens:
@@ -124,45 +138,22 @@ class Outcome:
         return (None if served is None else _tokens(served.usage)) or Tokens()
 
     @property
-    def response(self) -> RouteResponse:
-        """The route response (spec 2.2) of a call that succeeded."""
-        if self._response is None:
-            self._response = self._make_response()
-        return self._response
-
-    def _make_response(self) -> RouteResponse:
-        decision, served, admitted = self.decision, self.served, self.admitted
-        assert decision is not None, "only a call that was decided can succeed"
-        assert served is not None, "only a call that was served has a response"
-        routing = Routing(
-            selected_model=served.model,
-            fallback_chain=decision.chain,
-            policy_version=admitted.policy_version,
-            decision_reason=decision.reason,
-            cost_usd=usd(self.cost_nanos),
-            latency_ms=self.latency_ms,
-            cache_hit=False,
-            tokens=self.tokens,
-        )
-        minute = int(admitted.created_at) // 60 * 60 + 60
-        return RouteResponse(
-            trace_id=admitted.trace_id,
-            output=served.output,
-            routing=routing,
-            usage=WindowUsage(UNLIMITED, minute),
-            primary_model=decision.model,
-            fallback_model=served.model if self.fell_back else None,
-            cache_hit=False,
-            tool_calls=served.calls(),
-            finish_reason=served.finish_reason,
-        )
-
-    @property
     def trace(self) -> Trace:
-        """The trace (spec 2.6, contract 9). Holds no text of prompt or answer."""
+        """The trace (spec 2.6, contract 9)."""
         if self._trace is None:
             self._trace = self._make_trace()
         return self._trace
+
+    def fallback_triggered(self) -> FallbackTriggered | None:
+        """The event of a call that another model than the chosen one served (spec 6.3)."""
+        decided, served = self._decided, self.served
+        if decided is None or served is None or served.model == decided.model:
+            return None
+        primary = [attempt for attempt in self.attempts if attempt.model == decided.model]
+        fault = primary[-1].fault if primary else None
+        reason = "budget" if fault is None else FAULTS[fault].reason
+        spent_ms = round(sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary), 3)
+        return FallbackTriggered(self.id, decided.model, served.model, reason, spent_ms, self.admitted.metadata)
 
     def _make_trace(self) -> Trace:
         admitted, served = self.admitted, self.served
@@ -171,63 +162,35 @@ class Outcome:
             status=self.status,
             created_at=timestamp(admitted.created_at),
             duration_ms=self.latency_ms,
-            environment=admitted.caller.environment,
+            environment=self.environment,
             account=admitted.caller.account,
             key_id=admitted.caller.key_id,
             policy_id=admitted.policy_id,
             policy_version=admitted.policy_version,
-            goal=admitted.given.goal,
-            strategy=admitted.given.strategy,
+            goal=self.given.goal,
+            strategy=self.given.strategy,
             selected_model=None if served is None else served.model,
             fallback_used=self.fell_back,
             cost_usd=usd(self.cost_nanos),
             charged_usd=usd(self.charged_nanos),
             tokens=self.tokens,
-            metadata=admitted.request.metadata or {},
-            error=None if self.error is None else self.error.code,
-            decision_input=admitted.given,
+            metadata=admitted.metadata,
+            error=self.error_code,
+            decision_input=self.given,
             spans=self._spans(),
         )
 
-    @property
-    def events(self) -> list[PushedEvent]:
-        """What the world is to be told of this call (spec 6.1)."""
-        admitted, decision = self.admitted, self.decision
-        metadata = admitted.request.metadata or {}
-        if isinstance(self.error, BudgetExceeded):
-            rejected: list[dict[str, Any]] = self.error.detail["rejected_candidates"]
-            return [BudgetRefused(admitted.trace_id, rejected, admitted.request.budget, metadata)]
-        if not self.fell_back or decision is None:
-            return []
-        primary = [attempt for attempt in self.attempts if attempt.model == decision.model]
-        last = primary[-1] if primary else None
-        reason = "budget" if last is None or last.fault is None else FAULTS[last.fault].reason
-        spent_ms = sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary)
-        served = self.attempts[-1].model
-        return [FallbackTriggered(admitted.trace_id, decision.model, served, reason, round(spent_ms, 3), metadata)]
-
     def _spans(self) -> list[Span]:
         spans: list[Span] = []
-        if self.decision is not None:
-            spans.append(self._decision_span(self.decision))
-        if self.admitted.request.cache:
+        if self._decided is not None:
+            spans.append(_decision_span(self._decided, self.given))
+        if self.admitted.asks_cache:
             spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
         for before, attempt in zip([None, *self.attempts], self.attempts, strict=False):
             if before is not None and before.model != attempt.model:
                 spans.append(self._fallback_span(len(spans) + 1, before, attempt))
             spans.append(self._model_span(len(spans) + 1, attempt))
         return spans
-
-    def _decision_span(self, decision: Decision) -> DecisionSpan:
-        return DecisionSpan(
-            id=1,
-            name="decision",
-            start_ms=0.0,
-            candidates=decision.front[:BEST_KEPT],
-            rejected={str(reason): count for reason, count in decision.rejected_counts.items()},
-            digest=decision.digest,
-            token_count="exact" if decision.input.tokens.counted else "bounds",
-        )
 
     def _fallback_span(self, span_id: int, before: Attempt, attempt: Attempt) -> FallbackSpan:
         reason = "upstream_5xx" if before.fault is None else FAULTS[before.fault].reason
@@ -242,7 +205,7 @@ class Outcome:
         )
 
     def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
-        spent_ms = round((attempt.ended_at - attempt.started_at) * 1000 + self._unslept_ms(attempt), 3)
+        spent_ms = round((attempt.ended_at - attempt.started_at) * 1000 + attempt.unslept_ms, 3)
         first_ms = None if attempt.first_at is None else round((attempt.first_at - attempt.started_at) * 1000, 3)
         failed = attempt.fault is not None
         return ModelSpan(
@@ -266,11 +229,86 @@ class Outcome:
     def _since_start(self, at: float) -> float:
         return round((at - self.admitted.started_at) * 1000, 3)
 
-    def _unslept_ms(self, attempt: Attempt) -> float:
-        """What the sandbox does not make the caller wait for."""
-        if not self.sandbox or attempt.fault is not None or self.decision is None:
-            return 0.0
-        return float(self.decision.expected_ms[attempt.call.row])
+
+class Outcome:
+    """What became of one call: its facts, the words that came, which the facts forget, and what went wrong."""
+
+    def __init__(
+        self, facts: Facts, request: RouteRequest, decision: Decision | None, error: RouterError | None
+    ) -> None:
+        self.facts = facts
+        self.decision = decision
+        self.error = error
+        self.output = "" if facts.served is None else facts.served.output
+        self.tool_calls = None if facts.served is None else facts.served.calls()
+        self._request = request
+        self._response: RouteResponse | None = None
+        for attempt in facts.attempts:
+            attempt.forget_text()
+
+    @property
+    def events(self) -> list[PushedEvent]:
+        """What the world is to be told of this call (spec 6.1)."""
+        facts = self.facts
+        if isinstance(self.error, BudgetExceeded):
+            rejected: list[dict[str, Any]] = self.error.detail["rejected_candidates"]
+            return [BudgetRefused(facts.id, rejected, self._request.budget, facts.admitted.metadata)]
+        fallback = facts.fallback_triggered()
+        return [] if fallback is None else [fallback]
+
+    @property
+    def response(self) -> RouteResponse:
+        """The route response (spec 2.2) of a call that was served."""
+        if self._response is None:
+            self._response = self._make_response()
+        return self._response
+
+    def _make_response(self) -> RouteResponse:
+        facts, decision, admitted = self.facts, self.decision, self.facts.admitted
+        assert decision is not None, "only what was decided can be served"
+        served = facts.attempts[-1]
+        routing = Routing(
+            selected_model=served.model,
+            fallback_chain=decision.chain,
+            policy_version=admitted.policy_version,
+            decision_reason=decision.reason,
+            cost_usd=usd(facts.cost_nanos),
+            latency_ms=facts.latency_ms,
+            cache_hit=False,
+            tokens=facts.tokens,
+        )
+        return RouteResponse(
+            trace_id=admitted.trace_id,
+            output=self.output,
+            routing=routing,
+            usage=WindowUsage(UNLIMITED, int(admitted.created_at) // 60 * 60 + 60),
+            primary_model=decision.model,
+            fallback_model=served.model if facts.fell_back else None,
+            cache_hit=False,
+            tool_calls=self.tool_calls,
+            finish_reason=served.finish_reason,
+        )
+
+
+def _decision_span(decided: Summary, given: DecisionInput) -> DecisionSpan:
+    return DecisionSpan(
+        id=1,
+        name="decision",
+        start_ms=0.0,
+        candidates=decided.front[:BEST_KEPT],
+        rejected={str(reason): count for reason, count in decided.rejected.items()},
+        digest=decided.digest(given),
+        token_count="exact" if given.tokens.counted else "bounds",
+    )
+
+
+def _status(end: End | None, error: RouterError | None) -> TraceStatus:
+    """How a call stands in its trace. Without end and error the caller left."""
+    if end is End.SUCCEEDED:
+        return "completed"
+    if error is None:
+        return "cancelled"
+    return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed"
 
 
 def _tokens(usage: Usage | None) -> Tokens | None:

@@ -9,15 +9,14 @@ where the bounds leave it open; the execution calls models; ``conclude`` keeps t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import anyio.to_thread
 from msgspec.structs import replace
 
 from routewright._core.attempt import End
 from routewright._core.constraints import CountTokens
-from routewright._core.decision import Decision, decide
+from routewright._core.decision import Board, Decision, decide
 from routewright._core.intake import input_of, quality_column
 from routewright._core.policy import find_policy, under_policy
 from routewright._core.tokens import bounds_of
@@ -28,11 +27,22 @@ from routewright.wire import Caller, DecisionInput, OnPartial, PolicySnapshot, R
 from .attempt import Execution
 from .fleet import Fleet
 from .identity import Ids
-from .outcome import Admitted, Outcome
+from .outcome import Admitted, Facts, Outcome
 from .trace import Snapshot, TraceLog
 
 COUNT_INLINE_CHARS = 2_000
 """Prompts up to this long are counted on the spot once the tables are loaded; longer ones in a worker thread."""
+
+
+class Entry(NamedTuple):
+    """A request that was let in, with the snapshots that it keeps to."""
+
+    request: RouteRequest
+    admitted: Admitted
+    fleet: Fleet
+    board: Board
+    policy: PolicySnapshot | None
+
 
 CountRequest = Callable[[RouteRequest, TokenBounds], TokenBounds]
 
@@ -66,109 +76,106 @@ class Engine:
 
     async def route(self, request: RouteRequest, caller: Caller) -> Outcome:
         """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
-        admitted = self.admit(request, caller)
-        decision = await self.choose(admitted)
-        execution = self.execution(admitted, decision, whole=True)
+        entry = self.admit(request, caller)
+        execution = self.execution(entry, await self.choose(entry), whole=True)
         try:
             await execution.run()
         except BaseException:
             await execution.aclose()
-            await self.conclude(admitted, decision, execution)
+            await self.conclude(entry, execution)
             raise
-        return raise_failure(await self.conclude(admitted, decision, execution))
+        return raise_failure(await self.conclude(entry, execution))
 
-    def admit(self, request: RouteRequest, caller: Caller) -> Admitted:
+    def admit(self, request: RouteRequest, caller: Caller) -> Entry:
         """Lay the policy over a checked request and make the decision's input."""
+        started_at = self._clock.monotonic()
         fleet = self.fleet(caller.environment)
         fleet.require_providers()
-        policy = None
-        version = f"inline@{fleet.pool.snapshot.as_of}"
+        board, policy = fleet.board(), None
         if request.policy_id is not None:
             policy = self.policies[find_policy(request.policy_id, self._named).id]
             request = under_policy(request, policy.policy)
-            version = policy.version
         given = input_of(
             request,
             bounds_of(request),
             pool=fleet.pool,
             aliases=fleet.aliases,
-            health=fleet.board().outlook.health.id,
+            health=board.outlook.health.id,
             policy=policy,
             as_of=fleet.today(),
             default_output_cap=self._default_output_cap,
             quality=self._predicted(request, fleet),
         )
-        policy_id = None if policy is None else policy.policy.id
-        now, started_at = self._clock.time(), self._clock.monotonic()
-        return Admitted(request, caller, self.ids("tr_"), now, started_at, policy_id, version, given)
+        admitted = Admitted(
+            caller,
+            self.ids("tr_"),
+            self._clock.time(),
+            started_at,
+            None if policy is None else policy.policy.id,
+            fleet.inline_version if policy is None else policy.version,
+            given,
+            request.metadata or {},
+            bool(request.cache),
+        )
+        return Entry(request, admitted, fleet, board, policy)
 
-    def choose_now(self, admitted: Admitted) -> Decision:
+    def choose_now(self, entry: Entry) -> Decision:
         """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""
-        board = self.fleet(admitted.caller.environment).board()
         try:
-            return decide(admitted.given, board)
+            return decide(entry.admitted.given, entry.board)
         except CountTokens:
-            return decide(self._recounted(admitted), board)
+            return decide(self._recounted(entry), entry.board)
 
-    async def choose(self, admitted: Admitted) -> Decision:
+    async def choose(self, entry: Entry) -> Decision:
         """Decide; long prompts are counted in a worker thread. A refusal leaves its trace."""
-        board = self.fleet(admitted.caller.environment).board()
-        given = admitted.given
+        given = entry.admitted.given
         try:
             try:
-                return decide(given, board)
+                return decide(given, entry.board)
             except CountTokens:
-                given = await self._recounted_aside(admitted)
-                return decide(given, board)
+                given = await self._recounted_aside(entry)
+                return decide(given, entry.board)
         except NoCandidates as refused:
-            refused.trace_id, refused.request_id = admitted.trace_id, self.ids("req_")
-            admitted, now = admitted._replace(given=given), self._clock.monotonic()
-            await self._keep(Outcome(admitted, None, [], end=None, error=refused, ended_at=now))
+            refused.trace_id, refused.request_id = entry.admitted.trace_id, self.ids("req_")
+            facts = Facts(entry.admitted._replace(given=given), None, [], None, refused, self._clock.monotonic())
+            await self._keep(entry, Outcome(facts, entry.request, None, refused))
             raise
 
     def execution(
-        self, admitted: Admitted, decision: Decision, *, whole: bool, on_partial: OnPartial = "restart"
+        self, entry: Entry, decision: Decision, *, whole: bool, on_partial: OnPartial = "restart"
     ) -> Execution:
         """Make the execution of a decision. ``on_partial`` is what holds where the request does not say."""
-        policy = None if admitted.policy_id is None else self.policies[admitted.policy_id].policy
-        fallback = admitted.request.fallback
-        refusal_moves_on = (
-            policy is not None and policy.fallback is not None and policy.fallback.on_refusal == "fallback"
-        )
+        fallback = entry.request.fallback
+        rules = None if entry.policy is None else entry.policy.policy.fallback
         return Execution(
-            admitted.request,
+            entry.request,
             decision,
-            self.fleet(admitted.caller.environment),
+            entry.fleet,
             clock=self._clock,
             rng=self._rng,
-            deadline=admitted.started_at + decision.input.timeout_ms / 1000,
+            deadline=entry.admitted.started_at + decision.input.timeout_ms / 1000,
             whole=whole,
             on_partial=on_partial if fallback is None or fallback.on_partial is None else fallback.on_partial,
-            on_refusal_fall_back=refusal_moves_on,
-            learns=admitted.caller.environment == "production",
+            on_refusal_fall_back=rules is not None and rules.on_refusal == "fallback",
+            sandbox=entry.admitted.caller.environment == "sandbox",
         )
 
-    async def conclude(self, admitted: Admitted, decision: Decision, execution: Execution) -> Outcome:
+    async def conclude(self, entry: Entry, execution: Execution) -> Outcome:
         """Make the outcome of an execution that ended or was left, and keep its trace."""
-        outcome = Outcome(
-            admitted._replace(given=decision.input),
-            decision,
-            execution.attempts,
-            end=execution.end,
-            error=_error(admitted, execution, self.ids),
-            ended_at=self._clock.monotonic(),
-        )
-        await self._keep(outcome)
+        decision, error = execution.decision, None
+        if execution.end is not None and execution.end is not End.SUCCEEDED:
+            error = failure(entry.admitted, execution)
+            error.request_id = self.ids("req_")
+        facts = Facts(entry.admitted, decision, execution.attempts, execution.end, error, self._clock.monotonic())
+        outcome = Outcome(facts, entry.request, decision, error)
+        await self._keep(entry, outcome)
         return outcome
 
-    async def _keep(self, outcome: Outcome) -> None:
-        admitted = outcome.admitted
-        fleet = self.fleet(admitted.caller.environment)
-        board = fleet.board() if outcome.decision is None else outcome.decision.board
-        snapshots: list[Snapshot] = [fleet.pool.snapshot, board.outlook.health]
-        if admitted.policy_id is not None:
-            snapshots.append(self.policies[admitted.policy_id])
-        await self.log.put(outcome, snapshots)
+    async def _keep(self, entry: Entry, outcome: Outcome) -> None:
+        snapshots: list[Snapshot] = [entry.fleet.pool.snapshot, entry.board.outlook.health]
+        if entry.policy is not None:
+            snapshots.append(entry.policy)
+        await self.log.put(outcome.facts, snapshots)
 
     def _predicted(self, request: RouteRequest, fleet: Fleet) -> tuple[int, ...] | None:
         if self._predictor is None:
@@ -176,14 +183,17 @@ class Engine:
         qualities = self._predictor.predict(request, fleet.pool.models)
         return None if qualities is None else quality_column(list(qualities))
 
-    def _recounted(self, admitted: Admitted) -> DecisionInput:
+    def _recounted(self, entry: Entry) -> DecisionInput:
         self._counted_before = True
-        return replace(admitted.given, tokens=self._count(admitted.request, admitted.given.tokens))
+        given = entry.admitted.given
+        return replace(given, tokens=self._count(entry.request, given.tokens))
 
-    async def _recounted_aside(self, admitted: Admitted) -> DecisionInput:
-        if self._counted_before and admitted.given.tokens.high <= COUNT_INLINE_CHARS:
-            return self._recounted(admitted)
-        return await anyio.to_thread.run_sync(partial(self._recounted, admitted))
+    async def _recounted_aside(self, entry: Entry) -> DecisionInput:
+        """Count on the spot what is short, or where time is virtual and a thread would look like a wait."""
+        short = self._counted_before and entry.admitted.given.tokens.high <= COUNT_INLINE_CHARS
+        if short or getattr(self._clock, "virtual", False):
+            return self._recounted(entry)
+        return await anyio.to_thread.run_sync(self._recounted, entry)
 
 
 def raise_failure(outcome: Outcome) -> Outcome:
@@ -193,10 +203,8 @@ def raise_failure(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _error(admitted: Admitted, execution: Execution, request_id: Callable[[str], str]) -> RouterError | None:
-    """What the caller is told of an execution that did not succeed; None if the caller left."""
-    if execution.end is None or execution.end is End.SUCCEEDED:
-        return None
+def failure(admitted: Admitted, execution: Execution) -> RouterError:
+    """What the caller is told of an execution that did not succeed."""
     attempts = [
         {
             "model": attempt.model,
@@ -208,11 +216,11 @@ def _error(admitted: Admitted, execution: Execution, request_id: Callable[[str],
         for attempt in execution.attempts
     ]
     tried = ", then ".join(f"{entry['model']} ({entry['error']})" for entry in attempts) or "nothing"
-    kind, said = _failure(execution, tried)
-    return kind(said, detail={"attempts": attempts}, trace_id=admitted.trace_id, request_id=request_id("req_"))
+    kind, said = _told(execution, tried)
+    return kind(said, detail={"attempts": attempts}, trace_id=admitted.trace_id)
 
 
-def _failure(execution: Execution, tried: str) -> tuple[type[RouterError], str]:
+def _told(execution: Execution, tried: str) -> tuple[type[RouterError], str]:
     match execution.end:
         case End.TIMED_OUT:
             timeout_ms = execution.decision.input.timeout_ms

@@ -7,8 +7,7 @@ from typing import Self, assert_never
 
 import msgspec
 
-from routewright._core.attempt import FAULTS, End
-from routewright.errors import InternalError
+from routewright._core.attempt import FAULTS
 from routewright.protocols import Clock
 from routewright.wire import (
     Caller,
@@ -33,8 +32,8 @@ from routewright.wire import (
 
 from .answer import Answer
 from .attempt import AttemptStarted, Execution, Part
-from .outcome import Admitted, Outcome
-from .route import Engine, raise_failure
+from .outcome import Outcome
+from .route import Engine, Entry, raise_failure
 
 
 class Stream:
@@ -54,7 +53,7 @@ class Stream:
         self._request = request
         self._caller = caller
         self._clock = clock
-        self._admitted: Admitted | None = None
+        self._entry: Entry | None = None
         self._execution: Execution | None = None
         self._outcome: Outcome | None = None
         self._event_id = 0
@@ -98,11 +97,11 @@ class Stream:
 
     async def aclose(self) -> None:
         """End the call. What was produced so far is in its trace."""
-        execution, admitted = self._execution, self._admitted
-        if execution is None or admitted is None or self._outcome is not None:
+        execution, entry = self._execution, self._entry
+        if execution is None or entry is None or self._outcome is not None:
             return
         await execution.aclose()
-        self._outcome = await self._engine.conclude(admitted, execution.decision, execution)
+        self._outcome = await self._engine.conclude(entry, execution)
 
     async def _next_event(self) -> RouteEvent | None:
         if self._outcome is not None:
@@ -119,9 +118,9 @@ class Stream:
         return await self._end_event(execution)
 
     async def _begin(self) -> Execution:
-        self._admitted = self._engine.admit(self._request, self._caller)
-        decision = await self._engine.choose(self._admitted)
-        self._execution = self._engine.execution(self._admitted, decision, whole=False, on_partial=self._on_partial)
+        self._entry = entry = self._engine.admit(self._request, self._caller)
+        decision = await self._engine.choose(entry)
+        self._execution = self._engine.execution(entry, decision, whole=False, on_partial=self._on_partial)
         return self._execution
 
     async def _pull(self, execution: Execution) -> Part | None:
@@ -137,8 +136,8 @@ class Stream:
         return None
 
     def _start_event(self, execution: Execution) -> RouteStarted:
-        decision, admitted = execution.decision, self._admitted
-        assert admitted is not None, "an execution follows an admission"
+        assert self._entry is not None, "an execution follows an admission"
+        decision, admitted = execution.decision, self._entry.admitted
         data = StartedData(admitted.trace_id, decision.model, decision.chain, admitted.policy_version)
         return RouteStarted(self._next_id(), data)
 
@@ -163,12 +162,11 @@ class Stream:
                 assert_never(other)
 
     async def _end_event(self, execution: Execution) -> RouteEvent:
-        assert self._admitted is not None, "an execution follows an admission"
-        self._outcome = outcome = await self._engine.conclude(self._admitted, execution.decision, execution)
-        if execution.end is End.SUCCEEDED:
+        assert self._entry is not None, "an execution follows an admission"
+        self._outcome = outcome = await self._engine.conclude(self._entry, execution)
+        if outcome.error is None:
             return RouteCompleted(self._next_id(), outcome.response)
-        error = outcome.error or InternalError("the call ended without an answer")
-        return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(error)))
+        return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(outcome.error)))
 
     def _finished(self) -> Outcome:
         if self._outcome is None:

@@ -24,7 +24,7 @@ from routewright.wire import (
     Write,
 )
 
-from .outcome import Outcome
+from .outcome import Facts
 from .worker import Job, Worker
 
 BATCH = 256
@@ -43,19 +43,19 @@ class TraceLog:
     def __init__(self, storage: Storage, worker: Worker) -> None:
         self._storage = storage
         self._immediate = bool(getattr(storage, "immediate", False))
-        self._queue: deque[tuple[str, Trace]] = deque()
+        self._queue: deque[tuple[str, Facts]] = deque()
         self._kept: set[str] = set()
         self._drain_soon = Job(worker, self.flush, DELAY_S)
         self.lost = 0
         """Traces that found the queue full."""
 
-    async def put(self, outcome: Outcome, snapshots: list[Snapshot]) -> None:
+    async def put(self, facts: Facts, snapshots: list[Snapshot]) -> None:
         """Keep a call's trace, with the snapshots that its decision names. Never fails a call."""
-        trace = outcome.trace
+        account = facts.admitted.caller.account
         try:
             await self._keep(snapshots)
             if self._immediate:
-                await self._storage.apply(trace.account, [PutTrace(trace)])
+                await self._storage.apply(account, [PutTrace(facts)])
                 return
         except Exception:
             _log.exception("a trace could not be written")
@@ -64,7 +64,7 @@ class TraceLog:
         if len(self._queue) >= QUEUE:
             self.lost += 1
             return
-        self._queue.append((trace.account, trace))
+        self._queue.append((account, facts))
         self._drain_soon.poke()
 
     async def flush(self) -> None:
@@ -72,8 +72,8 @@ class TraceLog:
         while self._queue:
             batch = list(islice(self._queue, BATCH))
             by_account: dict[str, list[Write]] = {}
-            for account, trace in batch:
-                by_account.setdefault(account, []).append(PutTrace(trace))
+            for account, facts in batch:
+                by_account.setdefault(account, []).append(PutTrace(facts.trace))
             for account, writes in by_account.items():
                 await self._storage.apply(account, writes)
             for _ in batch:
@@ -81,9 +81,9 @@ class TraceLog:
 
     async def trace(self, account: str, trace_id: str) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
-        for owner, trace in self._queue:
-            if trace.id == trace_id and owner == account:
-                return trace
+        for owner, facts in self._queue:
+            if facts.id == trace_id and owner == account:
+                return facts.trace
         found: Trace | None = await self._storage.read(account, TraceById(trace_id))
         if found is None:
             raise NotFound(f"no trace {trace_id!r}")

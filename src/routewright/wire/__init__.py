@@ -72,7 +72,7 @@ from .storage import (
     Write,
     Written,
 )
-from .trace import CacheSpan, DecisionSpan, FallbackSpan, ModelSpan, Span, SpanStatus, Trace, TraceStatus
+from .trace import CacheSpan, DecisionSpan, FallbackSpan, ModelSpan, Span, SpanStatus, Trace, TraceDraft, TraceStatus
 from .upstream import Chunk, Delta, FaultKind, Finish, ToolDelta, UpstreamCall, Usage
 from .webhook import BudgetRefused, FallbackReason, FallbackTriggered, PushedEvent
 
@@ -159,6 +159,7 @@ __all__ = [
     "ToolDelta",
     "Trace",
     "TraceById",
+    "TraceDraft",
     "TraceStatus",
     "Traces",
     "UpstreamCall",

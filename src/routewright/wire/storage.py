@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from .decision import CatalogueSnapshot, HealthSnapshot, PolicySnapshot
-from .trace import Trace
+from .trace import Trace, TraceDraft
 
 SYSTEM_ACCOUNT = "_system"
 """Holds what belongs to no account: snapshots."""
@@ -20,9 +20,9 @@ Expect = Literal["absent", "present"]
 
 
 class PutTrace(Struct, frozen=True, tag=True):
-    """Keep a trace, in place of an earlier one of the same id."""
+    """Keep a trace, in place of an earlier one of the same id. Only an ``immediate`` storage is given drafts."""
 
-    trace: Trace
+    trace: Trace | TraceDraft
     expect: Expect | None = None
 
 

@@ -23,6 +23,7 @@ from routewright.wire import (
     SnapshotById,
     Trace,
     TraceById,
+    TraceDraft,
     Traces,
     Write,
     Written,
@@ -34,7 +35,7 @@ Snapshot = CatalogueSnapshot | PolicySnapshot | HealthSnapshot
 
 class _Account:
     def __init__(self) -> None:
-        self.traces: OrderedDict[str, Trace] = OrderedDict()
+        self.traces: OrderedDict[str, Trace | TraceDraft] = OrderedDict()
         self.feedback: OrderedDict[str, PutFeedback] = OrderedDict()
         self.snapshots: OrderedDict[str, Snapshot] = OrderedDict()
 
@@ -72,7 +73,8 @@ class MemoryStorage:
         kept = self._accounts.get(account) or _Account()
         match query:
             case TraceById(id):
-                return kept.traces.get(id)
+                found = kept.traces.get(id)
+                return None if found is None else _whole(found)
             case FeedbackByTrace(trace_id):
                 return kept.feedback.get(trace_id)
             case SnapshotById(id):
@@ -92,7 +94,7 @@ class MemoryStorage:
             for trace in newest_first
             if (after is None or trace.id < after) and query.environment in (None, trace.environment)
         )
-        return list(islice(wanted, limit))
+        return [_whole(trace) for trace in islice(wanted, limit)]
 
     async def sweep(self, now: float) -> int:
         """Nothing here has a time to end at; numbers bound it instead."""
@@ -117,7 +119,7 @@ class MemoryStorage:
             kept.popitem(last=False)
         return created
 
-    def _put_trace(self, kept: _Account, trace: Trace) -> bool:
+    def _put_trace(self, kept: _Account, trace: Trace | TraceDraft) -> bool:
         before = kept.traces.get(trace.id)
         kept.traces[trace.id] = trace
         self._name(trace, 1)
@@ -129,7 +131,7 @@ class MemoryStorage:
             self._name(dropped, -1)
         return before is None
 
-    def _name(self, trace: Trace, by: int) -> None:
+    def _name(self, trace: Trace | TraceDraft, by: int) -> None:
         """Count the traces that name a health snapshot, which goes with the last of them: there are many of these."""
         if trace.decision_input is None:
             return
@@ -140,6 +142,10 @@ class MemoryStorage:
             system = self._accounts.get(SYSTEM_ACCOUNT)
             if system is not None:
                 system.snapshots.pop(snapshot_id, None)
+
+
+def _whole(trace: Trace | TraceDraft) -> Trace:
+    return trace if isinstance(trace, Trace) else trace.trace
 
 
 def _check(kept: _Account, write: Write, index: int, created: set[str]) -> None:

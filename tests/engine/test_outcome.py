@@ -1,0 +1,69 @@
+"""What a finished call is to the world: events as values, and facts that hold on to no text."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from routewright import BudgetExceeded, Caller, ProviderFault
+from routewright._core.request import as_request
+from routewright._engine.outcome import Facts, Outcome
+from routewright.testing import Pause
+from routewright.wire import BudgetRefused, Delta, FallbackTriggered, Finish, Usage
+
+from .support import House, said
+
+pytestmark = pytest.mark.anyio
+ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))
+
+
+async def test_a_rescued_call_tells_of_its_fallback() -> None:
+    house = House([said(Pause(1.5), ProviderFault("auth"))], [ANSWER])
+    request = as_request("hi", {"goal": "quality", "metadata": {"team": "search"}})
+    outcome = await house.router._parts.engine.route(request, Caller())
+    assert outcome.events == [
+        FallbackTriggered(outcome.facts.id, "good/one", "spare/two", "upstream_5xx", 1500.0, {"team": "search"})
+    ]
+
+
+async def test_a_timeout_says_so_in_the_event() -> None:
+    house = House([said(Pause(100.0))], [ANSWER])
+    outcome = await house.router._parts.engine.route(as_request("hi", {"goal": "quality"}), Caller())
+    assert [event.reason for event in outcome.events if isinstance(event, FallbackTriggered)] == ["timeout"]
+
+
+async def test_an_ordinary_call_tells_nothing() -> None:
+    house = House([ANSWER])
+    outcome = await house.router._parts.engine.route(as_request("hi", {"goal": "quality"}), Caller())
+    assert outcome.events == []
+
+
+async def test_a_budget_refusal_is_an_event_of_its_own() -> None:
+    engine = House([ANSWER]).router._parts.engine
+    entry = engine.admit(as_request("hi", {"budget": {"maxCostUsd": 0.000_01}}), Caller())
+    with pytest.raises(BudgetExceeded) as refused:
+        await engine.choose(entry)
+    facts = Facts(entry.admitted, None, [], None, refused.value, ended_at=1.0)
+    (event,) = Outcome(facts, entry.request, None, refused.value).events
+    assert isinstance(event, BudgetRefused)
+    assert event.trace_id == refused.value.trace_id
+    assert event.rejected_candidates == refused.value.detail["rejected_candidates"]
+
+
+async def test_what_the_storage_keeps_holds_no_text_and_no_board() -> None:
+    house = House([ANSWER, ProviderFault("request")], [ProviderFault("request")])
+    await house.router.route("canary-prompt", goal="quality")
+    with pytest.raises(Exception, match="every attempt failed"):
+        await house.router.route("canary-prompt", goal="quality")
+    kept = list(house.router._parts.storage._accounts["default"].traces.values())  # type: ignore[attr-defined]
+    assert len(kept) == 2
+    reached, seen = list(kept), set()
+    while reached:
+        thing = reached.pop()
+        if id(thing) in seen or isinstance(thing, type) or type(thing).__name__ in ("module", "function"):
+            continue
+        seen.add(id(thing))
+        assert not (isinstance(thing, str) and "canary" in thing)
+        assert type(thing).__name__ not in ("Board", "Decision", "Execution", "frame", "traceback")
+        reached += gc.get_referents(thing)
