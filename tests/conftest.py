@@ -7,9 +7,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-SHARED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("default", max_examples=60, derandomize=bool(os.environ.get("CI")), **SHARED)
-settings.register_profile("full", max_examples=10_000, **SHARED)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", patient, max_examples=60, derandomize=bool(os.environ.get("CI")))
+settings.register_profile("full", patient, max_examples=10_000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
