@@ -31,6 +31,7 @@ def test_amounts_are_written_with_every_digit() -> None:
     assert usd_short(0.002149) == "$0.0021"
     assert usd_short(0.000069) == "$0.000069"
     assert usd_short(0) == "$0"
+    assert usd_short(1234.5) == "$1,234.50"
 
 
 TIERED = Model(

@@ -66,21 +66,38 @@ DEVELOPMENT = {
 }
 
 # Pieces at which a bound could fail: long tokens, tokens over a line break, spaces outside ASCII, unpaired surrogates.
-PIECES = [
-    *(" ", "  ", "\n", "\r\n", "\t", "\xa0", "\u3000", " " * 128, "-" * 112, ";\n/", "'s", "a", "A", "é", "的", "0"),
-    *(" the", "translatesAutoresizingMaskIntoConstraints", " สำนักเลขานุการองค์กร", "😀", "\x00", "\ufdfa", "\ud83d"),
+SHORT = [
+    " ",
+    "\n",
+    "\r\n",
+    "\t",
+    "\xa0",
+    "\u3000",
+    ";\n/",
+    "'s",
+    "a",
+    "A",
+    "é",
+    "的",
+    "0",
+    " the",
+    "😀",
+    "\x00",
+    "\ufdfa",
+    "\ud83d",
 ]
+LONG = [" สำนักเลขานุการองค์กร", "translatesAutoresizingMaskIntoConstraints", "-" * 112, " " * 128]
 ANY_TEXT = st.one_of(
     st.text(),
-    st.lists(st.sampled_from(PIECES)).map("".join),
-    st.builds(lambda piece, times: piece * times, st.sampled_from(PIECES) | st.text(max_size=9), st.integers(0, 9_000)),
+    st.lists(st.sampled_from(SHORT + LONG)).map("".join),
+    st.builds(lambda piece, times: piece * times, st.sampled_from(SHORT) | st.text(max_size=5), st.integers(0, 2_500)),
 )
 
 
 @pytest.mark.timeout(900)
 def test_bounds_hold_for_any_text_in_both_vocabularies(full: bool) -> None:
     @settings(max_examples=100_000 if full else 300, deadline=None)
-    @given(st.lists(ANY_TEXT, min_size=1, max_size=3))
+    @given(st.lists(ANY_TEXT, min_size=1, max_size=2))
     def hold(texts: list[str]) -> None:
         asked = request(*texts)
         bounds = count_request(COUNTER, asked, bounds_of(asked), encodings=ENCODINGS)

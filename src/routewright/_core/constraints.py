@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from routewright.wire import DecisionInput, Need, Reason
 
 from .cost import dearest_at
-from .money import PICOS_PER_NANO
+from .money import PICOS_PER_NANO, nanos, usd
 from .outlook import Outlook
 from .pool import Pool
 from .scale import IntArray
@@ -122,6 +122,12 @@ class Ask:
         """The most that an input up to this long and the held output can cost, in pico-dollars."""
         price = dearest_at(self.outlook.pool.prices[row], input_tokens)
         return input_tokens * price.input + self.held_output(row) * price.output
+
+    def worst_usd(self, row: int) -> float | None:
+        """What a budget must hold for a row, in dollars; None where its price is unknown."""
+        if not self.outlook.pool.prices[row]:
+            return None
+        return usd(nanos(self.worst_picos(row, self.high(row))))
 
     def affordable_at_best(self) -> BoolArray:
         """Rows that a budget does not rule out at first sight: shortest input, lowest price. Shape (n,)."""

@@ -232,7 +232,7 @@ class Decision:
         """Every model that a constraint removed, with the first one that did. Costs a walk over the whole pool."""
         pool = self.board.outlook.pool
         return [
-            Rejection(pool.ids[row], reason, self.candidate(row).cost_usd)
+            Rejection(pool.ids[row], reason, self.ask.worst_usd(row))
             for row, reason in enumerate(first_reasons(self._failures()))
             if reason is not None
         ]

@@ -36,6 +36,8 @@ def explain(decision: Decision) -> str:
 def _row(decision: Decision, candidate: Candidate) -> tuple[str, ...]:
     if candidate.model == decision.model:
         role = "chosen"
+    elif candidate == decision.front[1]:
+        role = "runner-up"
     elif candidate.model in decision.chain:
         role = f"fallback {decision.chain.index(candidate.model) + 1}"
     else:

@@ -36,5 +36,7 @@ def usd_text(amount_nanos: int) -> str:
 
 
 def usd_short(dollars: float) -> str:
-    """Write dollars to two significant digits, for sentences."""
+    """Write dollars for sentences: cents from a dollar up, else two significant digits."""
+    if dollars >= 1:
+        return f"${dollars:,.2f}"
     return f"${dollars:.2g}" if dollars >= 0.0001 or not dollars else f"${Decimal(f'{dollars:.2g}'):f}"

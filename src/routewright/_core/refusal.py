@@ -6,7 +6,7 @@ from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import DecisionInput, Reason
 
 from .constraints import REASONS, Ask, BoolArray, Eligible, count_reasons, failures, first_reasons
-from .money import nanos, usd, usd_text
+from .money import nanos, usd_text
 from .outlook import Outlook
 
 _FIXED = {Reason.DISABLED, Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE, Reason.CIRCUIT_OPEN}
@@ -32,7 +32,7 @@ def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible) -> NoCan
         f"no model fits: {len(firsts)} asked, rejected: {listed or 'none'}; {suggestion}",
         detail={
             "rejected_candidates": [
-                {"model": model, "reason": str(reason), "estimated_cost_usd": _worst_usd(ask, row)}
+                {"model": model, "reason": str(reason), "estimated_cost_usd": ask.worst_usd(row)}
                 for row, (model, reason) in enumerate(zip(outlook.pool.ids, firsts, strict=True))
                 if reason is not None
             ],
@@ -92,11 +92,6 @@ def _context_change(given: DecisionInput, ask: Ask, row: int) -> str:
 def _worst_nanos(ask: Ask, row: int) -> int | None:
     """What the budget must hold for a row; None where its price is unknown."""
     return nanos(ask.worst_picos(row, ask.high(row))) if ask.outlook.pool.prices[row] else None
-
-
-def _worst_usd(ask: Ask, row: int) -> float | None:
-    worst = _worst_nanos(ask, row)
-    return None if worst is None else usd(worst)
 
 
 def _reasons(row: BoolArray) -> list[Reason]:

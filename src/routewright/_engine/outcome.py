@@ -183,7 +183,8 @@ class Facts:
     def _spans(self) -> list[Span]:
         spans: list[Span] = []
         if self._decided is not None:
-            spans.append(_decision_span(self._decided, self.given))
+            took_ms = self._since_start(self.attempts[0].started_at if self.attempts else self.ended_at)
+            spans.append(_decision_span(self._decided, self.given, took_ms))
         if self.admitted.asks_cache:
             spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
         for before, attempt in zip([None, *self.attempts], self.attempts, strict=False):
@@ -290,11 +291,12 @@ class Outcome:
         )
 
 
-def _decision_span(decided: Summary, given: DecisionInput) -> DecisionSpan:
+def _decision_span(decided: Summary, given: DecisionInput, took_ms: float) -> DecisionSpan:
     return DecisionSpan(
         id=1,
         name="decision",
         start_ms=0.0,
+        duration_ms=took_ms,
         candidates=decided.front[:BEST_KEPT],
         rejected={str(reason): count for reason, count in decided.rejected.items()},
         digest=decided.digest(given),

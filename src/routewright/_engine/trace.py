@@ -53,7 +53,9 @@ class TraceLog:
         """Keep a call's trace, with the snapshots that its decision names. Never fails a call."""
         account = facts.admitted.caller.account
         try:
-            await self._keep(snapshots)
+            new = [snapshot for snapshot in snapshots if snapshot.id not in self._kept]
+            if new:
+                await self._keep(new)
             if self._immediate:
                 await self._storage.apply(account, [PutTrace(facts)])
                 return
@@ -107,10 +109,7 @@ class TraceLog:
         found: Snapshot | None = await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
         return found
 
-    async def _keep(self, snapshots: list[Snapshot]) -> None:
-        new = [snapshot for snapshot in snapshots if snapshot.id not in self._kept]
-        if not new:
-            return
+    async def _keep(self, new: list[Snapshot]) -> None:
         await self._storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in new])
         if len(self._kept) > _REMEMBERED:
             self._kept.clear()

@@ -132,7 +132,8 @@ class HealthSnapshot(Struct, frozen=True):
 
 
 class Rejection(Struct, frozen=True):
-    """A model that a constraint removed. ``estimated_cost_usd`` is None where its price is unknown."""
+    """A model that a constraint removed. ``estimated_cost_usd`` is the worst that the request could cost there, which
+    is what a budget must hold; None where the price is unknown."""
 
     model: str
     reason: Reason

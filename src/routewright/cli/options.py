@@ -1,0 +1,174 @@
+"""What can be said on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, get_args
+
+from routewright import __version__
+from routewright.wire import Goal, Modality, Strategy
+
+from .exits import exit_table
+
+_DESCRIPTION = """\
+Route chat requests across many language models: explainable choices, hard budgets, fallbacks, traces.
+
+Providers are found by their keys in the environment (OPENAI_API_KEY, ...); --sandbox needs none.
+Standard output holds the answer, or JSON, and nothing else; what is said about it goes to standard error."""
+
+_EXAMPLES = """\
+examples:
+  routewright route --sandbox --explain --trace "Why is the sky blue?"
+  routewright route --goal quality --max-cost 0.01 @question.txt
+  git diff | routewright route --system "Write a commit message for this diff."
+  routewright route --json "Name three rivers." | jq -r .output
+  routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
+  routewright models --modality image --provider google"""
+
+_PROMPT = """
+
+The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in."""
+_TAKES = "[OPTIONS] [PROMPT | - | @FILE]"
+
+_COMMANDS = {
+    "route": ("answer a prompt with the model that fits it best", _PROMPT.lstrip(), _TAKES),
+    "decide": (
+        "say which model would answer, and why; nothing is called",
+        f"No key is needed.{_PROMPT}",
+        _TAKES,
+    ),
+    "models": ("list the models that can be routed to", "Prices are US dollars per million tokens.", "[OPTIONS]"),
+}
+"""What each does, what else is to be said of it, what it takes."""
+
+_CATALOGUE = "models and prices over the bundled ones, TOML or JSON"
+_EXITS = f"exit codes:\n{exit_table()}"
+
+
+class Arguments(argparse.Namespace):
+    """A parsed command line."""
+
+    command: str | None
+    json: bool
+    provider: list[str] | None
+    policies: str | None
+    catalogue: str | None
+
+    # route and decide
+    prompt: str | None
+    file: str | None
+    request: str | None = None
+    system: str | None
+    image: list[str]
+    goal: Goal | None
+    strategy: Strategy | None
+    policy: str | None
+    model: list[str] | None
+    fallback: list[str] | None
+    max_cost: float | None
+    max_tokens: float | None
+    max_output_tokens: float | None
+    timeout_ms: float | None
+    metadata: list[tuple[str, str]]
+    sandbox: bool
+
+    # route
+    stream: bool | None
+    explain: bool
+    trace: bool
+    quiet: bool
+
+    # models
+    modality: list[Modality]
+    all: bool
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of the whole command."""
+    main = _Parser("routewright", description=_DESCRIPTION, epilog=f"{_EXAMPLES}\n\n{_EXITS}")
+    main.add_argument("--version", action="version", version=f"routewright {__version__}")
+    commands = main.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, add_options in (("route", _add_route), ("decide", _add_decide), ("models", _add_models)):
+        does, more, takes = _COMMANDS[name]
+        said = f"{does[0].upper()}{does[1:]}. {more}"
+        add_options(commands.add_parser(
+            name, usage=f"routewright {name} {takes}", help=does, description=said, epilog=_EXITS
+        ))  # fmt: skip
+    return main
+
+
+class _Parser(argparse.ArgumentParser):
+    """Keeps line ends in its texts, and takes no abbreviated options: scripts outlive the options of their day."""
+
+    def __init__(self, *args: Any, **rest: Any) -> None:
+        rest |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(*args, **rest)
+
+
+def _add_route(command: argparse.ArgumentParser) -> None:
+    _add_request(command)
+    shown = command.add_argument_group("output")
+    shown.add_argument("--json", action="store_true", help="one JSON object: the route response, or the error")
+    shown.add_argument("--explain", action="store_true", help="the decision: chosen, runner-up, rejected and why")
+    shown.add_argument("--trace", action="store_true", help="the span tree, with what took how long")
+    shown.add_argument(
+        "--stream",
+        action=argparse.BooleanOptionalAction,
+        help="the answer as it comes, or whole (default: as it comes if standard output is a terminal)",
+    )
+    shown.add_argument("-q", "--quiet", action="store_true", help="the answer alone")
+
+
+def _add_decide(command: argparse.ArgumentParser) -> None:
+    _add_request(command)
+    command.add_argument("--json", action="store_true", help="one JSON object, with every candidate and rejection")
+
+
+def _add_models(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--modality", action="append", choices=get_args(Modality), default=[], metavar="KIND",
+                         help="only models that take it: text, image or tool; may be repeated")  # fmt: skip
+    command.add_argument("--all", action="store_true",
+                         help="also what cannot be called: deprecated, disabled, without a key")  # fmt: skip
+    command.add_argument("--json", action="store_true", help="one JSON object")
+    command.add_argument("--provider", action="extend", type=_names, metavar="NAME,...", help="only their models")
+    command.add_argument("--catalogue", metavar="FILE", help=_CATALOGUE)
+
+
+def _add_request(command: argparse.ArgumentParser) -> None:
+    asked = command.add_argument_group("the request")
+    asked.add_argument("prompt", nargs="?", metavar="PROMPT | - | @FILE", help="what to ask; - is standard input")
+    asked.add_argument("--file", metavar="FILE", help="read the prompt from a file")
+    asked.add_argument("--request", metavar="FILE", help="a whole route request as JSON; options are put over it")
+    asked.add_argument("--system", metavar="TEXT", help="a system message before the prompt")
+    asked.add_argument("--image", action="append", default=[], metavar="URL", help="an image beside the prompt")
+    asked.add_argument("--max-output-tokens", type=float, metavar="N", help="the longest answer wanted")
+    asked.add_argument("--metadata", action="append", type=_pair, default=[], metavar="KEY=VALUE",
+                       help="a tag for the trace; may be repeated")  # fmt: skip
+    choice = command.add_argument_group("the choice")
+    choice.add_argument("--goal", choices=get_args(Goal), help="what matters most (default: cost)")
+    choice.add_argument("--strategy", choices=get_args(Strategy), help="how it is weighed (default: balanced)")
+    choice.add_argument("--policy", metavar="ID", help="id or name of a policy in --policies")
+    choice.add_argument("--max-cost", type=float, metavar="USD", help="never spend more on this request")
+    choice.add_argument("--max-tokens", type=float, metavar="N", help="never use more, input and output together")
+    choice.add_argument("--timeout-ms", type=float, metavar="MS", help="time for everything (default: 60000)")
+    chain = choice.add_mutually_exclusive_group()
+    chain.add_argument("--fallback", action="extend", type=_names, metavar="ID,...", help="who follows on a failure")
+    chain.add_argument("--no-fallback", action="store_const", const=[], dest="fallback", help="nobody does")
+    pool = command.add_argument_group("the models")
+    only = pool.add_mutually_exclusive_group()
+    only.add_argument("--model", action="extend", type=_names, metavar="ID,...", help="only these models")
+    only.add_argument("--provider", action="extend", type=_names, metavar="NAME,...", help="only models of theirs")
+    pool.add_argument("--sandbox", action="store_true", help="canned answers: no key, no network, nobody is billed")
+    pool.add_argument("--catalogue", metavar="FILE", help=_CATALOGUE)
+    pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name, TOML or JSON")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value

@@ -1,0 +1,588 @@
+"""The command: the answer goes to standard output, all else beside it, and the exit code says how it went."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import ProviderFault, Router, RouteRequest, RouterError, UpstreamCall, __version__, cli
+from routewright.backends.providers.hosts import HOSTS
+from routewright.backends.providers.sandbox import last_user_text
+from routewright.cli import main
+from routewright.cli.blocks import Line, Row, Table, plain
+from routewright.cli.exits import EXIT_CODES, exit_code
+from routewright.cli.options import Arguments, parser
+from routewright.cli.request import request_of
+from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, Params, TextPart
+
+COMMAND = [sys.executable, "-m", "routewright"]
+README = ["route", "--sandbox", "--explain", "--trace", "Why is the sky blue?"]
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: Patch) -> None:
+    for host in HOSTS.values():
+        for name in (*host.key_variables, host.url_variable):
+            if name is not None:
+                monkeypatch.delenv(name, raising=False)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    feed(monkeypatch, b"")
+
+
+def feed(monkeypatch: Patch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def sandbox(monkeypatch: Patch, **given: Any) -> None:
+    """Let ``--sandbox`` mean these answers or faults."""
+    monkeypatch.setattr(Router, "sandbox", partial(Router.sandbox, **given))
+
+
+def echo(call: UpstreamCall) -> str:
+    return f"<{last_user_text(call.messages)}>"
+
+
+def on_terminal(monkeypatch: Patch, *streams: str) -> None:
+    for name in streams:
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
+
+
+def request(*argv: str) -> RouteRequest:
+    return request_of(parser().parse_args(argv, Arguments()), Router.sandbox().models())
+
+
+# what goes where
+
+
+def test_standard_output_holds_the_answer_and_nothing_else(capsys: Capture) -> None:
+    assert main(README) == 0
+    out, err = capsys.readouterr()
+    assert re.fullmatch(r"This is a canned answer in the name of \S+\. The sandbox calls no model.*\n", out)
+    for said in (
+        "model ",
+        "cost ",
+        "tokens ",
+        "time ",
+        "trace   tr_",
+        "chosen",
+        "runner-up",
+        "rejected",
+        "route",
+        "└─ model",
+    ):
+        assert said in err
+
+
+def test_quiet_is_the_answer_alone(capsys: Capture) -> None:
+    assert main(["route", "--sandbox", "--quiet", "Hello"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_page_fits_a_hundred_columns(capsys: Capture) -> None:
+    main(README)
+    assert max(map(len, capsys.readouterr().err.splitlines())) <= 100
+
+
+def test_json_is_one_line_with_the_route_response(capsys: Capture) -> None:
+    assert main(["route", "--sandbox", "--json", "Hello"]) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("\n"), err) == (1, "")
+    body = json.loads(out)
+    assert body["routing"]["selected_model"] == body["primary_model"]
+    assert body["trace_id"].startswith("tr_")
+    assert not {"decision", "trace"} & set(body)
+
+
+def test_json_brings_decision_and_trace_where_they_are_asked_for(capsys: Capture) -> None:
+    main(["route", "--sandbox", "--json", "--explain", "--trace", "Hello"])
+    body = json.loads(capsys.readouterr().out)
+    decision = body["decision"]
+    assert len(decision["candidates"]) + len(decision["rejected"]) == len(Router.sandbox().models())
+    assert decision["candidates"][0]["model"] == decision["model"] == body["primary_model"]
+    assert body["trace"]["spans"][0]["digest"] == decision["digest"]
+    assert body["trace"]["id"] == body["trace_id"]
+    assert "tokens" in decision["input"]
+
+
+def test_an_answer_ends_with_exactly_one_line_end(monkeypatch: Patch, capsys: Capture) -> None:
+    sandbox(monkeypatch, answers={"one": "bare", "two": "ended\n"})
+    main(["route", "--sandbox", "one"])
+    main(["route", "--sandbox", "two"])
+    assert capsys.readouterr().out == "bare\nended\n"
+
+
+def test_a_rescue_is_named(monkeypatch: Patch, capsys: Capture) -> None:
+    primary = Router.sandbox().decide("Hello").model
+    sandbox(monkeypatch, faults={primary: "auth"})
+    assert main(["route", "--sandbox", "--trace", "Hello"]) == 0
+    err = capsys.readouterr().err
+    assert f", in place of {primary}, which failed" in err
+    assert re.search(rf"model {primary} .* error: auth\n├─ fallback .* upstream_5xx, on to", err)
+
+
+# the prompt
+
+
+@pytest.mark.parametrize("argv", [["-"], []])
+def test_a_prompt_is_piped_in(argv: list[str], monkeypatch: Patch, capsys: Capture) -> None:
+    sandbox(monkeypatch, answers=echo)
+    feed(monkeypatch, "\ufeffgrüß Gott\r\n".encode())
+    assert main(["route", "--sandbox", *argv]) == 0
+    assert capsys.readouterr().out == "<grüß Gott>\n"
+
+
+@pytest.mark.parametrize("by", [lambda path: [f"@{path}"], lambda path: ["--file", str(path)]])
+def test_a_prompt_comes_from_a_file(
+    by: Callable[[Path], list[str]], tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    sandbox(monkeypatch, answers=echo)
+    (tmp_path / "p.txt").write_text("  two\nlines\n", "utf-8")
+    main(["route", "--sandbox", *by(tmp_path / "p.txt")])
+    assert capsys.readouterr().out == "<  two\nlines>\n"
+
+
+def test_an_argument_leaves_standard_input_alone(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["route", "--sandbox", "Hello"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "piped", "said"),
+    [
+        ([], b" \n", "is empty"),
+        ([], b"caf\xe9", "not UTF-8"),
+        (["@/nowhere/x"], b"", "cannot be read: No such file"),
+        (["--file", "/nowhere/x"], b"", "cannot be read: No such file"),
+        (["x", "--file", "y"], b"", "given twice"),
+        (["x", "--request", "y"], b"", "a prompt has no place"),
+        (["--request", "-"], b"{", "JSON"),
+    ],
+)
+def test_a_prompt_that_cannot_be_had_is_said(
+    argv: list[str], piped: bytes, said: str, monkeypatch: Patch, capsys: Capture
+) -> None:
+    feed(monkeypatch, piped)
+    assert main(["route", "--sandbox", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_nobody_waits_for_a_prompt_at_the_keyboard(monkeypatch: Patch, capsys: Capture) -> None:
+    on_terminal(monkeypatch, "stdin")
+    assert main(["route", "--sandbox"]) == 2
+    assert "pipe it in" in capsys.readouterr().err
+
+
+# the request
+
+
+def test_options_make_the_request() -> None:
+    argv = "route --goal quality --strategy quality-first --policy p --fallback a/b,c/d --max-cost 0.5 --max-tokens 9"
+    argv += " --max-output-tokens 7 --timeout-ms 100 --metadata a=b=c --metadata d= --system Be --model a/b,c/d hi"
+    assert request(*argv.split()) == RouteRequest(
+        [Message("system", "Be"), Message("user", "hi")],
+        goal="quality",
+        strategy="quality-first",
+        policy_id="p",
+        models=["a/b", "c/d"],
+        fallback=Fallback(["a/b", "c/d"]),
+        budget=Budget(0.5, 9),
+        params=Params(max_output_tokens=7),
+        metadata={"a": "b=c", "d": ""},
+        timeout_ms=100,
+    )
+
+
+def test_a_bare_prompt_makes_a_bare_request() -> None:
+    assert request("route", "hi") == RouteRequest([Message("user", "hi")])
+
+
+def test_an_image_stands_beside_the_prompt() -> None:
+    asked = request("decide", "what?", "--image", "https://a/b.png").messages
+    assert asked == [Message("user", [TextPart("what?"), ImagePart(ImageUrl("https://a/b.png"))])]
+
+
+def test_no_fallback_is_an_empty_chain() -> None:
+    assert request("route", "--no-fallback", "hi").fallback == Fallback([])
+
+
+def test_options_keep_what_the_request_promises_besides(tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    file.write_text('{"messages":[{"role":"user","content":"x"}],"budget":{"maxTokens":9000},"metadata":{"a":"1"}}')
+    made = request("route", "--request", str(file), "--max-cost", "0.1", "--metadata", "b=2")
+    assert made.budget == Budget(0.1, 9000)
+    assert made.metadata == {"a": "1", "b": "2"}
+
+
+def test_a_provider_stands_for_its_models_but_not_for_its_free_offers() -> None:
+    offers = {model.id for model in Router.sandbox().models() if model.free_tier}
+    chosen = request("decide", "--provider", "google", "hi").models
+    assert chosen
+    assert all(model.startswith("google/") for model in chosen)
+    assert any(offer.startswith("google/") for offer in offers)
+    assert not offers & set(chosen)
+
+
+# exit codes
+
+
+def everything(kind: type[RouterError]) -> Iterator[type[RouterError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from everything(child)
+
+
+def test_every_error_has_a_documented_exit_code() -> None:
+    for kind in everything(RouterError):
+        code = exit_code(kind("no"))
+        assert code in EXIT_CODES, kind
+        assert code, kind
+
+
+def test_help_and_docstring_list_every_exit_code(capsys: Capture) -> None:
+    for argv in (["--help"], ["route", "--help"], ["decide", "--help"]):
+        with pytest.raises(SystemExit, match="0"):
+            main(argv)
+        said = capsys.readouterr().out
+        for code, meaning in EXIT_CODES.items():
+            assert f"{code}  {meaning}" in said
+            assert re.search(rf"\b{code}  \w", cli.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "faults", "code"),
+    [
+        (["--max-cost", "0.0000001"], {}, 3),
+        (["--model", "openai/gpt-6-lunar"], {}, 2),
+        (["--policy", "nobody"], {}, 2),
+        (["--timeout-ms", "0"], {}, 2),
+        (["--provider", "opnai"], {}, 2),
+        (["--policies", "/nowhere.toml"], {}, 2),
+        (["--catalogue", "/nowhere.toml"], {}, 2),
+        ([], {"*": "refused"}, 4),
+        ([], {"*": "auth"}, 5),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_an_error_has_its_exit_code_and_one_message(
+    argv: list[str], faults: dict[str, str], code: int, form: list[str], monkeypatch: Patch, capsys: Capture
+) -> None:
+    sandbox(monkeypatch, faults=faults)
+    assert main(["route", "--sandbox", *argv, *form, "Hello"]) == code
+    out, err = capsys.readouterr()
+    assert err.startswith("routewright: ")
+    assert err.count("\n") == 1
+    assert not re.search(r"Traceback|Router\W|maxCostUsd|policy_id|timeout_ms", err), "the library's words"
+    if not form:
+        assert out == ""
+        return
+    error = json.loads(out)["error"]
+    assert set(error) >= {"code", "message", "type", "request_id"}
+    assert error["request_id"].startswith("req_")
+
+
+def test_running_out_of_time_is_6(monkeypatch: Patch, capsys: Capture) -> None:
+    async def never(call: UpstreamCall) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    sandbox(monkeypatch, answers=never)
+    assert main(["route", "--sandbox", "--timeout-ms", "20", "Hello"]) == 6
+    assert "--timeout-ms=20" in capsys.readouterr().err
+
+
+def test_without_a_provider_route_is_3_and_points_to_the_sandbox(capsys: Capture) -> None:
+    assert main(["route", "Hello"]) == 3
+    assert "add --sandbox" in capsys.readouterr().err
+
+
+def test_what_was_tried_is_shown_of_a_failure(monkeypatch: Patch, capsys: Capture) -> None:
+    sandbox(monkeypatch, faults={"*": "auth"})
+    assert main(["route", "--sandbox", "--trace", "Hello"]) == 5
+    err = capsys.readouterr().err
+    assert len(re.findall(r"─ model \S+ .*error: auth", err)) == 4
+    assert "failed" in err
+
+
+def test_a_refusal_shows_what_the_budget_keeps_out(capsys: Capture) -> None:
+    assert main(["route", "--sandbox", "--explain", "--max-cost", "0.0000001", "Hello"]) == 3
+    err = capsys.readouterr().err
+    assert re.search(r"\d+  budget_cost  \S+ \$0\.0\d+", err)
+    assert re.search(r"raise --max-cost to 0\.0\d+ to admit", err)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["route", "--nonsense"], ["nonsense"], ["route", "--max-cost", "much", "x"], ["route", "--metadata", "x", "y"]],
+)
+def test_a_wrong_command_line_is_2(argv: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    assert capsys.readouterr().out == ""
+
+
+def test_no_command_shows_the_help(capsys: Capture) -> None:
+    assert main([]) == 2
+    assert "examples:" in capsys.readouterr().err
+
+
+# streams and terminals
+
+
+def test_a_restart_is_said_on_a_terminal(monkeypatch: Patch, capsys: Capture) -> None:
+    sandbox(monkeypatch, answers=breaks_once())
+    on_terminal(monkeypatch, "stdout")
+    assert main(["route", "--sandbox", "-q", "Hello"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "half\nwhole answer\n"
+    assert "begins again" in err
+
+
+def test_a_pipe_gets_a_whole_answer_or_none(monkeypatch: Patch, capsys: Capture) -> None:
+    sandbox(monkeypatch, answers=breaks_once())
+    assert main(["route", "--sandbox", "-q", "Hello"]) == 0
+    assert capsys.readouterr().out == "whole answer\n"
+
+
+def test_what_was_streamed_into_a_pipe_is_never_begun_again(monkeypatch: Patch, capsys: Capture) -> None:
+    sandbox(monkeypatch, answers=breaks_once())
+    assert main(["route", "--sandbox", "--stream", "-q", "Hello"]) == 5
+    assert capsys.readouterr().out == "half\n"
+
+
+def breaks_once() -> Callable[[UpstreamCall], AsyncIterator[str]]:
+    calls = []
+
+    async def answer(call: UpstreamCall) -> AsyncIterator[str]:
+        calls.append(call)
+        if len(calls) == 1:
+            yield "half"
+            raise ProviderFault("reset")
+        yield "whole "
+        yield "answer"
+
+    return answer
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "a[2Jb\tc\n"), (False, "a\x1b[2Jb\tc\x07\n")])
+def test_an_answer_cannot_command_the_terminal(terminal: bool, shown: str, monkeypatch: Patch, capsys: Capture) -> None:
+    sandbox(monkeypatch, answers={"x": "a\x1b[2Jb\tc\x07"})
+    if terminal:
+        on_terminal(monkeypatch, "stdout")
+    main(["route", "--sandbox", "-q", "x"])
+    assert capsys.readouterr().out == shown
+
+
+def test_json_is_indented_for_a_person(monkeypatch: Patch, capsys: Capture) -> None:
+    on_terminal(monkeypatch, "stdout")
+    main(["route", "--sandbox", "--json", "x"])
+    out = capsys.readouterr().out
+    assert out.startswith("{\n  ")
+    assert json.loads(out)["output"]
+
+
+def test_a_terminal_gets_the_same_page_in_colour(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    on_terminal(monkeypatch, "stdout")
+    argv = ["decide", "--sandbox", "Hello"]
+    main(argv)
+    coloured = capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    main(argv)
+    bare = capsys.readouterr().out
+    assert "\x1b[" in coloured
+    assert "\x1b[" not in bare
+    assert [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()] == bare.splitlines()
+
+
+def test_without_rich_a_terminal_gets_the_plain_page(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setitem(sys.modules, "routewright.cli.colour", None)
+    on_terminal(monkeypatch, "stdout")
+    assert main(["decide", "--sandbox", "Hello"]) == 0
+    assert "\x1b[" not in capsys.readouterr().out
+
+
+def test_text_is_never_markup(monkeypatch: Patch, capsys: Capture) -> None:
+    sandbox(monkeypatch, faults={"*": "refused"})
+    on_terminal(monkeypatch, "stdout", "stderr")
+    main(["route", "--sandbox", "--model", "[bold]x[/bold]:smile:/y", "Hello"])
+    assert "[bold]x[/bold]:smile:/y" in capsys.readouterr().err
+
+
+def test_only_prose_wraps() -> None:
+    table = Table([Row(("a", "1", "several words that do not fit"))], ("name", "n", ""), frozenset({1}))
+    assert plain([Line("t"), table], 30) == "t\nname  n\na     1  several words that do not fit\n"
+    wrapped = "t\nname  n\na     1  several words that do\n         not fit\n"
+    assert plain([Line("t"), table._replace(prose=True)], 30) == wrapped
+
+
+# decide
+
+
+def test_decide_works_without_a_key_and_says_so(capsys: Capture) -> None:
+    assert main(["decide", "Hello"]) == 0
+    out, err = capsys.readouterr()
+    assert "no provider is configured" in err
+    assert err.count("\n") == 1
+    assert out.startswith("Decision: cost goal, balanced strategy;")
+    assert "chosen" in out
+
+
+def test_decide_gives_the_routers_own_decision(capsys: Capture) -> None:
+    assert main(["decide", "--sandbox", "--json", "--goal", "quality", "Hello"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    body = json.loads(out)
+    decision = Router.sandbox().decide("Hello", goal="quality")
+    assert (body["digest"], body["model"], body["chain"]) == (decision.digest, decision.model, decision.chain)
+
+
+def test_decide_with_a_key_chooses_among_its_models(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setenv("MISTRAL_API_KEY", "none")
+    assert main(["decide", "--json", "Hello"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert {candidate["model"].split("/")[0] for candidate in json.loads(out)["candidates"]} == {"mistral"}
+
+
+def test_decide_refuses_as_route_would(capsys: Capture) -> None:
+    assert main(["decide", "--sandbox", "--max-tokens", "5", "Hello"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "budget_tokens" in err
+
+
+# files
+
+
+def test_policies_and_catalogue_come_from_files(tmp_path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    models, policies = tmp_path / "models.toml", tmp_path / "policies.toml"
+    models.write_text('[[models]]\nid = "own/one"\nlike = "openai/gpt-4o"\nprices = {input_usd = 1, output_usd = 2}\n')
+    policies.write_text('[[policies]]\nname = "ours"\nmodels = ["own/one"]\ngoal = "quality"\n')
+    files = ["--catalogue", str(models), "--policies", str(policies)]
+    assert main(["route", "--sandbox", *files, "--policy", "ours", "--json", "Hello"]) == 0
+    routing = json.loads(capsys.readouterr().out)["routing"]
+    assert routing["selected_model"] == "own/one"
+    assert routing["policy_version"].startswith("ours@")
+
+
+# models
+
+
+def test_models_lists_the_catalogue_without_a_key(capsys: Capture) -> None:
+    assert main(["models", "--all"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n") == len(Router.sandbox().models()) + 1
+    assert "no provider is configured" in err
+
+
+def test_models_lists_what_a_key_opens(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    assert main(["models", "--json"]) == 0
+    current = json.loads(capsys.readouterr().out)["models"]
+    assert current
+    assert {model["provider"] for model in current} == {"openai"}
+    main(["models", "--json", "--all"])
+    everything_known = json.loads(capsys.readouterr().out)["models"]
+    assert len(everything_known) > len(current)
+
+
+def test_models_are_filtered_by_provider_and_modality(capsys: Capture) -> None:
+    main(["models", "--provider", "openai,google", "--modality", "image", "--modality", "tool"])
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert rows
+    assert all(row.startswith(("openai/", "google/")) and "image tool" in row for row in rows)
+
+
+def test_models_of_nobody_is_said(monkeypatch: Patch, capsys: Capture) -> None:
+    assert main(["models", "--provider", "opnai"]) == 2
+    assert "did you mean 'openai'?" in capsys.readouterr().err
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    assert main(["models", "--provider", "google"]) == 0
+    assert "--all" in capsys.readouterr().err
+
+
+# as a process
+
+
+def run(*argv: str, **rest: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *argv], capture_output=True, text=True, check=False, timeout=60, **rest)
+
+
+def test_it_runs_as_a_module() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"routewright {__version__}\n", "")
+
+
+def test_help_does_not_load_the_library() -> None:
+    code = "import sys; from routewright.cli import main\ntry: main(['--help'])\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert not {"numpy", "routewright.router", "rich"} & set(done.stdout.split())
+
+
+def test_an_old_encoding_costs_no_answer() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = run("route", "--sandbox", "--trace", "Hello", env=environment)
+    assert done.returncode == 0
+    assert "canned answer" in done.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise there")
+@pytest.mark.parametrize("argv", [["models", "--all", "--json"], ["route", "--sandbox", "Hello"]])
+def test_nobody_reading_ends_it_quietly(argv: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([*COMMAND, *argv], stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
+    finally:
+        os.close(writing)
+    assert done.returncode == 141
+    assert b"Traceback" not in done.stderr
+    assert b"BrokenPipe" not in done.stderr
+
+
+SLOW = """
+import sys
+from functools import partial
+import anyio
+from routewright import Router
+from routewright.cli import main
+
+async def slowly(call):
+    try:
+        yield "one "
+        await anyio.sleep_forever()
+    finally:
+        print("ended", file=sys.stderr)
+
+Router.sandbox = partial(Router.sandbox, answers=slowly)
+sys.exit(main(["route", "--sandbox", "--stream", "Hello"]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGINT for one process there")
+def test_an_interrupt_ends_the_call_and_is_130() -> None:
+    process = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(4) == b"one "
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+        assert process.stderr.read() == b"ended\n"
