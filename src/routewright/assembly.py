@@ -134,7 +134,7 @@ class Parts:
     @property
     def _providers(self) -> Sequence[Provider]:
         if self._given is None:
-            from .backends.providers.hosts import providers_from_environment
+            from .backends.providers.environment import providers_from_environment
 
             self._given = providers_from_environment(os.environ)
         return self._given

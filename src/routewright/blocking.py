@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from ._engine.answer import Answer
 from ._engine.stream import Stream
 from ._engine.worker import Worker
+from .options import Options, RequestLike
 from .wire import Caller, OutputDelta, RouteEvent, Trace
 
 if TYPE_CHECKING:
-    from .router import Options, RequestLike, Router
+    from .router import Router
 
 T = TypeVar("T")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -22,50 +22,22 @@ from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
 from .catalogue import Catalogue
 from .errors import NotFound, Problem, ValidationFailed
+from .options import Options, RequestLike
 from .protocols import Provider, Storage
 from .settings import Settings
 from .wire import (
-    Budget,
-    CacheOpts,
     Caller,
     CatalogueSnapshot,
     DecisionInput,
-    Fallback,
-    Goal,
     HealthSnapshot,
-    Message,
     Model,
-    NamedToolChoice,
-    Params,
     Policy,
     PutFeedback,
     RouteRequest,
-    Strategy,
-    Tool,
     Trace,
 )
 
 T = TypeVar("T")
-
-RequestLike = str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest
-"""What is taken wherever a request is: a prompt, messages, a dict in wire spelling, a ``RouteRequest``."""
-
-
-class Options(TypedDict, total=False):
-    """Fields of the route request as keywords (spec 2.1); dicts among them are in wire spelling."""
-
-    goal: Goal | None
-    strategy: Strategy | None
-    policy_id: str | None
-    models: Sequence[str] | None
-    fallback: Fallback | Mapping[str, Any] | None
-    budget: Budget | Mapping[str, Any] | None
-    cache: bool | CacheOpts | Mapping[str, Any] | None
-    tools: Sequence[Tool | Mapping[str, Any]] | None
-    tool_choice: str | NamedToolChoice | Mapping[str, Any] | None
-    params: Params | Mapping[str, Any] | None
-    metadata: Mapping[str, Any] | None
-    timeout_ms: float | None
 
 
 class Router:

@@ -5,14 +5,9 @@ Facts from the vendors' public documentation. What is not documented is left at 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from .openai import OpenAIProvider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,18 +148,6 @@ _TABLE = (
 
 HOSTS = {host.name: host for host in _TABLE}
 """By name."""
-
-
-def providers_from_environment(environ: Mapping[str, str] = os.environ) -> list[OpenAIProvider]:
-    """One provider for each host whose key is set, or whose address is, where the host is a server of one's own."""
-    from .openai import OpenAIProvider  # which reads this table
-
-    return [OpenAIProvider(name=host.name, environ=environ) for host in HOSTS.values() if _is_configured(host, environ)]
-
-
-def _is_configured(host: Host, environ: Mapping[str, str]) -> bool:
-    variables = host.key_variables if host.needs_key else (host.url_variable or "",)
-    return any(environ.get(variable, "").strip() for variable in variables)
 
 
 def complete_url(address: str, default: str) -> str:
