@@ -183,6 +183,7 @@ def counted(bounds: TokenBounds, o200k: int | None, cl100k: int | None = None) -
         bounds.estimate,
         bounds.o200k if o200k is None else o200k,
         bounds.cl100k if cl100k is None else cl100k,
+        counted=True,
     )
 
 
@@ -224,6 +225,7 @@ def _around_images(bounds: TokenBounds, counts: Iterable[int], images: int) -> T
         max(bounds.low, int(fewest / MARGIN) + low * images),
         min(bounds.high, ceil(most * MARGIN) + high * images),
         bounds.estimate,
+        counted=True,
     )
 
 

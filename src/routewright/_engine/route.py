@@ -135,10 +135,10 @@ class Engine:
             except CountTokens:
                 given = await self._recounted_aside(entry)
                 return decide(given, entry.board)
-        except NoCandidates as refused:
-            refused.trace_id, refused.request_id = entry.admitted.trace_id, self.ids("req_")
-            facts = Facts(entry.admitted._replace(given=given), None, [], None, refused, self._clock.monotonic())
-            await self._keep(entry, Outcome(facts, entry.request, None, refused))
+        except (NoCandidates, RouterTimeoutError) as error:
+            error.trace_id, error.request_id = entry.admitted.trace_id, self.ids("req_")
+            facts = Facts(entry.admitted._replace(given=given), None, [], None, error, self._clock.monotonic())
+            await self._keep(entry, Outcome(facts, entry.request, None, error))
             raise
 
     def execution(
@@ -190,10 +190,14 @@ class Engine:
 
     async def _recounted_aside(self, entry: Entry) -> DecisionInput:
         """Count on the spot what is short, or where time is virtual and a thread would look like a wait."""
-        short = self._counted_before and entry.admitted.given.tokens.high <= COUNT_INLINE_CHARS
+        given = entry.admitted.given
+        short = self._counted_before and given.tokens.high <= COUNT_INLINE_CHARS
         if short or getattr(self._clock, "virtual", False):
             return self._recounted(entry)
-        return await anyio.to_thread.run_sync(self._recounted, entry)
+        with self._clock.deadline(entry.admitted.started_at + given.timeout_ms / 1000):
+            return await anyio.to_thread.run_sync(self._recounted, entry, abandon_on_cancel=True)
+        said = f"timeout_ms={given.timeout_ms} ran out while the tokens of the prompt were counted"
+        raise RouterTimeoutError(f"{said}; allow more time, or set no budget that depends on the count")
 
 
 def raise_failure(outcome: Outcome) -> Outcome:

@@ -1,0 +1,297 @@
+"""The Router's plain functions: decide, explain, replay, models, policies; and what it reads from its surroundings."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from routewright import (
+    BudgetExceeded,
+    CallableProvider,
+    Caller,
+    Catalogue,
+    Limits,
+    MemoryStorage,
+    Model,
+    NotFound,
+    Policy,
+    PolicyFallback,
+    Pricing,
+    ProviderFault,
+    Router,
+    RouterTimeoutError,
+    Settings,
+    TraceStore,
+    UpstreamCall,
+    ValidationFailed,
+)
+from routewright.wire import Budget, DecisionSpan
+
+from .support import House
+
+
+def test_decide_is_a_plain_function_and_calls_nothing() -> None:
+    house = House(["never"])
+    decision = house.router.decide("hi", goal="quality")
+    assert (decision.model, decision.chain) == ("good/one", ["spare/two"])
+    assert house.good.calls == []
+
+
+def test_decide_counts_tokens_only_where_bounds_leave_the_matter_open() -> None:
+    counted: list[str] = []
+
+    class Watched:
+        def count(self, text: str, encoding: str) -> int:
+            counted.append(encoding)
+            return len(text) // 4
+
+    model = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=1_500, tokenizer="o200k_base")
+    provider = CallableProvider(lambda call: "x", models=[model])
+    router = Router(providers=[provider], settings=Settings(tokens=Watched()))
+    assert not router.decide("short").input.tokens.counted
+    assert counted == []
+    decision = router.decide("word " * 400)
+    assert decision.input.tokens.counted
+    assert counted == ["o200k_base"]
+
+
+def test_the_exact_count_decides_in_the_end() -> None:
+    window = 2_000
+    model = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=window, tokenizer="o200k_base")
+    router = Router(providers=[CallableProvider(lambda call: "x", models=[model])])
+    fits = router.decide("hello world " * 700)  # 1,400 tokens and an answer of 400
+    assert fits.input.tokens.o200k == 1_401 + 7
+    with pytest.raises(Exception, match="1 context"):
+        router.decide("hello world " * 900)
+
+
+@pytest.mark.anyio
+async def test_a_decision_is_explained_from_answer_decision_or_trace_alike() -> None:
+    router = Router.sandbox()
+    answer = await router.route("hi", goal="quality")
+    shown = router.explain(answer)
+    assert shown == router.explain(answer.decision) == router.explain(await router.trace(answer.trace_id))
+    assert "chosen" in shown
+    assert "runner-up" in shown
+    assert "deprecated: openai/gpt-4.1-nano" in shown
+
+
+@pytest.mark.anyio
+async def test_a_trace_replays_to_the_same_decision_also_after_health_moved_on() -> None:
+    house = House(lambda call: "a b c", lambda call: "d e f")
+    first = await house.router.route("hi", goal="quality")
+    for _ in range(20):
+        await house.clock.advance(1.0)
+        await house.router.route("hi", goal="quality")
+    replayed = house.router.replay(await house.router.trace(first.trace_id))
+    assert replayed.digest == first.decision.digest
+    assert replayed.candidates == first.decision.candidates
+    later = house.router.decide("hi", goal="quality")
+    assert later.input.health != first.decision.input.health
+    assert later.candidates != first.decision.candidates
+
+
+def test_a_decision_whose_snapshots_are_gone_cannot_be_replayed() -> None:
+    given = House(["x"]).router.decide("hi").input
+    with pytest.raises(NotFound, match="cannot be replayed"):
+        Router.sandbox().replay(given)
+
+
+def test_models_say_whether_they_can_be_called() -> None:
+    status = {model.id: model.availability.status for model in House(["x"]).router.models()}
+    assert status["good/one"] == "available"
+    assert status["openai/gpt-4o"] == "unavailable"
+    assert {model.availability.status for model in Router.sandbox().models()} == {"available"}
+
+
+def test_policies_are_listed_and_laid_over_requests() -> None:
+    policy = Policy(
+        name="thrifty", goal="quality", models=["spare/two"], budget=Budget(max_cost_usd=0.05), timeout_ms=5_000,
+        fallback=PolicyFallback(models=[]),
+    )  # fmt: skip
+    router = House(["x"], policies=[policy]).router
+    (listed,) = router.policies()
+    assert (listed.name, listed.id[:4]) == ("thrifty", "pol_")
+    for key in ("thrifty", listed.id):
+        decision = router.decide("hi", policy_id=key, budget={"maxCostUsd": 1.0}, timeout_ms=9_000)
+        assert (decision.model, decision.chain) == ("spare/two", [])
+        assert decision.input.budget_nanos == 50_000_000
+        assert decision.input.timeout_ms == 5_000
+        assert decision.input.goal == "quality"
+
+
+@pytest.mark.anyio
+async def test_the_policy_stands_in_answer_and_trace() -> None:
+    router = House(["x"], policies=[Policy(name="thrifty", created_at="2026-03-04T05:06:07Z")]).router
+    answer = await router.route("hi", goal="quality", policy_id="thrifty")
+    assert answer.routing.policy_version == answer.trace.policy_version == "thrifty@2026-03-04"
+    assert answer.trace.policy_id == router.policies()[0].id
+    assert answer.decision.input.policy is not None
+
+
+def test_a_policy_that_names_an_unknown_model_is_refused_on_first_use() -> None:
+    router = House(["x"], policies=[Policy(name="p", models=["good/oen"])]).router
+    with pytest.raises(ValidationFailed, match=r"policies\['p'\].models\[0\]: unknown model .* mean 'good/one'"):
+        router.decide("hi")
+
+
+def test_aliases_stand_for_models() -> None:
+    catalogue = Catalogue().overlaid([], aliases={"fast": "cerebras/gemma-4-31b"})
+    router = Router.sandbox(catalogue=catalogue)
+    assert router.decide("hi", models=["fast"]).model == "cerebras/gemma-4-31b"
+
+
+def test_a_chain_outside_the_whitelist_names_both_lists() -> None:
+    with pytest.raises(ValidationFailed, match=r"spare/two.*good/one"):
+        House(["x"]).router.decide("hi", models=["good/one"], fallback={"models": ["spare/two"]})
+
+
+def test_two_providers_of_one_model_are_refused() -> None:
+    model = Model(id="a/one", pricing_per_1m=Pricing(1, 1))
+    providers = [CallableProvider(lambda call: "x", models=[model], name=name) for name in ("first", "second")]
+    with pytest.raises(ValidationFailed, match="'first' and 'second' both serve 'a/one'"):
+        Router(providers=providers).decide("hi")
+
+
+def test_providers_come_from_the_environment_where_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    monkeypatch.setenv("MISTRAL_API_KEY", "canary-too")
+    router = Router()
+    assert router.decide("hi").model.split("/")[0] in ("openai", "mistral")
+    named = {model.provider for model in router.models() if model.availability.status == "available"}
+    assert {"openai", "mistral"} <= named
+    assert "canary" not in repr(router) + repr(vars(router._parts)) + repr(router._parts._providers)
+
+
+def test_a_default_output_cap_can_be_set() -> None:
+    settings = Settings(limits=Limits(default_max_output_tokens=1_500))
+    assert (
+        Router.sandbox(settings=settings).decide("hi", budget={"maxCostUsd": 5.0}, models=["openai/gpt-4.1"]).output_cap
+        == 1_500
+    )
+    with pytest.raises(ValidationFailed, match="at least 1"):
+        Limits(default_max_output_tokens=0)
+
+
+class Hunch:
+    """A predictor that likes one model."""
+
+    def predict(self, request: object, models: list[Model]) -> list[float] | None:
+        return [0.99 if model.id == "spare/two" else 0.01 for model in models]
+
+
+def test_a_predictor_of_quality_can_be_plugged_in_and_replays() -> None:
+    house = House(["x"])
+    settings = Settings(quality=Hunch())  # type: ignore[arg-type]
+    router = Router(providers=[house.good, house.spare], settings=settings)
+    decision = router.decide("hi", goal="quality")
+    assert decision.model == "spare/two"
+    assert decision.candidates[0].quality == 0.99
+    assert router.replay(decision).digest == decision.digest
+
+
+@pytest.mark.anyio
+async def test_what_production_learns_stays_out_of_the_sandbox() -> None:
+    house = House([ProviderFault("auth")], lambda call: "x")
+    await house.router.route("hi", goal="quality")
+    await house.clock.advance(1.0)
+    seen = house.router.decide("hi", goal="quality")
+    stability = {candidate.model: candidate.stability for candidate in seen.candidates}
+    assert stability["good/one"] < 0.9 < stability["spare/two"]
+    sandbox = house.router.as_caller(Caller(environment="sandbox"))
+    decision = sandbox.decide("hi")
+    assert {candidate.stability for candidate in decision.candidates} == {0.901}
+
+
+@pytest.mark.anyio
+async def test_the_sandbox_bills_nobody_and_reports_the_models_usual_time() -> None:
+    storage = MemoryStorage()
+    router = Router.sandbox({"hi": "hello there"}, storage=storage)
+    answer = await router.route("hi", models=["openai/gpt-4.1"])
+    assert answer.output == "hello there"
+    assert answer.routing.cost_usd > 0
+    assert 5_000 <= answer.routing.latency_ms < 6_000
+    (trace,) = await TraceStore(storage).newest()
+    assert (trace.environment, trace.charged_usd) == ("sandbox", 0.0)
+    assert trace.cost_usd == answer.routing.cost_usd
+
+
+@pytest.mark.anyio
+async def test_sandbox_faults_are_injected_by_model() -> None:
+    router = Router.sandbox(faults={"openai/gpt-4.1": "auth", "openai/gpt-4o": ["server"]})
+    models = ["openai/gpt-4.1", "openai/gpt-4o"]
+    answer = await router.route("hi", models=models, goal="quality")
+    assert answer.routing.selected_model == "openai/gpt-4o"
+    spans = [span.name for span in answer.trace.spans]
+    assert spans == ["decision", "openai/gpt-4.1", "fallback", "openai/gpt-4o", "openai/gpt-4o"]
+    with pytest.raises(ValidationFailed, match="known kinds: connect"):
+        await Router.sandbox(faults={"*": "explode"}).route("hi")
+
+
+@pytest.mark.anyio
+async def test_the_sandbox_answers_tools_and_schemas_in_kind() -> None:
+    router = Router.sandbox()
+    schema = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}, "required": ["n"]}
+    tool = {"name": "weather", "parameters": schema}
+    called = await router.route("hi", tools=[tool], tool_choice="required")
+    assert called.tool_calls is not None
+    assert called.tool_calls[0].function.arguments == '{"n": 0}'
+    wanted = {"type": "json_schema", "json_schema": {"name": "w", "schema": schema}}
+    assert (await router.route("hi", params={"response_format": wanted})).output == '{"n": 0}'
+
+
+@pytest.mark.anyio
+async def test_a_function_of_any_colour_is_a_provider() -> None:
+    model = Model(id="mine/echo", pricing_per_1m=Pricing(0.1, 0.1), quality=0.1)
+
+    def plain(call: UpstreamCall) -> str:
+        return str(call.messages[-1].content)
+
+    async def awaited(call: UpstreamCall) -> str:
+        return str(call.messages[-1].content)
+
+    def pieces(call: UpstreamCall) -> list[str]:
+        return ["h", "i"]
+
+    async def streamed(call: UpstreamCall) -> object:
+        yield "h"
+        yield "i"
+
+    for function in (plain, awaited, pieces, streamed):
+        router = Router(providers=[CallableProvider(function, models=[model])])  # type: ignore[arg-type]
+        assert (await router.route("hi")).output == "hi"
+
+
+@pytest.mark.anyio
+async def test_a_plain_function_runs_in_a_thread_and_does_not_hold_up_the_deadline() -> None:
+    release = threading.Event()
+    model = Model(id="mine/slow", pricing_per_1m=Pricing(0.1, 0.1))
+    provider = CallableProvider(lambda call: str(release.wait(20)), models=[model])
+    started = time.monotonic()
+    with pytest.raises(RouterTimeoutError):
+        await Router(providers=[provider]).route("hi", timeout_ms=50)
+    release.set()
+    assert time.monotonic() - started < 5
+
+
+def test_images_are_counted_once_and_then_taken_at_their_worst() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "word " * 500}, image]}]
+    decision = Router.sandbox().decide({"messages": messages, "budget": {"maxTokens": 9_500}})
+    assert decision.input.tokens.counted
+    assert decision.input.tokens.o200k is None
+    with pytest.raises(BudgetExceeded):
+        Router.sandbox().decide({"messages": messages, "budget": {"maxTokens": 6_000}})
+
+
+@pytest.mark.anyio
+async def test_decision_spans_say_whether_tokens_were_counted() -> None:
+    router = Router.sandbox()
+    loose = await router.route("hi")
+    tight = await router.route("x" * 3_000, budget={"maxTokens": 3_000}, models=["openai/gpt-4.1"])
+    spans = [answer.trace.spans[0] for answer in (loose, tight)]
+    assert [span.token_count for span in spans if isinstance(span, DecisionSpan)] == ["bounds", "exact"]
+    with pytest.raises(BudgetExceeded):
+        await router.route("hello " * 3_000, budget={"maxTokens": 3_000}, models=["openai/gpt-4.1"])
