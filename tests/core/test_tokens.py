@@ -208,7 +208,7 @@ def test_a_request_is_counted_with_any_counter_and_only_in_what_is_asked_for() -
 def test_counting_changes_neither_bounds_nor_estimate() -> None:
     bounds = TokenBounds(10, 1_000, 240)
     assert counted(bounds, 230) == TokenBounds(10, 1_000, 240, o200k=230, counted=True)
-    assert counted(counted(bounds, None, 250), 230) == TokenBounds(10, 1_000, 240, o200k=230, cl100k=250)
+    assert counted(counted(bounds, None, 250), 230) == TokenBounds(10, 1_000, 240, o200k=230, cl100k=250, counted=True)
 
 
 def test_range_is_exact_where_counted_and_has_a_margin_for_other_vendors() -> None:
