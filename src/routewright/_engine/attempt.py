@@ -84,6 +84,11 @@ class Attempt:
         """The text so far."""
         return "".join(self.text)
 
+    @property
+    def produced(self) -> bool:
+        """Something came that costs; a fault or a farewell before that costs nothing."""
+        return self.delivered or self.usage is not None
+
     def forget_text(self) -> None:
         """Keep the facts alone: traces hold no text."""
         self.text = []
@@ -180,10 +185,13 @@ class Execution:
 
     async def aclose(self) -> None:
         """Leave the present attempt, if any, within a second, whatever happens around."""
-        if self._open is not None:
-            self.attempts[-1].ended_at = self._clock.monotonic()
-            self._settle(self.attempts[-1])
-            await self._leave(abandoned=True)
+        if self._open is None:
+            return
+        attempt = self.attempts[-1]
+        attempt.ended_at = self._clock.monotonic()
+        if attempt.produced:
+            self._settle(attempt)
+        await self._leave(abandoned=True)
 
     def _begin(self, call: Call) -> AttemptStarted:
         provider = self._fleet.server[call.row]
@@ -281,7 +289,7 @@ class Execution:
         attempt.fault = _kind(fault)
         attempt.fault_text = str(fault)
         reported = attempt.usage
-        if attempt.delivered or reported is not None:
+        if attempt.produced:
             self._settle(attempt)
         if not self._sandbox and FAULTS[attempt.fault].blames:
             self._fleet.failed(attempt.call.row)
