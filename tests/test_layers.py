@@ -21,7 +21,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money scale quality sse tokens request catalogue cost pool outlook health policy intake "
+    "scan ids money scale quality sse tokens problem rules request catalogue cost pool outlook health policy intake "
     "constraints scoring budget refusal decision explain attempt"
 ).split()
 IMPURE = {"anyio", "asyncio", "logging", "time", "random", "os", "pathlib", "threading", "io"}

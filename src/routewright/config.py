@@ -25,7 +25,7 @@ from routewright.wire import (
     Strategy,
 )
 
-from ._core.request import nearest
+from ._core.problem import nearest
 
 Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]

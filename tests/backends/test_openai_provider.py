@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from routewright.backends.providers.completion import read_usage
-from routewright.backends.providers.faults import fault_in_answer, fault_of_answer, retry_after
 from routewright.backends.providers.environment import providers_from_environment
+from routewright.backends.providers.faults import fault_in_answer, fault_of_answer, retry_after
 from routewright.backends.providers.hosts import HOSTS, Host, complete_url
 from routewright.backends.providers.openai import OpenAIProvider, request_body
 from routewright.errors import ProviderFault, ValidationFailed

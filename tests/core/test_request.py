@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.request import MAX_PROBLEMS, as_request, checked, decode_request, nearest, needs_of
+from routewright._core.problem import nearest
+from routewright._core.request import as_request, checked, decode_request, needs_of
+from routewright._core.rules import MAX_PROBLEMS
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import (
     Budget,

@@ -291,7 +291,9 @@ async def test_decision_spans_say_whether_tokens_were_counted() -> None:
     router = Router.sandbox()
     loose = await router.route("hi")
     tight = await router.route("x" * 3_000, budget={"maxTokens": 3_000}, models=["openai/gpt-4.1"])
-    spans = [answer.trace.spans[0] for answer in (loose, tight)]
-    assert [span.token_count for span in spans if isinstance(span, DecisionSpan)] == ["bounds", "exact"]
+    other = await router.route("x" * 3_000, budget={"maxTokens": 3_000}, models=["mistral/mistral-large-2512"])
+    spans = [answer.trace.spans[0] for answer in (loose, tight, other)]
+    counts = [span.token_count for span in spans if isinstance(span, DecisionSpan)]
+    assert counts == ["bounds", "exact", "estimated"]
     with pytest.raises(BudgetExceeded):
         await router.route("hello " * 3_000, budget={"maxTokens": 3_000}, models=["openai/gpt-4.1"])

@@ -20,7 +20,8 @@ import anyio.lowlevel
 import pytest
 
 from routewright._engine import worker as worker_module
-from routewright._engine.worker import Job, Worker, WorkerClosed
+from routewright._engine.crew import Job
+from routewright._engine.worker import Worker, WorkerClosed
 from routewright.backends.clock import SystemClock
 from routewright.testing.clock import FakeClock
 
@@ -191,7 +192,7 @@ class TestThread:
         worker.start(fail, error)
         worker.close()
         (record,) = caplog.records
-        assert record.name == "routewright._engine.worker"
+        assert record.name == "routewright._engine.crew"
         assert record.levelno == logging.ERROR
         assert record.exc_info is not None
         assert record.exc_info[1] is error
@@ -545,7 +546,8 @@ def assert_closed(worker: Worker, recorder: Recorder) -> None:
 
 PREAMBLE = """
     import os, sys, threading, time, anyio
-    from routewright._engine.worker import Job, Worker
+    from routewright._engine.crew import Job
+    from routewright._engine.worker import Worker
     from routewright.backends.clock import SystemClock
 
     worker = Worker(SystemClock())

@@ -11,7 +11,7 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model
 
-from .request import nearest
+from .problem import nearest
 
 _BORROWED = (
     "context_window",

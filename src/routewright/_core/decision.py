@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -162,6 +162,8 @@ class Summary(NamedTuple):
     front: list[Candidate]
     """The best few that passed, the chosen one first."""
     rejected: dict[Reason, int]
+    token_count: Literal["bounds", "estimated", "exact"]
+    """What is known of the input's tokens, for the chosen model's vocabulary."""
 
     def digest(self, given: DecisionInput) -> str:
         """Fingerprint of input and plan: equal digests are equal decisions."""
@@ -269,8 +271,23 @@ class Decision:
     def summary(self) -> Summary:
         """What is kept of it."""
         return Summary(
-            self.model, self.chain, self.output_cap, self.fallback_affordable, self.front, self.rejected_counts
+            self.model,
+            self.chain,
+            self.output_cap,
+            self.fallback_affordable,
+            self.front,
+            self.rejected_counts,
+            self.token_count,
         )
+
+    @property
+    def token_count(self) -> Literal["bounds", "estimated", "exact"]:
+        """What is known of the input's tokens: bounds, if these settled the matter; else a count, which is exact only
+        in the chosen model's own vocabulary and an estimate with a margin in any other."""
+        if not self.input.tokens.counted:
+            return "bounds"
+        low, high = self.ask.input[self.board.outlook.pool.vocabulary[self.plan[0]]]
+        return "exact" if low == high else "estimated"
 
     def candidate(self, row: int) -> Candidate:
         """The numbers of one row, whether it passed or not."""

@@ -13,7 +13,7 @@ from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback
 
 from .catalogue import content_id
 from .ids import ALPHABET
-from .request import nearest
+from .problem import nearest
 
 N = TypeVar("N", int, float)
 

@@ -300,7 +300,7 @@ def _decision_span(decided: Summary, given: DecisionInput, took_ms: float) -> De
         candidates=decided.front[:BEST_KEPT],
         rejected={str(reason): count for reason, count in decided.rejected.items()},
         digest=decided.digest(given),
-        token_count="exact" if given.tokens.counted else "bounds",
+        token_count=decided.token_count,
     )
 
 

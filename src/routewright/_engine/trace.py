@@ -24,8 +24,9 @@ from routewright.wire import (
     Write,
 )
 
+from .crew import Job
 from .outcome import Facts
-from .worker import Job, Worker
+from .worker import Worker
 
 BATCH = 256
 QUEUE = 20_000

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.request import decode_request, nearest
+from routewright._core.problem import nearest
+from routewright._core.request import decode_request
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, Model, Params, Part, RouteRequest, TextPart
 

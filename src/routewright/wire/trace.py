@@ -31,7 +31,8 @@ class DecisionSpan(_Span, frozen=True, tag="decision"):
     candidates: list[Candidate]
     rejected: dict[str, int]
     digest: str
-    token_count: Literal["bounds", "exact"] = "bounds"
+    token_count: Literal["bounds", "estimated", "exact"] = "bounds"
+    """What is known of the input's tokens, in the vocabulary of the chosen model."""
 
 
 class CacheSpan(_Span, frozen=True, tag="cache"):

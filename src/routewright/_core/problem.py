@@ -1,0 +1,215 @@
+"""What does an error say? Makes a ``Problem`` with path, value and remedy of msgspec's errors and of wrong values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any, get_args
+
+import msgspec
+from msgspec.json import decode
+
+from routewright.errors import Problem
+from routewright.wire import (
+    Budget,
+    CacheOpts,
+    Fallback,
+    FunctionCall,
+    FunctionName,
+    FunctionSpec,
+    Goal,
+    ImagePart,
+    ImageUrl,
+    Message,
+    NamedToolChoice,
+    OnPartial,
+    Params,
+    Role,
+    RouteRequest,
+    Strategy,
+    TextPart,
+    Tool,
+    ToolCall,
+)
+
+from .scan import beneath, joined, quoted
+
+EXACT = 2**53 - 1
+"""Beyond it a number in JSON may silently become another one."""
+
+_PART = "messages[].content[]"
+_CALL = "messages[].tool_calls[]"
+_FORMAT = "params.response_format"
+
+_STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "": RouteRequest,
+    "messages[]": Message,
+    f"{_PART}.image_url": ImageUrl,
+    _CALL: ToolCall,
+    f"{_CALL}.function": FunctionCall,
+    "fallback": Fallback,
+    "budget": Budget,
+    "cache": CacheOpts,
+    "tools[]": Tool,
+    "tools[].function": FunctionSpec,
+    "tool_choice": NamedToolChoice,
+    "tool_choice.function": FunctionName,
+    "params": Params,
+}
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    **{place: kind.__struct_encode_fields__ for place, kind in _STRUCTS.items()},
+    _PART: ("type", *TextPart.__struct_encode_fields__, *ImagePart.__struct_encode_fields__),
+    _FORMAT: ("type", "json_schema"),
+    f"{_FORMAT}.json_schema": ("name", "description", "schema", "strict"),
+}
+"""Known fields by place, which is a path without its indices."""
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "goal": get_args(Goal),
+    "strategy": get_args(Strategy),
+    "messages[].role": get_args(Role),
+    f"{_PART}.type": ("text", "image_url"),
+    f"{_PART}.image_url.detail": ("auto", "low", "high"),
+    f"{_CALL}.type": ("function",),
+    "fallback.on_partial": get_args(OnPartial),
+    "cache.mode": ("semantic", "exact"),
+    "tools[].type": ("function",),
+    "tool_choice.type": ("function",),
+    f"{_FORMAT}.type": ("text", "json_object", "json_schema"),
+}
+"""Allowed words by place."""
+
+MEANT = {
+    "max_tokens": "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call",
+    "max_completion_tokens": "it is 'params.max_output_tokens' here",
+    "model": "it is 'models' here, a list of ids",
+    "role": "one message goes into a list of them",
+    "content": "one message goes into a list of them",
+}
+"""What callers of other interfaces write, and what it is here."""
+
+_GROUPS = ("", "params", "budget", "fallback", "cache")
+_WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a boolean"}
+_WORDS |= {"array": "an array", "list": "an array", "tuple": "an array", "object": "an object", "dict": "an object"}
+_LONGEST_WORD = 100  # comparing is quadratic
+_UNSEEN = object()
+
+_INDEX = re.compile(r"\[\d+\]")
+_STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_EXPECTED = re.compile(r"Expected `(.*?)`(?:, got `(.*)`)?")
+
+
+def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> Problem:
+    """Translate the decoder's error. ``source`` is what it read, ``prefix`` the path at which that stands."""
+    what, _, where = str(error).rpartition(" - at ")
+    if not where.startswith(("`$", "`key` in `$")):
+        what, where = str(error), "`$`"
+    inside = where[where.index("$") + 1 : -1]
+    path = beneath(prefix, inside.lstrip("."))
+    place = _INDEX.sub("[]", path)
+    if unknown := _UNKNOWN.fullmatch(what):
+        return Problem(joined(path, unknown[1]), "is not a field", hint_for(unknown[1], place))
+    if missing := _MISSING.fullmatch(what):
+        return Problem(joined(path, missing[1]), "is missing", example(joined(place, missing[1])))
+    if where.startswith("`key`"):
+        return Problem(path, "has a key that is not a string", "JSON keys are strings")
+    value = _value_at(source, inside)
+    if place in CHOICES and isinstance(value, str):
+        return no_choice(path, value)
+    if expected := _EXPECTED.fullmatch(what):
+        return Problem(path, f"must be {_either(expected[1])}, got {_got(path, value, expected[2])}", "")
+    return Problem(path, what[:1].lower() + what[1:], "")
+
+
+def unshaped(body: bytes) -> object:
+    """Decode without a shape, to show values in errors."""
+    try:
+        return decode(body)
+    except msgspec.DecodeError:  # a number that nothing can hold
+        return _UNSEEN
+
+
+def no_choice(path: str, value: object) -> Problem:
+    """Say which ``CHOICES`` there are instead of the value."""
+    choices = CHOICES[_INDEX.sub("[]", path)]
+    allowed = f"one of {', '.join(choices)}" if len(choices) > 1 else repr(choices[0])
+    return Problem(path, f"must be {allowed}, got {shown(value)}", did_you_mean(value, choices))
+
+
+def hint_for(name: str, place: str) -> str:
+    """Say what an unknown field's author most likely meant."""
+    if place in ("", "params") and name in MEANT:
+        return MEANT[name]
+    known = FIELDS.get(place, ())
+    if spelled := _respelled(name, known):
+        return f"JSON and dicts spell it {spelled!r}" if place else f"did you mean {spelled!r}?"
+    for group in _GROUPS:
+        if group != place and (spelled := _respelled(name, FIELDS[group])):
+            return f"it is {joined(group, spelled)!r} here"
+    return did_you_mean(name, known) or f"known: {', '.join(known)}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Find the known name that a misspelt one most likely means; None where none is close."""
+    if len(word) > _LONGEST_WORD:
+        return None
+    spelled = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), spelled, n=1)
+    return spelled[close[0]] if close else None
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Make a hint of the nearest known name; empty where none is close."""
+    near = nearest(word, known) if isinstance(word, str) else None
+    return f"did you mean {near!r}?" if near else ""
+
+
+def example(place: str) -> str:
+    """Say what may stand at a place, where that is not plain from its name."""
+    if place == "messages":
+        return 'for example [{"role": "user", "content": "Hello"}]'
+    return f"one of {', '.join(CHOICES[place])}" if place in CHOICES else ""
+
+
+def shown(value: object) -> str:
+    """Write a value as JSON would, in short: strings cut, arrays and objects only named."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, (int, float)):
+        return f"{value:.15g}" if abs(value) <= EXACT or type(value) is float else "a huge number"
+    kind = type(value).__name__
+    return _WORDS.get(kind, kind)
+
+
+def _respelled(name: str, known: Iterable[str]) -> str | None:
+    bare = name[:_LONGEST_WORD].replace("_", "").lower()
+    return next((field for field in known if field.replace("_", "").lower() == bare), None)
+
+
+def _value_at(source: Any, path: str) -> object:
+    for name, index in _STEP.findall(path):
+        try:
+            source = source[name] if name else source[int(index)]
+        except (LookupError, TypeError, ValueError):
+            return _UNSEEN
+    return source
+
+
+def _either(expected: str) -> str:
+    words = [_WORDS.get(word, word) for word in expected.split(" | ") if word != "null"]
+    return " or ".join(dict.fromkeys(words))
+
+
+def _got(path: str, value: object, kind: str | None) -> str:
+    """Show the wrong value, but no text of a message: errors end up in logs."""
+    if value is _UNSEEN or (isinstance(value, str) and path.startswith("messages")):
+        return _WORDS.get(kind or "", kind or "something else")
+    return shown(value)

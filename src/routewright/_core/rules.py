@@ -1,0 +1,329 @@
+"""Which requests are allowed? The rules, in the order of the fields, over values whose types are right.
+
+Whether model and policy ids exist is the catalogue's question.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.json import encode
+from msgspec.structs import fields, replace
+
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import (
+    Budget,
+    CacheOpts,
+    Fallback,
+    ImagePart,
+    Message,
+    NamedToolChoice,
+    Params,
+    RouteRequest,
+    Tool,
+)
+
+from .problem import CHOICES, EXACT, FIELDS, did_you_mean, example, hint_for, no_choice, shown
+from .scan import joined, quoted
+
+Problems = list[Problem]
+"""What was found wrong so far; every rule appends to it."""
+
+MAX_MESSAGES = 1_000
+MAX_STOPS = 4
+MAX_METADATA_BYTES = 16 * 1024
+MAX_KEY_BYTES = 64
+MAX_PROBLEMS = 20
+"""How many problems one error lists."""
+DEFAULT_TIMEOUT_MS = 60_000.0
+
+TOOL_MODES = ("auto", "none", "required")
+FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+IMAGE_SCHEMES = ("https://", "http://", "data:image/")
+
+
+class Range(NamedTuple):
+    """The numbers that a field takes. ``above``: the lower bound itself is out."""
+
+    low: int
+    high: float = sys.float_info.max
+    whole: bool = False
+    above: bool = False
+
+    def admits(self, value: float) -> bool:
+        """Say whether a number is in the range; NaN and infinities never are."""
+        if not self.low <= value <= self.high or (self.above and value == self.low):
+            return False
+        return not self.whole or value % 1 == 0
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        if self.above:
+            return f"{kind} above {self.low}" if self.high >= EXACT else f"{kind} above {self.low}, at most {self.high}"
+        is_open = self.high >= EXACT and self.low >= 0
+        return f"{kind} of at least {self.low}" if is_open else f"{kind} from {self.low} to {self.high}"
+
+
+_COUNT = Range(1, EXACT, whole=True)
+_SHARE = Range(0, 1)
+
+NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
+    RouteRequest: {"timeout_ms": Range(1, 3_600_000, whole=True)},
+    Fallback: {"max_retries": Range(0, 5, whole=True)},
+    Budget: {"max_cost_usd": Range(0), "max_tokens": _COUNT},
+    CacheOpts: {"max_error": _SHARE, "threshold": _SHARE, "ttl_seconds": Range(0, above=True), "explore": _SHARE},
+    Params: {
+        "temperature": Range(0, 2),
+        "top_p": Range(0, 1, above=True),
+        "max_output_tokens": _COUNT,
+        "seed": Range(-EXACT, EXACT, whole=True),
+    },
+}
+
+_NUMBERS = {
+    kind: tuple((f.name, f.encode_name, ranges[f.name]) for f in fields(kind) if f.name in ranges)
+    for kind, ranges in NUMBERS.items()
+}
+
+
+def completed(request: RouteRequest) -> RouteRequest:
+    """Hold it to every rule, and fill in goal, strategy and time-out. Raises ``ValidationFailed``."""
+    found: Problems = []
+    _check_messages(request.messages, found)
+    _check_scalars(request, found)
+    if request.models is not None or request.fallback is not None:
+        _check_models(request.models, request.fallback, found)
+    if request.budget is not None:
+        _check_numbers(Budget, "budget.", request.budget, found)
+    if isinstance(request.cache, CacheOpts):
+        _check_cache(request.cache, found)
+    if request.tools is not None or request.tool_choice is not None:
+        _check_tools(request.tools or [], request.tool_choice, found)
+    if request.params is not None:
+        _check_params(request.params, found)
+    if request.metadata is not None:
+        _check_metadata(request.metadata, found)
+    if found:
+        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+    strategy = request.strategy or "balanced"
+    return replace(
+        request,
+        goal=request.goal or ("quality" if strategy == "quality-first" else "cost"),
+        strategy=strategy,
+        tools=request.tools or None,
+        timeout_ms=DEFAULT_TIMEOUT_MS if request.timeout_ms is None else request.timeout_ms,
+    )
+
+
+def has_more(message: Message) -> bool:
+    """Say whether it has anything besides role and content."""
+    return message.tool_calls is not None or message.tool_call_id is not None or message.name is not None
+
+
+def _check_scalars(request: RouteRequest, found: Problems) -> None:
+    if request.goal is not None and request.goal not in CHOICES["goal"]:
+        found.append(no_choice("goal", request.goal))
+    if request.strategy is not None and request.strategy not in CHOICES["strategy"]:
+        found.append(no_choice("strategy", request.strategy))
+    if request.policy_id == "":
+        found.append(_empty("policy_id"))
+    if request.timeout_ms is not None:
+        _check_numbers(RouteRequest, "", request, found)
+    if request.idempotency_key is not None:
+        size = len(request.idempotency_key.encode())
+        if not 1 <= size <= MAX_KEY_BYTES:
+            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
+            found.append(Problem("idempotency_key", problem, "hash a longer one"))
+
+
+def _check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found: Problems) -> None:
+    for name, wire_name, allowed in _NUMBERS[kind]:
+        value = getattr(holder, name)
+        if value is not None and not allowed.admits(value):
+            found.append(Problem(prefix + wire_name, f"must be {allowed}, got {shown(value)}", ""))
+
+
+def _empty(path: str) -> Problem:
+    return Problem(path, "must not be empty", "")
+
+
+def _check_messages(messages: list[Message], found: Problems) -> None:
+    if not messages:
+        found.append(Problem("messages", "must hold at least one message", example("messages")))
+    elif len(messages) > MAX_MESSAGES:
+        found.append(Problem("messages", f"holds {len(messages)} messages, at most {MAX_MESSAGES} are allowed", ""))
+    else:
+        for index, message in enumerate(messages):
+            if type(message.content) is not str or message.role == "tool" or has_more(message):
+                _check_message(f"messages[{index}]", message, found)
+
+
+def _check_message(path: str, message: Message, found: Problems) -> None:
+    _check_content(f"{path}.content", message, found)
+    if message.tool_calls is not None:
+        _check_tool_calls(f"{path}.tool_calls", message, found)
+    if message.name == "":
+        found.append(_empty(f"{path}.name"))
+    if message.role == "tool" and not message.tool_call_id:
+        hint = "a tool message names the id of the call it answers"
+        found.append(Problem(f"{path}.tool_call_id", "is missing", hint))
+    if message.role != "tool" and message.tool_call_id is not None:
+        problem = f"has no place in a message of role {message.role!r}"
+        found.append(Problem(f"{path}.tool_call_id", problem, "use 'tool'"))
+
+
+def _check_content(path: str, message: Message, found: Problems) -> None:
+    if message.content is None and not (message.role == "assistant" and message.tool_calls):
+        found.append(Problem(path, "is missing", "only an assistant message with tool_calls may go without"))
+    if not isinstance(message.content, list):
+        return
+    if not message.content:
+        found.append(Problem(path, "must hold at least one part", ""))
+    for index, part in enumerate(message.content):
+        if isinstance(part, ImagePart) and not part.image_url.url[:11].lower().startswith(IMAGE_SCHEMES):
+            problem = f"must begin with https://, http:// or data:image/, got {part.image_url.url[:11]!r}"
+            found.append(Problem(f"{path}[{index}].image_url.url", problem, ""))
+
+
+def _check_tool_calls(path: str, message: Message, found: Problems) -> None:
+    if message.role != "assistant":
+        found.append(Problem(path, f"has no place in a message of role {message.role!r}", "use 'assistant'"))
+    if not message.tool_calls:
+        found.append(Problem(path, "must hold at least one call", "leave it out where there is none"))
+    for index, call in enumerate(message.tool_calls or ()):
+        if not call.id:
+            found.append(_empty(f"{path}[{index}].id"))
+        if not call.function.name:
+            found.append(_empty(f"{path}[{index}].function.name"))
+
+
+def _check_models(models: list[str] | None, fallback: Fallback | None, found: Problems) -> None:
+    _check_ids("models", models or [], found)
+    if models == []:
+        found.append(Problem("models", "must name at least one model", "leave it out to allow every model"))
+    if fallback is None:
+        return
+    _check_numbers(Fallback, "fallback.", fallback, found)
+    chain = fallback.models or []
+    _check_ids("fallback.models", chain, found)
+    outside = [model for model in chain if models and model not in models]
+    if outside:
+        lists = f"fallback.models: {_listed(chain)}; models: {_listed(models or [])}"
+        hint = "add it to 'models', or take it out of 'fallback.models'"
+        found.append(Problem("fallback.models", f"{_listed(outside)} is outside the whitelist ({lists})", hint))
+
+
+def _check_ids(path: str, ids: list[str], found: Problems) -> None:
+    seen: set[str] = set()
+    for index, model in enumerate(ids):
+        if not model:
+            found.append(_empty(f"{path}[{index}]"))
+        if model in seen:
+            found.append(Problem(f"{path}[{index}]", f"names {quoted(model)} again", "name each model once"))
+        seen.add(model)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(quoted, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+def _check_cache(cache: CacheOpts, found: Problems) -> None:
+    _check_numbers(CacheOpts, "cache.", cache, found)
+    if cache.namespace == "":
+        found.append(_empty("cache.namespace"))
+    if cache.max_error is not None and cache.threshold is not None:
+        hint = "give 'max_error' to have the threshold learned, 'threshold' to set it yourself"
+        found.append(Problem("cache", "has both max_error and threshold", hint))
+
+
+def _check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: Problems) -> None:
+    declared: list[str] = []
+    for index, tool in enumerate(tools):
+        name = _check_tool(f"tools[{index}]", tool, found)
+        if name in declared:
+            found.append(Problem(f"tools[{index}]", f"declares {quoted(name)} again", "give each tool its own name"))
+        declared.append(name)
+    if isinstance(choice, NamedToolChoice):
+        _check_declared("tool_choice.function.name", choice.function.name, declared, found)
+    elif choice is not None and choice not in TOOL_MODES:
+        _check_declared("tool_choice", choice, declared, found)
+    elif choice == "required" and not declared:
+        found.append(Problem("tool_choice", "is 'required', but there are no tools", "declare 'tools'"))
+
+
+def _check_tool(path: str, tool: Tool, found: Problems) -> str:
+    """Check one declaration and return its name."""
+    flat = [tool.name, tool.description, tool.parameters, tool.strict]
+    if tool.function is not None and any(value is not None for value in flat):
+        hint = "put name, description, parameters and strict into 'function', or leave 'function' out"
+        found.append(Problem(path, "mixes the nested and the flat form", hint))
+    elif tool.function is None and tool.name is None:
+        hint = "a tool is {'type': 'function', 'function': {'name': ...}}"
+        found.append(Problem(path, "has no name", hint))
+    else:
+        inner = "function.name" if tool.function else "name"
+        _check_function_name(f"{path}.{inner}", tool.function_spec.name, found)
+    return tool.function_spec.name
+
+
+def _check_function_name(path: str, name: object, found: Problems) -> None:
+    if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
+        hint = "use 1 to 64 ASCII letters, digits, underscores and dashes"
+        found.append(Problem(path, f"must be a name, got {shown(name)}", hint))
+
+
+def _check_declared(path: str, name: str, declared: list[str], found: Problems) -> None:
+    if name in declared:
+        return
+    known = f"declared: {_listed(declared)}" if declared else "there are no tools"
+    problem = f"names the tool {quoted(name)}, which is not declared ({known})"
+    found.append(Problem(path, problem, did_you_mean(name, (*declared, *TOOL_MODES))))
+
+
+def _check_params(params: Params, found: Problems) -> None:
+    _check_numbers(Params, "params.", params, found)
+    stops = params.stop if isinstance(params.stop, list) else [params.stop]
+    if len(stops) > MAX_STOPS:
+        found.append(Problem("params.stop", f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed", ""))
+    if "" in stops:
+        found.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
+    if params.response_format is not None:
+        _check_format("params.response_format", params.response_format, found)
+
+
+def _check_format(path: str, form: dict[str, Any], found: Problems) -> None:
+    _check_fields(path, form, found)
+    kind, schema = form.get("type"), form.get("json_schema")
+    if kind not in CHOICES[f"{path}.type"]:
+        found.append(no_choice(f"{path}.type", kind))
+    elif kind != "json_schema" and schema is not None:
+        found.append(Problem(f"{path}.json_schema", "goes with type 'json_schema' only", ""))
+    elif kind == "json_schema" and not isinstance(schema, dict):
+        hint = "give {'name': ..., 'schema': {...}}"
+        found.append(Problem(f"{path}.json_schema", f"must be an object, got {shown(schema)}", hint))
+    elif isinstance(schema, dict):
+        _check_schema(f"{path}.json_schema", schema, found)
+
+
+def _check_schema(path: str, schema: dict[str, Any], found: Problems) -> None:
+    _check_fields(path, schema, found)
+    _check_function_name(f"{path}.name", schema.get("name"), found)
+    if not isinstance(schema.get("schema"), dict):
+        problem = f"must be a JSON schema object, got {shown(schema.get('schema'))}"
+        found.append(Problem(f"{path}.schema", problem, ""))
+
+
+def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:
+    for key in value:
+        if key not in FIELDS[place]:
+            found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
+
+
+def _check_metadata(metadata: dict[str, Any], found: Problems) -> None:
+    size = len(encode(metadata))
+    if size > MAX_METADATA_BYTES:
+        problem = f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed"
+        found.append(Problem("metadata", problem, "keep long values elsewhere and put a reference here"))
