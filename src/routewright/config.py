@@ -25,7 +25,7 @@ from routewright.wire import (
     Strategy,
 )
 
-from ._core.problem import nearest
+from ._core.problem import did_you_mean
 
 Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -205,8 +205,7 @@ def _problem(path: Path, shape: type[_Strict], found: dict[str, Any]) -> Problem
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"]).lstrip(".")
     hint = ""
     if found["type"] == "extra_forbidden":
-        near = nearest(str(found["loc"][-1]), _keys(shape))
-        hint = f"did you mean {near!r}?" if near else "remove it"
+        hint = did_you_mean(str(found["loc"][-1]), _keys(shape)) or "remove it"
         return Problem(f"{path.name}: {place}", "unknown key", hint)
     return Problem(f"{path.name}: {place}", f"{found['msg']}, got {found['input']!r:.80}", hint)
 

@@ -11,7 +11,7 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model
 
-from .problem import nearest
+from .problem import did_you_mean
 
 _BORROWED = (
     "context_window",
@@ -69,8 +69,7 @@ def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str
     for place, name in enumerate(names):
         model_id = aliases.get(name, name)
         if model_id not in known:
-            near = nearest(name, [*known, *aliases])
-            hint = f"did you mean {near!r}?" if near else "Router.models() lists the known ids"
+            hint = did_you_mean(name, [*known, *aliases]) or "Router.models() lists the known ids"
             raise ValidationFailed.of(Problem(f"{path}[{place}]", f"unknown model {name!r}", hint))
         ids.append(model_id)
     return list(dict.fromkeys(ids))
@@ -96,8 +95,7 @@ def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, A
     if like is None:
         return {}
     if like not in models:
-        near = nearest(like, list(models))
-        hint = f"did you mean {near!r}?" if near else "name a model of the catalogue"
+        hint = did_you_mean(like, models) or "name a model of the catalogue"
         raise ValidationFailed.of(Problem(f"models[{fields['id']!r}].like", f"unknown model {like!r}", hint))
     return {name: getattr(models[like], name) for name in _BORROWED}
 

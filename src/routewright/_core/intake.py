@@ -12,8 +12,8 @@ from .money import budget_nanos
 from .pool import Pool
 from .quality import micro
 from .request import needs_of
+from .rules import DEFAULT_TIMEOUT_MS
 
-DEFAULT_TIMEOUT_MS = 60_000
 DEFAULT_RETRIES = 1
 
 
@@ -61,7 +61,7 @@ def input_of(
         default_output_cap=default_output_cap,
         budget_nanos=None if cost is None else budget_nanos(cost),
         budget_tokens=None if total is None else int(total),
-        timeout_ms=DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms),
+        timeout_ms=int(request.timeout_ms or DEFAULT_TIMEOUT_MS),
         regions=() if policy is None else tuple(policy.policy.regions or ()),
         quality=quality,
     )

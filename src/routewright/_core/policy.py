@@ -13,7 +13,7 @@ from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback
 
 from .catalogue import content_id
 from .ids import ALPHABET
-from .problem import nearest
+from .problem import did_you_mean
 
 N = TypeVar("N", int, float)
 
@@ -38,8 +38,8 @@ def find_policy(key: str, policies: Sequence[Policy]) -> Policy:
     for policy in policies:
         if key in (policy.id, policy.name):
             return policy
-    near = nearest(key, [name for policy in policies for name in (policy.id, policy.name)])
-    hint = f"did you mean {near!r}?" if near else "pass it to Router(policies=...)"
+    known = [name for policy in policies for name in (policy.id, policy.name)]
+    hint = did_you_mean(key, known) or "pass it to Router(policies=...)"
     raise ValidationFailed.of(Problem("policy_id", f"unknown policy {key!r}", hint))
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.problem import nearest
+from routewright._core.problem import did_you_mean
 from routewright._core.request import decode_request
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, Model, Params, Part, RouteRequest, TextPart
@@ -53,8 +53,7 @@ def named_providers(wanted: Sequence[str], models: Sequence[Model]) -> list[Mode
     known = dict.fromkeys(model.provider for model in models)
     for name in wanted:
         if name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(known))}"
+            hint = did_you_mean(name, known) or f"known: {', '.join(sorted(known))}"
             raise ValidationFailed.of(Problem("--provider", f"unknown provider {name!r}", hint))
     return [model for model in models if model.provider in wanted]
 
