@@ -6,9 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-
-from docs._blocks import ROOT, pages, run
+from docs._blocks import ROOT, blocks, pages, run
 from docs._generate import with_parts
+from msgspec import Struct
+from msgspec.structs import fields
+
+from routewright import Budget, CacheOpts, Fallback, Limits, Message, Params, RouteRequest, Settings
+from routewright.config import BudgetEntry, FallbackEntry, ModelEntry, PolicyEntry
+from routewright.wire import Candidate, DecisionInput, Reason, Rejection, Routing
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 
@@ -20,7 +25,7 @@ _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_runs_and_prints_what_the_page_shows(page: Path) -> None:
     for found in run(page):
-        assert found.agrees, f"the page shows\n{found.shown}\nbut this was printed (python docs/_generate.py)\n{found.printed}"
+        assert found.agrees, f"python docs/_generate.py renews what is shown:\n{found.shown}\nprinted:\n{found.printed}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -38,6 +43,56 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), f"{link}: no such heading"
 
 
+@pytest.mark.parametrize(
+    ("page", "shapes"),
+    [
+        ("reference/route-request.md", [RouteRequest, Message, Fallback, Budget, Params, CacheOpts, Routing]),
+        ("reference/decision.md", [DecisionInput, Candidate, Rejection]),
+        ("reference/settings.md", [Settings, Limits]),
+    ],
+)
+def test_a_reference_names_every_field(page: str, shapes: list[type[Struct]]) -> None:
+    named = _named(page)
+    for shape in shapes:
+        missing = [field.encode_name for field in fields(shape) if field.encode_name not in named]
+        assert not missing, f"{page} does not name {missing} of {shape.__name__}"
+
+
+def test_the_keys_of_files_are_all_named() -> None:
+    assert set(ModelEntry.model_fields) <= _named("how-to/own-models.md")
+    keys = set(PolicyEntry.model_fields) - {"fallback", "budget"}
+    keys |= {f"fallback.{key}" for key in FallbackEntry.model_fields}
+    keys |= {f"budget.{key}" for key in BudgetEntry.model_fields}
+    assert keys <= _named("how-to/policies.md")
+
+
+def test_every_reason_of_rejection_is_explained() -> None:
+    assert set(Reason) <= _named("reference/decision.md")
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, open_pages = set(), [ROOT / "README.md"]
+    while open_pages:
+        page = open_pages.pop()
+        reached.add(page)
+        links = [link.partition("#")[0] for link in _LINK.findall(page.read_text("utf-8"))]
+        found = {(page.parent / link).resolve() for link in links if link.endswith(".md")}
+        open_pages += found - reached
+    assert set(pages()) <= reached
+
+
+def test_contributors_run_what_ci_runs() -> None:
+    page = (ROOT / "docs" / "contributing.md").read_text("utf-8")
+    commands = next(block.text.splitlines() for block in blocks(page) if ".venv/bin/mypy" in block.text)
+    assert len(commands) == 4
+    assert set(commands) <= set((ROOT / ".ci" / "run").read_text("utf-8").splitlines())
+
+
 def _anchors(page: Path) -> set[str]:
     headings = _HEADING.findall(_FENCED.sub("", page.read_text("utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _named(page: str) -> set[str]:
+    """What stands between backticks on a page."""
+    return set(re.findall(r"`([^`\n]+)`", _FENCED.sub("", (ROOT / "docs" / page).read_text("utf-8"))))

@@ -42,6 +42,10 @@ CLEANUP_S = 1.0
 
 _log = logging.getLogger(__name__)
 _NO_PARAMS = Params()
+# said of an attempt, never raised
+_CUT_SHORT = ProviderFault(FaultKind.TRUNCATED, "the answer ended without its end")
+_TOO_LATE = ProviderFault(FaultKind.TIMEOUT, "no answer in time")
+_FILTERED = ProviderFault(FaultKind.REFUSED, "the provider's moderation refused the content")
 
 
 class AttemptStarted(NamedTuple):
@@ -179,7 +183,7 @@ class Execution:
     async def expire(self) -> None:
         """Tell that ``wake_at`` has passed while a piece was awaited."""
         if self._open is not None:
-            await self._ended(ProviderFault(FaultKind.TIMEOUT, "no answer in time"), abandoned=True)
+            await self._ended(_TOO_LATE, abandoned=True)
         elif self._clock.monotonic() >= self.deadline:
             self.end = End.TIMED_OUT
 
@@ -243,7 +247,7 @@ class Execution:
                     case other:
                         assert_never(other)
         except StopAsyncIteration:
-            await self._ended(ProviderFault(FaultKind.TRUNCATED, "the answer ended without its end"))
+            await self._ended(_CUT_SHORT)
         except ProviderFault as fault:
             await self._ended(fault)
         except Exception as error:  # a provider must not raise anything else; if it does, it alone is to blame
@@ -269,8 +273,7 @@ class Execution:
         if attempt.finish_reason is None:
             await self._failed(fault, abandoned=abandoned)
         elif attempt.finish_reason == "content_filter":
-            refused = ProviderFault(FaultKind.REFUSED, "the provider's moderation refused the content")
-            await self._failed(refused, abandoned=abandoned)
+            await self._failed(_FILTERED, abandoned=abandoned)
         else:
             await self._succeeded(attempt, abandoned=abandoned)
 
