@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
 from routewright import (
     BudgetExceeded,
+    CallableProvider,
     Caller,
     ContentRefused,
     Fallback,
     MemoryStorage,
+    Model,
     NoProviders,
     NotFound,
     Params,
     Policy,
     PolicyFallback,
+    Pricing,
     ProviderFault,
     Router,
     RouteRequest,
     RouterError,
     RouterTimeoutError,
     TraceStore,
+    UpstreamCall,
     UpstreamFailed,
     ValidationFailed,
 )
@@ -239,6 +244,31 @@ async def test_tool_calls_come_back_whole() -> None:
     assert answer.tool_calls[0].function.arguments == '{"q": "x"}'
     assert (answer.tool_calls[0].id, answer.tool_calls[0].function.name) == ("call_1", "look")
     assert answer.finish_reason == "tool_calls"
+
+
+async def test_nothing_counts_after_the_end_but_usage() -> None:
+    house = House([said(Delta("all"), Finish("stop"), Delta(" more"), Finish("length"), Usage(10, 7))])
+    answer = await house.router.route("hi", goal="quality")
+    assert (answer.output, answer.finish_reason, answer.routing.tokens.output) == ("all", "stop", 7)
+
+
+async def test_an_answer_that_never_waits_still_ends_at_the_deadline() -> None:
+    async def babble(call: UpstreamCall) -> AsyncIterator[Delta]:
+        while True:
+            yield Delta("")
+
+    model = Model(id="mine/babble", pricing_per_1m=Pricing(1.0, 1.0))
+    router = Router(providers=[CallableProvider(babble, models=[model])])
+    with pytest.raises(RouterTimeoutError):
+        await router.route("hi", timeout_ms=50)
+
+
+async def test_a_complete_answer_is_not_held_up_by_a_slow_farewell() -> None:
+    house = House([said(Delta("all"), Usage(10, 1), Finish("stop"), Pause(60.0))])
+    answer = await house.router.route("hi", goal="quality")
+    assert answer.output == "all"
+    assert house.clock.monotonic() == 0.5
+    assert house.left_open == 0
 
 
 async def test_a_provider_that_raises_something_else_is_at_fault_and_says_nothing_of_the_prompt() -> None:

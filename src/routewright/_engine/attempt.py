@@ -225,27 +225,11 @@ class Execution:
             if chunks is None:
                 self._context = context = open_call()
                 self._chunks = chunks = aiter(await context.__aenter__())
-            while True:
-                chunk = await anext(chunks)
-                if attempt.first_at is None:
-                    self._alive(attempt)
-                match chunk:
-                    case Delta(text):
-                        if text:
-                            attempt.text.append(text)
-                            attempt.delivered = True
-                            return chunk
-                    case ToolDelta():
-                        _collect(attempt, chunk)
-                        attempt.delivered = True
-                        return chunk
-                    case Usage():
-                        attempt.usage = chunk
-                    case Finish(reason):
-                        self._complete(attempt, reason)
-                        return chunk
-                    case other:
-                        assert_never(other)
+            while (part := self._take(attempt, await anext(chunks))) is None:
+                if self._clock.monotonic() >= self.wake_at:  # what never waits is never interrupted
+                    await self._ended(_TOO_LATE, abandoned=True)
+                    return None
+            return part
         except StopAsyncIteration:
             await self._ended(_CUT_SHORT)
         except ProviderFault as fault:
@@ -253,6 +237,32 @@ class Execution:
         except Exception as error:  # a provider must not raise anything else; if it does, it alone is to blame
             _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, type(error).__name__)
             await self._ended(ProviderFault(FaultKind.SERVER, f"{type(error).__name__} in the provider"))
+        return None
+
+    def _take(self, attempt: Attempt, chunk: Chunk) -> Part | None:
+        """Note what a chunk says; give it back if the caller is to have it. After the end nothing counts but usage."""
+        if attempt.first_at is None:
+            self._alive(attempt)
+        ended = attempt.finish_reason is not None
+        match chunk:
+            case Usage():
+                attempt.usage = chunk
+            case Delta(text):
+                if text and not ended:
+                    attempt.text.append(text)
+                    attempt.delivered = True
+                    return chunk
+            case ToolDelta():
+                if not ended:
+                    _collect(attempt, chunk)
+                    attempt.delivered = True
+                    return chunk
+            case Finish(reason):
+                if not ended:
+                    self._complete(attempt, reason)
+                    return chunk
+            case other:
+                assert_never(other)
         return None
 
     def _alive(self, attempt: Attempt) -> None:
