@@ -88,6 +88,12 @@ def test_contributors_run_what_ci_runs() -> None:
     assert set(commands) <= set((ROOT / ".ci" / "run").read_text("utf-8").splitlines())
 
 
+def test_the_readme_tests_as_ci_does() -> None:
+    page = (ROOT / "README.md").read_text("utf-8")
+    command = next(block.text.strip() for block in blocks(page) if block.text.endswith("/pytest\n"))
+    assert command.replace(" && ", "\n") in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
 def _anchors(page: Path) -> set[str]:
     headings = _HEADING.findall(_FENCED.sub("", page.read_text("utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

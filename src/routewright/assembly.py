@@ -17,6 +17,7 @@ from ._engine.worker import Worker
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
+from .errors import Problem, ValidationFailed
 from .protocols import Provider, Storage, TokenCounter
 from .settings import Settings
 from .wire import Environment, Policy, PolicySnapshot, RouteRequest, TokenBounds
@@ -39,6 +40,7 @@ class Parts:
         answers: Answers | None = None,
         faults: Faults | None = None,
     ) -> None:
+        _check(catalogue, policies)
         self.settings = settings
         self.environment: Environment = environment
         """Where callers are who do not say otherwise."""
@@ -148,6 +150,16 @@ class Parts:
             resolve(policy.models or (), fleet.aliases, fleet.pool.row, f"policies[{policy.name!r}].models")
             resolve(chain or (), fleet.aliases, fleet.pool.row, f"policies[{policy.name!r}].fallback.models")
         return published
+
+
+def _check(catalogue: object, policies: object) -> None:
+    """Refuse what was meant as the name of a file."""
+    if catalogue is not None and not isinstance(catalogue, Catalogue):
+        problem = Problem("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
+        raise ValidationFailed.of(problem)
+    if not isinstance(policies, Sequence) or not all(isinstance(policy, Policy) for policy in policies):
+        problem = Problem("policies", "is not a list of Policy", "pass read_policies(path) or [Policy(...)]")
+        raise ValidationFailed.of(problem)
 
 
 class Counter:

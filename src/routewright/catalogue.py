@@ -43,7 +43,7 @@ class Catalogue:
         """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming the file and the key."""
         from .config import read_catalogue
 
-        rows, aliases = read_catalogue(Path(path))
+        rows, aliases = read_catalogue(Path(path), known=[model.id for model in cls().models])
         return cls().overlaid(rows, aliases=aliases)
 
     def overlaid(self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None) -> Catalogue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -160,9 +161,13 @@ class PolicyFile(_Strict):
 FileModel = TypeVar("FileModel", bound=_Strict)
 
 
-def read_catalogue(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Read an overlay: rows for ``Catalogue.overlaid``, and aliases. Raises ``ValidationFailed``."""
+def read_catalogue(path: Path, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Read an overlay of a catalogue that knows some ids: rows for ``Catalogue.overlaid``, and aliases.
+
+    Raises ``ValidationFailed`` naming the file and the key.
+    """
     file = _read(path, CatalogueFile)
+    _check_names(path, file, {*known, *(entry.id for entry in file.models)})
     rows: dict[str, dict[str, Any]] = {}
     for entry in file.models:
         if entry.id in rows:
@@ -176,6 +181,17 @@ def read_catalogue(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
     return list(rows.values()), dict(file.aliases)
+
+
+def _check_names(path: Path, file: CatalogueFile, known: set[str]) -> None:
+    """Refuse names that mean no model: a slip in one would else pass as a new model."""
+    named = [("disabled", model) for model in file.disabled]
+    named += [(f"prices.{model}", model) for model in file.prices]
+    named += [(f"models[{entry.id!r}].like", entry.like) for entry in file.models if entry.like is not None]
+    for key, model in named:
+        if model not in known:
+            hint = did_you_mean(model, known) or "give it an entry under models"
+            raise ValidationFailed.of(Problem(f"{path.name}: {key}", f"unknown model {model!r}", hint))
 
 
 def read_policies(path: str | Path) -> list[Policy]:

@@ -123,7 +123,7 @@ class Router:
             decided = decided.decision
         return explain(decided if isinstance(decided, Decision) else self.replay(decided))
 
-    def replay(self, decided: Trace | Decision | DecisionInput) -> Decision:
+    def replay(self, decided: Answer | Trace | Decision | DecisionInput) -> Decision:
         """Take a decision again from its stored input; it comes out the same, bit for bit.
 
         Raises ``NotFound`` if a snapshot that the input names is no longer stored.
@@ -180,12 +180,15 @@ class Router:
         """The caller of a call; in a sandbox Router everybody is in the sandbox."""
         if caller is None:
             return self._caller
+        if not isinstance(caller, Caller):
+            raise ValidationFailed.of(Problem("caller", f"is {caller!r}", "pass Caller(account=...)"))
         if self._parts.environment == "sandbox" and caller.environment != "sandbox":
             return replace(caller, environment="sandbox")
         return caller
 
     def _board(self, given: DecisionInput) -> Board:
         """The snapshots that a decision names, compiled."""
+        self._parts.fleet(self._parts.environment)
         for fleet in self._parts.fleets():
             board = fleet.board()
             if (given.catalogue, given.health) == (board.outlook.pool.snapshot.id, board.outlook.health.id):
@@ -200,9 +203,11 @@ class Router:
         return found
 
 
-def _input_of(decided: Trace | Decision | DecisionInput) -> DecisionInput:
+def _input_of(decided: Answer | Trace | Decision | DecisionInput) -> DecisionInput:
     if isinstance(decided, DecisionInput):
         return decided
+    if isinstance(decided, Answer):
+        return decided.decision.input
     if isinstance(decided, Decision):
         return decided.input
     if decided.decision_input is None:

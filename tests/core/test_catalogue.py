@@ -122,6 +122,12 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ("[[models]]\nid = 'a/x'\n[[models]]\nid = 'a/x'", "'a/x' stands twice"),
         ("[[models", "models.toml: .*write TOML"),
         ("[aliases]\nfast = 'nope'", r"aliases.fast"),
+        (
+            "[prices.'openai/gpt-4l']\ninput_usd = 1\noutput_usd = 1",
+            "prices.openai/gpt-4l: unknown model .* mean 'openai/gpt-4",
+        ),
+        ("disabled = ['openai/gpt-40']", "models.toml: disabled: unknown model 'openai/gpt-40'; did you mean"),
+        ("[[models]]\nid = 'a/x'\nlike = 'openai/gpt-40'", r"models.toml: models\['a/x'\].like: unknown model"),
         ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "greater than or equal to 0, got -1"),
     ],
 )

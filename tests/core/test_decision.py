@@ -323,6 +323,16 @@ def test_the_reason_is_one_sentence_of_the_decisions_own_numbers() -> None:
     )
 
 
+def test_a_refusal_keeps_to_the_models_that_were_named_and_never_offers_a_free_tier() -> None:
+    pool = [model("a/dear", pricing_per_1m=Pricing(50.0, 200.0)), model("b/cheap")]
+    pool.append(model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True))
+    with pytest.raises(BudgetExceeded, match=r"a/dear budget_cost; raise budget.maxCostUsd to 0.202 to admit a/dear"):
+        decide(simple(models=("a/dear",), budget_nanos=10_000_000), board(pool))
+    pool.append(model("d/gone", deprecated_at="2026-10-23"))
+    with pytest.raises(NoCandidates, match=r"d/gone deprecated since 2026-10-23; add 'b/cheap' to models"):
+        decide(simple(models=("d/gone",)), board(pool))
+
+
 def test_equal_inputs_have_equal_digests_and_other_outcomes_others() -> None:
     pool = [model("a/one"), model("b/two")]
     first, again = (decide(simple(), board(pool)) for _ in range(2))

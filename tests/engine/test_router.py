@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from routewright import (
     Limits,
     MemoryStorage,
     Model,
+    NoProviders,
     NotFound,
+    OpenAIProvider,
     Policy,
     PolicyFallback,
     Pricing,
@@ -25,6 +28,7 @@ from routewright import (
     Settings,
     TraceStore,
     UpstreamCall,
+    UpstreamFailed,
     ValidationFailed,
 )
 from routewright.wire import Budget, DecisionSpan
@@ -143,6 +147,57 @@ def test_aliases_stand_for_models() -> None:
     assert router.decide("hi", models=["fast"]).model == "cerebras/gemma-4-31b"
 
 
+def test_an_alias_of_nothing_is_refused_by_its_name() -> None:
+    catalogue = Catalogue().overlaid([], aliases={"fast": "cerebras/gemma-4-31"})
+    with pytest.raises(ValidationFailed, match=r"aliases\['fast'\].*did you mean 'cerebras/gemma-4-31b'"):
+        Router.sandbox(catalogue=catalogue).decide("hi")
+
+
+def test_what_was_meant_as_a_files_name_is_told_how_to_be_one() -> None:
+    wrong: Any = "models.toml"
+    with pytest.raises(ValidationFailed, match=r"Catalogue.load\(path\)"):
+        Router(catalogue=wrong)
+    with pytest.raises(ValidationFailed, match=r"read_policies\(path\)"):
+        Router(policies=wrong)
+    with pytest.raises(ValidationFailed, match=r"Caller\(account=...\)"):
+        Router.sandbox().decide("hi", caller=wrong)
+
+
+def test_a_provider_without_models_is_told_to_declare_some() -> None:
+    provider = OpenAIProvider(name="vllm", environ={})
+    with pytest.raises(NoProviders, match="no model is known of vllm: give each its models"):
+        Router(providers=[provider]).decide("hi")
+
+
+def test_another_router_with_the_same_catalogue_replays_at_once() -> None:
+    decision = Router.sandbox().decide("hi")
+    assert Router.sandbox().replay(decision.input).digest == decision.digest
+
+
+@pytest.mark.anyio
+async def test_a_functions_error_is_told_by_its_kind_and_place_alone() -> None:
+    def broken(call: UpstreamCall) -> str:
+        raise ZeroDivisionError("canary")
+
+    model = Model(id="mine/broken", pricing_per_1m=Pricing(0.1, 0.1))
+    router = Router(providers=[CallableProvider(broken, models=[model])])
+    with pytest.raises(UpstreamFailed, match=r"ZeroDivisionError in test_router.py, line \d+") as failed:
+        await router.route("hi", fallback={"maxRetries": 0})
+    assert "canary" not in str(failed.value) + str(failed.value.detail)
+
+
+@pytest.mark.anyio
+async def test_a_script_at_its_end_says_so() -> None:
+    with pytest.raises(UpstreamFailed, match="the script of 'good' is at its end after 0 calls"):
+        await House([]).router.route("hi", goal="quality", fallback={"models": []})
+
+
+@pytest.mark.anyio
+async def test_spans_say_their_type() -> None:
+    answer = await Router.sandbox().route("hi", cache=True)
+    assert [span.type for span in answer.trace.spans] == ["decision", "cache", "model"]
+
+
 def test_a_chain_outside_the_whitelist_names_both_lists() -> None:
     with pytest.raises(ValidationFailed, match=r"spare/two.*good/one"):
         House(["x"]).router.decide("hi", models=["good/one"], fallback={"models": ["spare/two"]})
@@ -228,6 +283,8 @@ async def test_sandbox_faults_are_injected_by_model() -> None:
     assert spans == ["decision", "openai/gpt-4.1", "fallback", "openai/gpt-4o", "openai/gpt-4o"]
     with pytest.raises(ValidationFailed, match="known kinds: connect"):
         await Router.sandbox(faults={"*": "explode"}).route("hi")
+    with pytest.raises(ValidationFailed, match="did you mean 'openai/gpt-4o'"):
+        await Router.sandbox(faults={"openai/gpt-40": "auth"}).route("hi")
 
 
 @pytest.mark.anyio

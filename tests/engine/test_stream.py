@@ -162,6 +162,14 @@ async def test_a_stream_without_candidates_raises_at_the_first_piece() -> None:
         await events_of(house, budget={"maxTokens": 1})
 
 
+async def test_a_stream_left_early_has_no_result() -> None:
+    house = House([ANSWER])
+    async with house.router.stream("hi", goal="quality") as stream:
+        await anext(stream)
+    with pytest.raises(RuntimeError, match="left before its end"):
+        _ = stream.result
+
+
 async def test_a_result_before_the_end_is_refused() -> None:
     house = House([ANSWER])
     async with house.router.stream("hi") as stream:

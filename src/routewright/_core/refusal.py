@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import DecisionInput, Reason
 
@@ -11,6 +13,8 @@ from .outlook import Outlook
 
 _FIXED = {Reason.DISABLED, Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE, Reason.CIRCUIT_OPEN}
 """Reasons that no change of the request removes."""
+NAMED = 4
+"""So many models of a whitelist are named one by one."""
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
 _NO_NEED = {
     Reason.MODALITY: "send no images",
@@ -25,7 +29,9 @@ def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible) -> NoCan
     ask = Ask(given, outlook)
     firsts = first_reasons(failed)
     suggestion = _suggestion(given, ask, failed)
-    listed = ", ".join(f"{count} {reason}" for reason, count in count_reasons(failed).items())
+    listed = _named(given, outlook, firsts) or ", ".join(
+        f"{count} {reason}" for reason, count in count_reasons(failed).items()
+    )
     by_budget = any(set(_reasons(row)) <= _BUDGET for row in failed)
     error = BudgetExceeded if by_budget else NoCandidates
     return error(
@@ -41,14 +47,36 @@ def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible) -> NoCan
     )
 
 
+def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None]) -> str:
+    """Each model by its name, where the caller named a few."""
+    if given.models is None or len(given.models) > NAMED:
+        return ""
+    pool = outlook.pool
+    rows = [pool.row[model] for model in given.models if model in pool.row]
+    said = [f"{pool.ids[row]} {firsts[row]}" for row in rows]
+    ends = [pool.models[row].deprecated_at for row in rows]
+    return ", ".join(
+        f"{what} since {end}" if firsts[row] is Reason.DEPRECATED else what
+        for row, what, end in zip(rows, said, ends, strict=True)
+    )
+
+
 def _suggestion(given: DecisionInput, ask: Ask, failed: BoolArray) -> str:
     """The changes that admit the model that needs fewest, the cheapest of these first."""
-    open_ways = [(row, reasons) for row, reasons in enumerate(map(_reasons, failed)) if not _FIXED & set(reasons)]
+    free = ask.outlook.pool.free_tier
+    ways = [(row, reasons) for row, reasons in enumerate(map(_reasons, failed)) if not _FIXED & set(reasons)]
+    open_ways = [(row, reasons) for row, reasons in ways if not (free[row] and Reason.WHITELIST in reasons)]
     if not open_ways:
         return "no change of the request helps: configure a provider or enable a model"
-    row, reasons = min(open_ways, key=lambda way: (len(way[1]), _worst_nanos(ask, way[0]) or 0, way[0]))
+    row, reasons = min(open_ways, key=partial(_effort, ask))
     changes = [_change(given, ask, row, reason) for reason in reasons]
     return f"{' and '.join(changes)} to admit {ask.outlook.pool.ids[row]}"
+
+
+def _effort(ask: Ask, way: tuple[int, list[Reason]]) -> tuple[bool, int, int, int]:
+    """How much a way asks of the caller: first of all not to give up the models that were named."""
+    row, reasons = way
+    return Reason.WHITELIST in reasons, len(reasons), _worst_nanos(ask, row) or 0, row
 
 
 def _change(given: DecisionInput, ask: Ask, row: int, reason: Reason) -> str:

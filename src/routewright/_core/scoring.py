@@ -48,7 +48,7 @@ WEIGHTS: dict[Strategy, dict[Goal, Weights]] = {
         "stability": Weights(65, 5, 5, 25),
     },
     "latency-optimized": {
-        "cost": Weights(15, 20, 60, 5),
+        "cost": Weights(17, 18, 60, 5),
         "quality": Weights(28, 5, 62, 5),
         "stability": Weights(15, 10, 50, 25),
     },

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from routewright._core.catalogue import given_fields, overlay, snapshot, unavailable
+from routewright._core.catalogue import given_fields, overlay, resolve, snapshot, unavailable
 from routewright._core.decision import Board
 from routewright._core.health import Health, health_snapshot
 from routewright._core.outlook import Outlook
@@ -49,6 +49,9 @@ class Fleet:
         """What stands as the policy version where no policy is named."""
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """Who serves each row of the pool."""
+        self._serves = bool(server)
+        for alias, model in aliases.items():
+            resolve([model], {}, self.pool.row, f"aliases[{alias!r}]")
         self.health = Health()
         self._published = clock.monotonic()
         self._board = Board(Outlook(self.pool, health_snapshot({})))
@@ -61,8 +64,13 @@ class Fleet:
 
     def require_providers(self) -> None:
         """Raise ``NoProviders`` if nothing can be called."""
-        if not self.providers:
-            raise NoProviders(NO_PROVIDER, detail={"rejected_candidates": [], "suggestion": NO_PROVIDER})
+        if self._serves:
+            return
+        said = NO_PROVIDER
+        if self.providers:
+            names = ", ".join(provider.name for provider in self.providers)
+            said = f"no model is known of {names}: give each its models=[Model(id=...)]"
+        raise NoProviders(said, detail={"rejected_candidates": [], "suggestion": said})
 
     def today(self) -> str:
         """UTC date, ``YYYY-MM-DD``."""

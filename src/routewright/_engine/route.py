@@ -219,7 +219,7 @@ def failure(admitted: Admitted, execution: Execution) -> RouterError:
         }
         for attempt in execution.attempts
     ]
-    tried = ", then ".join(f"{entry['model']} ({entry['error']})" for entry in attempts) or "nothing"
+    tried = ", then ".join(f"{entry['model']} ({entry['message']})" for entry in attempts) or "nothing"
     kind, said = _told(execution, tried)
     return kind(said, detail={"attempts": attempts}, trace_id=admitted.trace_id)
 

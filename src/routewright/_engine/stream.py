@@ -93,7 +93,10 @@ class Stream:
     @property
     def result(self) -> Answer:
         """The answer, once the stream has ended. Raises what ended it otherwise."""
-        return Answer(raise_failure(self._finished()))
+        outcome = raise_failure(self._finished())
+        if outcome.facts.served is None:
+            raise RuntimeError("the stream was left before its end, so there is no answer")
+        return Answer(outcome)
 
     async def aclose(self) -> None:
         """End the call. What was produced so far is in its trace."""

@@ -63,7 +63,9 @@ class ScriptedProvider:
         self.calls.append(call)
         turn = self._function(call) if self._function is not None else next(self._turns, None)
         if turn is None:
-            raise AssertionError(f"the script of {self.name!r} is at its end after {len(self.calls) - 1} calls")
+            turn = ProviderFault(
+                "request", f"the script of {self.name!r} is at its end after {len(self.calls) - 1} calls"
+            )
         if isinstance(turn, str):
             return [Delta(turn), Usage(_words(call), len(turn.split())), Finish("stop")]
         return [turn] if isinstance(turn, ProviderFault) else turn

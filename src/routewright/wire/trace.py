@@ -24,6 +24,11 @@ class _Span(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="ty
     duration_ms: float = 0.0
     status: SpanStatus = "ok"
 
+    @property
+    def type(self) -> str:
+        """What kind of span it is, as on the wire."""
+        return str(self.__struct_config__.tag)
+
 
 class DecisionSpan(_Span, frozen=True, tag="decision"):
     """The choice: the best few, and how many each constraint rejected."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -87,7 +89,7 @@ class RunningFunction:
         except (ProviderFault, StopAsyncIteration):
             raise
         except Exception as error:
-            raise ProviderFault(FaultKind.SERVER, f"the function raised {type(error).__name__}") from error
+            raise ProviderFault(FaultKind.SERVER, f"the function raised {_where(error)}") from error
         if piece is None:
             self._finished = True
             return Finish("tool_calls" if self._tools else "stop")
@@ -111,6 +113,12 @@ class RunningFunction:
         if isinstance(reply, Iterable):
             return _Each(reply)
         raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}, not text or chunks")
+
+
+def _where(error: Exception) -> str:
+    """What was raised and where; not what it says, which may be the prompt."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    return f"{type(error).__name__} in {Path(frame.f_code.co_filename).name}, line {line}"
 
 
 class _Once:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from routewright._core.tokens import estimate_text, prompt_texts
+from routewright._core.problem import did_you_mean
+from routewright._core.tokens import bounds_of, estimate_text
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.wire import (
     Chunk,
@@ -41,7 +42,8 @@ class SandboxProvider:
     def __init__(self, models: Sequence[Model], answers: Answers | None = None, faults: Faults | None = None) -> None:
         self._models = tuple(models)
         self._answers: Answers = answers or {}
-        self._faults = {model: _kinds(model, kinds) for model, kinds in (faults or {}).items()}
+        known = ["*", *(model.id for model in self._models)]
+        self._faults = {_known(model, known): _kinds(model, kinds) for model, kinds in (faults or {}).items()}
 
     def models(self) -> Sequence[Model]:
         """Every model of the catalogue."""
@@ -57,7 +59,7 @@ class SandboxProvider:
     def _reply(self, call: UpstreamCall) -> Reply:
         kind = self._next_fault(call.model.id)
         if kind is not None:
-            raise ProviderFault(kind, "injected by Router.sandbox(faults=...)")
+            raise ProviderFault(kind, "injected by the sandbox")
         if callable(self._answers):
             return self._answers(call)
         return list(_chunks(call, self._answers.get(last_user_text(call.messages))))
@@ -80,6 +82,13 @@ def last_user_text(messages: Sequence[Message]) -> str:
     return ""
 
 
+def _known(model: str, known: Sequence[str]) -> str:
+    if model not in known:
+        hint = did_you_mean(model, known) or "name a model of the catalogue, or '*' for all"
+        raise ValidationFailed.of(Problem(f"faults[{model!r}]", "is no known model", hint))
+    return model
+
+
 def _kinds(model: str, kinds: str | Sequence[str]) -> FaultKind | list[FaultKind]:
     try:
         return FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
@@ -90,7 +99,7 @@ def _kinds(model: str, kinds: str | Sequence[str]) -> FaultKind | list[FaultKind
 
 def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
     """A whole canned answer with its usage: a tool call where one is demanded, JSON where a schema is given."""
-    asked = estimate_text("".join(prompt_texts(RouteRequest(call.messages, tools=call.tools))))
+    asked = bounds_of(RouteRequest(call.messages, tools=call.tools)).estimate
     demanded = _demanded_tool(call) if answer is None else None
     if demanded is not None:
         arguments = json.dumps(example_of(demanded.parameters or {}))

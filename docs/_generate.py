@@ -1,0 +1,262 @@
+"""Writes the parts of the documentation that follow from the code: ``python docs/_generate.py``.
+
+Tables stand between ``<!-- generated: NAME -->`` and ``<!-- end -->``. Output below blocks and commands is renewed as
+well, see ``_blocks.py``. A test holds every page to what this would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+if __name__ == "__main__":  # then only this folder can be imported from
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from docs._blocks import NOON, ROOT, Shown, pages, run
+
+from routewright import Catalogue, Decision, Router, RouterError, Settings, errors
+from routewright._core.attempt import FAULTS
+from routewright._core.quality import EDGES, LEVELS, MICRO
+from routewright._core.scoring import WEIGHTS, Weights
+from routewright.backends.providers.hosts import HOSTS
+from routewright.cli.exits import EXIT_CODES
+from routewright.options import RequestLike
+from routewright.testing import FakeClock, ScriptedProvider
+from routewright.wire import Goal, Strategy
+
+GOALS: tuple[Goal, ...] = get_args(Goal)
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+_PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_CONTRACT = "Summarise this contract in ten points.\n\n" + 3_000 * (
+    "The supplier delivers the goods to the buyer within thirty days of the order, free of charge. "
+)
+_CODE = 100 * "def area(width: float, height: float) -> float:\n    return width * height\n\n\n"
+_SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+
+
+class Sample(NamedTuple):
+    """A request that the table of picks asks."""
+
+    name: str
+    said: str
+    request: RequestLike
+
+
+SAMPLES = (
+    Sample("short chat", "*Why is the sky blue?*", "Why is the sky blue?"),
+    Sample("long document", f"a summary of a contract of {len(_CONTRACT):,} characters", _CONTRACT),
+    Sample(
+        "coding task with tools",
+        f"{len(_CODE):,} characters of code in which to find a fault, with one tool declared",
+        {
+            "messages": [
+                {"role": "system", "content": "You are a careful engineer."},
+                {"role": "user", "content": f"A test fails. Find the fault, then run the tests.\n\n{_CODE}"},
+            ],
+            "tools": [{"type": "function", "function": {"name": "run_tests", "parameters": _SCHEMA}}],
+        },
+    ),
+    Sample(
+        "image question",
+        "*What is in this picture?*, with the address of one",
+        [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What is in this picture?"},
+                    {"type": "image_url", "image_url": {"url": "https://example.com/cat.jpg"}},
+                ],
+            }
+        ],
+    ),
+)
+
+AUDIENCES = {
+    "The whole catalogue": None,
+    "An OpenAI key alone": "openai",
+    "An Anthropic key alone": "anthropic",
+    "A Google key alone": "google",
+}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+@cache
+def decide(provider: str | None, sample: int, goal: Goal, strategy: Strategy) -> Decision:
+    """What is picked for a sample on the day of the facts."""
+    return _router(provider).decide(SAMPLES[sample].request, goal=goal, strategy=strategy)
+
+
+@cache
+def _router(provider: str | None) -> Router:
+    settings = Settings(clock=FakeClock(NOON))
+    if provider is None:
+        return Router.sandbox(settings=settings)
+    return Router(providers=[ScriptedProvider((), name=provider)], settings=settings)
+
+
+def picks() -> str:
+    """The picks of every goal and strategy, a table an audience."""
+    said = "".join(f"- {sample.name}: {sample.said};\n" for sample in SAMPLES)
+    return said.removesuffix(";\n") + ".\n" + "".join(map(_picks_of, AUDIENCES)) + _named_above()
+
+
+def _picks_of(audience: str) -> str:
+    provider = AUDIENCES[audience]
+    rows = [
+        (strategy, goal, *(f"`{_short(provider, model)}`" for model in _models(provider, goal, strategy)))
+        for strategy in STRATEGIES
+        for goal in GOALS
+    ]
+    return f"\n**{audience}**\n\n" + table(("strategy", "goal", *(sample.name for sample in SAMPLES)), rows)
+
+
+def _models(provider: str | None, goal: Goal, strategy: Strategy) -> list[str]:
+    """What each sample gets."""
+    return [decide(provider, place, goal, strategy).model for place in range(len(SAMPLES))]
+
+
+def _short(provider: str | None, model: str) -> str:
+    return model if provider is None else model.partition("/")[2]
+
+
+def _named_above() -> str:
+    """The models that the tables pick, with the numbers behind the picks for the short chat."""
+    picked = {
+        model
+        for provider in AUDIENCES.values()
+        for goal in GOALS
+        for strategy in STRATEGIES
+        for model in _models(provider, goal, strategy)
+    }
+    chat = decide(None, 0, "cost", "balanced")
+    numbers = {candidate.model: candidate for candidate in chat.candidates}
+    prices = {model.id: model.pricing_per_1m for model in Catalogue().models}
+    rows = []
+    for model in sorted(picked, key=lambda model: -numbers[model].quality):
+        price, seen = prices[model], numbers[model]
+        assert price is not None
+        assert seen.cost_usd is not None
+        paid = f"${price.input_usd:g} / ${price.output_usd:g}"
+        rows.append((f"`{model}`", f"{seen.quality:.2f}", paid, f"${seen.cost_usd:.5f}", f"{seen.latency_s:.1f} s"))
+    head = ("model", "quality", "price in / out per 1M", "short chat costs", "and takes")
+    return "\n**The models named above**, best first\n\n" + table(head, rows)
+
+
+def weights() -> str:
+    """The weight table."""
+    rows = [(strategy, goal, *map(str, WEIGHTS[strategy][goal])) for strategy in STRATEGIES for goal in GOALS]
+    return table(("strategy", "goal", *Weights._fields), rows)
+
+
+def grid() -> str:
+    """The steps of the quality grid, best first."""
+    edges = [0.0, *(edge / MICRO for edge in EDGES.tolist()), 1.0]
+    steps = [
+        (f"{low:.3f} to {high:.3f}", f"{level / MICRO:.3f}")
+        for (low, high), level in zip(pairwise(edges), LEVELS.tolist(), strict=True)
+    ]
+    return table(("quality", "counts as"), reversed(steps))
+
+
+def error_table() -> str:
+    """The errors a caller can see, in the order of their statuses."""
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, RouterError)]
+    rows = [
+        (str(kind.status), f"`{kind.code}`", f"`{kind.__name__}`", "yes" if kind.retryable else "no", _first(kind))
+        for kind in sorted(kinds, key=lambda kind: (kind.status, inspect.getsourcelines(kind)[1]))
+        if kind is not RouterError
+    ]
+    return table(("status", "code", "class", "retryable", "when"), rows)
+
+
+def _first(kind: type) -> str:
+    """The first paragraph of a docstring, without the clauses it cites."""
+    words = " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+    return re.sub(r" \(spec [^)]*\)", "", words.replace("``", "`"))
+
+
+def fault_table() -> str:
+    """What follows from each kind of fault."""
+    rows = [
+        (f"`{kind}`", _yes(rule.retry), _yes(rule.fall_back), _yes(rule.blames), f"`{rule.reason}`")
+        for kind, rule in FAULTS.items()
+    ]
+    head = ("kind", "same model again", "next model", "counts against the model", "`reason` in events")
+    return table(head, rows)
+
+
+def _yes(answer: bool) -> str:
+    return "yes" if answer else "no"
+
+
+def exit_table() -> str:
+    """Exit codes of the command."""
+    return table(("code", "meaning"), [(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+
+
+def host_table() -> str:
+    """Hosts that are known by name, with the variables that switch them on."""
+    models = [model.provider for model in Catalogue().models]
+    rows = []
+    for host in HOSTS.values():
+        variables = host.key_variables if host.needs_key else (host.url_variable or "",)
+        rows.append((f"`{host.name}`", " or ".join(f"`{name}`" for name in variables), str(models.count(host.name))))
+    return table(("name", "variable", "models in the catalogue"), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "errors": error_table,
+    "exits": exit_table,
+    "faults": fault_table,
+    "grid": grid,
+    "hosts": host_table,
+    "picks": picks,
+    "weights": weights,
+}
+
+
+def with_parts(text: str) -> str:
+    """A page with its generated parts as they should be."""
+    return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n{part[3]}", text)
+
+
+def with_output(text: str, found: Iterable[Shown]) -> str:
+    """A page with the output of its blocks and commands as it is now."""
+    for each in sorted(found, reverse=True):
+        if not each.agrees:
+            text = text[: each.start] + _cut(each) + text[each.start + len(each.shown) :]
+    return text
+
+
+def _cut(found: Shown) -> str:
+    """What was printed, with lines left out where the page leaves lines out."""
+    head, dots, tail = found.shown.partition("...\n")
+    lines = found.printed.splitlines(keepends=True)
+    if not dots:
+        return found.printed
+    before, after = head.count("\n"), tail.count("\n")
+    return "".join([*lines[:before], dots, *(lines[-after:] if after else [])])
+
+
+def main() -> None:
+    """Renew every page."""
+    for page in pages():
+        page.write_text(with_parts(page.read_text("utf-8")), "utf-8")
+        page.write_text(with_output(page.read_text("utf-8"), run(page)), "utf-8")
+        print(page.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Every example is a program that runs offline."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from routewright.backends.providers.hosts import HOSTS
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*address: Any) -> None:
+        raise AssertionError(f"an example reaches for the network: {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    for host in HOSTS.values():
+        for variable in (*host.key_variables, host.url_variable or ""):
+            monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_offline_and_prints_something(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(load(path))
+    assert capsys.readouterr().out.strip()
+
+
+def load(path: Path) -> ModuleType:
+    spec = spec_from_file_location(f"examples.{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(module: ModuleType) -> None:
+    if inspect.iscoroutinefunction(module.main):
+        asyncio.run(module.main())
+    else:
+        module.main()

@@ -1,0 +1,268 @@
+"""How the public names look to a type checker. Never executed: mypy reads it as any caller's code."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Literal, assert_never, assert_type
+
+from routewright import (
+    Answer,
+    BlockingRouter,
+    BlockingStream,
+    Budget,
+    BudgetExceeded,
+    CallableProvider,
+    Caller,
+    Catalogue,
+    Decision,
+    Fallback,
+    Limits,
+    MemoryStorage,
+    Message,
+    Model,
+    NoCandidates,
+    OpenAIProvider,
+    Params,
+    Policy,
+    Pricing,
+    Problem,
+    ProviderFault,
+    Router,
+    RouteRequest,
+    RouterError,
+    RouteResponse,
+    RouterTimeoutError,
+    SandboxProvider,
+    Settings,
+    Stream,
+    SystemClock,
+    Tool,
+    Trace,
+    TraceStore,
+    UpstreamCall,
+    ValidationFailed,
+    read_policies,
+)
+from routewright.protocols import Clock, Provider, QualityPredictor, Storage, TokenCounter
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.wire import (
+    Candidate,
+    Chunk,
+    Delta,
+    Finish,
+    OutputDelta,
+    Reason,
+    Rejection,
+    RouteCompleted,
+    RouteEvent,
+    RouteFallback,
+    RouteStarted,
+    StreamError,
+    ToolCallDelta,
+    Usage,
+)
+
+
+async def a_request_is_a_prompt_messages_a_dict_or_a_struct(router: Router) -> None:
+    assert_type(await router.route("hi"), Answer)
+    await router.route([Message("user", "hi")])
+    await router.route([{"role": "user", "content": "hi"}])
+    await router.route({"messages": [{"role": "user", "content": "hi"}], "budget": {"maxCostUsd": 1}})
+    await router.route(RouteRequest([Message("user", "hi")], goal="quality"), caller=Caller("acme"))
+    await router.route(17)  # type: ignore[arg-type]
+    await router.route()  # type: ignore[call-arg]
+
+
+async def options_are_checked(router: Router) -> None:
+    await router.route(
+        "hi",
+        goal="stability",
+        strategy="latency-optimized",
+        policy_id="support",
+        models=["openai/gpt-4.1"],
+        fallback=Fallback(models=[]),
+        budget=Budget(max_cost_usd=0.01, max_tokens=1_000),
+        cache=True,
+        tools=[Tool(name="look_up")],
+        tool_choice="auto",
+        params=Params(temperature=0.5),
+        metadata={"team": "search"},
+        timeout_ms=5_000,
+    )
+    await router.route("hi", fallback={"maxRetries": 0}, budget={"maxCostUsd": 1}, params={"seed": 1})
+    await router.route("hi", goal="speed")  # type: ignore[arg-type]
+    await router.route("hi", gaol="quality")  # type: ignore[call-arg]
+    router.decide("hi", budget=0.01)  # type: ignore[arg-type]
+    router.stream("hi", models="openai/gpt-4.1", temperature=1)  # type: ignore[call-arg]
+
+
+async def an_answer_says_what_it_holds(router: Router) -> None:
+    async with router as same:
+        assert_type(same, Router)
+    answer = await router.route("hi")
+    assert_type(answer.output, str)
+    assert_type(answer.response, RouteResponse)
+    assert_type(answer.routing.cost_usd, float)
+    assert_type(answer.routing.tokens.cached, int)
+    assert_type(answer.finish_reason, str | None)
+    assert_type(answer.decision, Decision)
+    assert_type(answer.trace, Trace)
+    assert_type(await router.trace(answer.trace_id), Trace)
+    assert_type(await router.feedback(answer.trace_id, 0.5, "so so"), None)
+    answer.output = "mine"  # type: ignore[misc]
+
+
+def a_decision_says_why(router: Router) -> None:
+    decision = router.decide("hi")
+    assert_type(decision, Decision)
+    assert_type(decision.model, str)
+    assert_type(decision.chain, list[str])
+    assert_type(decision.candidates, list[Candidate])
+    assert_type(decision.rejected, list[Rejection])
+    assert_type(decision.rejected_counts, dict[Reason, int])
+    assert_type(decision.output_cap, int | None)
+    assert_type(router.replay(decision.input), Decision)
+    assert_type(router.explain(decision), str)
+    assert_type(router.models(), list[Model])
+    assert_type(router.policies(), list[Policy])
+    assert_type(router.as_caller(Caller("acme")), Router)
+
+
+async def a_stream_gives_events_or_text(router: Router) -> None:
+    async with router.stream("hi") as stream:
+        assert_type(stream, Stream)
+        async for event in stream:
+            tell(event)
+        assert_type(stream.result, Answer)
+    async for text in router.stream("hi").text():
+        assert_type(text, str)
+
+
+def tell(event: RouteEvent) -> str:
+    """Events can be told apart, and none is forgotten."""
+    match event:
+        case RouteStarted():
+            return event.data.selected_model
+        case OutputDelta():
+            return event.data.text
+        case ToolCallDelta():
+            return event.data.name
+        case RouteFallback():
+            return event.data.to_model
+        case RouteCompleted():
+            return event.data.output
+        case StreamError():
+            return str(event.data["error"])
+        case other:
+            assert_never(other)
+
+
+def plain_code_needs_no_await(router: Router) -> None:
+    assert_type(router.blocking, BlockingRouter)
+    with router.blocking as blocking:
+        assert_type(blocking.route("hi", goal="quality"), Answer)
+        with blocking.stream("hi") as stream:
+            assert_type(stream, BlockingStream)
+            assert_type(stream.text(), Iterator[str])
+        assert_type(blocking.trace("tr_1"), Trace)
+        blocking.route("hi", goal="speed")  # type: ignore[arg-type]
+
+
+def routers_are_made_of_parts(
+    clock: Clock, storage: Storage, predictor: QualityPredictor, counter: TokenCounter
+) -> None:
+    Router()
+    Router(
+        providers=[OpenAIProvider("key"), ScriptedProvider(["hi"])],
+        catalogue=Catalogue.load("models.toml"),
+        policies=read_policies("policies.toml"),
+        storage=storage,
+        settings=Settings(clock=clock, limits=Limits(default_max_output_tokens=1), quality=predictor, tokens=counter),
+    )
+    assert_type(Router.sandbox(answers={"hi": "hello"}, faults={"*": ["server"]}), Router)
+    Router.sandbox(answers=lambda call: call.model.id)
+    Router([])  # type: ignore[call-arg]
+    Router(provider=[])  # type: ignore[call-arg]
+
+
+def what_comes_with_the_library_fits_its_protocols() -> None:
+    model = Model(id="local/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0))
+    clocks: list[Clock] = [SystemClock(), FakeClock()]
+    storages: list[Storage] = [MemoryStorage(newest=10)]
+    providers: list[Provider] = [
+        OpenAIProvider(name="vllm", base_url="http://127.0.0.1:8000/v1", models=[model]),
+        SandboxProvider([model]),
+        ScriptedProvider([["hi", Pause(1.0), ProviderFault("reset")]], models=[model], clock=FakeClock()),
+        CallableProvider(lambda call: "hi", models=[model]),
+        CallableProvider(an_async_function, models=[model]),
+        CallableProvider(an_async_generator, models=[model]),
+        OwnProvider(),
+    ]
+    Router(providers=providers, storage=storages[0])
+    TraceStore(storages[0])
+    Settings(clock=clocks[0], quality=OwnPredictor())
+    CallableProvider(lambda: "hi", models=[model])  # type: ignore[arg-type, misc]
+
+
+async def an_async_function(call: UpstreamCall) -> str:
+    return str(call.messages[-1].content)
+
+
+async def an_async_generator(call: UpstreamCall) -> AsyncIterator[Chunk]:
+    yield Delta("hi")
+    yield Usage(1, 1)
+    yield Finish("stop")
+
+
+class OwnCall:
+    """A call of somebody's own provider."""
+
+    async def __aenter__(self) -> AsyncIterator[Chunk]:
+        raise NotImplementedError
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+class OwnProvider:
+    """Fits without inheriting."""
+
+    name = "own"
+
+    def models(self) -> Sequence[Model]:
+        return ()
+
+    def open(self, call: UpstreamCall) -> Any:
+        return OwnCall()
+
+    async def aclose(self) -> None: ...
+
+
+class OwnPredictor:
+    """Fits without inheriting."""
+
+    def predict(self, request: RouteRequest, models: Sequence[Model]) -> list[float] | None:
+        return [0.5] * len(models)
+
+
+def errors_are_one_tree(error: RouterError) -> None:
+    assert_type(error.code, str)
+    assert_type(error.retryable, bool)
+    assert_type(error.detail, dict[str, Any])
+    match error:
+        case BudgetExceeded() | NoCandidates():
+            assert_type(error.status, int)
+        case ValidationFailed():
+            assert_type(error.problems, list[Problem])
+        case RouterTimeoutError():
+            assert_type(error.with_traceback(None), RouterTimeoutError)
+            also_a_timeout: list[TimeoutError] = [error]
+            assert_type(also_a_timeout.pop(), TimeoutError)
+
+
+def literals_are_what_the_specification_lists() -> None:
+    RouteRequest([], goal="cost", strategy="balanced")
+    RouteRequest([], goal="fast")  # type: ignore[arg-type]
+    Message("tool", "42", tool_call_id="call_1")
+    Message("robot", "hi")  # type: ignore[arg-type]
+    status: Literal["available", "degraded", "unavailable"] = Model(id="a/b").availability.status
+    assert status
