@@ -1,0 +1,216 @@
+"""What does routing add to a provider that answers at once: per call, many at a time, with and without traces kept?"""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import cycle, islice
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from routewright import Answer, CallableProvider, Catalogue, MemoryStorage, Model, Router, UpstreamCall
+from routewright.protocols import Provider, Storage
+from routewright.wire import Chunk, Delta, Finish, Query, RouteResponse, Scan, Usage, Write, Written
+
+from . import data
+from .conftest import Peer, TimedAsync
+from .data import TODAY
+from .floors import LeastRouter, Row, rows
+from .measure import Effort, Figure
+from .report import Question, Report
+
+MODELS = data.models(50)
+TEXT = "Hello there, this is a canned answer."
+WIDTHS = (50, 200)
+KEPT = 10_000
+"""Traces in a full memory storage."""
+
+ALONE = Question("route(), nothing stored", "40 / 120")
+KEEPING = Question("route(), traces kept in memory")
+FUNCTION = Question("route(), a function as provider, nothing stored")
+BEHIND = Question("route(), traces written behind it to a storage that drops them")
+QUIET = Question("route(), twenty calls a second, nothing stored")
+READ = Question("route() and its response read, nothing stored")
+TRACE = Question("memory that a kept trace takes")
+AT_ONCE = {width: Question(f"route(), {width} in flight, nothing stored", "20,000") for width in WIDTHS}
+AT_ONCE_KEEPING = {width: Question(f"route(), {width} in flight, traces kept in memory") for width in WIDTHS}
+
+Messages = list[dict[str, Any]]
+
+
+class Instant:
+    """A provider that has its answer ready. ``turns``: how often it lets other tasks run first."""
+
+    name = "instant"
+
+    def __init__(self, turns: int = 0) -> None:
+        self._turns = turns
+
+    def models(self) -> Sequence[Model]:
+        return MODELS
+
+    def open(self, call: UpstreamCall) -> Canned:
+        return Canned(self._turns)
+
+    async def aclose(self) -> None: ...
+
+
+class Canned:
+    """One call of it."""
+
+    __slots__ = ("_chunks", "_turns")
+
+    def __init__(self, turns: int) -> None:
+        self._turns = turns
+        self._chunks: Iterator[Chunk] = iter((Delta(TEXT), Usage(42, 9), Finish("stop")))
+
+    async def __aenter__(self) -> Self:
+        for _ in range(self._turns):
+            await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        for chunk in self._chunks:
+            return chunk
+        raise StopAsyncIteration
+
+
+class DropsAll:
+    """A storage that keeps nothing. ``immediate``: it never waits, so that traces need no queue in front of it."""
+
+    def __init__(self, *, immediate: bool = True) -> None:
+        self.immediate = immediate
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        return [Written(True)] * len(writes)
+
+    async def read(self, account: str, query: Query) -> None: ...
+
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
+        return []
+
+    async def sweep(self, now: float) -> int:
+        return 0
+
+    async def aclose(self) -> None: ...
+
+
+def router_over(provider: Provider, storage: Storage) -> Router:
+    return Router(providers=[provider], catalogue=Catalogue(()), storage=storage)
+
+
+@pytest.fixture
+def chats() -> Iterator[Messages]:
+    return cycle(data.conversations())
+
+
+def least_router(turns: int) -> LeastRouter:
+    async def canned(row: Row, messages: Messages) -> tuple[str, int, int]:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return TEXT, 42, 9
+
+    best_first = sorted(rows(data.outlook(MODELS), TODAY), key=attrgetter("merit"), reverse=True)
+    return LeastRouter(best_first, canned)
+
+
+class TestOneAfterAnother:
+    def test_floor(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
+        timed_async(ALONE, "floor", least_router(turns=0).route, chats)
+
+    def test_litellm(self, peer: Peer, report: Report) -> None:
+        report.add(ALONE, "litellm", peer("litellm", "litellm_router", "route"))
+
+    def test_pydantic_ai(self, peer: Peer, report: Report) -> None:
+        report.add(ALONE, "pydantic-ai", peer("pydantic-ai", "pydantic_ai_direct", "route"))
+
+    def test_nothing_stored(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
+        timed_async(ALONE, "routewright", router_over(Instant(), DropsAll()).route, chats)
+
+    def test_a_function_as_provider(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
+        async def answer(call: UpstreamCall) -> str:
+            return TEXT
+
+        provider = CallableProvider(answer, models=MODELS)
+        timed_async(FUNCTION, "routewright", router_over(provider, DropsAll()).route, chats)
+
+    def test_response_read(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
+        router = router_over(Instant(), DropsAll())
+
+        async def route(messages: Messages) -> RouteResponse:
+            return (await router.route(messages)).response
+
+        timed_async(READ, "routewright", route, chats)
+
+    def test_traces_kept(
+        self, timed_async: TimedAsync, loop: asyncio.Runner, effort: Effort, chats: Iterator[Messages]
+    ) -> None:
+        router = router_over(Instant(), MemoryStorage(newest=KEPT))
+        loop.run(call_all(router.route, islice(chats, min(KEPT, effort.most * 4))))
+        timed_async(KEEPING, "routewright", router.route, chats)
+
+    def test_traces_written_behind(
+        self, timed_async: TimedAsync, loop: asyncio.Runner, chats: Iterator[Messages]
+    ) -> None:
+        router = router_over(Instant(), DropsAll(immediate=False))
+        timed_async(BEHIND, "routewright", router.route, chats)
+        loop.run(router.aclose())
+
+    def test_memory_of_a_trace(
+        self, loop: asyncio.Runner, effort: Effort, report: Report, chats: Iterator[Messages]
+    ) -> None:
+        router = router_over(Instant(), MemoryStorage(newest=KEPT))
+        loop.run(call_all(router.route, islice(chats, data.INPUTS)))  # what is made once
+        tracemalloc.start()
+        loop.run(call_all(router.route, islice(chats, effort.most)))
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        report.add(TRACE, "routewright", Figure("bytes", grown / effort.most))
+
+
+class TestTwentyASecond:
+    """Health that was learned is published between any two calls, so none finds an order made for it."""
+
+    def test_floor(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
+        timed_async.paced(QUIET, "floor", least_router(turns=0).route, chats, per_s=20)
+
+    def test_routewright(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
+        timed_async.paced(QUIET, "routewright", router_over(Instant(), DropsAll()).route, chats, per_s=20)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+class TestManyAtOnce:
+    """The provider lets other tasks run once, so that the calls really overlap."""
+
+    def test_floor(self, timed_async: TimedAsync, chats: Iterator[Messages], width: int) -> None:
+        timed_async.in_flight(AT_ONCE[width], "floor", least_router(turns=1).route, chats, width)
+
+    def test_litellm(self, peer: Peer, report: Report, width: int) -> None:
+        report.add(AT_ONCE[width], "litellm", peer("litellm", "litellm_router", "route", str(width)))
+
+    def test_pydantic_ai(self, peer: Peer, report: Report, width: int) -> None:
+        report.add(AT_ONCE[width], "pydantic-ai", peer("pydantic-ai", "pydantic_ai_direct", "route", str(width)))
+
+    def test_nothing_stored(self, timed_async: TimedAsync, chats: Iterator[Messages], width: int) -> None:
+        router = router_over(Instant(turns=1), DropsAll())
+        timed_async.in_flight(AT_ONCE[width], "routewright", router.route, chats, width)
+
+    def test_traces_kept(self, timed_async: TimedAsync, chats: Iterator[Messages], width: int) -> None:
+        router = router_over(Instant(turns=1), MemoryStorage(newest=KEPT))
+        timed_async.in_flight(AT_ONCE_KEEPING[width], "routewright", router.route, chats, width)
+
+
+async def call_all(route: Callable[[Messages], Awaitable[Answer]], chats: Iterator[Messages]) -> None:
+    for messages in chats:
+        await route(messages)

@@ -1,0 +1,162 @@
+"""What all benchmarks share: effort, an event loop, peers in processes of their own, and the table at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from . import data
+from .measure import BRIEF, FULL, Effort, Figure, in_flight, sample, sample_async, sample_paced
+from .report import Question, Report, Who, conditions
+
+T = TypeVar("T")
+ROOT = Path(__file__).parent.parent
+REPORT = pytest.StashKey[Report]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("benchmarks of routewright")
+    group.addoption("--brief", action="store_true", help="a few calls of everything, so that nothing rots")
+    group.addoption("--peers", action="store_true", help="measure other libraries too, from environments in PEER_VENVS")
+    group.addoption("--uvloop", action="store_true", help="run on uvloop")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("python_files", "bench_*.py")
+    config.stash[REPORT] = Report()
+    if config.getoption("--brief"):
+        config.option.benchmark_disable = True
+    if config.getoption("--uvloop"):
+        _uvloop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    lines = config.stash[REPORT].lines()
+    if not lines:
+        return
+    terminalreporter.section("figures")
+    told = conditions(use_uvloop=config.getoption("--uvloop"), brief=config.getoption("--brief"))
+    for line in [*told, "", *lines]:
+        terminalreporter.write_line(line)
+    terminalreporter.write_line("")
+    terminalreporter.write_line("µs: p50 / p99 of single calls (mean of a loop), each the median over the rounds")
+
+
+@pytest.fixture(scope="session")
+def effort(request: pytest.FixtureRequest) -> Effort:
+    return BRIEF if request.config.getoption("--brief") else FULL
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Report:
+    return request.config.stash[REPORT]
+
+
+@pytest.fixture
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    factory = _uvloop() if request.config.getoption("--uvloop") else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield runner
+
+
+class Timed(Protocol):
+    """Measure a plain function on what ``source`` gives, and report it."""
+
+    def __call__(self, question: Question, who: Who, call: Callable[[T], object], source: Iterator[T]) -> None: ...
+
+
+@pytest.fixture
+def timed(benchmark: BenchmarkFixture, effort: Effort, report: Report) -> Timed:
+    def measure(question: Question, who: Who, call: Callable[[T], object], source: Iterator[T]) -> None:
+        benchmark(lambda: call(next(source)))
+        report.add(question, who, sample(call, source, effort))
+
+    return measure
+
+
+class TimedAsync:
+    """The same for coroutine functions, inside one event loop."""
+
+    def __init__(self, loop: asyncio.Runner, effort: Effort, report: Report) -> None:
+        self._loop = loop
+        self._effort = effort
+        self._report = report
+
+    def __call__(
+        self, question: Question, who: Who, call: Callable[[T], Awaitable[object]], source: Iterator[T]
+    ) -> None:
+        """One call after another."""
+        self._report.add(question, who, self._loop.run(sample_async(call, source, self._effort)))
+
+    def paced(
+        self, question: Question, who: Who, call: Callable[[T], Awaitable[object]], source: Iterator[T], per_s: float
+    ) -> None:
+        """``per_s`` calls a second."""
+        self._report.add(question, who, self._loop.run(sample_paced(call, source, self._effort, per_s=per_s)))
+
+    def in_flight(
+        self, question: Question, who: Who, call: Callable[[T], Awaitable[object]], source: Iterator[T], width: int
+    ) -> None:
+        """``width`` calls at a time."""
+        self._report.add(question, who, self._loop.run(in_flight(call, source, width, self._effort)))
+
+
+@pytest.fixture
+def timed_async(loop: asyncio.Runner, effort: Effort, report: Report) -> TimedAsync:
+    return TimedAsync(loop, effort, report)
+
+
+class Peer(Protocol):
+    """Have a peer's program measure one thing in the peer's environment. Skips where that does not exist."""
+
+    def __call__(self, environment: str, program: str, *arguments: str) -> Figure: ...
+
+
+@pytest.fixture
+def peer(request: pytest.FixtureRequest, effort: Effort) -> Peer:
+    def measure(environment: str, program: str, *arguments: str) -> Figure:
+        python = peer_python(request.config, environment)
+        given = {
+            "conversations": data.conversations(),
+            "effort": effort,
+            "uvloop": request.config.getoption("--uvloop"),
+        }
+        done = subprocess.run(
+            [python, "-m", f"benchmarks.peers.{program}", *arguments],
+            input=json.dumps(given), capture_output=True, text=True, check=False, cwd=ROOT, timeout=100,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2_000:]
+        return Figure(*json.loads(done.stdout.splitlines()[-1]))
+
+    return measure
+
+
+def peer_python(config: pytest.Config, environment: str) -> str:
+    """The interpreter of a peer's environment. Skips if peers are not asked for or this one is not there."""
+    if not config.getoption("--peers"):
+        pytest.skip(f"{environment}: a peer, measured with --peers")
+    folder = os.environ.get("PEER_VENVS")
+    if folder is None:
+        pytest.skip(f"{environment}: PEER_VENVS names no folder with the peers' environments")
+    python = Path(folder) / environment / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{environment}: there is no {python}")
+    return str(python)
+
+
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError as error:
+        raise pytest.UsageError("--uvloop: uvloop is not installed") from error
+    factory: Any = uvloop.new_event_loop
+    made: Callable[[], asyncio.AbstractEventLoop] = factory
+    return made

@@ -1,0 +1,40 @@
+"""What a peer's program is told on its standard input, and how it answers. Knows the standard library alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from itertools import cycle
+from typing import Any
+
+from benchmarks.measure import Effort, Figure, in_flight, sample_async
+
+Messages = list[dict[str, Any]]
+
+
+def measure(prepare: Callable[[], Callable[[Messages], Awaitable[object]]], *, width: int = 1) -> None:
+    """Measure the coroutine function that ``prepare`` makes, one call after another or ``width`` at a time."""
+    given = json.load(sys.stdin)
+    with asyncio.Runner(loop_factory=_uvloop() if given["uvloop"] else None) as runner:
+        figure = runner.run(_measure(prepare, given["conversations"], Effort(*given["effort"]), width))
+    print(json.dumps(figure))
+
+
+async def _measure(
+    prepare: Callable[[], Callable[[Messages], Awaitable[object]]],
+    conversations: list[Messages],
+    effort: Effort,
+    width: int,
+) -> Figure:
+    call = prepare()
+    if width == 1:
+        return await sample_async(call, cycle(conversations), effort)
+    return await in_flight(call, cycle(conversations), width, effort)
+
+
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
+    import uvloop
+
+    return uvloop.new_event_loop

@@ -1,0 +1,101 @@
+"""The figures of a run as a table, and the conditions they were taken under."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from .measure import Figure, Unit
+
+Who = Literal["floor", "full scan", "litellm", "pydantic-ai", "routewright"]
+"""``floor`` is the cheapest way, ``full scan`` the plain one; both are hand-written loops."""
+WHO: tuple[Who, ...] = get_args(Who)
+HIGHER_IS_BETTER: tuple[Unit, ...] = ("per s",)
+
+
+class Question(NamedTuple):
+    """One row of the table. ``target`` is in words, p50 before p99."""
+
+    what: str
+    target: str = ""
+
+
+class Report:
+    """Collects figures."""
+
+    def __init__(self) -> None:
+        self._figures: dict[Question, dict[Who, Figure]] = {}
+
+    def add(self, question: Question, who: Who, figure: Figure) -> None:
+        """Keep a figure."""
+        self._figures.setdefault(question, {})[who] = figure
+
+    def lines(self) -> list[str]:
+        """A Markdown table with a column for everybody who was measured."""
+        columns = [who for who in WHO if any(who in row for row in self._figures.values())]
+        head = ["what", "unit", *columns, "× floor", "target"]
+        rows = [self._row(question, columns) for question in self._figures]
+        return [_line(head), _line(["---"] * len(head)), *map(_line, rows)] if rows else []
+
+    def _row(self, question: Question, columns: list[Who]) -> list[str]:
+        figures = self._figures[question]
+        cells = [_cell(figures.get(who)) for who in columns]
+        unit = next(iter(figures.values())).unit
+        return [question.what, unit, *cells, _ratio(figures), question.target]
+
+
+def conditions(*, use_uvloop: bool, brief: bool) -> list[str]:
+    """What has to be known to compare two runs."""
+    loop = f"uvloop {version('uvloop')}" if use_uvloop else "asyncio's own"
+    if not use_uvloop and find_spec("uvloop"):
+        loop += " (uvloop is installed: --uvloop)"
+    load = " ".join(f"{average:.2f}" for average in os.getloadavg())
+    return [
+        f"python   {platform.python_implementation()} {platform.python_version()}, {sys.platform}",
+        f"cpu      {_cpu()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores",
+        f"loop     {loop} under {asyncio.__name__}",
+        f"load     {load} at the end; niceness {os.nice(0)}",
+        f"effort   {'brief: it runs, and these figures mean nothing' if brief else 'full'}",
+        f"versions {', '.join(f'{name} {version(name)}' for name in ('routewright', 'msgspec', 'anyio', 'numpy'))}",
+    ]
+
+
+def _cpu() -> str:
+    known = Path("/proc/cpuinfo")
+    if known.exists():
+        for line in known.read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cell(figure: Figure | None) -> str:
+    if figure is None:
+        return ""
+    cell = _number(figure.p50)
+    if figure.p99 is not None:
+        cell += f" / {_number(figure.p99)}"
+    return cell if figure.mean is None else f"{cell} ({_number(figure.mean)})"
+
+
+def _ratio(figures: dict[Who, Figure]) -> str:
+    ours, floor = figures.get("routewright"), figures.get("floor") or figures.get("full scan")
+    if ours is None or floor is None:
+        return ""
+    if ours.unit in HIGHER_IS_BETTER:
+        return f"1/{floor.p50 / ours.p50:.1f}"
+    return f"{ours.p50 / floor.p50:.1f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
