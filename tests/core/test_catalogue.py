@@ -7,6 +7,7 @@ import pytest
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed, read_policies
 from routewright._core.catalogue import overlay, snapshot, unavailable
+from routewright.wire import PriceTier
 
 KNOWN = Model(
     id="acme/large", provider="acme", provider_model_id="large", context_window=64_000, modalities=("text", "tool"),
@@ -63,6 +64,28 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
     first, again = snapshot([KNOWN], "2026-11-20"), snapshot([KNOWN], "2026-11-20")
     assert first == again
     assert first.id != snapshot(unavailable([KNOWN], frozenset()), "2026-11-20").id
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"pricing_per_1m": Pricing(-1.0, 1.0)}, r"models\['a/x'\].pricing_per_1m.input_usd: is -1.0; give 0 or more"),
+        ({"pricing_per_1m": Pricing(1.0, float("nan"))}, "output_usd: is nan"),
+        (
+            {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(10, 1.0, float("inf")),))},
+            r"tiers\[0\].output_usd: is inf",
+        ),
+        ({"context_window": 0}, "context_window: is 0; give 1 to"),
+        ({"max_output_tokens": 2**62}, "max_output_tokens"),
+        ({"ttft_s": 0.0}, "ttft_s: is 0.0; give above 0"),
+        ({"tokens_per_s": -3.0}, "tokens_per_s"),
+        ({"quality": 1.5}, "quality: is 1.5; give 0 to 1"),
+        ({"deprecated_at": "soon"}, "deprecated_at: is 'soon'; give a date"),
+    ],
+)
+def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said):
+        overlay([], [{"id": "a/x", **fields}])
 
 
 def write(path: Path, text: str) -> Path:

@@ -216,6 +216,14 @@ def test_a_price_of_nothing_wins_no_more_than_a_price_next_to_nothing() -> None:
     assert scores["a/free"] == scores["b/cheap"]
 
 
+def test_twenty_thousand_models_keep_their_order() -> None:
+    pool = [
+        model(f"a/m{number:05}", quality=0.5, pricing_per_1m=Pricing(1.0 + number, 1.0)) for number in range(20_000)
+    ]
+    decision = decide(simple(), board(pool[::-1]))
+    assert [decision.model, *decision.chain] == [f"a/m{number:05}" for number in range(4)]
+
+
 def test_models_on_one_step_of_the_quality_grid_are_ranked_by_cost() -> None:
     pool = [
         model("a/dear", quality=0.955, pricing_per_1m=Pricing(4.0, 20.0)),

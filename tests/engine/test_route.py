@@ -246,6 +246,21 @@ async def test_tool_calls_come_back_whole() -> None:
     assert answer.finish_reason == "tool_calls"
 
 
+@pytest.mark.parametrize("usage", [Usage(-1, 5), Usage(5, -1), Usage(5, 5, cached=-1), Usage(5, 5, cached=6)])
+async def test_usage_that_is_no_count_is_replaced_by_an_estimate(usage: Usage) -> None:
+    house = House([said(Delta("some words"), usage, Finish("stop"))])
+    answer = await house.router.route("hi", goal="quality")
+    assert answer.routing.cost_usd > 0
+    assert min(answer.routing.tokens.input, answer.routing.tokens.output, answer.routing.tokens.cached) >= 0
+
+
+@pytest.mark.parametrize("retry_after", [float("nan"), float("inf"), -5.0, 1e300])
+async def test_an_absurd_retry_after_does_no_harm(retry_after: float) -> None:
+    house = House([ProviderFault("rate_limited", retry_after=retry_after)] * 2, [ANSWER])
+    assert (await house.router.route("hi", goal="quality")).output
+    assert house.clock.monotonic() < 1.0
+
+
 async def test_nothing_counts_after_the_end_but_usage() -> None:
     house = House([said(Delta("all"), Finish("stop"), Delta(" more"), Finish("length"), Usage(10, 7))])
     answer = await house.router.route("hi", goal="quality")

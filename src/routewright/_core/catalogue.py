@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Availability, CatalogueSnapshot, Model
+from routewright.wire import Availability, CatalogueSnapshot, Model, PriceTier, Pricing
 
 from .problem import did_you_mean
 
@@ -27,6 +28,10 @@ _BORROWED = (
 """What ``like`` lends where a model says nothing itself. Never the price."""
 _EMPTY = Model(id="")
 
+MOST_USD = 1e6
+"""No list price, and no speed, is as large: such a figure is a slip."""
+MOST_TOKENS = 10**9
+
 
 def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[Model, ...]:
     """Put rows over a catalogue, each the fields it gives and its ``id``; new ids are appended.
@@ -37,7 +42,9 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
     models = {model.id: model for model in base}
     for fields in added:
         known = models.get(fields["id"])
-        models[fields["id"]] = _merged(known, fields) if known is not None else _new(fields, models)
+        model = _merged(known, fields) if known is not None else _new(fields, models)
+        _check(model)
+        models[model.id] = model
     return tuple(models.values())
 
 
@@ -73,6 +80,51 @@ def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str
             raise ValidationFailed.of(Problem(f"{path}[{place}]", f"unknown model {name!r}", hint))
         ids.append(model_id)
     return list(dict.fromkeys(ids))
+
+
+def _check(model: Model) -> None:
+    """Refuse what nothing could be reckoned with. Raises ``ValidationFailed`` naming the model and the field."""
+    prices = () if model.pricing_per_1m is None else _amounts(model.pricing_per_1m)
+    wrong: list[tuple[str, object, str]] = [
+        (f"pricing_per_1m.{name}", usd, "0 or more") for name, usd in prices if not 0 <= usd < MOST_USD
+    ]
+    for name in ("context_window", "max_output_tokens"):
+        count = getattr(model, name)
+        if count is not None and not 1 <= count <= MOST_TOKENS:
+            wrong.append((name, count, f"1 to {MOST_TOKENS}"))
+    for name in ("ttft_s", "tokens_per_s"):
+        value = getattr(model, name)
+        if value is not None and not 0 < value < MOST_USD:
+            wrong.append((name, value, "above 0"))
+    if model.quality is not None and not 0 <= model.quality <= 1:
+        wrong.append(("quality", model.quality, "0 to 1"))
+    if model.deprecated_at is not None and not _is_date(model.deprecated_at):
+        wrong.append(("deprecated_at", model.deprecated_at, "a date, YYYY-MM-DD"))
+    if wrong:
+        problems = (
+            Problem(f"models[{model.id!r}].{name}", f"is {value!r}", f"give {fit}") for name, value, fit in wrong
+        )
+        raise ValidationFailed.of(*problems)
+
+
+def _amounts(pricing: Pricing) -> list[tuple[str, float]]:
+    """All dollars of a price list that are given, with their names."""
+    holders: list[tuple[str, Pricing | PriceTier]] = [("", pricing)]
+    holders += [(f"tiers[{place}].", tier) for place, tier in enumerate(pricing.tiers)]
+    return [
+        (prefix + name, value)
+        for prefix, holder in holders
+        for name in holder.__struct_fields__
+        if name.endswith("_usd") and (value := getattr(holder, name)) is not None
+    ]
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError:
+        return False
+    return True
 
 
 def _merged(known: Model, fields: Mapping[str, Any]) -> Model:

@@ -60,7 +60,7 @@ QUICK_MS, SLOW_MS = 2_000, 64_000  # nobody waits below two seconds, everybody h
 SHAKY, STEADY = 500, 1_000  # thousandths of attempts that succeed
 
 _UNKNOWN_COST = 1 << 62
-_MICRO_BITS, _TIE_BITS = 20, 14
+_MICRO_BITS = 20
 
 
 class RequestClass(NamedTuple):
@@ -97,6 +97,7 @@ class Scores:
         )
         raw_cost = np.where(pool.priced, self.cost_nanos, _UNKNOWN_COST)
         tie_order = np.lexsort((pool.id_rank, -outlook.stability, self.latency_ms, raw_cost))
+        self._tie_bits = len(pool).bit_length()
         self._tie = np.empty(len(pool), dtype=np.int64)
         self._tie[tie_order] = np.arange(len(pool) - 1, -1, -1)
 
@@ -110,7 +111,8 @@ class Scores:
 
     def order(self, quality: IntArray) -> IntArray:
         """Rows, best first; equal scores by raw quality, cost, latency, stability, then id."""
-        key = self.score(quality) << (_MICRO_BITS + _TIE_BITS) | quality << _TIE_BITS | self._tie
+        bits = self._tie_bits
+        key = self.score(quality) << (_MICRO_BITS + bits) | quality << bits | self._tie
         return np.argsort(-key)
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from math import isnan
 from typing import NamedTuple, assert_never
 
 from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
@@ -245,8 +246,9 @@ class Execution:
             self._alive(attempt)
         ended = attempt.finish_reason is not None
         match chunk:
-            case Usage():
-                attempt.usage = chunk
+            case Usage(input, output, cached):
+                if min(input, output, cached, input - cached) >= 0:  # else it is no count, and is estimated
+                    attempt.usage = chunk
             case Delta(text):
                 if text and not ended:
                     attempt.text.append(text)
@@ -312,7 +314,7 @@ class Execution:
             usage=reported,
             touched=attempt.first_at is not None,
             delivered=attempt.delivered,
-            retry_after=fault.retry_after,
+            retry_after=None if fault.retry_after is None or isnan(fault.retry_after) else fault.retry_after,
         )
         self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
         self.wake_at = self.deadline
