@@ -157,7 +157,7 @@ class Router:
         """The same Router for another caller."""
         view = type(self).__new__(type(self))
         view._parts = self._parts
-        view._caller = caller
+        view._caller = self._as(caller)
         return view
 
     async def flush(self) -> None:

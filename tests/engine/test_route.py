@@ -261,6 +261,22 @@ async def test_an_absurd_retry_after_does_no_harm(retry_after: float) -> None:
     assert house.clock.monotonic() < 1.0
 
 
+async def test_signs_of_life_lift_the_limit_on_the_first_token() -> None:
+    house = House([said(Delta(""), Pause(11.0), Delta(""), Pause(11.0), Delta("thought"), Finish("stop"))], [ANSWER])
+    answer = await house.router.route("hi", goal="quality")
+    assert (answer.output, answer.routing.selected_model) == ("thought", "good/one")
+    house = House([said(Delta(""), Pause(11.0), Delta(""), Pause(11.0), Delta("thought"), Finish("stop"))], [ANSWER])
+    async with house.router.stream("hi", goal="quality") as stream:
+        assert "".join([piece async for piece in stream.text()]) == "thought"
+
+
+async def test_a_wait_for_a_retry_is_not_cut_by_the_limit_of_the_attempt_before() -> None:
+    house = House([said(Pause(19.0), ProviderFault("rate_limited", retry_after=3.0)), ANSWER], [ANSWER])
+    answer = await house.router.route("hi", goal="quality")
+    assert answer.routing.selected_model == "good/one"
+    assert house.clock.monotonic() == 22.0
+
+
 async def test_nothing_counts_after_the_end_but_usage() -> None:
     house = House([said(Delta("all"), Finish("stop"), Delta(" more"), Finish("length"), Usage(10, 7))])
     answer = await house.router.route("hi", goal="quality")

@@ -31,7 +31,7 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright.wire import Budget, DecisionSpan
+from routewright.wire import Budget, DecisionSpan, Delta, Finish, Usage
 
 from .support import House
 
@@ -258,6 +258,33 @@ async def test_what_production_learns_stays_out_of_the_sandbox() -> None:
     sandbox = house.router.as_caller(Caller(environment="sandbox"))
     decision = sandbox.decide("hi")
     assert {candidate.stability for candidate in decision.candidates} == {0.901}
+
+
+@pytest.mark.anyio
+async def test_health_fades_also_for_a_model_that_nobody_calls() -> None:
+    house = House(lambda call: ProviderFault("auth"), lambda call: "x")
+    for _ in range(15):
+        await house.router.route("hi", goal="quality")
+        await house.clock.advance(1.0)
+    low = {c.model: c.stability for c in house.router.decide("hi", goal="quality").candidates}["good/one"]
+    await house.clock.advance(6 * 3600.0)
+    later = {c.model: c.stability for c in house.router.decide("hi", goal="quality").candidates}["good/one"]
+    assert low < 0.6 < 0.9 <= later
+
+
+@pytest.mark.anyio
+async def test_a_view_of_a_sandbox_router_stays_in_the_sandbox() -> None:
+    assert (await Router.sandbox().as_caller(Caller("mine")).route("hi")).trace.environment == "sandbox"
+
+
+@pytest.mark.anyio
+async def test_cut_answers_teach_no_length() -> None:
+    house = House(lambda call: [Delta("a"), Usage(10, 8), Finish("length")], [])
+    before = house.router.decide("hi", goal="quality").candidates[0].cost_usd
+    for _ in range(50):
+        await house.router.route("hi", goal="quality", params={"max_output_tokens": 8})
+        await house.clock.advance(1.0)
+    assert house.router.decide("hi", goal="quality").candidates[0].cost_usd == before
 
 
 @pytest.mark.anyio

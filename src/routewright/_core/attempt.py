@@ -146,6 +146,11 @@ class Attempts:
         self._cap: int | None = None
         self._end: End | None = None
 
+    @property
+    def succeeded(self) -> bool:
+        """An attempt brought the answer."""
+        return self._end is End.SUCCEEDED
+
     def next(self, now: float) -> Call | Wait | Done:
         """Say what to do at ``now`` (monotonic seconds)."""
         if self._end is not None:
@@ -202,8 +207,8 @@ class Attempts:
         decision = self.decision
         usual_ms = decision.expected_ms[row] if self._whole else decision.ask.outlook.ttft_ms[row]
         own = now + max(FIRST_TOKEN_LEAST_S, FIRST_TOKEN_FACTOR * usual_ms / 1000)
-        share = FALLBACK_SHARE * min(decision.input.timeout_ms / 1000, self._deadline - now)
-        return min(own, self._deadline - share)
+        share = FALLBACK_SHARE * (decision.input.timeout_ms / 1000 if self._place == 0 else self._deadline - now)
+        return max(now, min(own, self._deadline - share))
 
     def _worth_waiting(self, ended: Failed, now: float, jitter: float) -> bool:
         """Set the pause before another try of the same model; False if moving on serves better."""
@@ -220,11 +225,10 @@ class Attempts:
     def _move_on(self) -> None:
         """Step to the next member that may help: after an overflow, only one with a larger window."""
         plan, window = self.decision.plan, self.decision.ask.outlook.pool.window
-        left = plan[self._place] if self._place < len(plan) else plan[-1]
         self._place += 1
         self._tries = 0
         if self._last is not None and self._last.kind is FaultKind.CONTEXT_OVERFLOW:
-            while self._place < len(plan) and window[plan[self._place]] <= window[left]:
+            while self._place < len(plan) and window[plan[self._place]] <= window[self._last.row]:
                 self._place += 1
 
     def _spend(self, ended: Succeeded | Failed) -> None:

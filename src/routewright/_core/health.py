@@ -51,21 +51,29 @@ class Health:
         self.changed = False
         """Something was collected since the last snapshot."""
 
+    def __bool__(self) -> bool:
+        """Whether anything was collected at all."""
+        return bool(self._seen)
+
     def failed(self, model: str, now: float) -> None:
         """An attempt failed by the provider's fault. ``now`` in monotonic seconds."""
         self._faded(model, now).bad += 1
 
-    def answered(self, model: str, now: float, output_tokens: int) -> None:
-        """An attempt brought a whole answer of so many tokens, thinking included."""
+    def answered(self, model: str, now: float, output_tokens: int | None) -> None:
+        """An attempt brought an answer of so many tokens, thinking included; None: its length says nothing."""
         seen = self._faded(model, now)
         seen.good += 1
+        if output_tokens is None:
+            return
         seen.answers += 1
         seen.length += output_tokens
         seen.length_squared += output_tokens * output_tokens
 
-    def snapshot(self, pool: Pool) -> HealthSnapshot:
-        """Freeze what is known under an id made from the content."""
+    def snapshot(self, pool: Pool, now: float) -> HealthSnapshot:
+        """Freeze what is known at ``now`` under an id made from the content."""
         self.changed = False
+        for seen in self._seen.values():
+            seen.fade(now)
         models = {model: _health(seen, pool.output[pool.row[model]]) for model, seen in sorted(self._seen.items())}
         return health_snapshot(models)
 

@@ -18,7 +18,7 @@ from routewright._core.cost import usage_nanos
 from routewright._core.decision import Decision
 from routewright._core.tokens import estimate_text
 from routewright.errors import ProviderFault
-from routewright.protocols import Clock, Provider, Rng
+from routewright.protocols import Clock, Deadline, Provider, Rng
 from routewright.wire import (
     Chunk,
     Delta,
@@ -141,6 +141,7 @@ class Execution:
         self.deadline = deadline
         self.wake_at = deadline
         """When the present wait is over at the latest."""
+        self._limit: Deadline | None = None
         self._fleet = fleet
         self._clock = clock
         self._rng = rng
@@ -158,13 +159,14 @@ class Execution:
         """Carry the plan out to its end, keeping all that comes."""
         while self.end is None:
             with self._clock.deadline(self.wake_at) as limit:
-                while await self.next_part() is not None:
-                    limit.move(self.wake_at)
+                while await self.next_part(limit) is not None:
+                    pass
             if limit.expired:
                 await self.expire()
 
-    async def next_part(self) -> Part | None:
-        """Move on by one piece; None once the call has ended."""
+    async def next_part(self, limit: Deadline) -> Part | None:
+        """Move on by one piece; None once the call has ended. ``limit`` is the deadline that the puller entered."""
+        self._limit = limit
         while True:
             if self._open is not None:
                 part = await self._pull(self._open)
@@ -185,7 +187,7 @@ class Execution:
         """Tell that ``wake_at`` has passed while a piece was awaited."""
         if self._open is not None:
             await self._ended(_TOO_LATE, abandoned=True)
-        elif self._clock.monotonic() >= self.deadline:
+        elif not self._machine.succeeded and self._clock.monotonic() >= self.deadline:
             self.end = End.TIMED_OUT
 
     async def aclose(self) -> None:
@@ -204,7 +206,7 @@ class Execution:
         request = self.request
         attempt = Attempt(call, self.decision, provider, self._clock.monotonic())
         self.attempts.append(attempt)
-        self.wake_at = call.until
+        self._wake(call.until)
         upstream = UpstreamCall(
             self.decision.board.outlook.pool.models[call.row],
             request.messages,
@@ -270,14 +272,14 @@ class Execution:
     def _alive(self, attempt: Attempt) -> None:
         """The first sign of life ends the wait for it; from there the whole call's deadline holds."""
         attempt.first_at = self._clock.monotonic()
-        self.wake_at = self.deadline
+        self._wake(self.deadline)
 
     def _complete(self, attempt: Attempt, reason: str) -> None:
         """The answer is whole; what is left is the provider's good-bye."""
         now = self._clock.monotonic()
         attempt.ended_at = now
         attempt.finish_reason = "budget" if reason == "length" and attempt.call.capped_by_budget else reason
-        self.wake_at = min(self.deadline, now + FAREWELL_S)
+        self._wake(min(self.deadline, now + FAREWELL_S))
 
     async def _ended(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
         """The provider has nothing more. Once the answer is whole, it matters no longer how it takes its leave."""
@@ -294,7 +296,8 @@ class Execution:
         if self._sandbox:
             attempt.unslept_ms = float(self.decision.expected_ms[attempt.call.row])
         else:
-            self._fleet.answered(attempt.call.row, usage.output)
+            ended_itself = attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated
+            self._fleet.answered(attempt.call.row, usage.output if ended_itself else None)
         self._machine.feed(Succeeded(usage), now=attempt.ended_at)
         await self._leave(abandoned=abandoned)
 
@@ -317,15 +320,24 @@ class Execution:
             retry_after=None if fault.retry_after is None or isnan(fault.retry_after) else fault.retry_after,
         )
         self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
-        self.wake_at = self.deadline
+        self._wake(self.deadline)
         await self._leave(abandoned=abandoned)
+
+    def _wake(self, at: float) -> None:
+        """Set when the wait is over, for the deadline in force as for those to come."""
+        self.wake_at = at
+        if self._limit is not None:
+            self._limit.move(at)
 
     def _settle(self, attempt: Attempt) -> Usage:
         """Price the attempt by its usage; where the provider sent none, by an estimate from the text."""
         if attempt.usage is None:
             attempt.usage_estimated = True
             tool_text = "".join("".join(call.arguments) for call in attempt.tool_calls.values())
-            attempt.usage = Usage(self.decision.input.tokens.best, estimate_text(attempt.output + tool_text))
+            made, most = estimate_text(attempt.output + tool_text), attempt.call.output_cap
+            high = self.decision.ask.high(attempt.call.row)
+            asked = min(self.decision.input.tokens.best, high)
+            attempt.usage = Usage(asked, made if most is None else min(made, most))
         prices = self.decision.board.outlook.pool.prices[attempt.call.row]
         attempt.cost_nanos = usage_nanos(prices, attempt.usage)
         return attempt.usage

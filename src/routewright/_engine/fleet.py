@@ -17,6 +17,8 @@ from routewright.wire import Model
 
 PUBLISH_EVERY_S = 0.25
 """Health reaches decisions at most this often."""
+FADE_EVERY_S = 30.0
+"""Health that nothing was added to is published anew after this long, since it fades."""
 
 NO_PROVIDER = (
     "no provider is configured: set a provider's key in the environment (OPENAI_API_KEY ...), "
@@ -58,8 +60,10 @@ class Fleet:
 
     def board(self) -> Board:
         """The present snapshots. Publishes what attempts showed since, where it is time to."""
-        if self.health.changed and self._clock.monotonic() - self._published >= PUBLISH_EVERY_S:
-            self._publish()
+        if self.health:
+            age_s = self._clock.monotonic() - self._published
+            if age_s >= (PUBLISH_EVERY_S if self.health.changed else FADE_EVERY_S):
+                self._publish()
         return self._board
 
     def require_providers(self) -> None:
@@ -86,15 +90,15 @@ class Fleet:
         with self._lock:
             self.health.failed(self.pool.ids[row], self._clock.monotonic())
 
-    def answered(self, row: int, output_tokens: int) -> None:
-        """Book a whole answer."""
+    def answered(self, row: int, output_tokens: int | None) -> None:
+        """Book an answer; its length too, where the model ended it by itself."""
         with self._lock:
             self.health.answered(self.pool.ids[row], self._clock.monotonic(), output_tokens)
 
     def _publish(self) -> None:
         with self._lock:
-            self._published = self._clock.monotonic()
-            self._board = Board(Outlook(self.pool, self.health.snapshot(self.pool)))
+            self._published = now = self._clock.monotonic()
+            self._board = Board(Outlook(self.pool, self.health.snapshot(self.pool, now)))
 
 
 def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str, Provider]:

@@ -130,7 +130,7 @@ class Stream:
         """Wait for one piece, no longer than the execution allows."""
         try:
             with self._clock.deadline(execution.wake_at) as limit:
-                return await execution.next_part()
+                return await execution.next_part(limit)
         except BaseException:
             await self.aclose()
             raise
