@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from ._core.catalogue import resolve
@@ -94,24 +95,29 @@ class Parts:
 
     def close(self) -> None:
         """Close from a thread without an event loop. Twice is once."""
-        if not self._closed:
-            self._closed = True
-            self.worker.run(self._free)
-        self.worker.close()
+        try:
+            if not self._closed:
+                self._closed = True
+                self.worker.run(self._free)
+        finally:
+            self.worker.close()
 
     async def aclose(self) -> None:
         """Write what waits, then free providers and storage. Twice is once."""
-        if not self._closed:
-            self._closed = True
-            await self._free()
-        await self.worker.aclose()
+        try:
+            if not self._closed:
+                self._closed = True
+                await self._free()
+        finally:
+            await self.worker.aclose()
 
     async def _free(self) -> None:
-        await self.log.flush()
-        for fleet in self._fleets.values():
-            for provider in fleet.providers:
-                await provider.aclose()
-        await self.storage.aclose()
+        async with AsyncExitStack() as closing:  # goes on whatever fails, and raises it in the end
+            closing.push_async_callback(self.storage.aclose)
+            for fleet in self._fleets.values():
+                for provider in fleet.providers:
+                    closing.push_async_callback(provider.aclose)
+            await self.log.flush()
 
     def _make_engine(self) -> Engine:
         settings = self.settings

@@ -110,7 +110,9 @@ class MemoryStorage:
             case PutFeedback(trace_id):
                 return Written(self._put(kept.feedback, trace_id, write))
             case PutSnapshot(snapshot):
-                return Written(self._put(kept.snapshots, snapshot.id, snapshot))
+                created = snapshot.id not in kept.snapshots  # few, or dropped with the last trace that names them
+                kept.snapshots[snapshot.id] = snapshot
+                return Written(created)
 
     def _put(self, kept: OrderedDict[str, T], key: str, value: T) -> bool:
         created = key not in kept
