@@ -146,12 +146,13 @@ class Router:
         if type(score) not in (int, float) or not 0 <= score <= 1:
             raise ValidationFailed.of(Problem("score", f"is {score!r}", "give a number from 0 (bad) to 1 (good)"))
         at = self._parts.settings.clock.time()
-        said = PutFeedback(normalise_trace_id(trace_id), float(score), comment, at, expect="present")
-        await self._parts.log.feedback(self._as(caller).account, said)
+        caller, trace_id = self._as(caller), normalise_trace_id(trace_id)
+        said = PutFeedback(trace_id, float(score), comment, at, expect="present", environment=caller.environment)
+        await self._parts.log.feedback(caller, said)
 
     async def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
         """Read a trace. Raises ``NotFound`` alike for an unknown one and another account's."""
-        return await self._parts.log.trace(self._as(caller).account, normalise_trace_id(trace_id))
+        return await self._parts.log.trace(self._as(caller), normalise_trace_id(trace_id))
 
     def as_caller(self, caller: Caller) -> Self:
         """The same Router for another caller."""

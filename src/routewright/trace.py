@@ -5,7 +5,7 @@ from __future__ import annotations
 from ._core.ids import normalise_trace_id
 from .errors import NotFound
 from .protocols import Storage
-from .wire import PutTrace, Trace, TraceById, Traces
+from .wire import Environment, PutTrace, Trace, TraceById, Traces
 
 
 class TraceStore:
@@ -23,16 +23,24 @@ class TraceStore:
         """Keep a trace under its own account, in place of an earlier one of its id."""
         await self._storage.apply(trace.account, [PutTrace(trace)])
 
-    async def get(self, trace_id: str, *, account: str = "default") -> Trace:
+    async def get(self, trace_id: str, *, account: str = "default", environment: Environment | None = None) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
-        found: Trace | None = await self._storage.read(account, TraceById(normalise_trace_id(trace_id)))
+        query = TraceById(normalise_trace_id(trace_id), environment)
+        found: Trace | None = await self._storage.read(account, query)
         if found is None:
             raise NotFound(f"no trace {trace_id!r}")
         return found
 
-    async def newest(self, limit: int = 50, *, account: str = "default", after: str | None = None) -> list[Trace]:
+    async def newest(
+        self,
+        limit: int = 50,
+        *,
+        account: str = "default",
+        environment: Environment | None = None,
+        after: str | None = None,
+    ) -> list[Trace]:
         """Up to ``limit`` traces, newest first, from just behind the trace ``after``."""
-        found: list[Trace] = await self._storage.scan(account, Traces(), after=after, limit=limit)
+        found: list[Trace] = await self._storage.scan(account, Traces(environment), after=after, limit=limit)
         return found
 
     async def aclose(self) -> None:

@@ -273,6 +273,18 @@ async def test_health_fades_also_for_a_model_that_nobody_calls() -> None:
 
 
 @pytest.mark.anyio
+async def test_production_and_sandbox_traces_are_two_spaces() -> None:
+    house = House(["x"])
+    sandbox = house.router.as_caller(Caller(environment="sandbox"))
+    trace_id = (await sandbox.route("hi")).trace_id
+    assert (await sandbox.trace(trace_id)).environment == "sandbox"
+    with pytest.raises(NotFound):
+        await house.router.trace(trace_id)
+    with pytest.raises(NotFound):
+        await house.router.feedback(trace_id, 1.0)
+
+
+@pytest.mark.anyio
 async def test_a_view_of_a_sandbox_router_stays_in_the_sandbox() -> None:
     assert (await Router.sandbox().as_caller(Caller("mine")).route("hi")).trace.environment == "sandbox"
 

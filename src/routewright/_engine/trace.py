@@ -12,6 +12,7 @@ from routewright.errors import NotFound, PreconditionFailed
 from routewright.protocols import Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    Caller,
     CatalogueSnapshot,
     FeedbackByTrace,
     HealthSnapshot,
@@ -86,22 +87,22 @@ class TraceLog:
                 for trace_id in batch:
                     self._in_flight.pop(trace_id, None)
 
-    async def trace(self, account: str, trace_id: str) -> Trace:
-        """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
-        waiting = self._find(account, trace_id)
+    async def trace(self, caller: Caller, trace_id: str) -> Trace:
+        """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
+        waiting = self._find(caller, trace_id)
         if waiting is not None:
             return waiting.facts.trace
-        found: Trace | None = await self._storage.read(account, TraceById(trace_id))
+        found: Trace | None = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
         if found is None:
             raise NotFound(f"no trace {trace_id!r}")
         return found
 
-    async def feedback(self, account: str, feedback: PutFeedback) -> None:
-        """Keep what a user thought of an answer. Raises ``NotFound`` if there is no such trace."""
-        waiting = self._find(account, feedback.trace_id)
+    async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
+        """Keep what a user thought of an answer. Raises ``NotFound`` if the caller has no such trace."""
+        waiting = self._find(caller, feedback.trace_id)
         writes: list[Write] = [] if waiting is None else [PutTrace(waiting.facts.trace)]
         try:
-            await self._storage.apply(account, [*writes, feedback])
+            await self._storage.apply(caller.account, [*writes, feedback])
         except PreconditionFailed as error:
             raise NotFound(f"no trace {feedback.trace_id!r}") from error
 
@@ -138,10 +139,12 @@ class TraceLog:
                 self._in_flight.pop(trace_id, None)
             self._queue = batch | self._queue
 
-    def _find(self, account: str, trace_id: str) -> Waiting | None:
+    def _find(self, caller: Caller, trace_id: str) -> Waiting | None:
         with self._lock:
             waiting = self._queue.get(trace_id) or self._in_flight.get(trace_id)
-        return waiting if waiting is not None and waiting.account == account else None
+        if waiting is None or (waiting.account, waiting.facts.environment) != (caller.account, caller.environment):
+            return None
+        return waiting
 
     async def _write(self, batch: dict[str, Waiting]) -> None:
         by_account: dict[str, list[Write]] = {}

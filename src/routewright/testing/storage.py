@@ -143,6 +143,16 @@ class StorageContract:
         assert [trace.id for trace in found] == [make_trace(2).id]
         await storage.aclose()
 
+    async def test_a_read_and_a_rating_can_keep_to_one_environment(self) -> None:
+        storage, trace = self.make(), make_trace(1, environment="sandbox")
+        await storage.apply("default", [PutTrace(trace)])
+        assert await storage.read("default", TraceById(trace.id, "production")) is None
+        assert await storage.read("default", TraceById(trace.id, "sandbox")) == trace
+        said = PutFeedback(trace.id, 1.0, None, 0.0, expect="present", environment="production")
+        with pytest.raises(PreconditionFailed):
+            await storage.apply("default", [said])
+        await storage.aclose()
+
     async def test_a_snapshot_is_kept_once_and_comes_back(self) -> None:
         storage = self.make()
         snapshot = HealthSnapshot("hea_1", {"a/one": ModelHealth(stability=1)})

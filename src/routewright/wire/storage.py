@@ -10,6 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from .account import Environment
 from .decision import CatalogueSnapshot, HealthSnapshot, PolicySnapshot
 from .trace import Trace, TraceDraft
 
@@ -35,7 +36,9 @@ class PutFeedback(Struct, frozen=True, tag=True):
     at: float
     """Unix seconds."""
     expect: Expect | None = None
-    """Speaks of the trace."""
+    """Speaks of the trace, which is there only if it is of ``environment``."""
+    environment: Environment | None = None
+    """None: of either."""
 
 
 class PutSnapshot(Struct, frozen=True, tag=True):
@@ -58,6 +61,8 @@ class TraceById(Struct, frozen=True, tag=True):
     """One trace of the account, or None."""
 
     id: str
+    environment: Environment | None = None
+    """Only a trace of this one; None: of either."""
 
 
 class FeedbackByTrace(Struct, frozen=True, tag=True):
@@ -78,7 +83,7 @@ Query = TraceById | FeedbackByTrace | SnapshotById
 class Traces(Struct, frozen=True, tag=True):
     """The account's traces, newest first; the key of an item is its id."""
 
-    environment: Literal["production", "sandbox"] | None = None
+    environment: Environment | None = None
 
 
 Scan = Traces

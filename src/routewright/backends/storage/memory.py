@@ -72,9 +72,9 @@ class MemoryStorage:
         """Answer a query for one thing (``protocols.Storage``)."""
         kept = self._accounts.get(account) or _Account()
         match query:
-            case TraceById(id):
+            case TraceById(id, environment):
                 found = kept.traces.get(id)
-                return None if found is None else _whole(found)
+                return None if found is None or environment not in (None, found.environment) else _whole(found)
             case FeedbackByTrace(trace_id):
                 return kept.feedback.get(trace_id)
             case SnapshotById(id):
@@ -155,8 +155,9 @@ def _check(kept: _Account, write: Write, index: int, created: set[str]) -> None:
     match write:
         case PutTrace(trace):
             key, present = trace.id, trace.id in kept.traces
-        case PutFeedback(trace_id):
-            key, present = trace_id, trace_id in kept.traces
+        case PutFeedback(trace_id, environment=environment):
+            found = kept.traces.get(trace_id)
+            key, present = trace_id, found is not None and environment in (None, found.environment)
         case PutSnapshot(snapshot):
             key, present = snapshot.id, snapshot.id in kept.snapshots
         case _:
