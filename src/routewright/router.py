@@ -9,7 +9,7 @@ from typing import Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from ._core.decision import Board, Decision, decide
+from ._core.decision import RULES, Board, Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
 from ._core.outlook import Outlook
@@ -129,6 +129,10 @@ class Router:
         Raises ``NotFound`` if a snapshot that the input names is no longer stored.
         """
         given = _input_of(decided)
+        if given.rules != RULES:
+            raise NotFound(
+                f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
+            )
         return decide(given, self._board(given))
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:

@@ -25,6 +25,8 @@ from .refusal import refusal
 from .scale import IntArray
 from .scoring import SCORE, TERM, RequestClass, Scores, class_of
 
+RULES = 1
+"""Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""
 CHAIN_LENGTH = 3
 """Fallbacks besides the primary model."""
 _ORDERS_KEPT = 512

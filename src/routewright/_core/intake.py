@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import DecisionInput, PolicySnapshot, RouteRequest, TokenBounds
@@ -67,9 +67,9 @@ def input_of(
     )
 
 
-def quality_column(qualities: list[float]) -> tuple[int, ...]:
-    """A predictor's qualities as the decision keeps them, in millionths."""
-    return tuple(map(micro, qualities))
+def quality_column(qualities: Iterable[float]) -> tuple[int, ...]:
+    """A predictor's qualities as the decision keeps them, in millionths. What is no number counts as nothing."""
+    return tuple(0 if quality != quality else micro(float(quality)) for quality in qualities)
 
 
 def _refuse_outsiders(chain: tuple[str, ...], models: tuple[str, ...]) -> None:

@@ -143,6 +143,8 @@ def publish(policies: Sequence[Policy], today: str) -> list[PolicySnapshot]:
             policy, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
         version = version_label(policy.name, (full.created_at or today)[:10], ())
+        if any(full.id in (other.policy.id, other.policy.name) for other in published):
+            raise ValidationFailed.of(Problem("policies", f"id {full.id!r} stands twice", "give each policy its own"))
         published.append(PolicySnapshot("pos_" + content_id([version, full]), version, full))
     return published
 

@@ -181,12 +181,18 @@ class Engine:
         if self._predictor is None:
             return None
         qualities = self._predictor.predict(request, fleet.pool.models)
-        return None if qualities is None else quality_column(list(qualities))
+        if qualities is None:
+            return None
+        column = quality_column(qualities)
+        if len(column) != len(fleet.pool):
+            raise ValueError(f"{self._predictor!r} gave {len(column)} qualities for {len(fleet.pool)} models")
+        return column
 
     def _recounted(self, entry: Entry) -> DecisionInput:
-        self._counted_before = True
         given = entry.admitted.given
-        return replace(given, tokens=self._count(entry.request, given.tokens))
+        counted = replace(given, tokens=self._count(entry.request, given.tokens))
+        self._counted_before = True
+        return counted
 
     async def _recounted_aside(self, entry: Entry) -> DecisionInput:
         """Count on the spot what is short, or where time is virtual and a thread would look like a wait."""
@@ -202,9 +208,13 @@ class Engine:
 
 def raise_failure(outcome: Outcome) -> Outcome:
     """Hand a success on, raise anything else."""
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome
+    error = outcome.error
+    if error is None:
+        return outcome
+    try:
+        raise error
+    finally:
+        del error, outcome  # else the error's frames hold the error
 
 
 def failure(admitted: Admitted, execution: Execution) -> RouterError:

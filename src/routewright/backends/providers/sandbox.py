@@ -65,7 +65,7 @@ class SandboxProvider:
         return list(_chunks(call, self._answers.get(last_user_text(call.messages))))
 
     def _next_fault(self, model: str) -> FaultKind | None:
-        kinds = self._faults.get(model) or self._faults.get("*")
+        kinds = self._faults.get(model, self._faults.get("*"))
         if isinstance(kinds, list):
             return kinds.pop(0) if kinds else None
         return kinds
