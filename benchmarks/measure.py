@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from statistics import fmean, median
+from tempfile import TemporaryDirectory
 from typing import Literal, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -123,9 +125,12 @@ class Loaded(NamedTuple):
 
 def load(python: str, statements: list[str], effort: Effort) -> list[Loaded]:
     """Run each import in fresh interpreters, by turns, so that all of them meet the same weather."""
-    for statement in statements:
-        _load_once(python, statement)  # writes bytecode, fills the page cache
-    runs = [[_load_once(python, statement) for statement in statements] for _ in range(effort.runs)]
+    with TemporaryDirectory() as bytecode:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = bytecode
+        for statement in statements:
+            _load_once(python, statement, environment)  # compiles, and fills the page cache
+        runs = [[_load_once(python, each, environment) for each in statements] for _ in range(effort.runs)]
     return [
         Loaded(Figure("ms", median(ms for ms, _ in of_one)), Figure("MB", median(mb for _, mb in of_one)))
         for of_one in zip(*runs, strict=True)
@@ -145,9 +150,9 @@ print([spent * 1e3, (peak_kb() - before) / 1024])
 """
 
 
-def _load_once(python: str, statement: str) -> tuple[float, float]:
-    code = _LOADER.format(statement=statement)
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+def _load_once(python: str, statement: str, environment: dict[str, str]) -> tuple[float, float]:
+    command = [python, "-c", _LOADER.format(statement=statement)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100)
     ms, mb = json.loads(done.stdout.splitlines()[-1])
     return ms, mb
 

@@ -273,6 +273,14 @@ def test_bounds_that_leave_a_window_open_ask_for_a_count() -> None:
     assert decide(simple(tokens=counted), board(pool)).model == "a/small"
 
 
+def test_what_was_settled_without_a_count_is_explained_without_one() -> None:
+    pool = [model("a/large", quality=0.9), model("b/small", context_window=1_000, quality=0.1)]
+    pool += [model(f"c/m{number}") for number in range(4)]
+    decision = decide(simple(tokens=TokenBounds(300, 2_000, 700), goal="quality"), board(pool))
+    assert "b/small" not in [candidate.model for candidate in decision.candidates]
+    assert [(r.model, r.reason) for r in decision.rejected] == [("b/small", Reason.CONTEXT)]
+
+
 def test_bounds_that_settle_the_matter_ask_for_none() -> None:
     pool = [model("a/small", context_window=1_000), model("b/large")]
     assert decide(simple(tokens=TokenBounds(5_000, 20_000, 7_000)), board(pool)).model == "b/large"

@@ -6,7 +6,7 @@ questions, and stops when the plan is full. Everything that explains the choice 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Literal, NamedTuple, TypeVar
 
@@ -224,7 +224,8 @@ class Decision:
     @property
     def candidates(self) -> list[Candidate]:
         """Every model that passed, best first. Costs a walk over the whole pool."""
-        return self._candidates(_walk(self._reading))
+        failed: list[bool] = self._failures().any(axis=1).tolist()
+        return self._candidates(_walk(self._reading, lambda row: not failed[row]))
 
     @property
     def front(self) -> list[Candidate]:
@@ -327,7 +328,7 @@ def _front(reading: Reading) -> list[int]:
     provider = reading.board.outlook.pool.provider
     satisfied = reading.order.providers == 1
     front: list[int] = []
-    for row in _walk(reading):
+    for row in _walk(reading, reading.ask.fits):
         if len(front) <= CHAIN_LENGTH:
             front.append(row)
             satisfied = satisfied or provider[row] != provider[front[0]]
@@ -338,9 +339,9 @@ def _front(reading: Reading) -> list[int]:
     return front
 
 
-def _walk(reading: Reading) -> Iterator[int]:
+def _walk(reading: Reading, fits: Callable[[int], bool]) -> Iterator[int]:
     """Rows that fit, best first; those expected to be late come after all others, the fastest of them first."""
-    fits, latency, timeout_ms = reading.ask.fits, reading.scores.latency, reading.given.timeout_ms
+    latency, timeout_ms = reading.scores.latency, reading.given.timeout_ms
     closed = reading.board.outlook.open
     late = []
     for row in reading.rows():
