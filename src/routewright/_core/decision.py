@@ -224,8 +224,8 @@ class Decision:
     @property
     def candidates(self) -> list[Candidate]:
         """Every model that passed, best first. Costs a walk over the whole pool."""
-        failed: list[bool] = self._failures().any(axis=1).tolist()
-        return self._candidates(_walk(self._reading, lambda row: not failed[row]))
+        failed = set(np.flatnonzero(self._failures().any(axis=1)).tolist())
+        return self._candidates(_walk(self._reading, lambda row: row not in failed))
 
     @property
     def front(self) -> list[Candidate]:
