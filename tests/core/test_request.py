@@ -680,3 +680,10 @@ def test_checking_again_changes_nothing_and_what_is_sent_comes_back(value: Any) 
 def test_a_body_and_a_dict_are_judged_alike(value: Any) -> None:
     body = msgspec.json.encode(value)  # NaN becomes null
     assert decoded(body) == outcome(json.loads(body))
+
+
+def test_the_callers_list_stays_the_callers() -> None:
+    messages = [Message("user", "hi")]
+    made = as_request(RouteRequest(messages), {})
+    messages.append(Message("user", "more"))
+    assert len(made.messages) == 1

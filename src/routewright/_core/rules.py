@@ -113,6 +113,7 @@ def completed(request: RouteRequest) -> RouteRequest:
         request,
         goal=request.goal or ("quality" if strategy == "quality-first" else "cost"),
         strategy=strategy,
+        messages=[*request.messages],  # the caller may go on with a list of theirs
         tools=request.tools or None,
         timeout_ms=DEFAULT_TIMEOUT_MS if request.timeout_ms is None else request.timeout_ms,
     )
