@@ -9,7 +9,8 @@ from operator import attrgetter
 import pytest
 
 from routewright import Router
-from routewright._core.decision import Board, Decision, decide
+from routewright._core.board import Board
+from routewright._core.decision import Decision, decide
 from routewright._core.outlook import Outlook
 from routewright.wire import DecisionInput
 

@@ -9,7 +9,8 @@ from typing import Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from ._core.decision import RULES, Board, Decision, decide
+from ._core.board import Board
+from ._core.decision import RULES, Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
 from ._core.outlook import Outlook

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from routewright._core.board import Board
 from routewright._core.catalogue import snapshot
-from routewright._core.decision import Board
 from routewright._core.health import health_snapshot
 from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.constraints import CountTokens, failures, kind_of
-from routewright._core.decision import CHAIN_LENGTH, Board, Decision, decide
+from routewright._core.board import Board
+from routewright._core.constraints import Ask, CountTokens, failures
+from routewright._core.decision import CHAIN_LENGTH, Decision, decide
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, Pricing, Reason, TokenBounds
 
@@ -59,7 +60,7 @@ def model(name: str, **given: object) -> Model:
 
 @given(cases())
 def test_walking_and_the_whole_table_agree_on_who_fits(case: Case) -> None:
-    table = failures(case.given, case.board.outlook, case.board.eligible(kind_of(case.given)))
+    table = failures(case.given, Ask(case.given, case.board.outlook), case.board.order(case.given).eligible)
     fitting = {case.pool[row].id for row in range(len(case.pool)) if not table[row].any()}
     decision = decided(case)
     if fitting:

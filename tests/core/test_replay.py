@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from routewright import Catalogue, NoCandidates
+from routewright._core.board import Board
 from routewright._core.catalogue import snapshot
-from routewright._core.decision import Board, decide
+from routewright._core.decision import decide
 from routewright._core.health import health_snapshot
 from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool

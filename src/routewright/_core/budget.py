@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .constraints import Ask
-from .cost import affordable_output, call_nanos, dearest_at
+from .cost import affordable_output
+from .money import nanos
 
 
 class RoomTooSmall(Exception):
@@ -41,36 +42,44 @@ def output_cap(ask: Ask, row: int, room: Room) -> int | None:
     """
     if room.nanos is None and room.tokens is None:
         return ask.output
-    high = ask.high(row)
-    affordable = 1 << 53
-    if room.tokens is not None:
-        affordable = room.tokens - high
-    if room.nanos is not None:
-        price = dearest_at(ask.outlook.pool.prices[row], high)
-        affordable = min(affordable, affordable_output(price, high, room.nanos))
-    held = ask.held_output(row)
+    affordable, held = _affordable(ask, row, room.nanos, room.tokens), ask.held_output(row)
     if affordable < held:
         raise RoomTooSmall(f"room for {affordable} output tokens, {held} needed")
-    wanted = max(ask.default_cap, held) if ask.output is None else ask.output
+    return _capped(ask, row, affordable)
+
+
+def plan_output(ask: Ask, primary: int, chain: Sequence[int]) -> OutputPlan:
+    """Cap a primary that fits so that the cheapest fallback stays affordable where the budget allows."""
+    if not ask.limited:
+        return OutputPlan(ask.output, True)
+    if chain:
+        affordable = _affordable(ask, primary, *_without_cheapest(ask, chain))
+        if affordable >= ask.held_output(primary):
+            return OutputPlan(_capped(ask, primary, affordable), True)
+    affordable = _affordable(ask, primary, ask.budget_nanos, ask.budget_tokens)
+    return OutputPlan(_capped(ask, primary, affordable), not chain)
+
+
+def _affordable(ask: Ask, row: int, nanos: int | None, tokens: int | None) -> int:
+    """Output tokens that a room pays for beside the input; negative if not even that fits."""
+    high = ask.high(row)
+    affordable = 1 << 53 if tokens is None else tokens - high
+    if nanos is None:
+        return affordable
+    return min(affordable, affordable_output(ask.outlook.pool.dearest(row, high), high, nanos))
+
+
+def _capped(ask: Ask, row: int, affordable: int) -> int:
     pool = ask.outlook.pool
-    return max(1, min(affordable, wanted, pool.max_output[row], pool.window[row] - high))
+    wanted = max(ask.default_cap, ask.held_output(row)) if ask.output is None else ask.output
+    return max(1, min(affordable, wanted, pool.max_output[row], pool.window[row] - ask.high(row)))
 
 
-def plan_output(ask: Ask, primary: int, chain: Sequence[int], room: Room) -> OutputPlan:
-    """Cap the primary so that the cheapest fallback stays affordable where the budget allows."""
-    if not ask.limited or not chain:
-        return OutputPlan(output_cap(ask, primary, room), True)
-    try:
-        return OutputPlan(output_cap(ask, primary, room.without(*_cheapest(ask, chain))), True)
-    except RoomTooSmall:
-        return OutputPlan(output_cap(ask, primary, room), False)
-
-
-def _cheapest(ask: Ask, chain: Sequence[int]) -> tuple[int, int]:
-    """Nano-dollars and tokens that keep one member of the chain affordable."""
-    held = [(row, ask.high(row), ask.held_output(row)) for row in chain]
-    tokens = min(high + output for _, high, output in held)
-    if ask.budget_nanos is None:
-        return 0, tokens
-    prices = ask.outlook.pool.prices
-    return min(call_nanos(dearest_at(prices[row], high), high, output) for row, high, output in held), tokens
+def _without_cheapest(ask: Ask, chain: Sequence[int]) -> tuple[int | None, int | None]:
+    """Nano-dollars and tokens of the budget that are left when one member of the chain is kept affordable."""
+    budget_nanos, budget_tokens = ask.budget_nanos, ask.budget_tokens
+    if budget_tokens is not None:
+        budget_tokens -= min([ask.high(row) + ask.held_output(row) for row in chain])
+    if budget_nanos is not None:
+        budget_nanos -= nanos(min([ask.worst_picos(row, ask.high(row)) for row in chain]))
+    return budget_nanos, budget_tokens

@@ -7,6 +7,7 @@ reads the table (``failures``). Both say the same; a property test holds them to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date
 from typing import NamedTuple
 
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from routewright.wire import DecisionInput, Need, Reason
 
-from .cost import dearest_at
 from .money import PICOS_PER_NANO, nanos, usd
 from .outlook import Outlook
 from .pool import Pool
@@ -25,6 +25,8 @@ from .tokens import ranges
 BoolArray = NDArray[np.bool_]
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
+PASSES = len(REASONS)
+"""Stands for "fails none" where columns stand for reasons."""
 _COLUMN = {reason: column for column, reason in enumerate(REASONS)}
 _NEEDS = ((Need.IMAGE, Reason.MODALITY), (Need.TOOLS, Reason.TOOLS), (Need.JSON, Reason.RESPONSE_FORMAT))
 
@@ -58,8 +60,9 @@ class Eligible:
             if kind.needs & need:
                 failed[:, _COLUMN[reason]] = (pool.able & need) == 0
         self.failed = failed
-        self.counts = count_reasons(failed)
         self.passed: BoolArray = np.logical_not(failed.any(axis=1))
+        self.first: IntArray = np.where(self.passed, PASSES, failed.argmax(axis=1))
+        """As ``first_failures``, of these questions alone."""
 
 
 class Ask:
@@ -71,6 +74,7 @@ class Ask:
         self.default_cap = given.default_output_cap
         self.budget_nanos = given.budget_nanos
         self.budget_tokens = given.budget_tokens
+        self.budget_picos = None if given.budget_nanos is None else given.budget_nanos * PICOS_PER_NANO
         self.limited = given.budget_nanos is not None or given.budget_tokens is not None
         self.input = ranges(given.tokens)
         """(low, high) input tokens for each entry of ``VOCABULARIES``."""
@@ -86,42 +90,31 @@ class Ask:
         return False
 
     def _holds(self, row: int, input_tokens: int) -> bool:
-        if self.exceeds_context(row, input_tokens):
+        outlook, output = self.outlook, self.output
+        pool = outlook.pool
+        if output is None:
+            expected, held = outlook.output[row], outlook.output_p90[row]
+        elif output > pool.max_output[row]:
             return False
-        if not self.limited:
-            return True
-        return not (self.exceeds_tokens(row, input_tokens) or self.exceeds_cost(row, input_tokens))
+        else:
+            expected = held = output
+        if input_tokens + expected > pool.window[row]:
+            return False
+        if self.budget_tokens is not None and input_tokens + held > self.budget_tokens:
+            return False
+        return self.budget_picos is None or self.worst_picos(row, input_tokens) <= self.budget_picos
 
     def fits_all(self) -> bool:
         """Whether no row can fail a question of this request's own, as is the rule."""
         high = max(high for _, high in self.input)
         return not self.limited and self.outlook.leaves_room(high, self.output)
 
-    def exceeds_context(self, row: int, input_tokens: int) -> bool:
-        """Input and the output asked for, or else expected, do not fit the window."""
-        outlook = self.outlook
-        output = self.output
-        if output is None:
-            output = outlook.output[row]
-        elif output > outlook.pool.max_output[row]:
-            return True
-        return input_tokens + output > outlook.pool.window[row]
-
-    def exceeds_tokens(self, row: int, input_tokens: int) -> bool:
-        """Input and the output to be held do not fit the token budget."""
-        return self.budget_tokens is not None and input_tokens + self.held_output(row) > self.budget_tokens
-
-    def exceeds_cost(self, row: int, input_tokens: int) -> bool:
-        """The worst that the held output can cost is over the budget, or the price is unknown."""
-        if self.budget_nanos is None:
-            return False
-        prices = self.outlook.pool.prices[row]
-        return not prices or self.worst_picos(row, input_tokens) > self.budget_nanos * PICOS_PER_NANO
-
     def worst_picos(self, row: int, input_tokens: int) -> int:
-        """The most that an input up to this long and the held output can cost, in pico-dollars."""
-        price = dearest_at(self.outlook.pool.prices[row], input_tokens)
-        return input_tokens * price.input + self.held_output(row) * price.output
+        """The most that an input up to this long and the held output can cost, in pico-dollars; beyond every budget
+        where the price is unknown."""
+        price = self.outlook.pool.dearest(row, input_tokens)
+        output = self.outlook.output_p90[row] if self.output is None else self.output
+        return input_tokens * price.input + output * price.output
 
     def worst_usd(self, row: int) -> float | None:
         """What a budget must hold for a row, in dollars; None where its price is unknown."""
@@ -136,8 +129,8 @@ class Ask:
         kept = np.ones(len(outlook.pool), dtype=np.bool_)
         if self.budget_tokens is not None:
             kept &= held <= self.budget_tokens - low
-        if self.budget_nanos is not None:
-            kept &= outlook.pool.picos(outlook.pool.lowest, low, held) <= self.budget_nanos * PICOS_PER_NANO
+        if self.budget_picos is not None:
+            kept &= outlook.pool.picos(outlook.pool.lowest, low, held) <= self.budget_picos
         return kept
 
     def held_output(self, row: int) -> int:
@@ -149,55 +142,60 @@ class Ask:
         return self.input[self.outlook.pool.vocabulary[row]][1]
 
 
-def kind_of(given: DecisionInput) -> Kind:
-    """Pick out what the catalogue's own questions depend on."""
-    return Kind(given.needs, given.as_of, given.regions, given.models is not None)
-
-
-def whitelist_rows(given: DecisionInput, pool: Pool) -> frozenset[int] | None:
-    """Rows of the whitelist; None: every row."""
-    if given.models is None:
-        return None
-    return frozenset(pool.row[model] for model in given.models if model in pool.row)
-
-
-def failures(given: DecisionInput, outlook: Outlook, eligible: Eligible) -> BoolArray:
+def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:
     """Answer all twelve questions for all rows: shape (n, 12), True where a model fails. Columns follow ``REASONS``."""
-    pool, ask, failed = outlook.pool, Ask(given, outlook), eligible.failed.copy()
-    allowed = whitelist_rows(given, pool)
-    if allowed is not None:
-        failed[:, _COLUMN[Reason.WHITELIST]] = True
-        failed[list(allowed), _COLUMN[Reason.WHITELIST]] = False
-    high = np.array([most for _, most in ask.input], dtype=np.int64)[pool.vocabularies]
-    failed[:, _COLUMN[Reason.CONTEXT]] = high + outlook.expected_output(ask.output) > pool.windows
-    if ask.output is not None:
-        failed[:, _COLUMN[Reason.CONTEXT]] = (high + ask.output > pool.windows) | (ask.output > pool.max_outputs)
-    if ask.budget_tokens is not None:
-        failed[:, _COLUMN[Reason.BUDGET_TOKENS]] = high + outlook.held_output(ask.output) > ask.budget_tokens
-    if ask.budget_nanos is not None:
-        failed[:, _COLUMN[Reason.BUDGET_COST]] = _over_budget(ask, high, ask.budget_nanos)
-    if outlook.open:
-        failed[list(outlook.open), _COLUMN[Reason.CIRCUIT_OPEN]] = True
+    failed = eligible.failed.copy()
+    for reason, fails in _own_failures(given, ask):
+        failed[:, _COLUMN[reason]] = fails
     return failed
 
 
-def _over_budget(ask: Ask, high: IntArray, budget_nanos: int) -> BoolArray:
+def first_failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> IntArray:
+    """The column of the first question that each row fails, ``PASSES`` where it fails none. Shape (n,)."""
+    first = eligible.first
+    for reason, fails in _own_failures(given, ask):
+        first = np.minimum(first, np.where(fails, _COLUMN[reason], PASSES))
+    return first
+
+
+def _own_failures(given: DecisionInput, ask: Ask) -> Iterator[tuple[Reason, BoolArray]]:
+    """The questions of this request's own, answered for all rows: those that any row may fail."""
+    outlook = ask.outlook
+    pool = outlook.pool
+    if given.models is not None:
+        outside = np.ones(len(pool), dtype=np.bool_)
+        outside[[pool.row[model] for model in given.models if model in pool.row]] = False
+        yield Reason.WHITELIST, outside
+    if not ask.fits_all():
+        high = np.array([most for _, most in ask.input], dtype=np.int64)[pool.vocabularies]
+        output = outlook.expected_output(None) if ask.output is None else ask.output
+        too_long = high + output > pool.windows
+        yield Reason.CONTEXT, too_long if ask.output is None else too_long | (ask.output > pool.max_outputs)
+        if ask.budget_tokens is not None:
+            yield Reason.BUDGET_TOKENS, high + outlook.held_output(ask.output) > ask.budget_tokens
+        if ask.budget_picos is not None:
+            yield Reason.BUDGET_COST, _over_budget(ask, high, ask.budget_picos)
+    if outlook.open:
+        closed = np.zeros(len(pool), dtype=np.bool_)
+        closed[list(outlook.open)] = True
+        yield Reason.CIRCUIT_OPEN, closed
+
+
+def _over_budget(ask: Ask, high: IntArray, budget_picos: int) -> BoolArray:
     pool = ask.outlook.pool
-    over = pool.picos(pool.base, high, ask.outlook.held_output(ask.output)) > budget_nanos * PICOS_PER_NANO
+    over = pool.picos(pool.worst, high, ask.outlook.held_output(ask.output)) > budget_picos
     over |= ~pool.priced
-    for row in pool.uneven:
-        over[row] = ask.exceeds_cost(row, ask.high(row))
+    for row in pool.tiered[high[pool.tiered] > pool.first_tier]:
+        over[row] = ask.worst_picos(row, ask.high(row)) > budget_picos
     return over
 
 
-def first_reasons(failed: BoolArray) -> list[Reason | None]:
-    """The first question that each row fails; None where it passes all."""
-    firsts = np.where(failed.any(axis=1), failed.argmax(axis=1), -1).tolist()
-    return [None if column < 0 else REASONS[column] for column in firsts]
+def named_reasons(first: IntArray) -> list[Reason | None]:
+    """The reason for each row's rejection; None where it passes."""
+    return [None if column == PASSES else REASONS[column] for column in first.tolist()]
 
 
-def count_reasons(failed: BoolArray) -> dict[Reason, int]:
+def count_reasons(first: IntArray) -> dict[Reason, int]:
     """How many models each question removed, counting each model at the first that it fails."""
-    firsts = failed.argmax(axis=1)[failed.any(axis=1)]
-    counts = np.bincount(firsts, minlength=len(REASONS)).tolist()
-    return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
+    counts = np.bincount(first, minlength=PASSES).tolist()
+    return {reason: count for reason, count in zip(REASONS, counts, strict=False) if count}

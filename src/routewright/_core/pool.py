@@ -9,7 +9,7 @@ import numpy as np
 
 from routewright.wire import CatalogueSnapshot, Model, Need
 
-from .cost import Price, price_at, prices_of
+from .cost import Price, dearest_at, price_at, prices_of
 from .money import PICOS_PER_NANO
 from .quality import micro
 from .scale import IntArray
@@ -31,6 +31,7 @@ VOCABULARIES = ("o200k_base", "cl100k_base", None)
 
 _MOST_OUTPUT = 10**9  # beyond every window; keeps products within 64 bits
 _UNPRICED = Price(-1, 0, 0, 0)
+_UNKNOWN = Price(-1, 10**30, 10**30, 10**30)
 _NEVER = date.max.toordinal()
 
 
@@ -66,12 +67,14 @@ class Pool:
         """Prices of short inputs."""
         self.lowest = Columns.of([_lowest(prices) for prices in self.prices])
         """The least that a token of input and of output costs at any length."""
-        self.tiered: list[int] = [row for row, prices in enumerate(self.prices) if len(prices) > 1]
-        """Rows whose price depends on the input's length."""
-        self.uneven: list[int] = [
-            row for row, prices in enumerate(self.prices) if len(prices) > 1 or any(p.cached > p.input for p in prices)
-        ]
-        """Rows whose worst price is not simply that of a fresh token."""
+        self._flat: list[Price | None] = [_flat(prices) for prices in self.prices]
+        self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self.prices])
+        """The most that a token costs in short inputs: a fresh one is not always dearer than a cached one."""
+        tiered = [row for row, prices in enumerate(self.prices) if len(prices) > 1]
+        self.tiered = np.array(tiered, dtype=np.int64)
+        """Rows whose price depends on the input's length. Shape (k,)."""
+        self.first_tier = np.array([self.prices[row][-2].above for row in tiered], dtype=np.int64)
+        """Input tokens above which their price changes. Shape (k,)."""
         self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
         self.windows = np.array(self.window, dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
@@ -103,6 +106,10 @@ class Pool:
     def __len__(self) -> int:
         return len(self.models)
 
+    def dearest(self, row: int, input_tokens: int) -> Price:
+        """The worst that inputs up to this long can cost a token; beyond every budget where the price is unknown."""
+        return self._flat[row] or dearest_at(self.prices[row], input_tokens)
+
     def picos(self, prices: Columns, input_tokens: IntArray | int, output_tokens: IntArray) -> IntArray:
         """Cost of a call in pico-dollars, shape (n,); 0 where unpriced."""
         return prices.input * input_tokens + prices.output * np.minimum(output_tokens, _MOST_OUTPUT)
@@ -110,13 +117,20 @@ class Pool:
     def expected_nanos(self, input_tokens: int, output_tokens: IntArray) -> IntArray:
         """Cost of a call of one input length, rounded up to nano-dollars, shape (n,); 0 where unpriced."""
         prices = self.base
-        reached = [row for row in self.tiered if input_tokens > self.prices[row][-2].above]
+        reached = self.tiered[input_tokens > self.first_tier].tolist()
         if reached:
             prices = Columns(prices.input.copy(), prices.output.copy())
             for row in reached:
                 price = price_at(self.prices[row], input_tokens)
                 prices.input[row], prices.output[row] = price.input, price.output
         return -(-self.picos(prices, input_tokens, output_tokens) // PICOS_PER_NANO)
+
+
+def _flat(prices: tuple[Price, ...]) -> Price | None:
+    """The dearest price at any length; None where the length decides."""
+    if not prices:
+        return _UNKNOWN
+    return dearest_at(prices, 1) if len(prices) == 1 else None
 
 
 def _lowest(prices: tuple[Price, ...]) -> Price:

@@ -7,7 +7,16 @@ from functools import partial
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import DecisionInput, Reason
 
-from .constraints import REASONS, Ask, BoolArray, Eligible, count_reasons, failures, first_reasons
+from .constraints import (
+    REASONS,
+    Ask,
+    BoolArray,
+    Eligible,
+    count_reasons,
+    failures,
+    first_failures,
+    named_reasons,
+)
 from .money import nanos, usd_text
 from .outlook import Outlook
 
@@ -25,12 +34,12 @@ _NO_NEED = {
 
 def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible) -> NoCandidates:
     """Make the error for a request that no model fits."""
-    failed = failures(given, outlook, eligible)
     ask = Ask(given, outlook)
-    firsts = first_reasons(failed)
+    failed, first = failures(given, ask, eligible), first_failures(given, ask, eligible)
+    firsts = named_reasons(first)
     suggestion = _suggestion(given, ask, failed)
     listed = _named(given, outlook, firsts) or ", ".join(
-        f"{count} {reason}" for reason, count in count_reasons(failed).items()
+        f"{count} {reason}" for reason, count in count_reasons(first).items()
     )
     by_budget = any(set(_reasons(row)) <= _BUDGET for row in failed)
     error = BudgetExceeded if by_budget else NoCandidates

@@ -14,7 +14,7 @@ from routewright.wire import Goal, Strategy
 
 from .outlook import Outlook
 from .quality import on_grid
-from .scale import IntArray, class_size, log2_steps, size_class
+from .scale import IntArray, class_size, log2_steps
 
 TERM = 10_000
 """A utility of 1."""
@@ -114,12 +114,6 @@ class Scores:
         bits = self._tie_bits
         key = self.score(quality) << (_MICRO_BITS + bits) | quality << bits | self._tie
         return np.argsort(-key)
-
-
-def class_of(goal: Goal, strategy: Strategy, input_estimate: int, max_output_tokens: int | None) -> RequestClass:
-    """Round a request to its class."""
-    cap = None if max_output_tokens is None else size_class(max_output_tokens)
-    return RequestClass(goal, strategy, size_class(input_estimate), cap)
 
 
 def _log_utility(values: IntArray, best: int, worst: int) -> IntArray:

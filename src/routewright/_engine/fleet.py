@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from routewright._core.board import Board
 from routewright._core.catalogue import given_fields, overlay, resolve, snapshot, unavailable
-from routewright._core.decision import Board
 from routewright._core.health import Health, health_snapshot
 from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool

@@ -15,8 +15,9 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from routewright._core.attempt import End
+from routewright._core.board import Board
 from routewright._core.constraints import CountTokens
-from routewright._core.decision import Board, Decision, decide
+from routewright._core.decision import Decision, decide
 from routewright._core.intake import input_of, quality_column
 from routewright._core.policy import find_policy, under_policy
 from routewright._core.tokens import bounds_of

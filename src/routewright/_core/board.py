@@ -1,0 +1,127 @@
+"""Compiled snapshots and the orders that follow from them: what one request's decision shares with all others.
+
+An order is computed once per class of request and is then exact for each of them; nothing here knows a request's own
+numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from routewright.wire import Candidate, DecisionInput, Goal, Strategy
+
+from .constraints import Eligible, Kind
+from .money import usd
+from .outlook import Outlook
+from .quality import MICRO
+from .scale import IntArray, size_class
+from .scoring import SCORE, TERM, RequestClass, Scores
+
+_KEPT = 512
+"""Computed values of a kind that a board remembers."""
+
+OrderKey = tuple[Goal, Strategy, int, int | None, int, str, tuple[str, ...], bool]
+"""A ``RequestClass`` and a ``Kind`` in one, which is quicker to look up."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Order:
+    """The eligible rows of one class of request, best first, and the numbers behind that."""
+
+    def __init__(self, outlook: Outlook, eligible: Eligible, scores: Scores, quality: IntArray) -> None:
+        order = scores.order(quality)
+        self.eligible = eligible
+        self.scores = scores
+        self.array = order[eligible.passed[order]]
+        self.rows: list[int] = self.array.tolist()
+        self._outlook = outlook
+        self._quality = quality
+        self._places: dict[str, int] | None = None
+        self._one_provider: bool | None = None
+        self._figures: tuple[IntArray, IntArray] | None = None
+        self._candidates: dict[int, Candidate] = {}
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where each model stands."""
+        if self._places is None:
+            ids = self._outlook.pool.ids
+            self._places = {ids[row]: place for place, row in enumerate(self.rows)}
+        return self._places
+
+    @property
+    def one_provider(self) -> bool:
+        """All rows belong to one provider."""
+        if self._one_provider is None:
+            provider = self._outlook.pool.provider
+            self._one_provider = all(provider[row] == provider[self.rows[0]] for row in self.rows)
+        return self._one_provider
+
+    def candidate(self, row: int) -> Candidate:
+        """The numbers of one row, worked out when somebody reads them."""
+        found = self._candidates.get(row)
+        if found is None:
+            found = self._candidates[row] = self._candidate(row)
+        return found
+
+    def _candidate(self, row: int) -> Candidate:
+        scores, pool = self.scores, self._outlook.pool
+        if self._figures is None:
+            self._figures = scores.quality_term(self._quality), scores.score(self._quality)
+        level, score = self._figures
+        terms = level[row], scores.cost_term[row], scores.latency_term[row], scores.stability_term[row]
+        quality, cost, latency, stability = (int(term) / TERM for term in terms)
+        return Candidate(
+            model=pool.ids[row],
+            score=int(score[row]) / SCORE,
+            quality=int(self._quality[row]) / MICRO,
+            cost_usd=usd(int(scores.cost_nanos[row])) if pool.prices[row] else None,
+            latency_s=scores.latency[row] / 1000,
+            stability=int(self._outlook.stability[row]) / 1000,
+            terms=(quality, cost, latency, stability),
+        )
+
+
+class Board:
+    """The orders of one catalogue and health, computed as they are needed. Safe to share."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.outlook = outlook
+        self._orders: dict[OrderKey, Order] = {}
+        self._eligible: dict[Kind, Eligible] = {}
+        self._scores: dict[RequestClass, Scores] = {}
+
+    def order(self, given: DecisionInput) -> Order:
+        """The order that serves an input; made anew only where the request brings its own qualities."""
+        size, cap = size_class(given.tokens.estimate), given.max_output_tokens
+        cap_size = None if cap is None else size_class(cap)
+        named = given.models is not None
+        key = (given.goal, given.strategy, size, cap_size, given.needs, given.as_of, given.regions, named)
+        if given.quality is not None:
+            return self._order(key, np.array(given.quality, dtype=np.int64))
+        found = self._orders.get(key)
+        return found if found is not None else _keep(self._orders, key, self._order(key, self.outlook.pool.quality))
+
+    def eligible(self, kind: Kind) -> Eligible:
+        """Answers to the catalogue's own questions for one kind of request."""
+        found = self._eligible.get(kind)
+        return found if found is not None else _keep(self._eligible, kind, Eligible(self.outlook.pool, kind))
+
+    def _order(self, key: OrderKey, quality: IntArray) -> Order:
+        cls, kind = RequestClass(*key[:4]), Kind(*key[4:])
+        scores = self._scores.get(cls)
+        if scores is None:
+            scores = _keep(self._scores, cls, Scores(self.outlook, cls))
+        return Order(self.outlook, self.eligible(kind), scores, quality)
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> V:
+    """Remember a computed value; forget all when there are too many, which costs one computation each."""
+    if len(kept) >= _KEPT:
+        kept.clear()
+    kept[key] = value
+    return value
