@@ -63,6 +63,7 @@ class Eligible:
         self.passed: BoolArray = np.logical_not(failed.any(axis=1))
         self.first: IntArray = np.where(self.passed, PASSES, failed.argmax(axis=1))
         """As ``first_failures``, of these questions alone."""
+        self.counts = count_reasons(self.first)
 
 
 class Ask:

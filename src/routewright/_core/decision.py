@@ -148,7 +148,8 @@ class Decision:
     @property
     def rejected_counts(self) -> dict[Reason, int]:
         """How many models each constraint removed, in the order of the constraints."""
-        return count_reasons(self._first_failures())
+        first, eligible = self._first_failures(), self._reading.order.eligible
+        return eligible.counts.copy() if first is eligible.first else count_reasons(first)
 
     @property
     def reason(self) -> str:

@@ -98,7 +98,9 @@ class Fleet:
     def _publish(self) -> None:
         with self._lock:
             self._published = now = self._clock.monotonic()
-            self._board = Board(Outlook(self.pool, self.health.snapshot(self.pool, now)))
+            health = self.health.snapshot(self.pool, now)
+            if health.id != self._board.outlook.health.id:  # else the board's orders are still good
+                self._board = Board(Outlook(self.pool, health))
 
 
 def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str, Provider]:

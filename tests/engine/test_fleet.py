@@ -1,0 +1,54 @@
+"""When decisions hear of what attempts showed."""
+
+from __future__ import annotations
+
+import pytest
+
+from routewright._core.board import Board
+from routewright._engine.fleet import FADE_EVERY_S, PUBLISH_EVERY_S, Fleet
+from routewright.testing import FakeClock, ScriptedProvider
+
+from .support import GOOD
+
+pytestmark = pytest.mark.anyio
+
+
+def fleet_of_one() -> tuple[Fleet, FakeClock]:
+    clock = FakeClock()
+    provider = ScriptedProvider((), models=[GOOD], clock=clock)
+    return Fleet([], {}, [provider], as_of="2026-11-20", clock=clock), clock
+
+
+async def after(fleet: Fleet, clock: FakeClock, seconds: float) -> Board:
+    await clock.advance(seconds)
+    return fleet.board()
+
+
+async def test_an_attempt_reaches_decisions_within_a_quarter_second_and_not_at_once() -> None:
+    fleet, clock = fleet_of_one()
+    first = await after(fleet, clock, PUBLISH_EVERY_S)
+    fleet.failed(0)
+    assert fleet.board() is not first, "the first fault after a quiet time is news"
+    second = fleet.board()
+    fleet.failed(0)
+    assert fleet.board() is second
+    assert await after(fleet, clock, PUBLISH_EVERY_S) is not second
+
+
+async def test_a_board_with_its_orders_is_kept_while_rounded_health_stays_the_same() -> None:
+    fleet, clock = fleet_of_one()
+    for _ in range(100_000):
+        fleet.answered(0, None)
+    settled = await after(fleet, clock, PUBLISH_EVERY_S)
+    fleet.answered(0, None)
+    assert await after(fleet, clock, PUBLISH_EVERY_S) is settled
+    for _ in range(1_000):
+        fleet.failed(0)
+    assert await after(fleet, clock, PUBLISH_EVERY_S) is not settled
+
+
+async def test_faults_fade_though_nobody_calls() -> None:
+    fleet, clock = fleet_of_one()
+    fleet.failed(0)
+    low = (await after(fleet, clock, PUBLISH_EVERY_S)).outlook.stability[0]
+    assert (await after(fleet, clock, FADE_EVERY_S * 20)).outlook.stability[0] > low
