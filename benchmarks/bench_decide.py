@@ -9,7 +9,7 @@ from operator import attrgetter
 import pytest
 
 from routewright import Router
-from routewright._core.board import Board
+from routewright._core.board import Boards
 from routewright._core.decision import Decision, decide
 from routewright._core.outlook import Outlook
 from routewright.wire import DecisionInput
@@ -40,7 +40,7 @@ class Case:
         self.inputs = data.inputs(pool, constraints, own_quality=own_quality)
 
     def ours(self, timed: Timed, question: Question) -> None:
-        board = Board(self.outlook)
+        board = Boards(self.outlook.pool).of(self.outlook.health)
         timed(question, "routewright", lambda given: decide(given, board), cycle(self.inputs))
 
     def presorted(self, timed: Timed, question: Question) -> None:
@@ -103,7 +103,7 @@ def test_one_constraint(timed: Timed, constraint: Constraint) -> None:
 @pytest.mark.parametrize("size", [50, 1_000])
 def test_reason(effort: Effort, report: Report, size: int, named: str) -> None:
     case = Case(size, SETS[named])
-    board = Board(case.outlook)
+    board = Boards(case.outlook.pool).of(case.outlook.health)
     fresh = (decide(given, board) for given in cycle(case.inputs))  # a decision remembers what was read of it
     figure = sample(read_reason, fresh, effort, loop=False)
     report.add(Question(f"decision.reason, {size:,} models, {named}", "5"), "routewright", figure)
@@ -129,4 +129,4 @@ def read_reason(decision: Decision) -> str:
 
 def decide_first(asked: tuple[DecisionInput, Outlook]) -> Decision:
     given, outlook = asked
-    return decide(given, Board(Outlook(outlook.pool, outlook.health)))
+    return decide(given, Boards(outlook.pool).of(outlook.health))

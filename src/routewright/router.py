@@ -9,11 +9,11 @@ from typing import Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from ._core.board import Board
-from ._core.decision import RULES, Decision, decide
+from ._core.board import Board, Boards
+from ._core.decision import Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
-from ._core.outlook import Outlook
+from ._core.plan import RULES
 from ._core.pool import Pool
 from ._core.request import as_request
 from ._engine.answer import Answer
@@ -116,7 +116,7 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
         """
         engine = self._parts.engine
-        return engine.choose_now(engine.admit(self._request(request, options), self._as(caller)))
+        return Decision(engine.choose_now(engine.admit(self._request(request, options), self._as(caller))))
 
     def explain(self, decided: Decision | Answer | Trace) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
@@ -196,11 +196,13 @@ class Router:
         """The snapshots that a decision names, compiled."""
         self._parts.fleet(self._parts.environment)
         for fleet in self._parts.fleets():
-            board = fleet.board()
-            if (given.catalogue, given.health) == (board.outlook.pool.snapshot.id, board.outlook.health.id):
-                return board
-        catalogue = self._snapshot(given.catalogue, CatalogueSnapshot)
-        return Board(Outlook(Pool(catalogue), self._snapshot(given.health, HealthSnapshot)))
+            if fleet.pool.snapshot.id == given.catalogue:
+                health = fleet.board().outlook.health
+                return fleet.boards.of(health if health.id == given.health else self._health(given.health))
+        return Boards(Pool(self._snapshot(given.catalogue, CatalogueSnapshot))).of(self._health(given.health))
+
+    def _health(self, snapshot_id: str) -> HealthSnapshot:
+        return self._snapshot(snapshot_id, HealthSnapshot)
 
     def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
         found = self._parts.wait(self._parts.log.snapshot, snapshot_id)

@@ -6,10 +6,9 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from routewright._core.board import Board
+from routewright._core.board import Board, Boards
 from routewright._core.catalogue import snapshot
 from routewright._core.health import health_snapshot
-from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool
 from routewright.wire import (
     Availability,
@@ -117,4 +116,4 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
 
 
 def board(pool: list[Model], health: dict[str, ModelHealth] | None = None) -> Board:
-    return Board(Outlook(Pool(snapshot(pool, TODAY)), health_snapshot(health or {})))
+    return Boards(Pool(snapshot(pool, TODAY))).of(health_snapshot(health or {}))

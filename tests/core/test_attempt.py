@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
 from routewright._core.cost import usage_nanos
-from routewright._core.decision import decide
+from routewright._core.plan import build_plan
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, FaultKind, Model, PriceTier, Pricing, TokenBounds, Usage
 
@@ -38,18 +38,18 @@ POOL = [model("a/one", 0.99), model("b/two", 0.7), model("c/three", 0.4), model(
 
 
 def machine(pool: list[Model] | None = None, **given: object) -> Attempts:
-    decision = decide(replace(GIVEN, **given), board(pool or POOL))
-    return Attempts(decision, deadline=DEADLINE, whole=False, on_partial="restart")
+    plan = build_plan(replace(GIVEN, **given), board(pool or POOL))
+    return Attempts(plan, deadline=DEADLINE, whole=False, on_partial="restart")
 
 
 def called(attempts: Attempts, now: float = 0.0) -> str:
     call = attempts.next(now)
     assert isinstance(call, Call), call
-    return attempts.decision.board.outlook.pool.ids[call.row]
+    return attempts.plan.pool.ids[call.row]
 
 
 def fail(attempts: Attempts, kind: str, now: float = 0.0, **how: object) -> None:
-    row = attempts.decision.plan[0]
+    row = attempts.plan.rows[0]
     attempts.feed(Failed(row, FaultKind(kind), **how), now=now)  # type: ignore[arg-type]
 
 
@@ -96,7 +96,7 @@ def test_a_refusal_ends_it_unless_the_policy_lets_it_fall_back() -> None:
     called(attempts)
     fail(attempts, "refused")
     assert attempts.next(0.0) == Done(End.REFUSED)
-    open_one = Attempts(attempts.decision, deadline=60.0, whole=False, on_partial="restart", on_refusal_fall_back=True)
+    open_one = Attempts(attempts.plan, deadline=60.0, whole=False, on_partial="restart", on_refusal_fall_back=True)
     called(open_one)
     fail(open_one, "refused")
     assert called(open_one) == "b/two"
@@ -133,7 +133,7 @@ def test_delivered_content_is_restarted_or_ends_in_an_error_as_asked() -> None:
     call = attempts.next(0.0)
     assert isinstance(call, Call)
     assert call.restart
-    honest = Attempts(attempts.decision, deadline=60.0, whole=False, on_partial="error")
+    honest = Attempts(attempts.plan, deadline=60.0, whole=False, on_partial="error")
     called(honest)
     fail(honest, "timeout", delivered=True, touched=True)
     assert honest.next(0.0) == Done(End.FAILED)
@@ -234,12 +234,12 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
         max_retries=retries,
     )
     try:
-        decision = decide(given, board(pool))
+        plan = build_plan(given, board(pool))
     except NoCandidates:
         return
-    attempts = Attempts(decision, deadline=DEADLINE, whole=False, on_partial="restart")
+    attempts = Attempts(plan, deadline=DEADLINE, whole=False, on_partial="restart")
     chance, now, nanos, tokens = Random(seed), 0.0, 0, 0
-    outlook = decision.board.outlook
+    outlook = plan.board.outlook
     while not isinstance(step := attempts.next(now), Done):
         if isinstance(step, Wait):
             now += step.seconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass
 
 import pytest
@@ -9,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.board import Board
+from routewright._core.board import BOARDS_KEPT, Board, Boards
+from routewright._core.catalogue import snapshot
 from routewright._core.constraints import Ask, CountTokens, failures
-from routewright._core.decision import CHAIN_LENGTH, Decision, decide
+from routewright._core.decision import Decision, decide
+from routewright._core.explain import explain
+from routewright._core.health import health_snapshot
+from routewright._core.plan import CHAIN_LENGTH
+from routewright._core.pool import Pool
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, Pricing, Reason, TokenBounds
 
@@ -263,6 +270,28 @@ def test_an_open_circuit_keeps_a_model_out_until_nothing_else_is_left() -> None:
     probe = decide(simple(), board(pool, shut))
     assert probe.model == "b/two"
     assert probe.chain == []
+    assert ranking(probe) == ["b/two"]
+    assert [rejection.model for rejection in probe.rejected] == ["a/one"]
+    assert "chosen  b/two" in explain(probe)
+
+
+def test_a_decision_outlives_its_board_and_hands_out_nothing_of_its_own() -> None:
+    pool = [model("a/one", quality=0.9), model("b/two"), model("c/small", context_window=60)]
+    boards = Boards(Pool(snapshot(pool, TODAY)))
+    first = boards.of(health_snapshot({}))
+    decision, gone = decide(simple(), first), weakref.ref(first)
+    before = decision.candidates, decision.rejected, decision.digest
+    decision.front.clear()
+    decision.chain.clear()
+    decision.rejected_counts.clear()
+    del first
+    for stability in range(BOARDS_KEPT):
+        boards.of(health_snapshot({"a/one": ModelHealth(stability=stability)}))
+    gc.collect()
+    assert gone() is None
+    assert (decision.candidates, decision.rejected, decision.digest) == before
+    assert decision.rejected_counts == {Reason.CONTEXT: 1}
+    assert [candidate.model for candidate in decision.front] == ["a/one", "b/two"]
 
 
 def test_bounds_that_leave_a_window_open_ask_for_a_count() -> None:

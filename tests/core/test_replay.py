@@ -11,11 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from routewright import Catalogue, NoCandidates
-from routewright._core.board import Board
+from routewright._core.board import Board, Boards
 from routewright._core.catalogue import snapshot
 from routewright._core.decision import decide
 from routewright._core.health import health_snapshot
-from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool
 from routewright.wire import CatalogueSnapshot, DecisionInput, Goal, HealthSnapshot, ModelHealth, Strategy, TokenBounds
 
@@ -78,7 +77,7 @@ def replay(path: str) -> list[str]:
     """Decide every stored input anew."""
     stored = msgspec.msgpack.decode(Path(path).read_bytes(), type=Stored)
     pool = Pool(stored.catalogue)
-    boards = {health.id: Board(Outlook(pool, health)) for health in stored.healths}
+    boards = {health.id: Boards(pool).of(health) for health in stored.healths}
     return [outcome(given, boards[given.health]) for given in stored.inputs]
 
 
@@ -87,7 +86,7 @@ def test_decisions_replay_in_another_process(tmp_path: Path, full: bool) -> None
     catalogue = snapshot(Catalogue().models, Catalogue().as_of)
     ids = [model.id for model in catalogue.models]
     healths = [random_health(chance, ids) for _ in range(8)]
-    boards = {health.id: Board(Outlook(Pool(catalogue), health)) for health in healths}
+    boards = {health.id: Boards(Pool(catalogue)).of(health) for health in healths}
     inputs = [
         random_input(chance, catalogue.id, chance.choice(healths).id, ids) for _ in range(100_000 if full else 1_500)
     ]

@@ -51,7 +51,7 @@ async def test_a_budget_refusal_is_an_event_of_its_own() -> None:
     assert event.rejected_candidates == refused.value.detail["rejected_candidates"]
 
 
-async def test_what_the_storage_keeps_holds_no_text_and_no_board() -> None:
+async def test_what_the_storage_keeps_holds_no_text_and_no_plan() -> None:
     house = House([ANSWER, ProviderFault("request")], [ProviderFault("request")])
     await house.router.route("canary-prompt", goal="quality")
     with pytest.raises(Exception, match="every attempt failed"):
@@ -65,5 +65,5 @@ async def test_what_the_storage_keeps_holds_no_text_and_no_board() -> None:
             continue
         seen.add(id(thing))
         assert not (isinstance(thing, str) and "canary" in thing)
-        assert type(thing).__name__ not in ("Board", "Decision", "Execution", "frame", "traceback")
+        assert type(thing).__name__ not in ("Plan", "Execution", "frame", "traceback")
         reached += gc.get_referents(thing)

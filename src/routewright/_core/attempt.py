@@ -17,7 +17,7 @@ from routewright.wire import FallbackReason, FaultKind, OnPartial, Usage
 
 from .budget import Room, RoomTooSmall, output_cap
 from .cost import call_nanos, dearest_at, usage_nanos
-from .decision import Decision
+from .plan import Plan
 
 
 class Rule(NamedTuple):
@@ -124,15 +124,15 @@ class Attempts:
 
     def __init__(
         self,
-        decision: Decision,
+        plan: Plan,
         *,
         deadline: float,
         whole: bool,
         on_partial: OnPartial,
         on_refusal_fall_back: bool = False,
     ) -> None:
-        given = decision.input
-        self.decision = decision
+        given = plan.given
+        self.plan = plan
         self.room = Room(given.budget_nanos, given.budget_tokens)
         self._deadline = deadline
         self._whole = whole
@@ -160,7 +160,7 @@ class Attempts:
         if self._pause:
             pause, self._pause = self._pause, 0.0
             return Wait(pause)
-        while self._place < len(self.decision.plan):
+        while self._place < len(self.plan.rows):
             try:
                 return self._call(now)
             except RoomTooSmall:
@@ -181,16 +181,16 @@ class Attempts:
             self._end = End.TIMED_OUT
         elif ended.delivered and self._on_partial == "error":
             self._end = End.FAILED
-        elif rule.retry and self._tries <= self.decision.input.max_retries and self._worth_waiting(ended, now, jitter):
+        elif rule.retry and self._tries <= self.plan.given.max_retries and self._worth_waiting(ended, now, jitter):
             pass
         else:
             self._move_on()
 
     def _call(self, now: float) -> Call:
-        row = self.decision.plan[self._place]
-        ask = self.decision.ask
+        row = self.plan.rows[self._place]
+        ask = self.plan.ask
         if self._number == 0:
-            self._cap = self.decision.output_cap
+            self._cap = self.plan.output_cap
         else:
             self._cap = output_cap(ask, row, self.room)
         self._number += 1
@@ -202,12 +202,12 @@ class Attempts:
 
     def _life_until(self, row: int, now: float) -> float:
         """First token due, or the whole answer where it comes whole; the last of the chain has all that is left."""
-        if self._place + 1 >= len(self.decision.plan):
+        if self._place + 1 >= len(self.plan.rows):
             return self._deadline
-        decision = self.decision
-        usual_ms = decision.expected_ms[row] if self._whole else decision.ask.outlook.ttft_ms[row]
+        plan = self.plan
+        usual_ms = plan.expected_ms[row] if self._whole else plan.ask.outlook.ttft_ms[row]
         own = now + max(FIRST_TOKEN_LEAST_S, FIRST_TOKEN_FACTOR * usual_ms / 1000)
-        share = FALLBACK_SHARE * (decision.input.timeout_ms / 1000 if self._place == 0 else self._deadline - now)
+        share = FALLBACK_SHARE * (plan.given.timeout_ms / 1000 if self._place == 0 else self._deadline - now)
         return max(now, min(own, self._deadline - share))
 
     def _worth_waiting(self, ended: Failed, now: float, jitter: float) -> bool:
@@ -224,19 +224,19 @@ class Attempts:
 
     def _move_on(self) -> None:
         """Step to the next member that may help: after an overflow, only one with a larger window."""
-        plan, window = self.decision.plan, self.decision.ask.outlook.pool.window
+        rows, window = self.plan.rows, self.plan.pool.window
         self._place += 1
         self._tries = 0
         if self._last is not None and self._last.kind is FaultKind.CONTEXT_OVERFLOW:
-            while self._place < len(plan) and window[plan[self._place]] <= window[self._last.row]:
+            while self._place < len(rows) and window[rows[self._place]] <= window[self._last.row]:
                 self._place += 1
 
     def _spend(self, ended: Succeeded | Failed) -> None:
         """Take what the attempt used out of the room: its usage, else the most it can have been."""
-        if not self.decision.ask.limited:
+        if not self.plan.ask.limited:
             return
-        row = self.decision.plan[self._place]
-        ask = self.decision.ask
+        row = self.plan.rows[self._place]
+        ask = self.plan.ask
         prices = ask.outlook.pool.prices[row]
         if ended.usage is not None:
             self.room = self.room.without(usage_nanos(prices, ended.usage), ended.usage.input + ended.usage.output)

@@ -10,17 +10,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from routewright.wire import Candidate, DecisionInput, Goal, Strategy
+from routewright.wire import Candidate, DecisionInput, Goal, HealthSnapshot, Strategy
 
 from .constraints import Eligible, Kind
 from .money import usd
 from .outlook import Outlook
+from .pool import Pool
 from .quality import MICRO
 from .scale import IntArray, size_class
 from .scoring import SCORE, TERM, RequestClass, Scores
 
 _KEPT = 512
 """Computed values of a kind that a board remembers."""
+BOARDS_KEPT = 4
 
 OrderKey = tuple[Goal, Strategy, int, int | None, int, str, tuple[str, ...], bool]
 """A ``RequestClass`` and a ``Kind`` in one, which is quicker to look up."""
@@ -86,10 +88,29 @@ class Order:
         )
 
 
+class Boards:
+    """The boards of one catalogue: the last few that were asked for. Safe to share."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self._latest: tuple[Board, ...] = ()
+
+    def of(self, health: HealthSnapshot) -> Board:
+        """The board of one health; compiled anew, in a millisecond or so, if it is none of the last few."""
+        for board in self._latest:
+            if board.outlook.health.id == health.id:
+                return board
+        board = Board(self, Outlook(self.pool, health))
+        self._latest = (board, *self._latest[: BOARDS_KEPT - 1])
+        return board
+
+
 class Board:
     """The orders of one catalogue and health, computed as they are needed. Safe to share."""
 
-    def __init__(self, outlook: Outlook) -> None:
+    def __init__(self, boards: Boards, outlook: Outlook) -> None:
+        self.boards = boards
+        """Where it, and those of other times, can be had again."""
         self.outlook = outlook
         self._orders: dict[OrderKey, Order] = {}
         self._eligible: dict[Kind, Eligible] = {}

@@ -15,7 +15,7 @@ from typing import NamedTuple, assert_never
 
 from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
 from routewright._core.cost import usage_nanos
-from routewright._core.decision import Decision
+from routewright._core.plan import Plan
 from routewright._core.tokens import estimate_text
 from routewright.errors import ProviderFault
 from routewright.protocols import Clock, Deadline, Provider, Rng
@@ -64,9 +64,9 @@ Part = AttemptStarted | Delta | ToolDelta | Finish
 class Attempt:
     """What one call of one model did, filled in as it happens. Times on the monotonic scale."""
 
-    def __init__(self, call: Call, decision: Decision, provider: Provider, started_at: float) -> None:
+    def __init__(self, call: Call, plan: Plan, provider: Provider, started_at: float) -> None:
         self.call = call
-        self.model = decision.board.outlook.pool.ids[call.row]
+        self.model = plan.pool.ids[call.row]
         self.provider = provider.name
         self.started_at = started_at
         self.first_at: float | None = None
@@ -123,7 +123,7 @@ class Execution:
     def __init__(
         self,
         request: RouteRequest,
-        decision: Decision,
+        plan: Plan,
         fleet: Fleet,
         *,
         clock: Clock,
@@ -135,7 +135,7 @@ class Execution:
         sandbox: bool = False,
     ) -> None:
         self.request = request
-        self.decision = decision
+        self.plan = plan
         self.attempts: list[Attempt] = []
         self.end: End | None = None
         self.deadline = deadline
@@ -148,7 +148,7 @@ class Execution:
         self._whole = whole
         self._sandbox = sandbox
         self._machine = Attempts(
-            decision, deadline=deadline, whole=whole, on_partial=on_partial, on_refusal_fall_back=on_refusal_fall_back
+            plan, deadline=deadline, whole=whole, on_partial=on_partial, on_refusal_fall_back=on_refusal_fall_back
         )
         self._open: OpenCall | None = None
         """Set while an attempt runs."""
@@ -204,11 +204,11 @@ class Execution:
         provider = self._fleet.server[call.row]
         assert provider is not None, "constraints let a model through that nobody serves"
         request = self.request
-        attempt = Attempt(call, self.decision, provider, self._clock.monotonic())
+        attempt = Attempt(call, self.plan, provider, self._clock.monotonic())
         self.attempts.append(attempt)
         self._wake(call.until)
         upstream = UpstreamCall(
-            self.decision.board.outlook.pool.models[call.row],
+            self.plan.pool.models[call.row],
             request.messages,
             request.params or _NO_PARAMS,
             request.tools,
@@ -294,7 +294,7 @@ class Execution:
     async def _succeeded(self, attempt: Attempt, *, abandoned: bool) -> None:
         usage = self._settle(attempt)
         if self._sandbox:
-            attempt.unslept_ms = float(self.decision.expected_ms[attempt.call.row])
+            attempt.unslept_ms = float(self.plan.expected_ms[attempt.call.row])
         else:
             ended_itself = attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated
             self._fleet.answered(attempt.call.row, usage.output if ended_itself else None)
@@ -335,10 +335,10 @@ class Execution:
             attempt.usage_estimated = True
             tool_text = "".join("".join(call.arguments) for call in attempt.tool_calls.values())
             made, most = estimate_text(attempt.output + tool_text), attempt.call.output_cap
-            high = self.decision.ask.high(attempt.call.row)
-            asked = min(self.decision.input.tokens.best, high)
+            high = self.plan.ask.high(attempt.call.row)
+            asked = min(self.plan.given.tokens.best, high)
             attempt.usage = Usage(asked, made if most is None else min(made, most))
-        prices = self.decision.board.outlook.pool.prices[attempt.call.row]
+        prices = self.plan.pool.prices[attempt.call.row]
         attempt.cost_nanos = usage_nanos(prices, attempt.usage)
         return attempt.usage
 

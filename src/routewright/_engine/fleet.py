@@ -6,10 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from routewright._core.board import Board
+from routewright._core.board import Board, Boards
 from routewright._core.catalogue import given_fields, overlay, resolve, snapshot, unavailable
 from routewright._core.health import Health, health_snapshot
-from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool
 from routewright.errors import NoProviders, Problem, ValidationFailed
 from routewright.protocols import Clock, Provider
@@ -56,7 +55,8 @@ class Fleet:
             resolve([model], {}, self.pool.row, f"aliases[{alias!r}]")
         self.health = Health()
         self._published = clock.monotonic()
-        self._board = Board(Outlook(self.pool, health_snapshot({})))
+        self.boards = Boards(self.pool)
+        self._board = self.boards.of(health_snapshot({}))
 
     def board(self) -> Board:
         """The present snapshots. Publishes what attempts showed since, where it is time to."""
@@ -98,9 +98,7 @@ class Fleet:
     def _publish(self) -> None:
         with self._lock:
             self._published = now = self._clock.monotonic()
-            health = self.health.snapshot(self.pool, now)
-            if health.id != self._board.outlook.health.id:  # else the board's orders are still good
-                self._board = Board(Outlook(self.pool, health))
+            self._board = self.boards.of(self.health.snapshot(self.pool, now))
 
 
 def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str, Provider]:

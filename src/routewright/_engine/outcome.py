@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from routewright._core.attempt import FAULTS, End
-from routewright._core.decision import Decision, Summary
+from routewright._core.decision import Decision
 from routewright._core.money import usd
 from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import (
@@ -93,7 +93,9 @@ class Facts:
         self.ended_at = ended_at
         self.cost_nanos = sum([attempt.cost_nanos for attempt in attempts])
         """Paid upstream, over all attempts."""
-        self._decided = None if decision is None else decision.summary()
+        self._decided = decision
+        if decision is not None:
+            decision.settle()
         self._trace: Trace | None = None
 
     @property
@@ -184,7 +186,7 @@ class Facts:
         spans: list[Span] = []
         if self._decided is not None:
             took_ms = self._since_start(self.attempts[0].started_at if self.attempts else self.ended_at)
-            spans.append(_decision_span(self._decided, self.given, took_ms))
+            spans.append(_decision_span(self._decided, took_ms))
         if self.admitted.asks_cache:
             spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
         for before, attempt in zip([None, *self.attempts], self.attempts, strict=False):
@@ -291,15 +293,15 @@ class Outcome:
         )
 
 
-def _decision_span(decided: Summary, given: DecisionInput, took_ms: float) -> DecisionSpan:
+def _decision_span(decided: Decision, took_ms: float) -> DecisionSpan:
     return DecisionSpan(
         id=1,
         name="decision",
         start_ms=0.0,
         duration_ms=took_ms,
         candidates=decided.front[:BEST_KEPT],
-        rejected={str(reason): count for reason, count in decided.rejected.items()},
-        digest=decided.digest(given),
+        rejected={str(reason): count for reason, count in decided.rejected_counts.items()},
+        digest=decided.digest,
         token_count=decided.token_count,
     )
 

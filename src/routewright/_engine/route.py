@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from routewright._core.attempt import End
 from routewright._core.board import Board
 from routewright._core.constraints import CountTokens
-from routewright._core.decision import Decision, decide
+from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column
+from routewright._core.plan import Plan, build_plan
 from routewright._core.policy import find_policy, under_policy
 from routewright._core.tokens import bounds_of
 from routewright.errors import ContentRefused, NoCandidates, RouterError, RouterTimeoutError, UpstreamFailed
@@ -120,41 +121,39 @@ class Engine:
         )
         return Entry(request, admitted, fleet, board, policy)
 
-    def choose_now(self, entry: Entry) -> Decision:
+    def choose_now(self, entry: Entry) -> Plan:
         """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""
         try:
-            return decide(entry.admitted.given, entry.board)
+            return build_plan(entry.admitted.given, entry.board)
         except CountTokens:
-            return decide(self._recounted(entry), entry.board)
+            return build_plan(self._recounted(entry), entry.board)
 
-    async def choose(self, entry: Entry) -> Decision:
+    async def choose(self, entry: Entry) -> Plan:
         """Decide; long prompts are counted in a worker thread. A refusal leaves its trace."""
         given = entry.admitted.given
         try:
             try:
-                return decide(given, entry.board)
+                return build_plan(given, entry.board)
             except CountTokens:
                 given = await self._recounted_aside(entry)
-                return decide(given, entry.board)
+                return build_plan(given, entry.board)
         except (NoCandidates, RouterTimeoutError) as error:
             error.trace_id, error.request_id = entry.admitted.trace_id, self.ids("req_")
             facts = Facts(entry.admitted._replace(given=given), None, [], None, error, self._clock.monotonic())
             await self._keep(entry, Outcome(facts, entry.request, None, error))
             raise
 
-    def execution(
-        self, entry: Entry, decision: Decision, *, whole: bool, on_partial: OnPartial = "restart"
-    ) -> Execution:
-        """Make the execution of a decision. ``on_partial`` is what holds where the request does not say."""
+    def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial = "restart") -> Execution:
+        """Make the execution of a plan. ``on_partial`` is what holds where the request does not say."""
         fallback = entry.request.fallback
         rules = None if entry.policy is None else entry.policy.policy.fallback
         return Execution(
             entry.request,
-            decision,
+            plan,
             entry.fleet,
             clock=self._clock,
             rng=self._rng,
-            deadline=entry.admitted.started_at + decision.input.timeout_ms / 1000,
+            deadline=entry.admitted.started_at + plan.given.timeout_ms / 1000,
             whole=whole,
             on_partial=on_partial if fallback is None or fallback.on_partial is None else fallback.on_partial,
             on_refusal_fall_back=rules is not None and rules.on_refusal == "fallback",
@@ -163,7 +162,7 @@ class Engine:
 
     async def conclude(self, entry: Entry, execution: Execution) -> Outcome:
         """Make the outcome of an execution that ended or was left, and keep its trace."""
-        decision, error = execution.decision, None
+        decision, error = Decision(execution.plan), None
         if execution.end is not None and execution.end is not End.SUCCEEDED:
             error = failure(entry.admitted, execution)
             error.request_id = self.ids("req_")
@@ -238,7 +237,7 @@ def failure(admitted: Admitted, execution: Execution) -> RouterError:
 def _told(execution: Execution, tried: str) -> tuple[type[RouterError], str]:
     match execution.end:
         case End.TIMED_OUT:
-            timeout_ms = execution.decision.input.timeout_ms
+            timeout_ms = execution.plan.given.timeout_ms
             said = f"no answer within timeout_ms={timeout_ms}; tried {tried}; allow more time or a faster model"
             return RouterTimeoutError, said
         case End.REFUSED:

@@ -122,8 +122,8 @@ class Stream:
 
     async def _begin(self) -> Execution:
         self._entry = entry = self._engine.admit(self._request, self._caller)
-        decision = await self._engine.choose(entry)
-        self._execution = self._engine.execution(entry, decision, whole=False, on_partial=self._on_partial)
+        plan = await self._engine.choose(entry)
+        self._execution = self._engine.execution(entry, plan, whole=False, on_partial=self._on_partial)
         return self._execution
 
     async def _pull(self, execution: Execution) -> Part | None:
@@ -140,8 +140,8 @@ class Stream:
 
     def _start_event(self, execution: Execution) -> RouteStarted:
         assert self._entry is not None, "an execution follows an admission"
-        decision, admitted = execution.decision, self._entry.admitted
-        data = StartedData(admitted.trace_id, decision.model, decision.chain, admitted.policy_version)
+        (model, *chain), admitted = execution.plan.models, self._entry.admitted
+        data = StartedData(admitted.trace_id, model, chain, admitted.policy_version)
         return RouteStarted(self._next_id(), data)
 
     def _event(self, part: Part, execution: Execution) -> RouteEvent | None:
@@ -156,7 +156,7 @@ class Stream:
             case AttemptStarted(attempt, after, restart):
                 if after is None:
                     return None
-                from_model = execution.decision.board.outlook.pool.ids[after.row]
+                from_model = execution.plan.pool.ids[after.row]
                 if from_model == attempt.model and not restart:
                     return None  # a silent second try
                 data = FallbackData(from_model, attempt.model, FAULTS[after.kind].reason, restart)

@@ -1,0 +1,139 @@
+"""Builds a plan: ``request -> constraints -> scores -> plan``, a plain function of values.
+
+``build_plan`` walks down an order that is computed once per class of request, asks each model the request's own hard
+questions, and stops when the plan is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from routewright.wire import DecisionInput
+
+from .board import Board
+from .budget import plan_output
+from .constraints import Ask, Kind
+from .refusal import refusal
+
+RULES = 1
+"""Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""
+CHAIN_LENGTH = 3
+"""Fallbacks besides the primary model."""
+WALKED_FIRST = 24
+"""Rows that are asked one by one before arithmetic over the whole pool pays."""
+
+
+class Reading:
+    """One input read against a board: what of the compiled snapshots concerns it."""
+
+    def __init__(self, given: DecisionInput, board: Board) -> None:
+        self.given = given
+        self.board = board
+        self.ask = Ask(given, board.outlook)
+        self.order = board.order(given)
+
+    def rows(self) -> Iterable[int]:
+        """Eligible rows of the whitelist, best first."""
+        order, models = self.order, self.given.models
+        if models is not None:
+            places = order.places
+            return [order.rows[place] for place in sorted({places[model] for model in models if model in places})]
+        return self._affordable() if self.ask.limited else order.rows
+
+    def _affordable(self) -> Iterator[int]:
+        """All rows; where the first few brought no plan, without those that the budget rules out at first sight."""
+        yield from self.order.rows[:WALKED_FIRST]
+        rest = self.order.array[WALKED_FIRST:]
+        if len(rest):
+            yield from rest[self.ask.affordable_at_best()[rest]].tolist()
+
+
+class Plan:
+    """Which models to call, in order, and what each may be asked for. Holds all that carrying it out needs."""
+
+    __slots__ = ("ask", "board", "expected_ms", "fallback_affordable", "front", "given", "output_cap", "pool", "rows")
+
+    def __init__(self, reading: Reading, front: list[int], rows: list[int]) -> None:
+        self.given = reading.given
+        self.board = reading.board
+        self.ask = reading.ask
+        self.pool = reading.board.outlook.pool
+        self.front = front
+        """Rows of the best few that fit."""
+        self.rows = rows
+        """Rows of the pool: the chosen model, then the chain."""
+        self.expected_ms = reading.order.scores.latency
+        """Expected time to the whole answer, one per row of the pool."""
+        self.output_cap, self.fallback_affordable = plan_output(reading.ask, rows[0], rows[1:])
+
+    @property
+    def models(self) -> list[str]:
+        """Ids of the models, in order."""
+        return [self.pool.ids[row] for row in self.rows]
+
+
+def build_plan(given: DecisionInput, board: Board) -> Plan:
+    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
+    reading = Reading(given, board)
+    front = _front(reading) or _probe(reading)
+    if not front:
+        raise refusal(given, board.outlook, reading.order.eligible)
+    chain = _own_chain(reading, front) if given.fallback is None else _callers_chain(reading, front[0])
+    return Plan(reading, front, [front[0], *chain])
+
+
+def _front(reading: Reading) -> list[int]:
+    """The best rows that fit, as many as a plan may need: four, and one of another provider than the first."""
+    provider = reading.board.outlook.pool.provider
+    satisfied = reading.order.one_provider
+    front: list[int] = []
+    for row in walk(reading, reading.ask.fits):
+        if len(front) <= CHAIN_LENGTH:
+            front.append(row)
+            satisfied = satisfied or provider[row] != provider[front[0]]
+        elif provider[row] != provider[front[0]]:
+            return [*front, row]
+        if satisfied and len(front) > CHAIN_LENGTH:
+            break
+    return front
+
+
+def walk(reading: Reading, fits: Callable[[int], bool]) -> Iterator[int]:
+    """Rows that fit, best first; those expected to be late come after all others, the fastest of them first."""
+    latency, timeout_ms = reading.order.scores.latency, reading.given.timeout_ms
+    closed = reading.board.outlook.open
+    late = []
+    for row in reading.rows():
+        if row in closed:
+            continue
+        if latency[row] > timeout_ms:
+            late.append(row)
+        elif fits(row):
+            yield row
+    late.sort(key=latency.__getitem__)
+    yield from filter(fits, late)
+
+
+def _probe(reading: Reading) -> list[int]:
+    """Where breakers alone stand in the way: the row whose breaker lets a probe through soonest."""
+    probe_at = reading.board.outlook.open
+    closed = [row for row in reading.rows() if row in probe_at and reading.ask.fits(row)]
+    return [min(closed, key=probe_at.__getitem__)] if closed else []
+
+
+def _own_chain(reading: Reading, front: list[int]) -> list[int]:
+    """The next best that fit, the first of them from another provider where one exists."""
+    provider = reading.board.outlook.pool.provider
+    primary, *others = front
+    elsewhere = next((row for row in others if provider[row] != provider[primary]), None)
+    if elsewhere is None:
+        return others[:CHAIN_LENGTH]
+    return [elsewhere, *(row for row in others if row != elsewhere)][:CHAIN_LENGTH]
+
+
+def _callers_chain(reading: Reading, primary: int) -> list[int]:
+    """The caller's own fallbacks in the caller's order, those that can serve the request."""
+    given, ask, outlook = reading.given, reading.ask, reading.board.outlook
+    eligible = reading.board.eligible(Kind(given.needs, given.as_of, given.regions, named=True)).passed
+    rows = (outlook.pool.row[model] for model in given.fallback or () if model in outlook.pool.row)
+    return [r for r in rows if r != primary and eligible[r] and r not in outlook.open and ask.fits(r)]
