@@ -22,7 +22,7 @@ from routewright._core.intake import input_of, quality_column
 from routewright._core.plan import Plan, build_plan
 from routewright._core.policy import find_policy, under_policy
 from routewright._core.tokens import bounds_of
-from routewright.errors import ContentRefused, NoCandidates, RouterError, RouterTimeoutError, UpstreamFailed
+from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import Caller, DecisionInput, OnPartial, PolicySnapshot, RouteRequest, TokenBounds
 
@@ -129,7 +129,7 @@ class Engine:
             return build_plan(self._recounted(entry), entry.board)
 
     async def choose(self, entry: Entry) -> Plan:
-        """Decide; long prompts are counted in a worker thread. A refusal leaves its trace."""
+        """Decide; long prompts are counted in a worker thread. A call that ends here, however, leaves its trace."""
         given = entry.admitted.given
         try:
             try:
@@ -137,10 +137,8 @@ class Engine:
             except CountTokens:
                 given = await self._recounted_aside(entry)
                 return build_plan(given, entry.board)
-        except (NoCandidates, RouterTimeoutError) as error:
-            error.trace_id, error.request_id = entry.admitted.trace_id, self.ids("req_")
-            facts = Facts(entry.admitted._replace(given=given), None, [], None, error, self._clock.monotonic())
-            await self._keep(entry, Outcome(facts, entry.request, None, error))
+        except BaseException as error:
+            await self._keep_undecided(entry, given, error)
             raise
 
     def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial = "restart") -> Execution:
@@ -171,6 +169,13 @@ class Engine:
         await self._keep(entry, outcome)
         return outcome
 
+    async def _keep_undecided(self, entry: Entry, given: DecisionInput, error: BaseException) -> None:
+        told = error if isinstance(error, RouterError) else None  # of another the trace says that the caller left
+        if told is not None:
+            told.trace_id, told.request_id = entry.admitted.trace_id, self.ids("req_")
+        facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
+        await self._keep(entry, Outcome(facts, entry.request, None, told))
+
     async def _keep(self, entry: Entry, outcome: Outcome) -> None:
         snapshots: list[Snapshot] = [entry.fleet.pool.snapshot, entry.board.outlook.health]
         if entry.policy is not None:
@@ -190,9 +195,14 @@ class Engine:
 
     def _recounted(self, entry: Entry) -> DecisionInput:
         given = entry.admitted.given
-        counted = replace(given, tokens=self._count(entry.request, given.tokens))
+        try:
+            tokens = self._count(entry.request, given.tokens)
+        except RouterError:
+            raise
+        except Exception as error:  # a counter that was plugged in; its words may hold the prompt, so they stay there
+            raise InternalError(f"the token counter failed with {type(error).__name__}") from error
         self._counted_before = True
-        return counted
+        return replace(given, tokens=tokens)
 
     async def _recounted_aside(self, entry: Entry) -> DecisionInput:
         """Count on the spot what is short, or where time is virtual and a thread would look like a wait."""

@@ -1,0 +1,105 @@
+"""A call that ends while its tokens are counted: cancelled, or with a counter that fails. Its trace is there."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from routewright import (
+    CallableProvider,
+    InternalError,
+    MemoryStorage,
+    Model,
+    Pricing,
+    Router,
+    Settings,
+    Trace,
+    TraceStore,
+)
+
+Call = Callable[[Router], Coroutine[Any, Any, None]]
+
+LONG = "word " * 400  # its bounds lie on both sides of the window
+TIGHT = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=1_500, tokenizer="o200k_base")
+
+
+class Counter:
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count = count
+
+    def count(self, text: str, encoding: str) -> int:
+        return self._count()
+
+
+def router_with(count: Callable[[], int], storage: MemoryStorage) -> Router:
+    provider = CallableProvider(lambda call: "x", models=[TIGHT])
+    return Router(providers=[provider], storage=storage, settings=Settings(tokens=Counter(count)))
+
+
+async def route(router: Router) -> None:
+    await router.route(LONG)
+
+
+async def stream(router: Router) -> None:
+    async with router.stream(LONG) as events:
+        async for _ in events:
+            pass
+
+
+async def only_trace(storage: MemoryStorage) -> Trace:
+    (trace,) = await TraceStore(storage).newest()
+    return trace
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", [route, stream])
+async def test_a_call_that_is_cancelled_while_its_tokens_are_counted_leaves_its_trace(call: Call) -> None:
+    counting, go_on, storage = threading.Event(), threading.Event(), MemoryStorage()
+
+    def wait() -> int:
+        counting.set()
+        go_on.wait(10)
+        return 1
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, router_with(wait, storage))
+            assert await anyio.to_thread.run_sync(counting.wait, 10)
+            group.cancel_scope.cancel()
+    finally:
+        go_on.set()
+    trace = await only_trace(storage)
+    assert (trace.status, trace.error, trace.spans) == ("cancelled", None, [])
+    assert trace.decision_input is not None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", [route, stream])
+async def test_a_counter_that_fails_is_an_internal_error_with_a_trace(call: Call) -> None:
+    broken, storage = ZeroDivisionError("of canary"), MemoryStorage()
+
+    def fail() -> int:
+        raise broken
+
+    with pytest.raises(InternalError, match="token counter failed with ZeroDivisionError") as caught:
+        await call(router_with(fail, storage))
+    error, trace = caught.value, await only_trace(storage)
+    assert error.__cause__ is broken
+    assert "canary" not in str(error)  # a counter's words may be the prompt's
+    assert (error.trace_id, (error.request_id or "")[:4]) == (trace.id, "req_")
+    assert (trace.status, trace.error) == ("failed", "internal_error")
+    assert pickle.loads(pickle.dumps(error)).trace_id == trace.id
+
+
+def test_decide_says_the_same_of_a_counter_that_fails() -> None:
+    def fail() -> int:
+        raise ValueError
+
+    with pytest.raises(InternalError, match="token counter failed with ValueError"):
+        router_with(fail, MemoryStorage()).decide(LONG)
