@@ -13,7 +13,7 @@ SRC = Path(__file__).parent.parent / "src" / "routewright"
 FLOORS = [
     ["errors"],
     ["wire"],
-    ["protocols"],
+    ["protocols", "fork"],
     ["_core"],
     ["_engine", "backends"],
     ["settings", "options", "config", "catalogue", "assembly", "blocking", "router", "trace", "testing"],
@@ -117,6 +117,17 @@ def test_every_time_out_goes_through_the_clock(path: Path) -> None:
             assert node.attr not in OWN_TIMEOUTS, f"{name_of(path)} uses {node.attr}: take Clock.deadline"
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CancelScope"):
             assert "deadline" not in {keyword.arg for keyword in node.keywords}, f"{name_of(path)}: take Clock.deadline"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_every_lock_is_open_again_in_a_forked_child(path: Path) -> None:
+    if name_of(path) == "fork":
+        return
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Lock"):
+            made = f"{name_of(path)} makes {ast.unparse(node)}"
+            # the lock of a thread, which is not there in the child
+            assert made == "_engine/worker makes threading.RLock()", f"{made}: take fork.Guard"
 
 
 def test_nothing_is_left_over() -> None:

@@ -19,6 +19,7 @@ from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
 from .errors import Problem, ValidationFailed
+from .fork import Guard, importing
 from .protocols import Provider, Storage, TokenCounter
 from .settings import Settings
 from .wire import Environment, Policy, PolicySnapshot, RouteRequest, TokenBounds
@@ -53,7 +54,7 @@ class Parts:
         self._policies = tuple(policies)
         self._answers = answers
         self._faults = faults
-        self._lock = threading.RLock()
+        self._guard = Guard(threading.RLock)
         self._fleets: dict[Environment, Fleet] = {}
         self._engine: Engine | None = None
         self._closed = False
@@ -63,7 +64,7 @@ class Parts:
         """The pipeline."""
         engine = self._engine
         if engine is None:
-            with self._lock:
+            with self._guard.lock:
                 engine = self._engine = self._engine or self._make_engine()
         return engine
 
@@ -71,7 +72,7 @@ class Parts:
         """Providers and models of an environment."""
         fleet = self._fleets.get(environment)
         if fleet is None:
-            with self._lock:
+            with self._guard.lock:
                 fleet = self._fleets.get(environment) or self._make_fleet(environment)
                 self._fleets[environment] = fleet
         return fleet
@@ -142,7 +143,8 @@ class Parts:
     @property
     def _providers(self) -> Sequence[Provider]:
         if self._given is None:
-            from .backends.providers.environment import providers_from_environment
+            with importing.lock:
+                from .backends.providers.environment import providers_from_environment
 
             self._given = providers_from_environment(os.environ)
         return self._given
@@ -177,7 +179,8 @@ class Counter:
     def __call__(self, request: RouteRequest, bounds: TokenBounds) -> TokenBounds:
         """Narrow the bounds of a request as far as counting can."""
         if self._counter is None:
-            from .backends.tokens import PackedTokenCounter  # loads the tables' library
+            with importing.lock:
+                from .backends.tokens import PackedTokenCounter  # loads the tables' library
 
             self._counter = PackedTokenCounter()
         return count_request(self._counter, request, bounds)

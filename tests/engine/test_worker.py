@@ -19,7 +19,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright._engine import worker as worker_module
 from routewright._engine.crew import Job
 from routewright._engine.worker import Worker, WorkerClosed
 from routewright.backends.clock import SystemClock
@@ -678,22 +677,6 @@ class TestProcess:
             assert os.waitpid(child, 0)[1] == 0
             for _ in range(100):
                 assert worker.run(pid) == os.getpid()
-            say("exit")
-        """)
-        assert lines == ["exit"]
-
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-    def test_lock_held_during_a_fork_does_not_block_the_child(self) -> None:
-        assert hasattr(worker_module, "_moving")
-        lines, _ = run_script("""
-            from routewright._engine import worker as module
-
-            with module._moving:
-                child = os.fork()
-                if child == 0:
-                    assert worker.run(pid) == os.getpid()
-                    sys.exit(0)
-            assert os.waitpid(child, 0)[1] == 0
             say("exit")
         """)
         assert lines == ["exit"]

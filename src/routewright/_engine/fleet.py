@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -11,6 +10,7 @@ from routewright._core.catalogue import given_fields, overlay, resolve, snapshot
 from routewright._core.health import Health, health_snapshot
 from routewright._core.pool import Pool
 from routewright.errors import NoProviders, Problem, ValidationFailed
+from routewright.fork import Guard
 from routewright.protocols import Clock, Provider
 from routewright.wire import Model
 
@@ -38,7 +38,7 @@ class Fleet:
         clock: Clock,
     ) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._guard = Guard()
         self._today = (0.0, "")
         self.providers = providers
         self.aliases = aliases
@@ -87,16 +87,16 @@ class Fleet:
 
     def failed(self, row: int) -> None:
         """Book a fault of the provider's."""
-        with self._lock:
+        with self._guard.lock:
             self.health.failed(self.pool.ids[row], self._clock.monotonic())
 
     def answered(self, row: int, output_tokens: int | None) -> None:
         """Book an answer; its length too, where the model ended it by itself."""
-        with self._lock:
+        with self._guard.lock:
             self.health.answered(self.pool.ids[row], self._clock.monotonic(), output_tokens)
 
     def _publish(self) -> None:
-        with self._lock:
+        with self._guard.lock:
             self._published = now = self._clock.monotonic()
             self._board = self.boards.of(self.health.snapshot(self.pool, now))
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import threading
-
 from routewright._core.ids import RANDOM_BITS, IdSequence
+from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Rng
 
 
@@ -15,19 +13,17 @@ class Ids:
     def __init__(self, clock: Clock, rng: Rng) -> None:
         self._clock = clock
         self._rng = rng
-        self._start()
+        self._guard = Guard()
+        renew_in_children(self)  # a child must not go on with its parent's sequence
 
     def __call__(self, prefix: str) -> str:
         """Make an id."""
-        if os.getpid() != self._pid:
-            self._start()  # a fork would go on with its parent's sequence
         now = int(self._clock.time() * 1000)
-        with self._lock:
+        with self._guard.lock:
             if not self._sequence.at(now):
                 self._sequence.begin(now, self._rng.getrandbits(RANDOM_BITS))
             return self._sequence.next(prefix)
 
-    def _start(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+    def renew(self) -> None:
+        """Begin a new sequence."""
         self._sequence = IdSequence()

@@ -4,11 +4,11 @@ other is written in batches behind it, and the queue is read before the store, s
 from __future__ import annotations
 
 import logging
-import threading
 from itertools import islice
 from typing import NamedTuple
 
 from routewright.errors import NotFound, PreconditionFailed
+from routewright.fork import Guard
 from routewright.protocols import Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -54,7 +54,7 @@ class TraceLog:
     def __init__(self, storage: Storage, worker: Worker) -> None:
         self._storage = storage
         self._immediate = bool(getattr(storage, "immediate", False))
-        self._lock = threading.Lock()
+        self._guard = Guard()
         self._queue: dict[str, Waiting] = {}  # by trace id, in the order of their ends
         self._in_flight: dict[str, Waiting] = {}
         self._kept: set[str] = set()
@@ -68,7 +68,7 @@ class TraceLog:
         if self._immediate:
             await self._put_now(ended)
             return
-        with self._lock:
+        with self._guard.lock:
             if len(self._queue) >= QUEUE:
                 self.lost += 1
                 return
@@ -83,7 +83,7 @@ class TraceLog:
             except BaseException:
                 self._give_back(batch)
                 raise
-            with self._lock:
+            with self._guard.lock:
                 for trace_id in batch:
                     self._in_flight.pop(trace_id, None)
 
@@ -126,7 +126,7 @@ class TraceLog:
 
     def _take(self) -> dict[str, Waiting]:
         """Move the next batch from the queue into flight, where it can still be read."""
-        with self._lock:
+        with self._guard.lock:
             batch = dict(islice(self._queue.items(), BATCH))
             for trace_id in batch:
                 del self._queue[trace_id]
@@ -134,13 +134,13 @@ class TraceLog:
         return batch
 
     def _give_back(self, batch: dict[str, Waiting]) -> None:
-        with self._lock:
+        with self._guard.lock:
             for trace_id in batch:
                 self._in_flight.pop(trace_id, None)
             self._queue = batch | self._queue
 
     def _find(self, caller: Caller, trace_id: str) -> Waiting | None:
-        with self._lock:
+        with self._guard.lock:
             waiting = self._queue.get(trace_id) or self._in_flight.get(trace_id)
         if waiting is None or (waiting.account, waiting.facts.environment) != (caller.account, caller.environment):
             return None

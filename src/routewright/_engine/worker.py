@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
+from routewright.fork import Guard
 from routewright.protocols import Clock
 
 from .crew import GRACE_S, NEVER, Call, Crew, Job, this_loop
@@ -102,7 +103,7 @@ class Worker:
         return home if home is not None and home.forks == _forks else self._move_in()
 
     def _move_in(self) -> _Thread | _CallersLoop:
-        with _moving:
+        with _moving.lock:
             if self._home is None or self._home.forks != _forks:
                 if self._closed:
                     raise WorkerClosed(CLOSED)
@@ -120,7 +121,7 @@ class Worker:
         return thread
 
     def _leave(self) -> _Thread | _CallersLoop | None:
-        with _moving:
+        with _moving.lock:
             self._closed = True
             return self._home if self._home is not None and self._home.forks == _forks else None
 
@@ -321,7 +322,7 @@ class _CallersLoop:
             crew = self._crews[loop] = Crew(self._clock)
             for daemon in self._daemons:
                 crew.start_daemon(daemon)
-        with _moving:
+        with _moving.lock:
             postponed, self._postponed = self._postponed, []
         for action in postponed:
             action(crew)
@@ -345,14 +346,12 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    # the parent's threads are not here, and a lock that one of them held would never be released
-    global _forks, _moving
+    global _forks  # the parent's threads are not here
     _forks += 1
-    _moving = threading.Lock()
 
 
 _forks = 0  # in which process this is, seen from the one that imported the module
-_moving = threading.Lock()
+_moving = Guard()
 _threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
 atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-import os
 import re
 from collections.abc import Iterator
 from importlib.resources import files
-from threading import Lock
 from typing import NamedTuple
 
 import tiktoken
 
 from routewright.errors import InternalError
+from routewright.fork import Guard
 
 
 class _Vocabulary(NamedTuple):
@@ -78,14 +77,14 @@ class PackedTokenCounter:
 
 
 _encoders: dict[str, tiktoken.Encoding] = {}
-_building = Lock()
+_building = Guard()
 
 
 def _encoder(encoding: str) -> tiktoken.Encoding:
     ready = _encoders.get(encoding)
     if ready is not None:
         return ready
-    with _building:
+    with _building.lock:
         if encoding not in _encoders:
             _encoders[encoding] = _build(encoding)
         return _encoders[encoding]
@@ -121,13 +120,3 @@ def _parts(text: str) -> Iterator[str]:
             yield text[start:end]
             start = end
     yield text[start:]
-
-
-def _forget_lock() -> None:
-    global _building
-    _building = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    # A fork while another thread builds would leave the child a lock that nobody opens.
-    os.register_at_fork(after_in_child=_forget_lock)

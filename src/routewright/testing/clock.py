@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
+
+from routewright.fork import Guard
 
 if TYPE_CHECKING:
     import trio
@@ -52,7 +53,7 @@ class FakeClock:
         self._now = 0.0
         self._order = itertools.count()
         self._schedules: dict[object, Schedule] = {}
-        self._lock = threading.Lock()
+        self._guard = Guard()
 
     def time(self) -> float:
         """Unix seconds."""
@@ -112,7 +113,7 @@ class FakeClock:
         return timer
 
     def _move(self, at: float, mover: Schedule) -> None:
-        with self._lock:
+        with self._guard.lock:
             self._now = max(self._now, at)
             others = [schedule for schedule in self._schedules.values() if schedule is not mover]
         for schedule in others:
@@ -122,7 +123,7 @@ class FakeClock:
         key = _this_loop()
         schedule = self._schedules.get(key)
         if schedule is None:
-            with self._lock:  # loops that ended with timers set must not be kept by them
+            with self._guard.lock:  # loops that ended with timers set must not be kept by them
                 self._schedules = {key: other for key, other in self._schedules.items() if other.wake()}
                 schedule = self._schedules[key] = _make_schedule(self, key)
         return schedule

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
 from routewright.errors import PreconditionFailed, UnsupportedWrite
+from routewright.fork import Guard
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     CatalogueSnapshot,
@@ -55,11 +55,11 @@ class MemoryStorage:
         self._newest = newest
         self._accounts: dict[str, _Account] = {}
         self._named: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._guard = Guard()
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
-        with self._lock:
+        with self._guard.lock:
             kept = self._accounts.get(account)
             if kept is None:
                 kept = self._accounts[account] = _Account()
@@ -86,7 +86,7 @@ class MemoryStorage:
         """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
         if not isinstance(query, Traces):
             raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
-        with self._lock:
+        with self._guard.lock:
             kept = self._accounts.get(account) or _Account()
             newest_first = sorted(kept.traces.values(), key=lambda trace: trace.id, reverse=True)
         wanted = (

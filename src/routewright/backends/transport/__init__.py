@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
+from routewright.fork import Guard, importing
 from routewright.protocols import Response, Transport
 
 from .limits import DEFAULT_LIMITS, TransportLimits
@@ -22,7 +22,7 @@ class AutoTransport:
 
     def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._lock = threading.Lock()
+        self._guard = Guard()
         self._asyncio: Transport | None = None
         self._trio: Transport | None = None
 
@@ -40,16 +40,18 @@ class AutoTransport:
                 await transport.aclose()
 
     def _make_asyncio(self) -> Transport:
-        from .aiohttp import AiohttpTransport
+        with importing.lock:
+            from .aiohttp import AiohttpTransport
 
-        with self._lock:
+        with self._guard.lock:
             self._asyncio = self._asyncio or AiohttpTransport(self._limits)
         return self._asyncio
 
     def _make_trio(self) -> Transport:
-        from .httpx2 import Httpx2Transport
+        with importing.lock:
+            from .httpx2 import Httpx2Transport
 
-        with self._lock:
+        with self._guard.lock:
             self._trio = self._trio or Httpx2Transport(self._limits)
         return self._trio
 

@@ -1,0 +1,66 @@
+"""What must be made anew in a forked child: a lock that another thread of the parent held would stay shut for ever."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+from weakref import WeakSet
+
+LONGEST_IMPORT_S = 10.0
+
+
+class Renewed(Protocol):
+    """Holds what a child must not take over."""
+
+    def renew(self) -> None:
+        """Make it anew."""
+        ...
+
+
+def renew_in_children(thing: Renewed) -> None:
+    """Call ``thing.renew()`` now, and in each child that is forked while the thing lives."""
+    thing.renew()
+    _renewed.add(thing)
+
+
+class Guard:
+    """A lock that is open in every child: ``with guard.lock``. What it guards may be half done there; keep it small."""
+
+    __slots__ = ("__weakref__", "_make", "lock")
+
+    def __init__(self, make: Callable[[], Any] = threading.Lock) -> None:
+        self._make = make
+        self.lock: threading.Lock
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Put an open lock in the place of this one."""
+        self.lock = self._make()
+
+
+_renewed: WeakSet[Renewed] = WeakSet()
+
+importing = Guard(threading.RLock)
+"""To be held around an import that is left until it is needed: a fork waits for its end. A child would find the module
+half imported for ever. (What another library imports late has that fault still.)"""
+
+
+def _before() -> None:
+    importing.lock.acquire(timeout=LONGEST_IMPORT_S)
+
+
+def _after_in_parent() -> None:
+    with suppress(RuntimeError):  # not acquired: the import took too long
+        importing.lock.release()
+
+
+def _after_in_child() -> None:
+    for thing in list(_renewed):
+        thing.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
