@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import traceback
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from types import GeneratorType, TracebackType
+from typing import Any, TypeVar, TypeVarTuple
 
+import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from routewright.errors import Problem, ProviderFault, ValidationFailed
@@ -16,6 +29,14 @@ from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, 
 
 Reply = str | Iterable[str | Chunk] | AsyncIterable[str | Chunk]
 Function = Callable[[UpstreamCall], Reply | Awaitable[Reply]]
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+THREADS = 40
+"""How many calls of one provider run in worker threads at once, an event loop."""
+
+_END: Any = object()
+_HINT = "return text, or an iterable of text and chunks"
 
 
 class CallableProvider:
@@ -26,8 +47,9 @@ class CallableProvider:
 
         provider = CallableProvider(answer, models=[Model(id="local/upper", quality=0.2)])
 
-    A plain function runs in a worker thread, a coroutine function or async generator on the loop. What it raises is
-    the provider's fault ``server``, unless it raises ``ProviderFault`` itself.
+    A plain function or generator runs in worker threads, a coroutine function or async generator on the loop. What it
+    raises is the provider's fault ``server``, unless it raises ``ProviderFault`` itself. A piece that is None is a sign
+    of life.
     """
 
     def __init__(self, function: Function, *, models: Sequence[Model], name: str = "") -> None:
@@ -39,6 +61,7 @@ class CallableProvider:
         self._function = function
         self._models = tuple(models)
         self._waits = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        self._threads = Threads()
 
     def __repr__(self) -> str:
         return f"CallableProvider({self.name!r}, {[model.id for model in self._models]})"
@@ -49,20 +72,36 @@ class CallableProvider:
 
     def open(self, call: UpstreamCall) -> RunningFunction:
         """Start one call (``protocols.Provider``)."""
-        return RunningFunction(self._function, call, self._waits)
+        return RunningFunction(self._function, call, self._waits, self._threads)
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
 
+class Threads:
+    """Worker threads of one provider: what hangs in them takes none from others."""
+
+    def __init__(self) -> None:
+        self._limiter = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("threads of a provider")
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call it in a thread. A cancelled caller does not wait for it; the thread goes on."""
+        limiter = self._limiter.get(None)
+        if limiter is None:
+            limiter = anyio.CapacityLimiter(THREADS)
+            self._limiter.set(limiter)
+        return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=limiter)
+
+
 class RunningFunction:
     """One call of a function, read as chunks: what it gives, and a ``Finish`` if it gave none."""
 
-    def __init__(self, function: Function, call: UpstreamCall, waits: bool) -> None:
+    def __init__(self, function: Function, call: UpstreamCall, waits: bool, threads: Threads) -> None:
         self._function = function
         self._call = call
         self._waits = waits
-        self._reply: AsyncIterator[str | Chunk] | None = None
+        self._threads = threads
+        self._reply: AsyncIterator[str | Chunk | None] | None = None
         self._tools = False
         self._finished = False
 
@@ -85,34 +124,35 @@ class RunningFunction:
         try:
             if self._reply is None:
                 self._reply = await self._start()
-            piece = await anext(self._reply, None)
+            piece = await anext(self._reply, _END)
         except (ProviderFault, StopAsyncIteration):
             raise
         except Exception as error:
             raise ProviderFault(FaultKind.SERVER, f"the function raised {_where(error)}") from error
-        if piece is None:
+        if piece is _END:
             self._finished = True
             return Finish("tool_calls" if self._tools else "stop")
-        if isinstance(piece, str):
-            return Delta(piece)
+        if piece is None or isinstance(piece, str):
+            return Delta(piece or "")
         self._finished = isinstance(piece, Finish)
         self._tools = self._tools or isinstance(piece, ToolDelta)
         return piece
 
-    async def _start(self) -> AsyncIterator[str | Chunk]:
+    async def _start(self) -> AsyncIterator[str | Chunk | None]:
+        reply: Any
         if self._waits:
-            reply: Any = self._function(self._call)
+            reply = self._function(self._call)
         else:
-            reply = await anyio.to_thread.run_sync(self._function, self._call, abandon_on_cancel=True)
+            reply = await self._threads.run(self._function, self._call)
         if inspect.isawaitable(reply):
             reply = await reply
         if isinstance(reply, str):
-            return _Once(reply)
+            return _Each((reply,))
         if isinstance(reply, AsyncIterable):
             return aiter(reply)
-        if isinstance(reply, Iterable):
-            return _Each(reply)
-        raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}, not text or chunks")
+        if isinstance(reply, Mapping | Set | bytes | bytearray) or not isinstance(reply, Iterable):
+            raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}; {_HINT}")
+        return _Each(reply) if isinstance(reply, Collection) else _Stepped(reply, self._threads)
 
 
 def _where(error: Exception) -> str:
@@ -121,32 +161,57 @@ def _where(error: Exception) -> str:
     return f"{type(error).__name__} in {Path(frame.f_code.co_filename).name}, line {line}"
 
 
-class _Once:
-    """One text as an async iterator."""
-
-    def __init__(self, text: str) -> None:
-        self._text: str | None = text
-
-    def __aiter__(self) -> _Once:
-        return self
-
-    async def __anext__(self) -> str:
-        text, self._text = self._text, None
-        if text is None:
-            raise StopAsyncIteration
-        return text
-
-
 class _Each:
-    """An iterable as an async iterator."""
+    """What is there already, as an async iterator."""
 
-    def __init__(self, pieces: Iterable[str | Chunk]) -> None:
+    def __init__(self, pieces: Iterable[str | Chunk | None]) -> None:
         self._pieces = iter(pieces)
 
     def __aiter__(self) -> _Each:
         return self
 
-    async def __anext__(self) -> str | Chunk:
+    async def __anext__(self) -> str | Chunk | None:
         for piece in self._pieces:
             return piece
         raise StopAsyncIteration
+
+
+class _Stepped:
+    """A plain iterator as an async one. It may block, so each of its steps runs in a thread, and so does its end."""
+
+    def __init__(self, pieces: Iterable[str | Chunk | None], threads: Threads) -> None:
+        self._pieces = iter(pieces)
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._steps = False
+        """A thread is in it, perhaps one that nobody waits for any more."""
+        self._left = False
+
+    def __aiter__(self) -> _Stepped:
+        return self
+
+    async def __anext__(self) -> str | Chunk | None:
+        piece = await self._threads.run(self._step)
+        if piece is _END:
+            raise StopAsyncIteration
+        return piece
+
+    async def aclose(self) -> None:
+        """End the generator; one that is at work ends as soon as it gives its next piece."""
+        with self._lock:
+            self._left = True
+            steps = self._steps
+        if not steps and isinstance(self._pieces, GeneratorType) and self._pieces.gi_frame is not None:
+            await self._threads.run(self._pieces.close)
+
+    def _step(self) -> str | Chunk | None:
+        with self._lock:
+            self._steps = True
+        try:
+            return next(self._pieces, _END)
+        finally:
+            with self._lock:
+                self._steps = False
+                left = self._left
+            if left and isinstance(self._pieces, GeneratorType):
+                self._pieces.close()

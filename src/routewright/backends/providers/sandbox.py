@@ -24,7 +24,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .callable import Reply, RunningFunction
+from .callable import Reply, RunningFunction, Threads
 
 Answers = Mapping[str, str] | Callable[[UpstreamCall], Reply]
 Faults = Mapping[str, str | Sequence[str]]
@@ -42,6 +42,7 @@ class SandboxProvider:
     def __init__(self, models: Sequence[Model], answers: Answers | None = None, faults: Faults | None = None) -> None:
         self._models = tuple(models)
         self._answers: Answers = answers or {}
+        self._threads = Threads()
         known = ["*", *(model.id for model in self._models)]
         self._faults = {_known(model, known): _kinds(model, kinds) for model, kinds in (faults or {}).items()}
 
@@ -51,7 +52,7 @@ class SandboxProvider:
 
     def open(self, call: UpstreamCall) -> RunningFunction:
         """Start one call (``protocols.Provider``)."""
-        return RunningFunction(self._reply, call, waits=True)
+        return RunningFunction(self._reply, call, True, self._threads)
 
     async def aclose(self) -> None:
         """Nothing is held."""

@@ -1,0 +1,114 @@
+"""Functions as providers: what they may give, where they run, and that what they hold is let go of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from routewright import CallableProvider, Model, ProviderFault, UpstreamCall
+from routewright.wire import Chunk, Delta, Finish, Message, Params, ToolDelta
+
+pytestmark = pytest.mark.anyio
+
+MODEL = Model(id="mine/one")
+CALL = UpstreamCall(MODEL, [Message("user", "hi")], Params(), None, None, None, deadline=60.0)
+PATIENCE_S = 10.0
+
+
+async def chunks_of(function: Callable[[UpstreamCall], Any]) -> list[Chunk]:
+    async with CallableProvider(function, models=[MODEL]).open(CALL) as pieces:
+        return [piece async for piece in pieces]
+
+
+async def test_a_piece_that_is_none_is_a_sign_of_life_and_not_the_end() -> None:
+    async def pieces(call: UpstreamCall) -> AsyncIterator[str | None]:
+        yield "half "
+        yield None
+        yield "an answer"
+
+    whole = [Delta("half "), Delta(""), Delta("an answer"), Finish("stop")]
+    assert await chunks_of(pieces) == whole
+    assert await chunks_of(lambda call: ["half ", None, "an answer"]) == whole
+    assert await chunks_of(lambda call: iter(["half ", None, "an answer"])) == whole
+
+
+async def test_tool_calls_end_in_their_own_word() -> None:
+    assert (await chunks_of(lambda call: [ToolDelta(0, "{}", "c", "look")]))[-1] == Finish("tool_calls")
+
+
+@pytest.mark.parametrize("reply", [{"text": "hello"}, {"hello"}, b"hello", None, 7, Delta("hello")])
+async def test_what_is_neither_text_nor_pieces_is_refused_with_what_to_return(reply: object) -> None:
+    with pytest.raises(ProviderFault, match=f"returned {type(reply).__name__}; return text") as fault:
+        await chunks_of(lambda call: reply)
+    assert fault.value.kind == "malformed"
+
+
+async def test_a_plain_generator_blocks_nobody_and_is_closed() -> None:
+    here, threads, closed = threading.get_ident(), set(), []
+
+    def pieces(call: UpstreamCall) -> Iterator[str]:
+        try:
+            for word in ("a ", "b ", "c"):
+                threads.add(threading.get_ident())
+                yield word
+        finally:
+            closed.append(threading.get_ident())
+
+    provider = CallableProvider(pieces, models=[MODEL])
+    async with provider.open(CALL) as given:
+        assert await anext(given) == Delta("a ")
+    assert here not in threads
+    assert len(closed) == 1
+    assert here not in closed
+
+
+async def test_a_generator_that_is_left_at_work_is_closed_when_it_comes_back() -> None:
+    begun, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def pieces(call: UpstreamCall) -> Iterator[str]:
+        try:
+            begun.set()
+            go_on.wait(PATIENCE_S)
+            yield "late"
+        finally:
+            closed.set()
+
+    async with CallableProvider(pieces, models=[MODEL]).open(CALL) as given, anyio.create_task_group() as group:
+        group.start_soon(anext, given)
+        assert await anyio.to_thread.run_sync(begun.wait, PATIENCE_S)
+        group.cancel_scope.cancel()
+    assert not closed.is_set()
+    go_on.set()
+    assert await anyio.to_thread.run_sync(closed.wait, PATIENCE_S)
+
+
+async def test_functions_that_hang_take_no_threads_from_others() -> None:
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    def hang(call: UpstreamCall) -> str:
+        begun.release()
+        release.wait(PATIENCE_S)
+        return "late"
+
+    provider = CallableProvider(hang, models=[MODEL])
+
+    async def ask() -> None:
+        async with provider.open(CALL) as pieces:
+            await anext(pieces)
+
+    shared = anyio.to_thread.current_default_thread_limiter()
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(ask)
+            for _ in range(3):
+                assert await anyio.to_thread.run_sync(begun.acquire, True, PATIENCE_S)
+            assert shared.borrowed_tokens == 0
+            group.cancel_scope.cancel()
+    finally:
+        release.set()
