@@ -108,7 +108,7 @@ class Router:
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
         """Answer a request piece by piece. Nothing happens before the first piece is asked for."""
         engine = self._parts.engine
-        return Stream(engine, self._request(request, options), self._as(caller), self._parts.settings.clock)
+        return Stream(engine, self._request(request, options), self._as(caller))
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose without calling anything. Takes microseconds, unless tokens have to be counted.

@@ -18,11 +18,16 @@ Reply = Callable[[UpstreamCall], Any]
 
 
 class House:
-    """A Router over scripted providers on virtual time. ``good/one`` is chosen, ``spare/two`` is its fallback."""
+    """A Router over scripted providers on virtual time. ``good/one`` is chosen, ``spare/two`` is its fallback.
 
-    def __init__(self, good: Script, spare: Script = (), **router: Any) -> None:
+    ``kind``: what sort of provider the good one is.
+    """
+
+    def __init__(
+        self, good: Script, spare: Script = (), *, kind: type[ScriptedProvider] = ScriptedProvider, **router: Any
+    ) -> None:
         self.clock = FakeClock()
-        self.good = ScriptedProvider(good, models=[GOOD], clock=self.clock)
+        self.good = kind(good, models=[GOOD], clock=self.clock)
         self.spare = ScriptedProvider(spare, models=[SPARE], clock=self.clock)
         settings = Settings(clock=self.clock, rng=Random(7))
         self.router = Router(providers=[self.good, self.spare], settings=settings, **router)

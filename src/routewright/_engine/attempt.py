@@ -1,17 +1,21 @@
 """Performs a plan: calls what the machine says, and tells it how that ended. One path for plain and streamed calls.
 
-``next_part`` moves the call on by one piece. Whoever pulls enters a deadline around it: the plain call one per attempt,
-a stream one per piece, so that no scope is ever open while the caller holds the pen.
+A plain call enters one deadline an attempt and collects all inside it; a stream one a piece, so that no scope is ever
+open while the caller holds the pen. No scope outlives its attempt: one that has run out would kill the next.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from math import isnan
+from math import inf, isnan
 from typing import NamedTuple, assert_never
+
+import anyio
+import anyio.lowlevel
 
 from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
 from routewright._core.cost import usage_nanos
@@ -142,6 +146,7 @@ class Execution:
         self.wake_at = deadline
         """When the present wait is over at the latest."""
         self._limit: Deadline | None = None
+        self._pause_s = 0.0
         self._fleet = fleet
         self._clock = clock
         self._rng = rng
@@ -157,38 +162,52 @@ class Execution:
 
     async def run(self) -> None:
         """Carry the plan out to its end, keeping all that comes."""
-        while self.end is None:
+        while self.advance() is not None:
             with self._clock.deadline(self.wake_at) as limit:
-                while await self.next_part(limit) is not None:
-                    pass
+                await self._wait(limit)
             if limit.expired:
-                await self.expire()
+                await self._expire()
 
-    async def next_part(self, limit: Deadline) -> Part | None:
-        """Move on by one piece; None once the call has ended. ``limit`` is the deadline that the puller entered."""
+    async def next_part(self) -> Part | None:
+        """Move on by one piece; None where there is nothing to hand on, or, once ``end`` is set, at all."""
+        if self._open is None and not self._pause_s:
+            step = self.advance()
+            return step if isinstance(step, AttemptStarted) else None
+        with self._clock.deadline(self.wake_at) as limit:
+            return await self._wait(limit)
+        assert limit.expired, "a deadline swallows nothing but its own cancellation"
+        await self._expire()
+        return None
+
+    def advance(self) -> AttemptStarted | Wait | None:
+        """Ask the machine what comes next, and begin it; None at the end."""
+        match self._machine.next(self._clock.monotonic()):
+            case Call() as call:
+                return self._begin(call)
+            case Wait() as wait:
+                self.wake_at = self.deadline
+                self._pause_s = wait.seconds
+                return wait
+            case Done(end):
+                self.end = end
+                return None
+            case other:
+                assert_never(other)
+
+    async def _wait(self, limit: Deadline) -> Part | None:
+        """Wait for what was begun. ``limit`` is the deadline that was entered for it."""
         self._limit = limit
-        while True:
-            if self._open is not None:
-                part = await self._pull(self._open)
-                if part is not None:
-                    return part
-            match self._machine.next(self._clock.monotonic()):
-                case Call() as call:
-                    return self._begin(call)
-                case Wait(seconds):
-                    await self._clock.sleep(seconds)
-                case Done(end):
-                    self.end = end
-                    return None
-                case other:
-                    assert_never(other)
+        if self._open is not None:
+            return await self._pull(self._open)
+        pause_s, self._pause_s = self._pause_s, 0.0
+        await self._clock.sleep(pause_s)
+        return None
 
-    async def expire(self) -> None:
-        """Tell that ``wake_at`` has passed while a piece was awaited."""
+    async def _expire(self) -> None:
+        """``wake_at`` has passed."""
+        self._limit = None
         if self._open is not None:
             await self._ended(_TOO_LATE, abandoned=True)
-        elif not self._machine.succeeded and self._clock.monotonic() >= self.deadline:
-            self.end = End.TIMED_OUT
 
     async def aclose(self) -> None:
         """Leave the present attempt, if any, within a second, whatever happens around."""
@@ -221,25 +240,33 @@ class Execution:
         return AttemptStarted(attempt, call.after, call.restart)
 
     async def _pull(self, open_call: OpenCall) -> Part | None:
-        """Take chunks until one is content; None when the attempt has ended."""
-        attempt = self.attempts[-1]
+        """Take chunks until one is for a reader; None when the attempt has ended."""
+        attempt, cancels = self.attempts[-1], _cancels()
         try:
             chunks = self._chunks
             if chunks is None:
                 self._context = context = open_call()
                 self._chunks = chunks = aiter(await context.__aenter__())
-            while (part := self._take(attempt, await anext(chunks))) is None:
+            while (part := self._take(attempt, await anext(chunks))) is None or self._whole:
                 if self._clock.monotonic() >= self.wake_at:  # what never waits is never interrupted
                     await self._ended(_TOO_LATE, abandoned=True)
                     return None
             return part
         except StopAsyncIteration:
-            await self._ended(_CUT_SHORT)
-        except ProviderFault as fault:
-            await self._ended(fault)
-        except Exception as error:  # a provider must not raise anything else; if it does, it alone is to blame
+            fault = _CUT_SHORT
+        except ProviderFault as raised:
+            fault = raised
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled(cancels):
+                raise
+            # a provider must not raise anything else; if it does, it alone is to blame
             _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, type(error).__name__)
-            await self._ended(ProviderFault(FaultKind.SERVER, f"{type(error).__name__} in the provider"))
+            fault = ProviderFault(FaultKind.SERVER, f"{type(error).__name__} in the provider")
+        complete = attempt.finish_reason is not None
+        if _cancels() > cancels if complete else _is_cancelled(cancels):  # what the provider made of it does not count
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise asyncio.CancelledError
+        await self._ended(fault)
         return None
 
     def _take(self, attempt: Attempt, chunk: Chunk) -> Part | None:
@@ -363,6 +390,20 @@ def _collect(attempt: Attempt, piece: ToolDelta) -> None:
     call.id = piece.id or call.id
     call.name = piece.name or call.name
     call.arguments.append(piece.arguments)
+
+
+def _cancels() -> int:
+    """How often ``Task.cancel`` was called on this task and not taken back; trio has only scopes."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return 0
+    return 0 if task is None else task.cancelling()
+
+
+def _is_cancelled(cancels: int) -> bool:
+    """Whether this task is being cancelled, by a scope around it or by more than so many calls."""
+    return _cancels() > cancels or anyio.current_effective_deadline() == -inf
 
 
 def _kind(fault: ProviderFault) -> FaultKind:

@@ -8,7 +8,6 @@ from typing import Self, assert_never
 import msgspec
 
 from routewright._core.attempt import FAULTS
-from routewright.protocols import Clock
 from routewright.wire import (
     Caller,
     Delta,
@@ -48,11 +47,10 @@ class Stream:
     ends them. Leaving the context ends the call.
     """
 
-    def __init__(self, engine: Engine, request: RouteRequest, caller: Caller, clock: Clock) -> None:
+    def __init__(self, engine: Engine, request: RouteRequest, caller: Caller) -> None:
         self._engine = engine
         self._request = request
         self._caller = caller
-        self._clock = clock
         self._entry: Entry | None = None
         self._execution: Execution | None = None
         self._outcome: Outcome | None = None
@@ -114,7 +112,11 @@ class Stream:
             self._started = True
             return self._start_event(execution)
         while execution.end is None:
-            part = await self._pull(execution)
+            try:
+                part = await execution.next_part()
+            except BaseException:
+                await self.aclose()
+                raise
             event = None if part is None else self._event(part, execution)
             if event is not None:
                 return event
@@ -125,18 +127,6 @@ class Stream:
         plan = await self._engine.choose(entry)
         self._execution = self._engine.execution(entry, plan, whole=False, on_partial=self._on_partial)
         return self._execution
-
-    async def _pull(self, execution: Execution) -> Part | None:
-        """Wait for one piece, no longer than the execution allows."""
-        try:
-            with self._clock.deadline(execution.wake_at) as limit:
-                return await execution.next_part(limit)
-        except BaseException:
-            await self.aclose()
-            raise
-        assert limit.expired, "a deadline swallows nothing but its own cancellation"
-        await execution.expire()
-        return None
 
     def _start_event(self, execution: Execution) -> RouteStarted:
         assert self._entry is not None, "an execution follows an admission"

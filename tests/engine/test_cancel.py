@@ -1,0 +1,120 @@
+"""Cancellation: what the caller cancels ends, whatever a provider makes of it; and nothing else ends a call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from routewright import MemoryStorage, ProviderFault, TraceStore
+from routewright.testing import Pause, ScriptedProvider
+from routewright.wire import Delta, Finish, Usage
+
+from .support import House, said
+
+pytestmark = pytest.mark.anyio
+
+ANSWER = said(Pause(1.0), Delta("Blue."), Usage(10, 5), Finish("stop"))
+STUCK = said(Pause(100.0))
+
+
+class Converting(ScriptedProvider):
+    """Makes its own fault of a cancellation, as SDKs do."""
+
+    async def pause(self, seconds: float) -> None:
+        try:
+            await super().pause(seconds)
+        except anyio.get_cancelled_exc_class():
+            raise ProviderFault("reset", "the connection was closed") from None
+
+
+class Crying(ScriptedProvider):
+    """Raises a cancellation that nobody asked for, such as that of a task of its own."""
+
+    async def pause(self, seconds: float) -> None:
+        raise asyncio.CancelledError
+
+
+async def plain(house: House) -> str:
+    return (await house.router.route("hi", goal="quality")).output
+
+
+async def streamed(house: House) -> str:
+    async with house.router.stream("hi", goal="quality") as stream:
+        async for _ in stream:
+            pass
+    return stream.result.output
+
+
+both_ways = pytest.mark.parametrize("ask", [plain, streamed])
+Ask = Callable[[House], Awaitable[str]]
+
+
+@both_ways
+async def test_a_provider_that_converts_its_time_limit_does_not_take_the_fallback_along(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Converting)
+    assert await ask(house) == "Blue."
+    assert house.clock.monotonic() == (21.0 if ask is plain else 11.0)
+    assert house.left_open == 0
+
+
+@both_ways
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_cancelled_task_ends_though_the_provider_converts_it(ask: Ask) -> None:
+    storage = MemoryStorage()
+    house = House([STUCK], [ANSWER], kind=Converting, storage=storage)
+    task = asyncio.ensure_future(ask(house))
+    await house.clock.advance(1.0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert house.spare.calls == []
+    assert house.left_open == 0
+    assert [trace.status for trace in await TraceStore(storage).newest()] == ["cancelled"]
+
+
+@both_ways
+async def test_a_cancelled_scope_ends_the_call_though_the_provider_converts_it(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Converting)
+    ended = []
+
+    async def call() -> None:
+        try:
+            await ask(house)
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await house.clock.advance(1.0)
+        group.cancel_scope.cancel()
+    assert ended == [anyio.get_cancelled_exc_class()]
+    assert house.spare.calls == []
+    assert house.left_open == 0
+
+
+@both_ways
+async def test_a_stray_cancellation_is_a_fault_of_the_providers(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Crying)
+    assert await ask(house) == "Blue."
+    assert house.left_open == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_that_was_cancelled_before_still_has_its_fallbacks() -> None:
+    house = House([ProviderFault("auth")], [ANSWER])
+
+    async def clean_up() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return await plain(house)
+        return ""
+
+    task = asyncio.ensure_future(clean_up())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == "Blue."
