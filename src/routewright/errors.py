@@ -289,7 +289,8 @@ class ProviderFault(Exception):
     """What a provider raises when a call fails.
 
     ``kind`` is one of ``FaultKind`` in ``routewright.wire``; ``status`` the HTTP status if there was one;
-    ``retry_after`` seconds; ``body`` the start of what came back, never shown to callers.
+    ``retry_after`` seconds; ``body`` the start of what came back, never shown to callers. ``answered``: the provider
+    had begun to answer, so that the call may be billed even if nothing of it could be read; with status 200 it had.
     """
 
     def __init__(
@@ -300,6 +301,7 @@ class ProviderFault(Exception):
         status: int | None = None,
         retry_after: float | None = None,
         body: str = "",
+        answered: bool = False,
     ) -> None:
         super().__init__(kind, message)
         self.kind = kind
@@ -307,6 +309,7 @@ class ProviderFault(Exception):
         self.status = status
         self.retry_after = retry_after
         self.body = body
+        self.answered = answered or status == 200
 
     def __str__(self) -> str:
         status = f" (status {self.status})" if self.status is not None else ""

@@ -63,8 +63,10 @@ class Provider(Protocol):
 
     One object serves many calls at once, from any event loop and thread. ``open`` raises ``ProviderFault`` on entry or
     while iterating, and nothing else for a fault of the provider's; it ends with exactly one ``Finish``, with ``Usage``
-    before it where known. The context it returns may be entered and left in different tasks, so it must not keep a
-    cancel scope or task group open over a ``yield``. Leaving it early frees the connection.
+    before it where known. Under a budget, a call that is cut off after its context was entered, or whose fault says
+    ``answered``, is taken to have cost the most it can; a fault on entry costs nothing. The context it returns may be
+    entered and left in different tasks, so it must not keep a cancel scope or task group open over a ``yield``. Leaving
+    it early frees the connection.
     """
 
     @property

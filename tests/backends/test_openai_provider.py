@@ -830,3 +830,24 @@ def test_asyncio_and_trio_read_the_same_chunks(server: OpenAIServer) -> None:
     told = [anyio.run(chunks_of, provider, call("naïve 🦜"), backend=backend) for backend in ("asyncio", "trio")]
     assert told[0] == told[1]
     asyncio.run(provider.aclose())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_connection_that_breaks_in_the_body_of_an_answer_says_that_it_had_begun(
+    server: OpenAIServer, provider: OpenAIProvider, stream: bool
+) -> None:
+    kind = "text/event-stream" if stream else "application/json"
+    server.answers = [Answer([b'{"choices"', Cut()], headers={"content-type": kind}, chunked=True)]
+    fault = await fault_of(provider, call(stream=stream))
+    assert fault.kind == "reset"
+    assert fault.answered
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [429, 500])
+async def test_an_answer_that_is_an_error_never_began(
+    server: OpenAIServer, provider: OpenAIProvider, status: int
+) -> None:
+    server.answers = [Answer([b'{"error": ', Cut()], status, chunked=True)]
+    assert not (await fault_of(provider)).answered

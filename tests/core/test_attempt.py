@@ -158,10 +158,19 @@ def test_what_an_attempt_used_is_gone_from_the_room() -> None:
     attempts = machine(budget_nanos=20_000_000)
     first = attempts.next(0.0)
     assert isinstance(first, Call)
-    fail(attempts, "auth", usage=Usage(40, 1_000), touched=True)  # $0.00404
+    fail(attempts, "auth", usage=Usage(40, 1_000), final=True)  # $0.00404
     second = attempts.next(0.0)
     assert isinstance(second, Call)
     assert second.output_cap == (20_000_000 - 4_040_000 - 40_000) // 4_000
+
+
+def test_what_a_broken_answer_reported_early_is_no_bound() -> None:
+    attempts = machine(budget_nanos=10_000_000)
+    first = attempts.next(0.0)
+    assert isinstance(first, Call)
+    assert first.output_cap is not None
+    fail(attempts, "reset", usage=Usage(40, 1), touched=True)
+    assert attempts.room.nanos == 10_000_000 - (40_000 + 4_000 * first.output_cap)
 
 
 def test_unknown_usage_after_content_is_taken_at_its_worst() -> None:
@@ -184,7 +193,7 @@ def test_members_that_the_rest_of_the_budget_cannot_pay_are_passed_over() -> Non
     pool = [POOL[0], model("b/dear", 0.7, pricing_per_1m=Pricing(20.0, 90.0)), model("c/cheap", 0.4)]
     attempts = machine(pool, budget_nanos=100_000_000)
     called(attempts)
-    fail(attempts, "auth", usage=Usage(40, 20_000), touched=True)  # leaves $0.02
+    fail(attempts, "auth", usage=Usage(40, 20_000), final=True)  # leaves $0.02
     assert called(attempts) == "c/cheap"
 
 
@@ -248,15 +257,19 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
         used = Usage(chance.randint(1, high), chance.randint(0, most))
         used = replace(used, cached=chance.randint(0, used.input))
         kind = chance.choice([None, *FaultKind])
-        touched = kind is None or chance.random() < 0.5
-        known = touched and chance.random() < 0.5
-        if touched or kind in (FaultKind.MALFORMED, FaultKind.TRUNCATED):
+        # the provider's meter runs from the moment it answers; what we are told may be nothing, a part, or all of it
+        answered = kind in (None, FaultKind.MALFORMED, FaultKind.TRUNCATED) or chance.random() < 0.5
+        if answered:
             nanos += usage_nanos(outlook.pool.prices[step.row], used)
             tokens += used.input + used.output
         if kind is None:
             attempts.feed(Succeeded(used), now=now)
         else:
-            attempts.feed(Failed(step.row, kind, usage=used if known else None, touched=touched), now=now)
+            final = answered and chance.random() < 0.3
+            part = Usage(chance.randint(0, used.input), chance.randint(0, used.output))
+            told = used if final else part if answered and chance.random() < 0.5 else None
+            touched = answered and (told is not None or kind not in (FaultKind.MALFORMED, FaultKind.TRUNCATED))
+            attempts.feed(Failed(step.row, kind, usage=told, final=final, touched=touched), now=now)
         now += chance.random()
     assert budget_nanos is None or nanos <= budget_nanos
     assert budget_tokens is None or tokens <= budget_tokens

@@ -29,6 +29,8 @@ class Rule(NamedTuple):
     """Another model may help."""
     blames: bool
     """It counts against the provider's health."""
+    billed: bool = False
+    """It comes once the provider has begun to answer, even if no chunk could be read; others may come before."""
     reason: FallbackReason = "upstream_5xx"
     """Its word in events (spec 6.3)."""
 
@@ -44,12 +46,9 @@ FAULTS: dict[FaultKind, Rule] = {
     FaultKind.MODEL_NOT_FOUND: Rule(retry=False, fall_back=True, blames=True),
     FaultKind.REFUSED: Rule(retry=False, fall_back=False, blames=False, reason="safety"),
     FaultKind.CONTEXT_OVERFLOW: Rule(retry=False, fall_back=True, blames=False),
-    FaultKind.MALFORMED: Rule(retry=True, fall_back=True, blames=True),
-    FaultKind.TRUNCATED: Rule(retry=True, fall_back=True, blames=True),
+    FaultKind.MALFORMED: Rule(retry=True, fall_back=True, blames=True, billed=True),
+    FaultKind.TRUNCATED: Rule(retry=True, fall_back=True, blames=True, billed=True),
 }
-
-_PAID_WITHOUT_CONTENT = {FaultKind.MALFORMED, FaultKind.TRUNCATED}
-"""Faults that come after the provider began to answer, even if no chunk of it could be read."""
 
 RETRY_AFTER_WORTH_S = 5.0
 """A Retry-After up to this is waited out; a longer one moves on."""
@@ -111,9 +110,11 @@ class Failed(NamedTuple):
     row: int
     kind: FaultKind
     usage: Usage | None = None
-    """What it used, if known."""
+    """What it reported, if anything."""
+    final: bool = False
+    """The report came with the answer's end, so there is nothing beyond it."""
     touched: bool = False
-    """At least one chunk had arrived, so it is billed."""
+    """The provider had begun to answer, so it is billed."""
     delivered: bool = False
     """Content had reached the caller."""
     retry_after: float | None = None
@@ -232,18 +233,25 @@ class Attempts:
                 self._place += 1
 
     def _spend(self, ended: Succeeded | Failed) -> None:
-        """Take what the attempt used out of the room: its usage, else the most it can have been."""
+        """Take what the attempt used out of the room; of one that broke off, the most that it can have been."""
         if not self.plan.ask.limited:
             return
         row = self.plan.rows[self._place]
+        prices = self.plan.pool.prices[row]
+        usage, nanos, tokens = ended.usage, 0, 0
+        if usage is not None:
+            nanos, tokens = usage_nanos(prices, usage), usage.input + usage.output
+        if isinstance(ended, Failed) and not ended.final and (ended.touched or FAULTS[ended.kind].billed):
+            worst_nanos, worst_tokens = self._worst(row)
+            nanos, tokens = max(nanos, worst_nanos), max(tokens, worst_tokens)
+        self.room = self.room.without(nanos, tokens)
+
+    def _worst(self, row: int) -> tuple[int, int]:
+        """The most nano-dollars and tokens that the present attempt can have used."""
         ask = self.plan.ask
-        prices = ask.outlook.pool.prices[row]
-        if ended.usage is not None:
-            self.room = self.room.without(usage_nanos(prices, ended.usage), ended.usage.input + ended.usage.output)
-        elif ended.touched or ended.kind in _PAID_WITHOUT_CONTENT:
-            high, cap = ask.high(row), self._cap or ask.outlook.pool.max_output[row]
-            worst = call_nanos(dearest_at(prices, high), high, cap) if prices else 0
-            self.room = self.room.without(worst, high + cap)
+        prices, high = ask.outlook.pool.prices[row], ask.high(row)
+        cap = self._cap or ask.outlook.pool.max_output[row]
+        return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap
 
     def _finish(self, end: End) -> Done:
         self._end = end

@@ -16,6 +16,7 @@ from typing import NamedTuple, assert_never
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
 from routewright._core.cost import usage_nanos
@@ -261,7 +262,8 @@ class Execution:
                 raise
             # a provider must not raise anything else; if it does, it alone is to blame
             _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, type(error).__name__)
-            fault = ProviderFault(FaultKind.SERVER, f"{type(error).__name__} in the provider")
+            what = f"{type(error).__name__} in the provider"
+            fault = ProviderFault(FaultKind.SERVER, what, answered=self._chunks is not None)
         complete = attempt.finish_reason is not None
         if _cancels() > cancels if complete else _is_cancelled(cancels):  # what the provider made of it does not count
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -334,6 +336,8 @@ class Execution:
         attempt.fault = _kind(fault)
         attempt.fault_text = str(fault)
         reported = attempt.usage
+        # what we cut off may have cost anything once the context was entered; of other faults the provider says it
+        touched = attempt.first_at is not None or fault.answered or (abandoned and self._chunks is not None)
         if attempt.produced:
             self._settle(attempt)
         if not self._sandbox and FAULTS[attempt.fault].blames:
@@ -342,7 +346,8 @@ class Execution:
             attempt.call.row,
             attempt.fault,
             usage=reported,
-            touched=attempt.first_at is not None,
+            final=reported is not None and attempt.finish_reason is not None,
+            touched=touched,
             delivered=attempt.delivered,
             retry_after=None if fault.retry_after is None or isnan(fault.retry_after) else fault.retry_after,
         )
@@ -357,17 +362,27 @@ class Execution:
             self._limit.move(at)
 
     def _settle(self, attempt: Attempt) -> Usage:
-        """Price the attempt by its usage; where the provider sent none, by an estimate from the text."""
-        if attempt.usage is None:
-            attempt.usage_estimated = True
-            tool_text = "".join("".join(call.arguments) for call in attempt.tool_calls.values())
-            made, most = estimate_text(attempt.output + tool_text), attempt.call.output_cap
-            high = self.plan.ask.high(attempt.call.row)
-            asked = min(self.plan.given.tokens.best, high)
-            attempt.usage = Usage(asked, made if most is None else min(made, most))
-        prices = self.plan.pool.prices[attempt.call.row]
-        attempt.cost_nanos = usage_nanos(prices, attempt.usage)
-        return attempt.usage
+        """Price the attempt by its usage. Where the provider sent none, or broke off before its last word on it, the
+        text that came is counted too."""
+        usage = attempt.usage
+        if usage is None or attempt.finish_reason is None:
+            told, made = usage or Usage(self._asked(attempt), -1), self._made(attempt)
+            if made > told.output:
+                attempt.usage_estimated = True
+                told = replace(told, output=made)
+            attempt.usage = usage = told
+        attempt.cost_nanos = usage_nanos(self.plan.pool.prices[attempt.call.row], usage)
+        return usage
+
+    def _made(self, attempt: Attempt) -> int:
+        """Output tokens, estimated from what came."""
+        tool_text = "".join("".join(call.arguments) for call in attempt.tool_calls.values())
+        made, most = estimate_text(attempt.output + tool_text), attempt.call.output_cap
+        return made if most is None else min(made, most)
+
+    def _asked(self, attempt: Attempt) -> int:
+        """Input tokens, estimated from the prompt."""
+        return min(self.plan.given.tokens.best, self.plan.ask.high(attempt.call.row))
 
     async def _leave(self, *, abandoned: bool = False) -> None:
         """Free the attempt's connection. An abandoned one gets a moment of its own, since its scope is cancelled."""

@@ -85,7 +85,11 @@ class WholeCompletion:
 
     async def __anext__(self) -> Chunk:
         if self._chunks is None:
-            body = await self._response.read(MAX_ANSWER_BYTES)
+            try:
+                body = await self._response.read(MAX_ANSWER_BYTES)
+            except ProviderFault as fault:
+                fault.answered = True
+                raise
             self._chunks = iter(self._read(body))
         for chunk in self._chunks:
             return chunk
@@ -125,8 +129,8 @@ class StreamedCompletion:
         return self._ready.popleft()
 
     async def _receive(self) -> None:
-        data = await anext(self._body, b"")
         try:
+            data = await anext(self._body, b"")
             if not data:
                 return self._end()
             for event in self._parser.feed(data):
@@ -136,6 +140,7 @@ class StreamedCompletion:
                     raise self._answer.error(event.data)
                 self._ready.extend(self._answer.add(event.data))
         except ProviderFault as fault:
+            fault.answered = True
             self._fault = fault
 
     def _end(self) -> None:
