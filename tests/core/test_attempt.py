@@ -102,6 +102,22 @@ def test_a_refusal_ends_it_unless_the_policy_lets_it_fall_back() -> None:
     assert called(open_one) == "b/two"
 
 
+def test_the_table_alone_says_who_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FAULTS, FaultKind.AUTH, FAULTS[FaultKind.AUTH]._replace(fall_back=False))
+    monkeypatch.setitem(FAULTS, FaultKind.SERVER, FAULTS[FaultKind.SERVER]._replace(fall_back=False))
+    monkeypatch.setitem(FAULTS, FaultKind.REFUSED, FAULTS[FaultKind.REFUSED]._replace(fall_back=True))
+    for kind, then in (("auth", Done(End.FAILED)), ("server", Wait), ("refused", Call)):
+        attempts = machine()
+        called(attempts)
+        fail(attempts, kind)
+        step = attempts.next(0.0)
+        assert step == then or isinstance(step, then if isinstance(then, type) else ())
+    attempts = machine(max_retries=0)
+    called(attempts)
+    fail(attempts, "server")
+    assert attempts.next(0.0) == Done(End.FAILED)
+
+
 def test_the_deadline_ends_it_wherever_it_stands() -> None:
     attempts = machine()
     called(attempts)
@@ -143,15 +159,16 @@ def test_first_signs_of_life_are_due_in_time_for_the_fallback() -> None:
     attempts = machine()
     call = attempts.next(0.0)
     assert isinstance(call, Call)
-    assert call.until == 10.0  # four times the prior's one second, at least ten
+    assert call.due(3.0) == 13.0
+    assert call.due(0.0) == 10.0  # four times the prior's one second, at least ten
     slow = machine([model("a/slow", 0.99, ttft_s=12.0), POOL[1]])
     call = slow.next(0.0)
     assert isinstance(call, Call)
-    assert call.until == 45.0  # a quarter of the time is the fallback's
+    assert call.due(0.0) == 45.0  # a quarter of the time is the fallback's
     fail(slow, "timeout", now=45.0)
     call = slow.next(45.0)
     assert isinstance(call, Call)
-    assert call.until == DEADLINE  # the last has all that is left
+    assert call.due(45.0) == DEADLINE  # the last has all that is left
 
 
 def test_what_an_attempt_used_is_gone_from_the_room() -> None:

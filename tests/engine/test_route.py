@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -254,8 +255,8 @@ async def test_usage_that_is_no_count_is_replaced_by_an_estimate(usage: Usage) -
     assert min(answer.routing.tokens.input, answer.routing.tokens.output, answer.routing.tokens.cached) >= 0
 
 
-@pytest.mark.parametrize("retry_after", [float("nan"), float("inf"), -5.0, 1e300])
-async def test_an_absurd_retry_after_does_no_harm(retry_after: float) -> None:
+@pytest.mark.parametrize("retry_after", [float("nan"), float("inf"), -5.0, 1e300, "soon", [], True])
+async def test_an_absurd_retry_after_does_no_harm(retry_after: Any) -> None:
     house = House([ProviderFault("rate_limited", retry_after=retry_after)] * 2, [ANSWER])
     assert (await house.router.route("hi", goal="quality")).output
     assert house.clock.monotonic() < 1.0

@@ -50,10 +50,15 @@ FAULTS: dict[FaultKind, Rule] = {
     FaultKind.TRUNCATED: Rule(retry=True, fall_back=True, blames=True, billed=True),
 }
 
+_REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)
+"""Where a policy lets a refusal fall back."""
+
 RETRY_AFTER_WORTH_S = 5.0
 """A Retry-After up to this is waited out; a longer one moves on."""
 BACKOFF_S = 0.25
 """Longest first pause between two tries of one model; it doubles with each."""
+IDLE_S = 10.0
+"""A model that has begun and then says nothing for so long is to blame if the time runs out."""
 FIRST_TOKEN_FACTOR = 4
 FIRST_TOKEN_LEAST_S = 10.0
 FALLBACK_SHARE = 0.25
@@ -69,12 +74,20 @@ class Call(NamedTuple):
     output_cap: int | None
     capped_by_budget: bool
     """An answer cut at the cap was cut by the budget."""
-    until: float
-    """When the attempt must show life, on the monotonic scale."""
+    patience_s: float
+    """How long the model may take to show life: longer silence is its own fault."""
+    latest: float
+    """When the attempt must show life for the sake of the rest, on the monotonic scale."""
+    last: bool
+    """The last of the chain has until then, however long its silence."""
     after: Failed | None
     """The fault that led here; None for the first attempt."""
     restart: bool
     """What was delivered so far is void."""
+
+    def due(self, opened_at: float) -> float:
+        """When an attempt that begins now must show life, on the monotonic scale."""
+        return self.latest if self.last else min(opened_at + self.patience_s, self.latest)
 
 
 class Wait(NamedTuple):
@@ -137,25 +150,22 @@ class Attempts:
         self.room = Room(given.budget_nanos, given.budget_tokens)
         self._deadline = deadline
         self._whole = whole
-        self._on_partial = on_partial
-        self._on_refusal_fall_back = on_refusal_fall_back
+        self.on_partial = on_partial
+        """May be changed while no fault has been fed that it would have met."""
+        self._rules = FAULTS | {FaultKind.REFUSED: _REFUSED_ELSEWHERE} if on_refusal_fall_back else FAULTS
         self._place = 0
         self._tries = 0
         self._number = 0
         self._pause = 0.0
         self._last: Failed | None = None
         self._cap: int | None = None
-        self._end: End | None = None
-
-    @property
-    def succeeded(self) -> bool:
-        """An attempt brought the answer."""
-        return self._end is End.SUCCEEDED
+        self.end: End | None = None
+        """How it ended, once it has."""
 
     def next(self, now: float) -> Call | Wait | Done:
         """Say what to do at ``now`` (monotonic seconds)."""
-        if self._end is not None:
-            return Done(self._end)
+        if self.end is not None:
+            return Done(self.end)
         if now >= self._deadline:
             return self._finish(End.TIMED_OUT)
         if self._pause:
@@ -172,20 +182,22 @@ class Attempts:
         """Tell how the last ``Call`` ended."""
         self._spend(ended)
         if isinstance(ended, Succeeded):
-            self._end = End.SUCCEEDED
+            self.end = End.SUCCEEDED
             return
         self._last = ended
-        rule = FAULTS[ended.kind]
-        if ended.kind is FaultKind.REFUSED and not self._on_refusal_fall_back:
-            self._end = End.REFUSED
+        rule = self._rules[ended.kind]
+        if rule.reason == "safety" and not rule.fall_back:
+            self.end = End.REFUSED
         elif now >= self._deadline:
-            self._end = End.TIMED_OUT
-        elif ended.delivered and self._on_partial == "error":
-            self._end = End.FAILED
+            self.end = End.TIMED_OUT
+        elif ended.delivered and self.on_partial == "error":
+            self.end = End.FAILED
         elif rule.retry and self._tries <= self.plan.given.max_retries and self._worth_waiting(ended, now, jitter):
             pass
-        else:
+        elif rule.fall_back:
             self._move_on()
+        else:
+            self.end = End.FAILED
 
     def _call(self, now: float) -> Call:
         row = self.plan.rows[self._place]
@@ -199,17 +211,16 @@ class Attempts:
         wanted = ask.output if ask.output is not None else ask.outlook.pool.max_output[row]
         by_budget = ask.limited and self._cap is not None and self._cap < wanted
         restart = self._last is not None and self._last.delivered
-        return Call(self._number, row, self._cap, by_budget, self._life_until(row, now), self._last, restart)
+        usual_ms = self.plan.expected_ms[row] if self._whole else ask.outlook.ttft_ms[row]
+        patience_s = max(FIRST_TOKEN_LEAST_S, FIRST_TOKEN_FACTOR * usual_ms / 1000)
+        last = self._place + 1 >= len(self.plan.rows)
+        latest = self._deadline if last else self._share(now)
+        return Call(self._number, row, self._cap, by_budget, patience_s, latest, last, self._last, restart)
 
-    def _life_until(self, row: int, now: float) -> float:
-        """First token due, or the whole answer where it comes whole; the last of the chain has all that is left."""
-        if self._place + 1 >= len(self.plan.rows):
-            return self._deadline
-        plan = self.plan
-        usual_ms = plan.expected_ms[row] if self._whole else plan.ask.outlook.ttft_ms[row]
-        own = now + max(FIRST_TOKEN_LEAST_S, FIRST_TOKEN_FACTOR * usual_ms / 1000)
-        share = FALLBACK_SHARE * (plan.given.timeout_ms / 1000 if self._place == 0 else self._deadline - now)
-        return max(now, min(own, self._deadline - share))
+    def _share(self, now: float) -> float:
+        """The deadline, less what stays for the next member of the chain."""
+        left_s = self.plan.given.timeout_ms / 1000 if self._place == 0 else self._deadline - now
+        return max(now, self._deadline - FALLBACK_SHARE * left_s)
 
     def _worth_waiting(self, ended: Failed, now: float, jitter: float) -> bool:
         """Set the pause before another try of the same model; False if moving on serves better."""
@@ -254,5 +265,5 @@ class Attempts:
         return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap
 
     def _finish(self, end: End) -> Done:
-        self._end = end
+        self.end = end
         return Done(end)

@@ -11,14 +11,14 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from math import inf, isnan
+from math import inf
 from typing import NamedTuple, assert_never
 
 import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
+from routewright._core.attempt import FAULTS, IDLE_S, Attempts, Call, Done, End, Failed, Succeeded, Wait
 from routewright._core.cost import usage_nanos
 from routewright._core.plan import Plan
 from routewright._core.tokens import estimate_text
@@ -39,12 +39,18 @@ from routewright.wire import (
     Usage,
 )
 
+from .chunk import is_sound, named
 from .fleet import Fleet
 
 FAREWELL_S = 0.5
-"""How long a provider may take to close a complete answer, which keeps its connection for the next call."""
-CLEANUP_S = 1.0
-"""How long the clean-up of an attempt may take once its call is over for the caller."""
+"""How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""
+LATE_S = 0.01
+"""How much later than its deadline a call may end for the sake of leaving."""
+TURN = 64
+"""After so many chunks other tasks have their turn, and the time is looked at: some answers never wait."""
+MAX_ANSWER_CHARS = 32 << 20
+"""An answer beyond this is none; a piece of a tool call counts ``PIECE_CHARS`` besides its own."""
+PIECE_CHARS = 64
 
 _log = logging.getLogger(__name__)
 _NO_PARAMS = Params()
@@ -69,15 +75,15 @@ Part = AttemptStarted | Delta | ToolDelta | Finish
 class Attempt:
     """What one call of one model did, filled in as it happens. Times on the monotonic scale."""
 
-    def __init__(self, call: Call, plan: Plan, provider: Provider, started_at: float) -> None:
+    def __init__(self, call: Call, plan: Plan, provider: Provider) -> None:
         self.call = call
         self.model = plan.pool.ids[call.row]
         self.provider = provider.name
-        self.started_at = started_at
+        self.started_at = self.ended_at = 0.0
         self.first_at: float | None = None
-        self.ended_at = started_at
         self.text: list[str] = []
         self.tool_calls: dict[int, _ToolText] = {}
+        self.chars = 0
         self.usage: Usage | None = None
         self.usage_estimated = False
         self.cost_nanos = 0
@@ -148,6 +154,12 @@ class Execution:
         """When the present wait is over at the latest."""
         self._limit: Deadline | None = None
         self._pause_s = 0.0
+        self._since = 0.0
+        """When the present wait for the provider began."""
+        self._taken = 0
+        self._task: asyncio.Task[object] | None = None
+        self._cancels = 0
+        """Calls of ``Task.cancel`` on it that came before."""
         self._fleet = fleet
         self._clock = clock
         self._rng = rng
@@ -163,9 +175,10 @@ class Execution:
 
     async def run(self) -> None:
         """Carry the plan out to its end, keeping all that comes."""
-        while self.advance() is not None:
+        while self.end is None and self.advance() is not None:
             with self._clock.deadline(self.wake_at) as limit:
-                await self._wait(limit)
+                self._limit = limit
+                await (self._pause() if self._open is None else self._pull(self._open))
             if limit.expired:
                 await self._expire()
 
@@ -174,8 +187,11 @@ class Execution:
         if self._open is None and not self._pause_s:
             step = self.advance()
             return step if isinstance(step, AttemptStarted) else None
+        if self._open is not None and self._context is None:
+            self._set_off(self.attempts[-1])  # the reader may have taken its time since it was told
         with self._clock.deadline(self.wake_at) as limit:
-            return await self._wait(limit)
+            self._limit = limit
+            return await (self._pause() if self._open is None else self._pull(self._open))
         assert limit.expired, "a deadline swallows nothing but its own cancellation"
         await self._expire()
         return None
@@ -195,14 +211,9 @@ class Execution:
             case other:
                 assert_never(other)
 
-    async def _wait(self, limit: Deadline) -> Part | None:
-        """Wait for what was begun. ``limit`` is the deadline that was entered for it."""
-        self._limit = limit
-        if self._open is not None:
-            return await self._pull(self._open)
+    async def _pause(self) -> None:
         pause_s, self._pause_s = self._pause_s, 0.0
         await self._clock.sleep(pause_s)
-        return None
 
     async def _expire(self) -> None:
         """``wake_at`` has passed."""
@@ -210,23 +221,31 @@ class Execution:
         if self._open is not None:
             await self._ended(_TOO_LATE, abandoned=True)
 
+    def _set_off(self, attempt: Attempt) -> None:
+        """Let the attempt's time begin."""
+        self._since = attempt.started_at = now = self._clock.monotonic()
+        self.wake_at = attempt.call.due(now)
+
     async def aclose(self) -> None:
-        """Leave the present attempt, if any, within a second, whatever happens around."""
+        """Leave the present attempt, if any, whatever happens around."""
         if self._open is None:
             return
         attempt = self.attempts[-1]
+        self._task, self._cancels = _cancels()
         attempt.ended_at = self._clock.monotonic()
-        if attempt.produced:
-            self._settle(attempt)
-        await self._leave(abandoned=True)
+        try:
+            if attempt.produced:
+                self._settle(attempt)
+        finally:
+            await self._leave(abandoned=True)
 
     def _begin(self, call: Call) -> AttemptStarted:
         provider = self._fleet.server[call.row]
         assert provider is not None, "constraints let a model through that nobody serves"
         request = self.request
-        attempt = Attempt(call, self.plan, provider, self._clock.monotonic())
+        attempt = Attempt(call, self.plan, provider)
         self.attempts.append(attempt)
-        self._wake(call.until)
+        self._set_off(attempt)
         upstream = UpstreamCall(
             self.plan.pool.models[call.row],
             request.messages,
@@ -242,57 +261,71 @@ class Execution:
 
     async def _pull(self, open_call: OpenCall) -> Part | None:
         """Take chunks until one is for a reader; None when the attempt has ended."""
-        attempt, cancels = self.attempts[-1], _cancels()
+        attempt = self.attempts[-1]
+        self._task, self._cancels = _cancels()
         try:
+            if self._chunks is None:
+                context = open_call()
+                chunks = await context.__aenter__()
+                self._context = context
+                self._chunks = aiter(chunks)
             chunks = self._chunks
-            if chunks is None:
-                self._context = context = open_call()
-                self._chunks = chunks = aiter(await context.__aenter__())
-            while (part := self._take(attempt, await anext(chunks))) is None or self._whole:
-                if self._clock.monotonic() >= self.wake_at:  # what never waits is never interrupted
-                    await self._ended(_TOO_LATE, abandoned=True)
-                    return None
-            return part
+            while True:
+                self._since = self._clock.monotonic()
+                self._taken += 1
+                if self._taken > TURN:
+                    self._taken = 0
+                    await self._clock.sleep(0)
+                part = self._take(attempt, await anext(chunks))
+                if part is not None and not self._whole:
+                    return part
         except StopAsyncIteration:
             fault = _CUT_SHORT
         except ProviderFault as raised:
             fault = raised
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and _is_cancelled(cancels):
+            if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
                 raise
             # a provider must not raise anything else; if it does, it alone is to blame
             _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, type(error).__name__)
             what = f"{type(error).__name__} in the provider"
-            fault = ProviderFault(FaultKind.SERVER, what, answered=self._chunks is not None)
-        complete = attempt.finish_reason is not None
-        if _cancels() > cancels if complete else _is_cancelled(cancels):  # what the provider made of it does not count
+            fault = ProviderFault(FaultKind.SERVER, what, answered=self._context is not None)
+        if self._is_cancelled(by_scopes=attempt.finish_reason is None):  # what the provider made of it does not count
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
         await self._ended(fault)
         return None
 
+    def _is_cancelled(self, *, by_scopes: bool = True) -> bool:
+        """Whether this task is being cancelled, by a scope around it or by calls since the wait began."""
+        if self._task is not None and self._task.cancelling() > self._cancels:
+            return True
+        return by_scopes and anyio.current_effective_deadline() == -inf
+
     def _take(self, attempt: Attempt, chunk: Chunk) -> Part | None:
         """Note what a chunk says; give it back if the caller is to have it. After the end nothing counts but usage."""
         if attempt.first_at is None:
             self._alive(attempt)
+        if not is_sound(chunk):
+            raise ProviderFault(FaultKind.MALFORMED, f"{attempt.provider} gave {named(chunk)}")
         ended = attempt.finish_reason is not None
         match chunk:
-            case Usage(input, output, cached):
-                if min(input, output, cached, input - cached) >= 0:  # else it is no count, and is estimated
-                    attempt.usage = chunk
-            case Delta(text):
-                if text and not ended:
-                    attempt.text.append(text)
-                    attempt.delivered = True
+            case Delta():
+                if chunk.text and not ended:
+                    attempt.text.append(chunk.text)
+                    _weigh(attempt, len(chunk.text))
                     return chunk
             case ToolDelta():
                 if not ended:
                     _collect(attempt, chunk)
-                    attempt.delivered = True
+                    _weigh(attempt, len(chunk.arguments) + PIECE_CHARS)
                     return chunk
-            case Finish(reason):
+            case Usage():
+                if min(chunk.input, chunk.output, chunk.cached, chunk.input - chunk.cached) >= 0:
+                    attempt.usage = chunk  # else it is no usage, and is estimated
+            case Finish():
                 if not ended:
-                    self._complete(attempt, reason)
+                    self._complete(attempt, chunk.reason)
                     return chunk
             case other:
                 assert_never(other)
@@ -321,14 +354,17 @@ class Execution:
             await self._succeeded(attempt, abandoned=abandoned)
 
     async def _succeeded(self, attempt: Attempt, *, abandoned: bool) -> None:
-        usage = self._settle(attempt)
-        if self._sandbox:
-            attempt.unslept_ms = float(self.plan.expected_ms[attempt.call.row])
-        else:
-            ended_itself = attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated
-            self._fleet.answered(attempt.call.row, usage.output if ended_itself else None)
-        self._machine.feed(Succeeded(usage), now=attempt.ended_at)
-        await self._leave(abandoned=abandoned)
+        try:
+            usage = self._settle(attempt)
+            if self._sandbox:
+                attempt.unslept_ms = float(self.plan.expected_ms[attempt.call.row])
+            else:
+                ended_itself = attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated
+                self._fleet.answered(attempt.call.row, usage.output if ended_itself else None)
+            self._machine.feed(Succeeded(usage), now=attempt.ended_at)
+        finally:
+            await self._leave(abandoned=abandoned)
+        self.end = self._machine.end
 
     async def _failed(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
         attempt = self.attempts[-1]
@@ -337,23 +373,30 @@ class Execution:
         attempt.fault_text = str(fault)
         reported = attempt.usage
         # what we cut off may have cost anything once the context was entered; of other faults the provider says it
-        touched = attempt.first_at is not None or fault.answered or (abandoned and self._chunks is not None)
-        if attempt.produced:
-            self._settle(attempt)
-        if not self._sandbox and FAULTS[attempt.fault].blames:
-            self._fleet.failed(attempt.call.row)
-        ended = Failed(
-            attempt.call.row,
-            attempt.fault,
-            usage=reported,
-            final=reported is not None and attempt.finish_reason is not None,
-            touched=touched,
-            delivered=attempt.delivered,
-            retry_after=None if fault.retry_after is None or isnan(fault.retry_after) else fault.retry_after,
-        )
-        self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
-        self._wake(self.deadline)
-        await self._leave(abandoned=abandoned)
+        touched = attempt.first_at is not None or fault.answered or (abandoned and self._context is not None)
+        hurried = abandoned and self.wake_at < self._since + self._patience_s(attempt)
+        self._wake(min(self.deadline, now + FAREWELL_S))
+        try:
+            if attempt.produced:
+                self._settle(attempt)
+            if not self._sandbox and FAULTS[attempt.fault].blames and not hurried:
+                self._fleet.failed(attempt.call.row)
+            ended = Failed(
+                attempt.call.row,
+                attempt.fault,
+                usage=reported,
+                final=reported is not None and attempt.finish_reason is not None,
+                touched=touched,
+                delivered=attempt.delivered,
+                retry_after=_seconds(fault.retry_after),
+            )
+            self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
+        finally:
+            await self._leave(abandoned=abandoned)
+
+    def _patience_s(self, attempt: Attempt) -> float:
+        """How long a provider may be silent now before that is its own fault, whatever time the caller gave."""
+        return attempt.call.patience_s if attempt.first_at is None else IDLE_S
 
     def _wake(self, at: float) -> None:
         """Set when the wait is over, for the deadline in force as for those to come."""
@@ -386,18 +429,37 @@ class Execution:
 
     async def _leave(self, *, abandoned: bool = False) -> None:
         """Free the attempt's connection. An abandoned one gets a moment of its own, since its scope is cancelled."""
-        context, entered = self._context, self._chunks is not None
+        context = self._context
         self._open = self._context = self._chunks = None
-        if context is None or not entered:
+        if context is None:
             return
         try:
             if not abandoned:
                 await context.__aexit__(None, None, None)
                 return
-            with self._clock.deadline(self._clock.monotonic() + CLEANUP_S, shield=True):
+            now = self._clock.monotonic()
+            with self._clock.deadline(min(now + FAREWELL_S, max(now, self.deadline) + LATE_S), shield=True):
                 await context.__aexit__(None, None, None)
-        except Exception as error:  # the answer is there or the fault is known: a bad good-bye changes neither
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
+                raise
+            # the answer is there or the fault is known: a bad good-bye changes neither
             _log.warning("provider %s raised %s on leaving", self.attempts[-1].provider, type(error).__name__)
+
+
+def _weigh(attempt: Attempt, chars: int) -> None:
+    attempt.chars += chars
+    attempt.delivered = True
+    if attempt.chars > MAX_ANSWER_CHARS:
+        what = f"{attempt.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
+        raise ProviderFault(FaultKind.MALFORMED, what)
+
+
+def _seconds(value: object) -> float | None:
+    """A retry-after as it was given, where it is a number with sense in it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if value >= 0 else None
 
 
 def _collect(attempt: Attempt, piece: ToolDelta) -> None:
@@ -407,18 +469,13 @@ def _collect(attempt: Attempt, piece: ToolDelta) -> None:
     call.arguments.append(piece.arguments)
 
 
-def _cancels() -> int:
-    """How often ``Task.cancel`` was called on this task and not taken back; trio has only scopes."""
+def _cancels() -> tuple[asyncio.Task[object] | None, int]:
+    """This task, and how often ``cancel`` was called on it and not taken back; trio has only scopes."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
-        return 0
-    return 0 if task is None else task.cancelling()
-
-
-def _is_cancelled(cancels: int) -> bool:
-    """Whether this task is being cancelled, by a scope around it or by more than so many calls."""
-    return _cancels() > cancels or anyio.current_effective_deadline() == -inf
+        return None, 0
+    return task, 0 if task is None else task.cancelling()
 
 
 def _kind(fault: ProviderFault) -> FaultKind:

@@ -1,0 +1,43 @@
+"""Is what a provider gave a chunk? Nobody else checks: the structs take any value, and what they hold goes far."""
+
+from __future__ import annotations
+
+from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
+
+MAX_COUNT = 1 << 53
+"""Counts up to this are whole numbers in every JSON reader."""
+
+
+def is_sound(chunk: object) -> bool:
+    """Whether it is a chunk whose fields are what they should be."""
+    if isinstance(chunk, Delta):
+        return _is_text(chunk.text)
+    if isinstance(chunk, Usage):
+        kinds = type(chunk.input) is type(chunk.output) is type(chunk.cached) is type(chunk.reasoning) is int
+        return kinds and max(chunk.input, chunk.output, chunk.cached, chunk.reasoning) <= MAX_COUNT
+    if isinstance(chunk, Finish):
+        return _is_text(chunk.reason)
+    if isinstance(chunk, ToolDelta):
+        return type(chunk.index) is int and all(map(_is_text, (chunk.arguments, chunk.id, chunk.name)))
+    return False
+
+
+def _is_text(text: object) -> bool:
+    """Whether it is a text that can be written as UTF-8: half of a surrogate pair cannot."""
+    return isinstance(text, str) and (text.isascii() or _encodes(text))
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def named(chunk: object) -> str:
+    """What an unsound one is, without a word of it."""
+    name = type(chunk).__name__
+    if isinstance(chunk, Usage):
+        return f"a {name} whose counts are not whole numbers up to 2**53"
+    return f"a {name} that holds no text" if isinstance(chunk, Chunk) else f"a {name}, which is no chunk"

@@ -1,0 +1,282 @@
+"""One attempt: what a provider may give and raise, what is held against it, and that it is always left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, RouterTimeoutError, Settings
+from routewright._engine.attempt import FAREWELL_S, LATE_S, MAX_ANSWER_CHARS
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.testing.provider import Script
+from routewright.wire import Chunk, Delta, Finish, ModelSpan, OutputDelta, RouteFallback, ToolDelta, UpstreamCall, Usage
+
+from .support import GOOD, SPARE, House, said
+
+pytestmark = pytest.mark.anyio
+
+ANSWER = said(Delta("Blue."), Usage(10, 5), Finish("stop"))
+ONCE = {"maxRetries": 0}
+
+
+async def plain(router: Router, **options: Any) -> str:
+    return (await router.route("hi", goal="quality", **options)).output
+
+
+async def streamed(router: Router, **options: Any) -> str:
+    async with router.stream("hi", goal="quality", **options) as stream:
+        async for _ in stream:
+            pass
+    return stream.result.output
+
+
+both_ways = pytest.mark.parametrize("ask", [plain, streamed])
+Ask = Callable[..., Awaitable[str]]
+
+
+def stability(house: House) -> float:
+    """Of the good model, as decisions see it."""
+    health = house.router._parts.fleet("production").health
+    seen = health.snapshot(house.router._parts.fleet("production").pool, house.clock.monotonic()).models
+    return seen[GOOD.id].stability if GOOD.id in seen else 901
+
+
+nan, inf = float("nan"), float("inf")
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        *(Usage(count, 5) for count in (None, "7", True, 7.0, nan, inf, -inf, 2**54)),  # type: ignore[arg-type]
+        *(Usage(5, count) for count in (None, "7", True, 7.0, nan, inf, -inf, 2**54)),  # type: ignore[arg-type]
+        Usage(5, 5, None),  # type: ignore[arg-type]
+        Usage(5, 5, 0, "x"),  # type: ignore[arg-type]
+        *(Delta(text) for text in (None, 7, b"x", "\ud800", "ok \udfff")),  # type: ignore[arg-type]
+        *(Finish(text) for text in (None, 7, "\ud800")),  # type: ignore[arg-type]
+        ToolDelta("0"),  # type: ignore[arg-type]
+        ToolDelta(0, None),  # type: ignore[arg-type]
+        ToolDelta(0, "", 7),  # type: ignore[arg-type]
+        ToolDelta(0, "", "", "\ud800"),
+        None,
+        {"text": "x"},
+    ],
+    ids=repr,
+)
+async def test_a_chunk_that_is_none_is_a_fault_and_goes_no_further(ask: Ask, chunk: Any) -> None:
+    house = House([said(Delta("half"), chunk, Finish("stop"))], [ANSWER])
+    assert await ask(house.router, fallback=ONCE) == "Blue."
+    assert house.left_open == 0
+    assert stability(house) < 901
+
+
+async def test_the_fault_of_a_bad_chunk_says_what_it_was() -> None:
+    house = House([[Usage(None, 5)], [Delta("\ud800")], [{}]], [])  # type: ignore[arg-type,list-item]
+    with pytest.raises(Exception, match=r"whole numbers.*holds no text.*a dict, which is no chunk"):
+        await house.router.route("hi", goal="quality", fallback={"models": [], "maxRetries": 2})
+
+
+@both_ways
+async def test_whatever_breaks_on_our_side_the_connection_is_left(ask: Ask) -> None:
+    class Broken(Random):
+        def random(self) -> float:
+            raise ZeroDivisionError
+
+    house = House([ProviderFault("server")])
+    house.router._parts.engine._rng = Broken()
+    with pytest.raises(ZeroDivisionError):
+        await ask(house.router)
+    assert house.left_open == 0
+
+
+@both_ways
+async def test_a_callers_short_time_is_not_held_against_the_provider(ask: Ask) -> None:
+    house = House(lambda call: said(Pause(100.0)), lambda call: said(Pause(100.0)))
+    for _ in range(10):
+        with pytest.raises(RouterTimeoutError):
+            await ask(house.router, timeout_ms=200)
+    assert stability(house) == 901
+
+
+@both_ways
+async def test_silence_beyond_a_models_own_limit_is(ask: Ask) -> None:
+    house = House([said(Pause(100.0))], [ANSWER])
+    await ask(house.router)
+    assert stability(house) < 901
+
+
+@both_ways
+@pytest.mark.parametrize(("last_s", "blamed"), [(9.0, False), (11.0, True)])
+async def test_a_stalled_answer_is_held_against_it_where_it_was_silent_for_long(
+    ask: Ask, last_s: float, blamed: bool
+) -> None:
+    house = House([said(Delta("half"), Pause(60.0 - last_s), Delta("more"), Pause(500.0))])
+    with pytest.raises(RouterTimeoutError):
+        await ask(house.router)
+    assert (stability(house) < 901) == blamed
+
+
+async def test_the_time_that_a_reader_takes_is_not() -> None:
+    house = House([said(Delta("half"), Pause(0.1), *ANSWER)])
+    async with house.router.stream("hi", goal="quality") as stream:
+        text = stream.text()
+        await anext(text)
+        await house.clock.advance(59.95)
+        with pytest.raises(RouterTimeoutError):
+            await anext(text)
+    assert stability(house) == 901
+
+
+async def test_the_first_token_is_awaited_from_the_moment_the_attempt_is_opened() -> None:
+    clock = FakeClock()
+    third = Model(id="third/three", like="good/one", quality=0.1, context_window=100_000, ttft_s=1.0)
+    scripts: dict[Model, Script] = {GOOD: [ProviderFault("auth")], SPARE: [said(Pause(5.0), *ANSWER)], third: [ANSWER]}
+    providers = [ScriptedProvider(script, models=[model], clock=clock) for model, script in scripts.items()]
+    router = Router(providers=providers, catalogue=Catalogue(()), settings=Settings(clock=clock, rng=Random(1)))
+    async with router.stream("hi", goal="quality") as stream:
+        async for event in stream:
+            if isinstance(event, RouteFallback):
+                await clock.advance(12.0)
+    assert stream.result.routing.selected_model == "spare/two"
+    span = stream.result.trace.spans[-1]
+    assert isinstance(span, ModelSpan)
+    assert span.ttft_ms == 5_000
+
+
+class Slow:
+    """A call that takes its time to be left, and then may raise."""
+
+    def __init__(self, inner: AbstractAsyncContextManager[AsyncIterator[Chunk]], provider: SlowToLeave) -> None:
+        self.inner = inner
+        self.provider = provider
+
+    async def __aenter__(self) -> AsyncIterator[Chunk]:
+        return await self.inner.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.provider.pause(self.provider.leaving_s)
+        finally:
+            await self.inner.__aexit__(kind, error, trace)
+        if self.provider.at_last is not None:
+            raise self.provider.at_last
+
+
+class SlowToLeave(ScriptedProvider):
+    leaving_s = 30.0
+    at_last: BaseException | None = None
+
+    def open(self, call: UpstreamCall) -> Any:
+        return Slow(super().open(call), self)
+
+
+@both_ways
+@pytest.mark.parametrize("answer", [[ProviderFault("auth")], [Pause(100.0)]])
+async def test_a_slow_farewell_does_not_hold_up_the_fallback(ask: Ask, answer: Any) -> None:
+    quick = House([answer], [ANSWER])
+    await ask(quick.router)
+    house = House([answer], [ANSWER], kind=SlowToLeave)
+    assert await ask(house.router) == "Blue."
+    assert house.clock.monotonic() == quick.clock.monotonic() + FAREWELL_S
+    assert house.left_open == 0
+
+
+@both_ways
+@pytest.mark.parametrize("pause_s", [100.0, 59.9])
+async def test_a_slow_farewell_makes_no_call_late(ask: Ask, pause_s: float) -> None:
+    house = House([said(Delta("half"), Pause(pause_s), ProviderFault("server"))], kind=SlowToLeave)
+    with pytest.raises(RouterTimeoutError):
+        await ask(house.router)
+    assert house.clock.monotonic() <= 60.0 + LATE_S
+    assert house.left_open == 0
+
+
+@both_ways
+@pytest.mark.parametrize("error", [ZeroDivisionError(), asyncio.CancelledError()])
+async def test_a_bad_farewell_takes_nothing_back(ask: Ask, error: BaseException) -> None:
+    house = House([ANSWER], kind=SlowToLeave)
+    house.good.leaving_s, house.good.at_last = 0.0, error  # type: ignore[attr-defined]
+    assert await ask(house.router) == "Blue."
+    assert house.spare.calls == []
+
+
+@both_ways
+async def test_a_context_that_gives_no_iterator_is_left_all_the_same(ask: Ask) -> None:
+    class NoIterator(ScriptedProvider):
+        def open(self, call: UpstreamCall) -> Any:
+            context = super().open(call)
+
+            class Broken:
+                async def __aenter__(self) -> int:
+                    await context.__aenter__()
+                    return 5
+
+                __aexit__ = staticmethod(context.__aexit__)
+
+            return Broken()
+
+    house = House([ANSWER] * 2, [ANSWER], kind=NoIterator)
+    assert await ask(house.router) == "Blue."
+    assert house.left_open == 0
+
+
+async def test_an_answer_that_is_whole_at_the_deadline_is_given() -> None:
+    class Blocking(ScriptedProvider):
+        async def pause(self, seconds: float) -> None:
+            assert isinstance(self._clock, FakeClock)
+            self._clock._now += seconds  # work that does not wait: no timer could go off meanwhile
+
+    house = House([said(Delta("a"), Pause(60.0), Delta("b"), Usage(10, 2), Finish("stop"))], kind=Blocking)
+    assert await plain(house.router) == "ab"
+    assert house.clock.monotonic() == 60.0
+
+
+@both_ways
+@pytest.mark.parametrize("piece", [Delta("word "), ToolDelta(0, "x"), Delta("")])
+async def test_an_answer_that_never_waits_lets_others_run_and_ends_at_the_deadline(ask: Ask, piece: Chunk) -> None:
+    async def babble(call: UpstreamCall) -> AsyncIterator[Chunk]:
+        while True:
+            yield piece
+
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    router = Router(providers=[CallableProvider(babble, models=[Model(id="mine/babble")])])
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        with pytest.raises(RouterTimeoutError):
+            await ask(router, timeout_ms=50)
+        group.cancel_scope.cancel()
+    assert turns > 5
+
+
+@both_ways
+@pytest.mark.parametrize("piece", [Delta("x" * (1 << 20)), ToolDelta(0, "x" * (1 << 20))])
+async def test_an_answer_without_end_is_cut_at_32_mib(ask: Ask, piece: Chunk) -> None:
+    house = House([[piece] * 40], [ANSWER])
+    assert await ask(house.router, fallback=ONCE) == "Blue."
+    assert house.left_open == 0
+    house = House([[Delta("x" * MAX_ANSWER_CHARS), Finish("stop")]], [ANSWER])
+    assert len(await ask(house.router, fallback=ONCE)) == MAX_ANSWER_CHARS
+
+
+async def test_deltas_carry_their_attempt_and_end_with_it() -> None:
+    house = House([said(Delta("half"), Delta(7))], [ANSWER])  # type: ignore[arg-type]
+    async with house.router.stream("hi", goal="quality", fallback=ONCE) as stream:
+        texts = [event.data.text async for event in stream if isinstance(event, OutputDelta)]
+    assert texts == ["half", "Blue."]
