@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import traceback
 from collections.abc import (
     AsyncIterable,
@@ -25,6 +24,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from routewright.errors import Problem, ProviderFault, ValidationFailed
+from routewright.fork import Guard
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
 
 Reply = str | Iterable[str | Chunk] | AsyncIterable[str | Chunk]
@@ -182,7 +182,7 @@ class _Stepped:
     def __init__(self, pieces: Iterable[str | Chunk | None], threads: Threads) -> None:
         self._pieces = iter(pieces)
         self._threads = threads
-        self._lock = threading.Lock()
+        self._guard = Guard()
         self._steps = False
         """A thread is in it, perhaps one that nobody waits for any more."""
         self._left = False
@@ -198,19 +198,19 @@ class _Stepped:
 
     async def aclose(self) -> None:
         """End the generator; one that is at work ends as soon as it gives its next piece."""
-        with self._lock:
+        with self._guard.lock:
             self._left = True
             steps = self._steps
         if not steps and isinstance(self._pieces, GeneratorType) and self._pieces.gi_frame is not None:
             await self._threads.run(self._pieces.close)
 
     def _step(self) -> str | Chunk | None:
-        with self._lock:
+        with self._guard.lock:
             self._steps = True
         try:
             return next(self._pieces, _END)
         finally:
-            with self._lock:
+            with self._guard.lock:
                 self._steps = False
                 left = self._left
             if left and isinstance(self._pieces, GeneratorType):
