@@ -13,8 +13,8 @@ from typing import Any, Self
 import pytest
 
 from routewright import Answer, CallableProvider, Catalogue, MemoryStorage, Model, Router, UpstreamCall
-from routewright.protocols import Provider, Storage
-from routewright.wire import Chunk, Delta, Finish, Query, RouteResponse, Scan, Usage, Write, Written
+from routewright.protocols import Provider, Storage, TraceDraft
+from routewright.wire import Chunk, Delta, Finish, Query, RouteResponse, Scan, Snapshot, Usage, Write, Written
 
 from . import data
 from .conftest import Peer, TimedAsync
@@ -87,15 +87,12 @@ class Canned:
 
 
 class DropsAll:
-    """A storage that keeps nothing. ``immediate``: it never waits, so that traces need no queue in front of it."""
-
-    def __init__(self, *, immediate: bool = True) -> None:
-        self.immediate = immediate
+    """A storage that keeps nothing."""
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         return [Written(True)] * len(writes)
 
-    async def read(self, account: str, query: Query) -> None: ...
+    async def read(self, account: str, query: Query) -> Any: ...
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
         return []
@@ -104,6 +101,12 @@ class DropsAll:
         return 0
 
     async def aclose(self) -> None: ...
+
+
+class DropsAtOnce(DropsAll):
+    """One that never waits, so that traces need no queue in front of it."""
+
+    def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None: ...
 
 
 def router_over(provider: Provider, storage: Storage) -> Router:
@@ -136,17 +139,17 @@ class TestOneAfterAnother:
         report.add(ALONE, "pydantic-ai", peer("pydantic-ai", "pydantic_ai_direct", "route"))
 
     def test_nothing_stored(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
-        timed_async(ALONE, "routewright", router_over(Instant(), DropsAll()).route, chats)
+        timed_async(ALONE, "routewright", router_over(Instant(), DropsAtOnce()).route, chats)
 
     def test_a_function_as_provider(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
         async def answer(call: UpstreamCall) -> str:
             return TEXT
 
         provider = CallableProvider(answer, models=MODELS)
-        timed_async(FUNCTION, "routewright", router_over(provider, DropsAll()).route, chats)
+        timed_async(FUNCTION, "routewright", router_over(provider, DropsAtOnce()).route, chats)
 
     def test_response_read(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
-        router = router_over(Instant(), DropsAll())
+        router = router_over(Instant(), DropsAtOnce())
 
         async def route(messages: Messages) -> RouteResponse:
             return (await router.route(messages)).response
@@ -163,7 +166,7 @@ class TestOneAfterAnother:
     def test_traces_written_behind(
         self, timed_async: TimedAsync, loop: asyncio.Runner, chats: Iterator[Messages]
     ) -> None:
-        router = router_over(Instant(), DropsAll(immediate=False))
+        router = router_over(Instant(), DropsAll())
         timed_async(BEHIND, "routewright", router.route, chats)
         loop.run(router.aclose())
 
@@ -186,7 +189,7 @@ class TestTwentyASecond:
         timed_async.paced(QUIET, "floor", least_router(turns=0).route, chats, per_s=20)
 
     def test_routewright(self, timed_async: TimedAsync, chats: Iterator[Messages]) -> None:
-        timed_async.paced(QUIET, "routewright", router_over(Instant(), DropsAll()).route, chats, per_s=20)
+        timed_async.paced(QUIET, "routewright", router_over(Instant(), DropsAtOnce()).route, chats, per_s=20)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -203,7 +206,7 @@ class TestManyAtOnce:
         report.add(AT_ONCE[width], "pydantic-ai", peer("pydantic-ai", "pydantic_ai_direct", "route", str(width)))
 
     def test_nothing_stored(self, timed_async: TimedAsync, chats: Iterator[Messages], width: int) -> None:
-        router = router_over(Instant(turns=1), DropsAll())
+        router = router_over(Instant(turns=1), DropsAtOnce())
         timed_async.in_flight(AT_ONCE[width], "routewright", router.route, chats, width)
 
     def test_traces_kept(self, timed_async: TimedAsync, chats: Iterator[Messages], width: int) -> None:

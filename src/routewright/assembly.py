@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar
+
+import anyio
 
 from ._core.catalogue import resolve
 from ._core.policy import publish
 from ._core.tokens import count_request
 from ._engine.fleet import Fleet
 from ._engine.route import Engine
-from ._engine.trace import TraceLog
-from ._engine.worker import Worker
+from ._engine.trace import TraceCounts, TraceLog
+from ._engine.worker import CLOSED, Worker
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
-from .errors import Problem, ValidationFailed
+from .errors import Problem, RouterClosed, ValidationFailed
 from .fork import Guard, importing
-from .protocols import Provider, Storage, TokenCounter
+from .protocols import ImmediateStorage, Provider, Storage, TokenCounter
 from .settings import Settings
 from .wire import Environment, Policy, PolicySnapshot, RouteRequest, TokenBounds
 
 T = TypeVar("T")
+
+# seconds after the beginning by which each step of closing ends (contract 1: two in all)
+WORKER_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.4, 1.7, 1.9
+WORKER_S = 0.8  # it then has 0.2 for what it cancels
+CLOSE_S = 2.0
+
+_logger = logging.getLogger(__name__)
 
 
 class Parts:
@@ -49,7 +60,7 @@ class Parts:
         self.catalogue = catalogue or Catalogue()
         self.storage: Storage = storage or MemoryStorage()
         self.worker = Worker(settings.clock)
-        self.log = TraceLog(self.storage, self.worker)
+        self._log = TraceLog(self.storage, self.worker)
         self._given = providers
         self._policies = tuple(policies)
         self._answers = answers
@@ -65,6 +76,7 @@ class Parts:
         engine = self._engine
         if engine is None:
             with self._guard.lock:
+                self._refuse_if_closed()
                 engine = self._engine = self._engine or self._make_engine()
         return engine
 
@@ -73,6 +85,7 @@ class Parts:
         fleet = self._fleets.get(environment)
         if fleet is None:
             with self._guard.lock:
+                self._refuse_if_closed()
                 fleet = self._fleets.get(environment) or self._make_fleet(environment)
                 self._fleets[environment] = fleet
         return fleet
@@ -81,9 +94,20 @@ class Parts:
         """The fleets that were asked for so far."""
         return list(self._fleets.values())
 
+    @property
+    def log(self) -> TraceLog:
+        """The way to the traces."""
+        self._refuse_if_closed()
+        return self._log
+
+    @property
+    def trace_counts(self) -> TraceCounts:
+        """What is not in the storage."""
+        return self._log.counts
+
     def wait(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Await something of the storage in a plain function: at once if it never waits, else by the worker."""
-        if not getattr(self.storage, "immediate", False):
+        if not isinstance(self.storage, ImmediateStorage):
             return self.worker.run(async_fn, *args)
         waiting = async_fn(*args)
         try:
@@ -96,36 +120,67 @@ class Parts:
 
     def close(self) -> None:
         """Close from a thread without an event loop. Twice is once."""
-        try:
-            if not self._closed:
-                self._closed = True
-                self.worker.run(self._free)
-        finally:
-            self.worker.close()
+        fleets = self._leave()
+        if fleets is not None:
+            try:
+                self.worker.run(self._free, fleets, None)
+            finally:
+                self.worker.close(CLOSE_S - STORAGE_BY_S)
 
     async def aclose(self) -> None:
-        """Write what waits, then free providers and storage. Twice is once."""
-        try:
-            if not self._closed:
-                self._closed = True
-                await self._free()
-        finally:
-            await self.worker.aclose()
+        """Refuse calls, let the worker end, write what waits, free providers and, last, the storage. Twice is once."""
+        fleets = self._leave()
+        if fleets is not None:
+            await self._free(fleets, self.worker)
 
-    async def _free(self) -> None:
-        async with AsyncExitStack() as closing:  # goes on whatever fails, and raises it in the end
-            closing.push_async_callback(self.storage.aclose)
-            for fleet in self._fleets.values():
-                for provider in fleet.providers:
-                    closing.push_async_callback(provider.aclose)
-            await self.log.flush()
+    def _leave(self) -> list[Fleet] | None:
+        """Begin to refuse calls. None: that had happened before."""
+        with self._guard.lock:
+            if self._closed:
+                return None
+            fleets, self._fleets = self.fleets(), {}
+            self._engine, self._closed = None, True
+            return fleets
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RouterClosed(CLOSED)
+
+    async def _free(self, fleets: list[Fleet], worker: Worker | None) -> None:
+        """Do each thing by its time, whatever became of those before it. What fails is logged: the answers are out."""
+        began = self.settings.clock.monotonic()
+        providers = [provider for fleet in fleets for provider in fleet.providers]
+        async with AsyncExitStack() as closing:  # goes on when it is cancelled, too
+            closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
+            closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
+            closing.callback(self._log.close)
+            closing.push_async_callback(self._by, began + TRACES_BY_S, self._log.write)
+            self._log.retries = False
+            if worker is not None:
+                await self._by(began + WORKER_BY_S, partial(worker.aclose, WORKER_S))
+
+    async def _close_all(self, at: float, providers: list[Provider]) -> None:
+        async with anyio.create_task_group() as group:
+            for provider in providers:
+                group.start_soon(self._by, at, provider.aclose)
+
+    async def _by(self, at: float, close: Callable[[], Awaitable[object]]) -> None:
+        name = getattr(close, "__qualname__", "the background thread")
+        try:
+            with self.settings.clock.deadline(at, shield=True) as limit:
+                await close()
+        except Exception:
+            _logger.exception("closing goes on after a fault of %s", name)
+        else:
+            if limit.expired:
+                _logger.warning("closing goes on without waiting for %s", name)
 
     def _make_engine(self) -> Engine:
         settings = self.settings
         return Engine(
             fleet=self.fleet,
             policies=self._published(),
-            log=self.log,
+            log=self._log,
             clock=settings.clock,
             rng=settings.rng,
             count=Counter(settings.tokens),

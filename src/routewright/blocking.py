@@ -61,11 +61,11 @@ class BlockingRouter:
         return self._wait(partial(self._router.trace, trace_id, caller=caller))
 
     def flush(self) -> None:
-        """Write all traces that still wait."""
+        """Write all traces that still wait (``Router.flush``)."""
         self._wait(self._router.flush)
 
     def close(self) -> None:
-        """Write what waits and free connections. Closing twice is closing once."""
+        """Write what waits and free connections (``Router.aclose``)."""
         self._router._parts.close()
 
     def _wait(self, async_fn: Callable[[], Awaitable[T]]) -> T:

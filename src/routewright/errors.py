@@ -23,6 +23,7 @@
     ├── InternalError               500 internal_error               retryable
     │   ├── StorageUnavailable      500 storage_unavailable          retryable
     │   ├── PreconditionFailed      500 internal_error
+    │   ├── RouterClosed            500 internal_error
     │   └── UnsupportedWrite        500 internal_error
     ├── UpstreamFailed              502 router.upstream_failed       retryable
     └── RouterTimeoutError          504 RouterTimeoutError           retryable
@@ -259,6 +260,12 @@ class PreconditionFailed(InternalError):
     def __init__(self, message: str, *, index: int = 0, **rest: Any) -> None:
         super().__init__(message, **rest)
         self.index = index
+
+
+class RouterClosed(InternalError):
+    """The Router was closed, or the interpreter exits: make a new Router."""
+
+    retryable = False
 
 
 class UnsupportedWrite(InternalError):

@@ -9,9 +9,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, overload, runtime_checkable
 
-from .wire import Chunk, Model, Query, RouteRequest, Scan, UpstreamCall, Write, Written
+from .wire import (
+    Chunk,
+    DecisionInput,
+    Environment,
+    FeedbackByTrace,
+    Model,
+    PutFeedback,
+    RouteRequest,
+    Scan,
+    Snapshot,
+    SnapshotById,
+    Trace,
+    TraceById,
+    UpstreamCall,
+    Write,
+    Written,
+)
 
 
 class Deadline(Protocol):
@@ -38,6 +54,12 @@ class Deadline(Protocol):
 
 class Clock(Protocol):
     """Where time comes from. Every wait and every time-out goes through it, so that a fake one can drive them all."""
+
+    @property
+    def virtual(self) -> bool:
+        """True where time stands still unless an event loop moves it: background work then runs in the caller's loop,
+        since no thread can wait for such a clock."""
+        ...
 
     def time(self) -> float:
         """Unix seconds, for what is shown and stored."""
@@ -128,19 +150,25 @@ class Storage(Protocol):
     """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
 
     Safe to call from any event loop and thread. What ``apply`` returned from is there for every later ``read``.
-    Nothing of one account is ever seen through another's name. One whose methods never wait may say so by an attribute
-    ``immediate = True``: it is then written to without a queue, and given drafts of traces to make when they are read.
+    Nothing of one account is ever seen through another's name. Every method raises ``UnsupportedWrite`` for a kind that
+    it does not know, and ``StorageUnavailable`` for what may succeed later.
     """
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        """Apply all or none, in order. Raises ``PreconditionFailed``, ``UnsupportedWrite``, ``StorageUnavailable``."""
+        """Apply all or none, in order. Raises ``PreconditionFailed`` where one does not find what it expects."""
         ...
 
-    async def read(self, account: str, query: Query) -> Any:
-        """Answer a query for one thing; None where there is none."""
+    @overload
+    async def read(self, account: str, query: TraceById) -> Trace | None: ...
+    @overload
+    async def read(self, account: str, query: FeedbackByTrace) -> PutFeedback | None: ...
+    @overload
+    async def read(self, account: str, query: SnapshotById) -> Snapshot | None: ...
+    async def read(self, account: str, query: Any) -> Any:
+        """Answer a query for one thing; None where there is none. Yours may take ``Query`` and give ``Any``."""
         ...
 
-    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Trace]:
         """Up to ``limit`` things in the query's order, from just behind the key ``after``."""
         ...
 
@@ -150,6 +178,39 @@ class Storage(Protocol):
 
     async def aclose(self) -> None:
         """Free what it holds. Twice is once."""
+        ...
+
+
+class TraceDraft(Protocol):
+    """A trace that is made when somebody reads it. Safe to read from any thread."""
+
+    @property
+    def id(self) -> str:
+        """The trace's id."""
+        ...
+
+    @property
+    def environment(self) -> Environment:
+        """The trace's environment."""
+        ...
+
+    @property
+    def decision_input(self) -> DecisionInput | None:
+        """The trace's decision input."""
+        ...
+
+    @property
+    def trace(self) -> Trace:
+        """Make the trace."""
+        ...
+
+
+@runtime_checkable
+class ImmediateStorage(Storage, Protocol):
+    """A storage none of whose methods ever waits, so that nothing has to queue in front of it."""
+
+    def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+        """Keep a trace, as ``PutTrace`` does, and under ``SYSTEM_ACCOUNT`` the snapshots that its decision names."""
         ...
 
 

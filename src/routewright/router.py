@@ -18,6 +18,7 @@ from ._core.pool import Pool
 from ._core.request import as_request
 from ._engine.answer import Answer
 from ._engine.stream import Stream
+from ._engine.trace import TraceCounts
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
@@ -166,12 +167,20 @@ class Router:
         view._caller = self._as(caller)
         return view
 
+    @property
+    def trace_counts(self) -> TraceCounts:
+        """Traces of this process that are not in the storage: ``waiting``, ``refused`` by it, and ``lost``."""
+        return self._parts.trace_counts
+
     async def flush(self) -> None:
-        """Write all traces that still wait."""
+        """Write all traces that still wait. Raises ``StorageUnavailable`` if some still do, and ``InternalError`` if
+        some were refused or lost since the last time."""
         await self._parts.log.flush()
 
     async def aclose(self) -> None:
-        """Write what waits and free connections. Closing twice is closing once."""
+        """Write what waits and free connections, within two seconds. Twice is once.
+
+        What could not be written is counted and logged. A call after this raises ``RouterClosed``."""
         await self._parts.aclose()
 
     @cached_property

@@ -26,7 +26,7 @@ class TraceStore:
     async def get(self, trace_id: str, *, account: str = "default", environment: Environment | None = None) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
         query = TraceById(normalise_trace_id(trace_id), environment)
-        found: Trace | None = await self._storage.read(account, query)
+        found = await self._storage.read(account, query)
         if found is None:
             raise NotFound(f"no trace {trace_id!r}")
         return found
@@ -40,8 +40,7 @@ class TraceStore:
         after: str | None = None,
     ) -> list[Trace]:
         """Up to ``limit`` traces, newest first, from just behind the trace ``after``."""
-        found: list[Trace] = await self._storage.scan(account, Traces(environment), after=after, limit=limit)
-        return found
+        return await self._storage.scan(account, Traces(environment), after=after, limit=limit)
 
     async def aclose(self) -> None:
         """Free the storage."""

@@ -140,3 +140,30 @@ def test_a_fork_while_token_tables_are_built_leaves_the_child_to_build_its_own()
         print("ok")
     """
     assert run_script(code) == "ok"
+
+
+def test_traces_that_wait_at_a_fork_are_the_parents_to_write() -> None:
+    code = """
+        from routewright import StorageUnavailable
+
+        class Away:
+            async def apply(self, account, writes):
+                raise StorageUnavailable("away")
+
+            async def aclose(self):
+                pass
+
+        router = Router.sandbox(storage=Away())
+        router.blocking.route("hi")
+        assert router.trace_counts.waiting == 1
+
+        def go_on():
+            assert router.trace_counts.waiting == 0
+            router.blocking.route("hi")
+            assert router.trace_counts.waiting == 1
+
+        assert in_child(go_on) == 0
+        print(router.trace_counts.waiting)
+        router.blocking.close()
+    """
+    assert run_script(code) == "1"

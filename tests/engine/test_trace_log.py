@@ -1,35 +1,84 @@
-"""Traces on their way into a storage that makes one wait."""
+"""Traces on their way into a storage that makes one wait, refuses, hangs or is away; and the end of the Router."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
-from routewright import Caller, MemoryStorage, NotFound, Router, StorageUnavailable, TraceStore
-from routewright.wire import PutTrace, Write, Written
+from routewright import (
+    Caller,
+    InternalError,
+    MemoryStorage,
+    NotFound,
+    PreconditionFailed,
+    ProviderFault,
+    Router,
+    RouterClosed,
+    Settings,
+    StorageUnavailable,
+    TraceStore,
+    UnsupportedWrite,
+)
+from routewright._engine import trace as trace_module
+from routewright.testing import FakeClock
+from routewright.wire import Delta, Finish, PutTrace, Query, Scan, Trace, Write, Written
+
+from .support import House, said
 
 pytestmark = pytest.mark.anyio
 
 
-class Waits(MemoryStorage):
-    """Lets others run before each write, and fails when told to."""
+class Waits:
+    """Lets others run before each write, and does what a test says before it keeps anything."""
 
-    immediate = False
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, before: Callable[[str, Sequence[Write]], Awaitable[None]] | None = None) -> None:
+        self.kept = MemoryStorage()
+        self.before = before
         self.down = False
+        self.applies = 0
+        self.closed = 0
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        self.applies += 1
         await anyio.lowlevel.checkpoint()
         if self.down:
             raise StorageUnavailable("down")
-        assert not any(isinstance(write, PutTrace) and not hasattr(write.trace, "spans") for write in writes)
-        return await super().apply(account, writes)
+        if self.before is not None:
+            await self.before(account, writes)
+        assert all(isinstance(write.trace, Trace) for write in writes if isinstance(write, PutTrace))
+        return await self.kept.apply(account, writes)
+
+    async def read(self, account: str, query: Query) -> Any:
+        return await self.kept.read(account, query)
+
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Trace]:
+        return await self.kept.scan(account, query, after=after, limit=limit)
+
+    async def sweep(self, now: float) -> int:
+        return 0
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+    async def ids(self, account: str = "default") -> list[str]:
+        return [trace.id for trace in await TraceStore(self).newest(1_000, account=account)]
+
+
+def sandbox(storage: Waits) -> Router:
+    """On virtual time."""
+    return Router.sandbox(storage=storage, settings=Settings(clock=FakeClock()))
+
+
+async def hang(account: str, writes: Sequence[Write]) -> None:
+    await anyio.sleep_forever()
 
 
 async def test_a_trace_can_be_read_and_rated_before_it_is_written() -> None:
@@ -66,29 +115,275 @@ async def test_what_could_not_be_written_waits_for_the_next_time() -> None:
     router = Router.sandbox(storage=storage)
     storage.down = True
     answer = await router.route("hi")
-    with pytest.raises(StorageUnavailable):
+    with pytest.raises(StorageUnavailable, match=r"1 wait, 0 were refused, 0 are lost; .* StorageUnavailable: down"):
         await router.flush()
     assert (await router.trace(answer.trace_id)).id == answer.trace_id
     storage.down = False
     await router.aclose()
-    assert [trace.id for trace in await TraceStore(storage).newest()] == [answer.trace_id]
+    assert await storage.ids() == [answer.trace_id]
 
 
-async def test_a_slow_or_dead_storage_never_fails_a_call() -> None:
+async def test_the_background_tries_again_by_itself_ever_less_often_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    storage, clock = Waits(), FakeClock()
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    storage.down = True
+    ids = []
+    for _ in range(60):
+        ids.append((await router.route("hi")).trace_id)
+        await clock.sleep(1.0)
+    assert 10 < storage.applies < 30
+    assert [record.getMessage() for record in caplog.records] == ["traces cannot be written: StorageUnavailable: down"]
+    storage.down = False
+    await clock.sleep(5.0)
+    assert sorted(await storage.ids()) == ids
+    assert router.trace_counts == (0, 0, 0)
+    await router.flush()
+    await router.aclose()
+
+
+@pytest.mark.parametrize("error", [PreconditionFailed("no"), UnsupportedWrite("no"), TypeError("no")])
+async def test_what_is_refused_is_set_aside_counted_and_told_and_the_rest_is_written(error: Exception) -> None:
+    async def refuse(account: str, writes: Sequence[Write]) -> None:
+        if any(isinstance(write, PutTrace) and write.trace.metadata.get("bad") for write in writes):
+            raise error
+
+    storage = Waits(refuse)
+    router = sandbox(storage)
+    callers = [Caller("a"), Caller("a"), Caller("b")]
+    answers = [
+        await router.route("hi", caller=caller, metadata={"bad": place == 0}) for place, caller in enumerate(callers)
+    ]
+    with pytest.raises(InternalError, match="0 wait, 1 were refused, 0 are lost") as told:
+        await router.flush()
+    assert told.value.__cause__ is error
+    assert (await storage.ids("a"), await storage.ids("b")) == ([answers[1].trace_id], [answers[2].trace_id])
+    assert router.trace_counts == (0, 1, 0)
+    await router.flush()  # it was told
+    await router.aclose()
+
+
+async def test_one_account_that_is_away_holds_up_no_other() -> None:
+    async def away(account: str, writes: Sequence[Write]) -> None:
+        if account == "a":
+            raise StorageUnavailable("its disk is full")
+
+    storage = Waits(away)
+    router = sandbox(storage)
+    first, second = [await router.route("hi", caller=Caller(account)) for account in "ab"]
+    with pytest.raises(StorageUnavailable, match="1 wait"):
+        await router.flush()
+    assert await storage.ids("b") == [second.trace_id]
+    storage.before = None
+    await router.flush()
+    assert await storage.ids("a") == [first.trace_id]
+    await router.aclose()
+
+
+async def test_snapshots_that_are_refused_cost_no_trace() -> None:
+    async def refuse(account: str, writes: Sequence[Write]) -> None:
+        if account == "_system":
+            raise UnsupportedWrite("no snapshots")
+
+    storage = Waits(refuse)
+    router = sandbox(storage)
+    answer = await router.route("hi")
+    await router.flush()
+    assert await storage.ids() == [answer.trace_id]
+    await router.aclose()
+
+
+async def test_a_storage_that_hangs_holds_up_no_call_and_what_does_not_fit_is_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trace_module, "QUEUE", 5)
+    storage, clock = Waits(hang), FakeClock()
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    for _ in range(8):
+        assert (await router.route("hi")).output
+        await clock.sleep(1.0)
+    assert router.trace_counts == (5, 0, 3)
+    assert clock.monotonic() == 8.0
+    assert [record.getMessage() for record in caplog.records] == [
+        "traces cannot be written: InternalError: 5 traces wait already"
+    ]
+    await router.aclose()
+    assert router.trace_counts == (0, 0, 8)
+
+
+async def test_a_flush_waits_for_the_pass_that_another_thread_is_in() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def hold(account: str, writes: Sequence[Write]) -> None:
+        begun.set()
+        await anyio.to_thread.run_sync(go_on.wait, 10)
+
+    storage = Waits(hold)
+    router = Router.sandbox(storage=storage)
+    answer = await router.route("hi")
+    assert await anyio.to_thread.run_sync(begun.wait, 10)  # in the background thread
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(router.flush)
+        await anyio.lowlevel.checkpoint()
+        assert router.trace_counts.waiting == 1
+        go_on.set()
+    assert await storage.ids() == [answer.trace_id]
+    assert storage.applies == 2  # snapshots, and once the trace
+    await router.aclose()
+
+
+async def test_a_storage_that_fails_at_once_never_fails_a_call(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(MemoryStorage):
-        async def apply(self, account: str, writes: Sequence[Write]) -> Any:
+        def keep(self, *args: Any) -> None:
             raise OSError("disk")
 
     router = Router.sandbox(storage=Broken())
-    assert (await router.route("hi")).output
-    assert router._parts.log.lost == 1
+    for _ in range(3):
+        assert (await router.route("hi")).output
+    assert router.trace_counts == (0, 3, 0)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-async def test_everything_is_closed_even_where_closing_fails() -> None:
-    storage = Waits()
+async def test_closing_lets_what_runs_end_then_frees_providers_and_last_the_storage() -> None:
+    order: list[str] = []
+
+    async def slow(account: str, writes: Sequence[Write]) -> None:
+        await house.clock.sleep(0.5)
+        order.append(account)
+
+    class Last(Waits):
+        async def aclose(self) -> None:
+            order.append("storage")
+
+    storage = Last(slow)
+    house = House([said(Delta("x"), Finish("stop"))], storage=storage)
+
+    async def close() -> None:
+        order.append("provider")
+
+    house.good.aclose = close  # type: ignore[method-assign]
+    answer = await house.router.route("hi", goal="quality")
+    await house.clock.sleep(0.1)  # the background is writing
+    await house.router.aclose()
+    assert order == ["_system", "default", "provider", "storage"]
+    assert await storage.ids() == [answer.trace_id]
+
+
+async def test_closing_ends_within_two_seconds_whatever_hangs_and_says_once_what_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Hangs(Waits):
+        async def aclose(self) -> None:
+            self.closed += 1
+            await anyio.sleep_forever()
+
+    storage = Hangs(hang)
+    house = House([said(Delta("x"), Finish("stop")), ProviderFault("auth")], storage=storage)
+    closed: list[str] = []
+
+    async def never() -> None:
+        closed.append("provider")
+        await anyio.sleep_forever()
+
+    house.good.aclose = house.spare.aclose = never  # type: ignore[method-assign]
+    await house.router.route("hi", goal="quality")
+    await house.router.aclose()
+    assert house.clock.monotonic() <= 2.0
+    assert (closed, storage.closed) == (["provider"] * 2, 1)
+    assert house.router.trace_counts == (0, 0, 1)
+    lost = [record.getMessage() for record in caplog.records if record.getMessage().startswith("the router")]
+    assert lost == ["the router was closed; traces that could not be written before, and are lost: 1"]
+    await house.router.aclose()
+    assert storage.closed == 1
+
+
+@pytest.mark.parametrize("door", ["async", "blocking"])
+async def test_closing_ends_within_two_seconds_of_real_time(door: str) -> None:
+    storage = Waits(hang)
     router = Router.sandbox(storage=storage)
     await router.route("hi")
-    storage.down = True
-    with pytest.raises(StorageUnavailable):
+    began = time.monotonic()
+    if door == "async":
         await router.aclose()
+    else:
+        await anyio.to_thread.run_sync(router.blocking.close)
+    assert time.monotonic() - began < 2.5  # with what the machine takes
+    assert storage.closed == 1
+    assert router.trace_counts == (0, 0, 1)
+
+
+async def test_everything_is_closed_even_where_closing_fails(caplog: pytest.LogCaptureFixture) -> None:
+    storage = Waits()
+    house = House([said(Delta("x"), Finish("stop"))], storage=storage)
+
+    async def fail() -> None:
+        raise OSError("cannot")
+
+    house.good.aclose = fail  # type: ignore[method-assign]
+    async with house.router as router:
+        answer = await router.route("hi", goal="quality")
+        storage.down = True
+    assert answer.output  # which an error at the end would have taken along
+    assert (house.spare.closed, storage.closed) == (1, 1)
+    assert "closing goes on after a fault" in caplog.text
+
+
+async def test_closing_that_is_cancelled_still_frees_everything() -> None:
+    storage = Waits(hang)
+    house = House([said(Delta("x"), Finish("stop"))], storage=storage)
+    await house.router.route("hi", goal="quality")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await house.router.aclose()
+    assert (house.good.closed, house.spare.closed, storage.closed) == (1, 1, 1)
+
+
+CALLS: dict[str, Callable[[Router], Any]] = {
+    "decide": lambda router: router.decide("hi"),
+    "stream": lambda router: router.stream("hi"),
+    "models": lambda router: router.models(),
+    "policies": lambda router: router.policies(),
+    "blocking.route": lambda router: router.blocking.route("hi"),
+    "blocking.stream": lambda router: router.blocking.stream("hi"),
+    "blocking.trace": lambda router: router.blocking.trace("tr_1"),
+    "blocking.flush": lambda router: router.blocking.flush(),
+}
+AWAITED: dict[str, Callable[[Router], Awaitable[Any]]] = {
+    "route": lambda router: router.route("hi"),
+    "trace": lambda router: router.trace("tr_1"),
+    "feedback": lambda router: router.feedback("tr_1", 1.0),
+    "flush": lambda router: router.flush(),
+    "enter": lambda router: router.__aenter__(),
+}
+
+
+@pytest.mark.parametrize("name", [*CALLS, *AWAITED])
+@pytest.mark.parametrize("used", [True, False])
+async def test_every_call_of_a_closed_router_says_that_it_is_closed(name: str, used: bool) -> None:
+    router = Router.sandbox()
+    if used:
+        await router.route("hi")
     await router.aclose()
+
+    async def call() -> None:
+        if name in CALLS:
+            CALLS[name](router)
+        else:
+            await AWAITED[name](router)
+
+    with pytest.raises(RouterClosed, match="the router is closed; make a new one"):
+        await call()
+    await router.aclose()
+
+
+async def test_what_was_made_before_closing_can_be_read_after_it_and_a_stream_not_begun() -> None:
+    router = Router.sandbox()
+    answer, stream = await router.route("hi"), router.stream("hi")
+    await router.aclose()
+    assert answer.output
+    assert answer.trace.status == "completed"
+    assert answer.decision.model in router.explain(answer)
+    with pytest.raises(RouterClosed):
+        await anext(stream)

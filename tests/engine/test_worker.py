@@ -19,8 +19,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from routewright import RouterClosed
 from routewright._engine.crew import Job
-from routewright._engine.worker import Worker, WorkerClosed
+from routewright._engine.worker import Worker
 from routewright.backends.clock import SystemClock
 from routewright.testing.clock import FakeClock
 
@@ -279,7 +280,7 @@ class TestThread:
         def call() -> None:
             try:
                 worker.run(hang)
-            except RuntimeError as error:
+            except RouterClosed as error:
                 errors.append(error)
 
         thread = threading.Thread(target=call)
@@ -287,7 +288,7 @@ class TestThread:
         assert running.wait(10)
         worker.close(0.0)
         thread.join(10)
-        assert [type(error) for error in errors] == [WorkerClosed]
+        assert [type(error) for error in errors] == [RouterClosed]
 
     def test_close_twice_is_once_and_nothing_begins_after_it(self, worker: Worker) -> None:
         recorder = Recorder(worker, 0.0)
@@ -536,7 +537,7 @@ def assert_closed(worker: Worker, recorder: Recorder) -> None:
         lambda: worker.start_daemon(this_thread),
     ]
     for ask in begin:
-        with pytest.raises(RuntimeError, match="closed"):
+        with pytest.raises(RouterClosed, match="closed"):
             ask()
     assert recorder.put(1) is False
     assert recorder.put(2) is False
@@ -545,6 +546,7 @@ def assert_closed(worker: Worker, recorder: Recorder) -> None:
 
 PREAMBLE = """
     import os, sys, threading, time, anyio
+    from routewright import RouterClosed
     from routewright._engine.crew import Job
     from routewright._engine.worker import Worker
     from routewright.backends.clock import SystemClock
@@ -691,7 +693,7 @@ class TestProcess:
                 say(job.poke())
                 try:
                     worker.run(pid)
-                except RuntimeError as error:
+                except RouterClosed as error:
                     say(type(error).__name__)
 
             from routewright._engine import worker as module
@@ -701,5 +703,5 @@ class TestProcess:
             worker.run(pid)
             say("exit")
         """)
-        assert lines == ["exit", "False", "WorkerClosed"]
+        assert lines == ["exit", "False", "RouterClosed"]
         assert took < 2.0

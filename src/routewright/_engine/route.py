@@ -24,13 +24,13 @@ from routewright._core.policy import find_policy, under_policy
 from routewright._core.tokens import bounds_of
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
-from routewright.wire import Caller, DecisionInput, OnPartial, PolicySnapshot, RouteRequest, TokenBounds
+from routewright.wire import Caller, DecisionInput, OnPartial, PolicySnapshot, RouteRequest, Snapshot, TokenBounds
 
 from .attempt import Execution
 from .fleet import Fleet
 from .identity import Ids
 from .outcome import Admitted, Facts, Outcome
-from .trace import Snapshot, TraceLog
+from .trace import TraceLog
 
 COUNT_INLINE_CHARS = 2_000
 """Prompts up to this long are counted on the spot once the tables are loaded; longer ones in a worker thread."""
@@ -138,7 +138,7 @@ class Engine:
                 given = await self._recounted_aside(entry)
                 return build_plan(given, entry.board)
         except BaseException as error:
-            await self._keep_undecided(entry, given, error)
+            self._keep_undecided(entry, given, error)
             raise
 
     def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial = "restart") -> Execution:
@@ -166,21 +166,21 @@ class Engine:
             error.request_id = self.ids("req_")
         facts = Facts(entry.admitted, decision, execution.attempts, execution.end, error, self._clock.monotonic())
         outcome = Outcome(facts, entry.request, decision, error)
-        await self._keep(entry, outcome)
+        self._keep(entry, outcome)
         return outcome
 
-    async def _keep_undecided(self, entry: Entry, given: DecisionInput, error: BaseException) -> None:
+    def _keep_undecided(self, entry: Entry, given: DecisionInput, error: BaseException) -> None:
         told = error if isinstance(error, RouterError) else None  # of another the trace says that the caller left
         if told is not None:
             told.trace_id, told.request_id = entry.admitted.trace_id, self.ids("req_")
         facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
-        await self._keep(entry, Outcome(facts, entry.request, None, told))
+        self._keep(entry, Outcome(facts, entry.request, None, told))
 
-    async def _keep(self, entry: Entry, outcome: Outcome) -> None:
+    def _keep(self, entry: Entry, outcome: Outcome) -> None:
         snapshots: list[Snapshot] = [entry.fleet.pool.snapshot, entry.board.outlook.health]
         if entry.policy is not None:
             snapshots.append(entry.policy)
-        await self.log.put(outcome.facts, snapshots)
+        self.log.put(outcome.facts, snapshots)
 
     def _predicted(self, request: RouteRequest, fleet: Fleet) -> tuple[int, ...] | None:
         if self._predictor is None:
@@ -208,7 +208,7 @@ class Engine:
         """Count on the spot what is short, or where time is virtual and a thread would look like a wait."""
         given = entry.admitted.given
         short = self._counted_before and given.tokens.high <= COUNT_INLINE_CHARS
-        if short or getattr(self._clock, "virtual", False):
+        if short or self._clock.virtual:
             return self._recounted(entry)
         with self._clock.deadline(entry.admitted.started_at + given.timeout_ms / 1000):
             return await anyio.to_thread.run_sync(self._recounted, entry, abandon_on_cancel=True)

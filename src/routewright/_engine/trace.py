@@ -3,39 +3,45 @@ other is written in batches behind it, and the queue is read before the store, s
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from routewright.errors import NotFound, PreconditionFailed
-from routewright.fork import Guard
-from routewright.protocols import Storage
+import anyio
+
+from routewright.errors import InternalError, NotFound, PreconditionFailed, StorageUnavailable
+from routewright.fork import Guard, renew_in_children
+from routewright.protocols import ImmediateStorage, Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
-    CatalogueSnapshot,
-    FeedbackByTrace,
-    HealthSnapshot,
-    PolicySnapshot,
     PutFeedback,
     PutSnapshot,
     PutTrace,
+    Snapshot,
     SnapshotById,
     Trace,
     TraceById,
     Write,
 )
 
-from .crew import Job
+from .crew import Job, this_loop
 from .outcome import Facts
 from .worker import Worker
 
 BATCH = 256
-QUEUE = 20_000
+QUEUE = 10_000
+"""Traces that may wait for a storage: some 20 MB, and what metadata they bring."""
 DELAY_S = 0.02
+LONGEST_DELAY_S = 5.0
+"""Between two tries at a storage that is unavailable."""
+_SEEMS_DOWN = 3
+"""So many accounts in a row that cannot be written to: the others need not be tried."""
 _REMEMBERED = 1_000
-
-Snapshot = CatalogueSnapshot | PolicySnapshot | HealthSnapshot
 
 _log = logging.getLogger(__name__)
 
@@ -48,51 +54,90 @@ class Waiting(NamedTuple):
     snapshots: list[Snapshot]
 
 
+class TraceCounts(NamedTuple):
+    """What became of traces that are not in the storage, in this process."""
+
+    waiting: int
+    """Still to be written."""
+    refused: int
+    """Given up because the storage would not take them."""
+    lost: int
+    """Given up because too many waited, or because the Router was closed before they could be written."""
+
+
 class TraceLog:
-    """The way from a finished call into the storage. Safe to use from several loops and threads."""
+    """The way from a finished call into the storage. Safe to use from several loops and threads.
+
+    One pass writes at a time, wherever it runs. What it could not write for now stays, what was refused goes; both are
+    told by the next ``flush``, and logged when they begin.
+    """
 
     def __init__(self, storage: Storage, worker: Worker) -> None:
         self._storage = storage
-        self._immediate = bool(getattr(storage, "immediate", False))
+        self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._guard = Guard()
-        self._queue: dict[str, Waiting] = {}  # by trace id, in the order of their ends
-        self._in_flight: dict[str, Waiting] = {}
         self._kept: set[str] = set()
-        self._drain_soon = Job(worker, self.flush, DELAY_S)
-        self.lost = 0
-        """Traces that found the queue full."""
+        self._job = Job(worker, self._drain, DELAY_S)
+        self.retries = True
+        """Whether the background tries again what failed; in the last seconds a try is enough."""
+        self._closed = False
+        renew_in_children(self)
 
-    async def put(self, facts: Facts, snapshots: list[Snapshot]) -> None:
+    def renew(self) -> None:
+        """Begin with nothing: what waited at a fork is the parent's to write."""
+        self._queue: dict[str, Waiting] = {}  # by trace id, in the order of their ends; out only when written
+        self._writing = False
+        self._on_written: list[Callable[[], object]] = []
+        self._refused = self._lost = self._told = 0
+        self._failed: Exception | None = None
+        self._faults = 0
+        self._in_trouble = False
+
+    @property
+    def counts(self) -> TraceCounts:
+        """What is not in the storage."""
+        return TraceCounts(len(self._queue), self._refused, self._lost)
+
+    def put(self, facts: Facts, snapshots: list[Snapshot]) -> None:
         """Keep a call's trace, with the snapshots that its decision names. Never fails a call, nor holds it up."""
-        ended = Waiting(facts.admitted.caller.account, facts, snapshots)
-        if self._immediate:
-            await self._put_now(ended)
+        account = facts.admitted.caller.account
+        if self._immediate is None:
+            self._put_behind(Waiting(account, facts, snapshots))
             return
-        with self._guard.lock:
-            if len(self._queue) >= QUEUE:
-                self.lost += 1
-                return
-            self._queue[facts.id] = ended
-        self._drain_soon.poke()
+        try:
+            self._immediate.keep(account, facts, snapshots)
+        except Exception as error:
+            self._refuse(error)
+        else:
+            self._in_trouble = False
 
     async def flush(self) -> None:
-        """Write all that waits. What fails goes back into the queue for the next time, and is raised."""
-        while batch := self._take():
-            try:
-                await self._write(batch)
-            except BaseException:
-                self._give_back(batch)
-                raise
-            with self._guard.lock:
-                for trace_id in batch:
-                    self._in_flight.pop(trace_id, None)
+        """Write all that waits. Raises ``StorageUnavailable`` if some of it still does, and ``InternalError`` if some
+        was given up since the last time."""
+        waits = await self.write()
+        told, self._told = self._told, self._refused + self._lost
+        if not waits and told == self._told:
+            return
+        failed, (waiting, refused, lost) = self._failed, self.counts
+        said = f"not all traces are in the storage: {waiting} wait, {refused} were refused, {lost} are lost"
+        kind = StorageUnavailable if waits else InternalError
+        raise kind(f"{said}; the last fault was {type(failed).__name__}: {failed}") from failed
+
+    def close(self) -> None:
+        """Take nothing more, and give up what still waits."""
+        with self._guard.lock:
+            self._closed = True
+            left, self._queue = len(self._queue), {}
+            self._lost += left
+        if left:
+            _log.warning("the router was closed; traces that could not be written before, and are lost: %d", left)
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
         waiting = self._find(caller, trace_id)
         if waiting is not None:
             return waiting.facts.trace
-        found: Trace | None = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
+        found = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
         if found is None:
             raise NotFound(f"no trace {trace_id!r}")
         return found
@@ -106,59 +151,138 @@ class TraceLog:
         except PreconditionFailed as error:
             raise NotFound(f"no trace {feedback.trace_id!r}") from error
 
-    async def feedback_on(self, account: str, trace_id: str) -> PutFeedback | None:
-        """What was said of a trace, if anything."""
-        found: PutFeedback | None = await self._storage.read(account, FeedbackByTrace(trace_id))
-        return found
-
     async def snapshot(self, snapshot_id: str) -> Snapshot | None:
         """Read a snapshot by its id."""
-        found: Snapshot | None = await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
-        return found
-
-    async def _put_now(self, ended: Waiting) -> None:
-        try:
-            await self._keep(ended.snapshots)
-            await self._storage.apply(ended.account, [PutTrace(ended.facts)])
-        except Exception:
-            _log.exception("a trace could not be written")
-            self.lost += 1
-
-    def _take(self) -> dict[str, Waiting]:
-        """Move the next batch from the queue into flight, where it can still be read."""
-        with self._guard.lock:
-            batch = dict(islice(self._queue.items(), BATCH))
-            for trace_id in batch:
-                del self._queue[trace_id]
-            self._in_flight |= batch
-        return batch
-
-    def _give_back(self, batch: dict[str, Waiting]) -> None:
-        with self._guard.lock:
-            for trace_id in batch:
-                self._in_flight.pop(trace_id, None)
-            self._queue = batch | self._queue
+        return await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
 
     def _find(self, caller: Caller, trace_id: str) -> Waiting | None:
-        with self._guard.lock:
-            waiting = self._queue.get(trace_id) or self._in_flight.get(trace_id)
+        waiting = self._queue.get(trace_id)
         if waiting is None or (waiting.account, waiting.facts.environment) != (caller.account, caller.environment):
             return None
         return waiting
 
-    async def _write(self, batch: dict[str, Waiting]) -> None:
-        by_account: dict[str, list[Write]] = {}
-        for account, facts, snapshots in batch.values():
-            await self._keep(snapshots)
-            by_account.setdefault(account, []).append(PutTrace(facts.trace))
-        for account, writes in by_account.items():
-            await self._storage.apply(account, writes)
+    def _put_behind(self, ended: Waiting) -> None:
+        with self._guard.lock:
+            fits = len(self._queue) < QUEUE and not self._closed
+            if fits:
+                self._queue[ended.facts.id] = ended
+            else:
+                self._lost += 1
+        if fits:
+            self._job.poke()
+        else:
+            self._trouble(InternalError("the router is closed" if self._closed else f"{QUEUE} traces wait already"))
 
-    async def _keep(self, snapshots: list[Snapshot]) -> None:
-        new = [snapshot for snapshot in snapshots if snapshot.id not in self._kept]
+    async def _drain(self) -> None:
+        """Write in the background; where the storage is unavailable, again and again, ever less often."""
+        waits = await self.write()
+        self._job.delay = min(self._job.delay * 2, LONGEST_DELAY_S) if waits else DELAY_S
+        if waits and self.retries:
+            self._job.poke()
+
+    async def write(self) -> bool:
+        """Try to write what waits now. True: some of it still does, since the storage is unavailable."""
+        await self._begin()
+        faults = self._faults
+        try:
+            down: set[str] = set()
+            wrote = False
+            for batch in self._batches():
+                account = batch[0].account
+                if account in down or (len(down) >= _SEEMS_DOWN and not wrote):
+                    continue
+                try:
+                    await self._write(batch)
+                    wrote = True
+                except StorageUnavailable as error:
+                    down.add(account)
+                    self._trouble(error)
+            self._in_trouble = self._in_trouble and self._faults > faults
+            return bool(down)
+        finally:
+            self._end()
+
+    def _batches(self) -> Iterable[list[Waiting]]:
+        by_account: dict[str, list[Waiting]] = {}
+        with self._guard.lock:
+            for waiting in self._queue.values():
+                by_account.setdefault(waiting.account, []).append(waiting)
+        for waiting_here in by_account.values():
+            left = iter(waiting_here)
+            while batch := list(islice(left, BATCH)):
+                yield batch
+
+    async def _write(self, batch: list[Waiting]) -> None:
+        """Write traces of one account; where they are refused, one by one, to find those that are to blame."""
+        await self._keep({snapshot.id: snapshot for waiting in batch for snapshot in waiting.snapshots})
+        try:
+            await self._storage.apply(batch[0].account, [PutTrace(waiting.facts.trace) for waiting in batch])
+        except StorageUnavailable:
+            raise
+        except Exception as error:
+            if len(batch) > 1:
+                for waiting in batch:
+                    await self._write([waiting])
+                return
+            self._refuse(error)
+        self._forget(batch)
+
+    async def _keep(self, snapshots: dict[str, Snapshot]) -> None:
+        new = [snapshot for snapshot in snapshots.values() if snapshot.id not in self._kept]
         if not new:
             return
-        await self._storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in new])
+        try:
+            await self._storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in new])
+        except StorageUnavailable:
+            raise
+        except Exception as error:
+            self._trouble(error)  # a trace without them is still a trace; it cannot be replayed
         if len(self._kept) > _REMEMBERED:
             self._kept.clear()
         self._kept.update(snapshot.id for snapshot in new)
+
+    def _forget(self, batch: list[Waiting]) -> None:
+        with self._guard.lock:
+            for waiting in batch:
+                if self._queue.get(waiting.facts.id) is waiting:
+                    del self._queue[waiting.facts.id]
+
+    def _refuse(self, error: Exception) -> None:
+        with self._guard.lock:
+            self._refused += 1
+        self._trouble(error)
+
+    def _trouble(self, error: Exception) -> None:
+        """Remember a fault for ``flush``, and log it unless the last pass had one too."""
+        self._faults += 1
+        self._failed = error.with_traceback(None)  # its frames would stay
+        if not self._in_trouble:
+            self._in_trouble = True
+            _log.warning("traces cannot be written: %s: %s", type(error).__name__, error)
+
+    async def _begin(self) -> None:
+        """Wait until no other pass writes, whichever loop and thread it runs in."""
+        while True:
+            with self._guard.lock:
+                if not self._writing:
+                    self._writing = True
+                    return
+                written = anyio.Event()
+                self._on_written.append(_from_elsewhere(written.set))
+            await written.wait()
+
+    def _end(self) -> None:
+        with self._guard.lock:
+            self._writing = False
+            wake, self._on_written = self._on_written, []
+        for each in wake:
+            with suppress(RuntimeError):  # that loop is gone
+                each()
+
+
+def _from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
+    """The same action, to be called from any thread."""
+    loop: Any = this_loop()
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        return partial(loop.call_soon_threadsafe, action)
+    return partial(loop.run_sync_soon, action)

@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
+from routewright.errors import RouterClosed
 from routewright.fork import Guard
 from routewright.protocols import Clock
 
@@ -34,13 +35,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CLOSE_S = 2.0
-CLOSED = "the router is closed and can do nothing more in the background; make a new one"
+CLOSED = "the router is closed; make a new one"
 
 _logger = logging.getLogger(__name__)
-
-
-class WorkerClosed(RuntimeError):
-    """Background work was asked for after ``close``, or while the interpreter exits."""
 
 
 class Worker:
@@ -82,7 +79,7 @@ class Worker:
             return True
         try:
             self._home_here().poke(job)
-        except WorkerClosed:
+        except RouterClosed:
             return False
         return True
 
@@ -106,12 +103,12 @@ class Worker:
         with _moving.lock:
             if self._home is None or self._home.forks != _forks:
                 if self._closed:
-                    raise WorkerClosed(CLOSED)
+                    raise RouterClosed(CLOSED)
                 self._home = self._make_home()
             return self._home
 
     def _make_home(self) -> _Thread | _CallersLoop:
-        if getattr(self._clock, "virtual", False):
+        if self._clock.virtual:
             return _CallersLoop(self._clock, self._daemons)
         if self._on_drop is not None:
             self._on_drop.detach()  # it is for the thread of the process that this one was forked from
@@ -142,7 +139,7 @@ class _Thread:
             self._thread.start()
         except RuntimeError as error:  # such as: the interpreter exits
             self._loop.close()
-            raise WorkerClosed(f"no thread for background work: {error}") from error
+            raise RouterClosed(f"no thread for background work: {error}") from error
         _threads.add(self)
 
     def run(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -153,10 +150,10 @@ class _Thread:
             self._submit(partial(waiter.begin, self._crew), contextvars.copy_context())
             return waiter.answer.result()
         except asyncio.CancelledError:
-            raise WorkerClosed("the router was closed before the call had a result") from None
+            raise RouterClosed("the router was closed before the call had a result") from None
         except BaseException:
             if not waiter.answer.done():  # so it comes from outside, such as KeyboardInterrupt
-                with suppress(WorkerClosed):
+                with suppress(RouterClosed):
                     self._submit(waiter.cancel)
             raise
 
@@ -170,7 +167,7 @@ class _Thread:
         job.due_since = self.forks  # before the thread can hear of it, and undo it
         try:
             self._submit(partial(self._crew.poke, job))
-        except WorkerClosed:
+        except RouterClosed:
             job.due_since = NEVER
             raise
 
@@ -200,7 +197,7 @@ class _Thread:
     def _submit(self, action: Callable[[], object], context: contextvars.Context | None = None) -> None:
         with self._submitting:
             if self._has_ended:
-                raise WorkerClosed(CLOSED)
+                raise RouterClosed(CLOSED)
             self._loop.call_soon_threadsafe(action, context=context)
 
     def _is_this_thread(self) -> bool:
@@ -302,7 +299,7 @@ class _CallersLoop:
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
-            raise WorkerClosed(CLOSED)
+            raise RouterClosed(CLOSED)
 
     def _with_crew(self, action: Callable[[Crew], object]) -> None:
         self._refuse_if_closed()

@@ -31,6 +31,8 @@ class SystemClock:
     True
     """
 
+    virtual = False
+
     def __init__(self) -> None:
         self._here = _Here()
 

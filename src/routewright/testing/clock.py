@@ -45,7 +45,7 @@ class FakeClock:
     """
 
     virtual = True
-    """Tells the engine that no thread can wait for this clock."""
+    """No thread can wait for this clock."""
 
     def __init__(self, start: float = START, *, autojump: bool = True) -> None:
         self.autojump = autojump

@@ -6,18 +6,25 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    CatalogueSnapshot,
     DecisionInput,
     FeedbackByTrace,
     HealthSnapshot,
+    Model,
     ModelHealth,
+    Policy,
+    PolicySnapshot,
+    Pricing,
     PutFeedback,
     PutSnapshot,
     PutTrace,
+    Snapshot,
     SnapshotById,
     TokenBounds,
     Trace,
@@ -98,6 +105,8 @@ class StorageContract:
         assert await storage.read("default", TraceById(make_trace(1).id)) is None
         with pytest.raises(UnsupportedWrite):
             await storage.read("default", unknown)
+        with pytest.raises(UnsupportedWrite):
+            await storage.scan("default", unknown, after=None, limit=5)
         await storage.aclose()
 
     async def test_results_say_what_is_new(self) -> None:
@@ -105,6 +114,7 @@ class StorageContract:
         results = await storage.apply("default", [PutTrace(make_trace(1)), PutTrace(make_trace(1, status="failed"))])
         assert [result.created for result in results] == [True, False]
         found = await storage.read("default", TraceById(make_trace(1).id))
+        assert found is not None
         assert found.status == "failed"
         await storage.aclose()
 
@@ -114,6 +124,7 @@ class StorageContract:
         said = PutFeedback(trace.id, 0.5, "so so", 1.0, expect="present")
         await storage.apply("default", [PutTrace(trace, expect="absent"), said])
         found = await storage.read("default", FeedbackByTrace(trace.id))
+        assert found is not None
         assert (found.score, found.comment, found.at) == (0.5, "so so", 1.0)
         await storage.aclose()
 
@@ -151,6 +162,31 @@ class StorageContract:
         said = PutFeedback(trace.id, 1.0, None, 0.0, expect="present", environment="production")
         with pytest.raises(PreconditionFailed):
             await storage.apply("default", [said])
+        await storage.aclose()
+
+    async def test_a_rating_keeps_to_the_environment_of_what_the_batch_made_before_it(self) -> None:
+        storage, trace = self.make(), make_trace(1, environment="sandbox")
+        said = PutFeedback(trace.id, 1.0, None, 0.0, expect="present", environment="production")
+        with pytest.raises(PreconditionFailed) as failed:
+            await storage.apply("default", [PutTrace(trace), said])
+        assert failed.value.index == 1
+        await storage.apply("default", [PutTrace(trace), replace(said, environment="sandbox")])
+        await storage.aclose()
+
+    @pytest.mark.parametrize(
+        "snapshot",
+        [
+            CatalogueSnapshot("cat_1", "2026-11-21", (Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0)),)),
+            PolicySnapshot("pos_1", "one@2026-11-21", Policy(name="one", models=["a/one"])),
+            HealthSnapshot("hea_1", {"a/one": ModelHealth(stability=1)}),
+        ],
+        ids=lambda snapshot: type(snapshot).__name__,
+    )
+    async def test_a_snapshot_of_each_kind_comes_back_as_it_was(self, snapshot: Snapshot) -> None:
+        storage = self.make()
+        await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot)])
+        assert await storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot.id)) == snapshot
+        assert await storage.read("default", SnapshotById(snapshot.id)) is None
         await storage.aclose()
 
     async def test_a_snapshot_is_kept_once_and_comes_back(self) -> None:

@@ -26,6 +26,7 @@ from .decision import (
     PolicySnapshot,
     Reason,
     Rejection,
+    Snapshot,
     TokenBounds,
 )
 from .envelope import ErrorBody, ErrorEnvelope, Page, error_envelope
@@ -72,7 +73,7 @@ from .storage import (
     Write,
     Written,
 )
-from .trace import CacheSpan, DecisionSpan, FallbackSpan, ModelSpan, Span, SpanStatus, Trace, TraceDraft, TraceStatus
+from .trace import CacheSpan, DecisionSpan, FallbackSpan, ModelSpan, Span, SpanStatus, Trace, TraceStatus
 from .upstream import Chunk, Delta, FaultKind, Finish, ToolDelta, UpstreamCall, Usage
 from .webhook import BudgetRefused, FallbackReason, FallbackTriggered, PushedEvent
 
@@ -143,6 +144,7 @@ __all__ = [
     "RouteStarted",
     "Routing",
     "Scan",
+    "Snapshot",
     "SnapshotById",
     "Span",
     "SpanStatus",
@@ -159,7 +161,6 @@ __all__ = [
     "ToolDelta",
     "Trace",
     "TraceById",
-    "TraceDraft",
     "TraceStatus",
     "Traces",
     "UpstreamCall",

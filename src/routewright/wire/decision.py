@@ -89,7 +89,7 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Version of the scoring rules."""
 
 
-class CatalogueSnapshot(Struct, frozen=True):
+class CatalogueSnapshot(Struct, frozen=True, tag="catalogue", tag_field="kind"):
     """The models a Router knew at one time; ``id`` is made from the content."""
 
     id: str
@@ -98,7 +98,7 @@ class CatalogueSnapshot(Struct, frozen=True):
     models: tuple[Model, ...]
 
 
-class PolicySnapshot(Struct, frozen=True):
+class PolicySnapshot(Struct, frozen=True, tag="policy", tag_field="kind"):
     """One published version of a policy; ``id`` is made from the content."""
 
     id: str
@@ -124,11 +124,15 @@ class ModelHealth(Struct, frozen=True, omit_defaults=True):
     """When an open breaker lets a probe through, Unix milliseconds."""
 
 
-class HealthSnapshot(Struct, frozen=True):
+class HealthSnapshot(Struct, frozen=True, tag="health", tag_field="kind"):
     """Health of the models that were called; the others stand at ``ModelHealth()``."""
 
     id: str
     models: dict[str, ModelHealth]
+
+
+Snapshot = CatalogueSnapshot | PolicySnapshot | HealthSnapshot
+"""What a decision was made from, besides its input."""
 
 
 class Rejection(Struct, frozen=True):

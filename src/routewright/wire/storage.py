@@ -1,7 +1,7 @@
 """The kinds of write and query a storage knows. A new feature adds a kind here, never a method there (contract 1).
 
 A batch of writes is applied whole or not at all. A write whose ``expect`` does not hold fails the batch with
-``PreconditionFailed``, which names the write.
+``PreconditionFailed``, which names the write. Writes, queries and scans are tagged, so msgspec reads what it wrote.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Literal
 from msgspec import Struct
 
 from .account import Environment
-from .decision import CatalogueSnapshot, HealthSnapshot, PolicySnapshot
-from .trace import Trace, TraceDraft
+from .decision import Snapshot
+from .trace import Trace
 
 SYSTEM_ACCOUNT = "_system"
 """Holds what belongs to no account: snapshots."""
@@ -21,9 +21,9 @@ Expect = Literal["absent", "present"]
 
 
 class PutTrace(Struct, frozen=True, tag=True):
-    """Keep a trace, in place of an earlier one of the same id. Only an ``immediate`` storage is given drafts."""
+    """Keep a trace, in place of an earlier one of the same id."""
 
-    trace: Trace | TraceDraft
+    trace: Trace
     expect: Expect | None = None
 
 
@@ -44,7 +44,7 @@ class PutFeedback(Struct, frozen=True, tag=True):
 class PutSnapshot(Struct, frozen=True, tag=True):
     """Keep a snapshot; its id is made from its content, so keeping it twice is keeping it once."""
 
-    snapshot: CatalogueSnapshot | PolicySnapshot | HealthSnapshot
+    snapshot: Snapshot
     expect: Expect | None = None
 
 

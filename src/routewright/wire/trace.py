@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -108,27 +108,3 @@ class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spans: list[Span] = []
     children: list[str] = []
     """Ids of sub-traces."""
-
-
-class TraceDraft(Protocol):
-    """A trace that is not made yet: only what has to be known of it before somebody reads it."""
-
-    @property
-    def id(self) -> str:
-        """The trace's id."""
-        ...
-
-    @property
-    def environment(self) -> Environment:
-        """The trace's environment."""
-        ...
-
-    @property
-    def decision_input(self) -> DecisionInput | None:
-        """The trace's decision input."""
-        ...
-
-    @property
-    def trace(self) -> Trace:
-        """Make the trace."""
-        ...
