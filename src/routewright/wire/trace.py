@@ -1,4 +1,4 @@
-"""Traces: what a call did, without its text (spec 2.6, contract 9)."""
+"""Traces: what a call did, without its text (spec 2.6, contract 9). Encoded, every field is there, empty ones too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TraceStatus = Literal["running", "completed", "partial", "failed", "budget_excee
 SpanStatus = Literal["ok", "error", "cancelled"]
 
 
-class _Span(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class _Span(Struct, frozen=True, kw_only=True, tag_field="type"):
     """What all spans share. Times are milliseconds from the start of the trace."""
 
     id: int
@@ -78,7 +78,7 @@ class FallbackSpan(_Span, frozen=True, tag="fallback"):
 Span = DecisionSpan | CacheSpan | ModelSpan | FallbackSpan
 
 
-class Trace(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Trace(Struct, frozen=True, kw_only=True):
     """One call from its request to its answer. Prompt and answer are not in it."""
 
     id: str
