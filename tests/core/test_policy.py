@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.policy import find_policy, policy_id, publish, under_policy, version_label
+from routewright._core.policy import find_policy, policy_id, publish, under_policy
 from routewright._core.request import as_request
 from routewright.errors import NoCandidates, ValidationFailed
 from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback, RouteRequest
@@ -19,12 +19,6 @@ def request(**options: object) -> RouteRequest:
 def test_a_policy_without_an_id_gets_one_from_its_name() -> None:
     assert re.fullmatch("pol_[0-9A-HJKMNP-TV-Z]{26}", policy_id("careful"))
     assert policy_id("careful") == policy_id("careful") != policy_id("careless")
-
-
-def test_versions_carry_the_date_and_a_number_from_the_second_of_a_day() -> None:
-    assert version_label("a", "2026-11-21", ()) == "a@2026-11-21"
-    assert version_label("a", "2026-11-21", ["a@2026-11-21"]) == "a@2026-11-21.2"
-    assert version_label("a", "2026-11-21", ["a@2026-11-21", "a@2026-11-21.2"]) == "a@2026-11-21.3"
 
 
 def test_publishing_fills_what_a_policy_leaves_open() -> None:

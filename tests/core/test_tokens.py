@@ -21,7 +21,6 @@ from routewright._core.tokens import (
     counted,
     estimate_text,
     image_count,
-    input_range,
     overhead,
     prompt_texts,
     ranges,
@@ -213,10 +212,8 @@ def test_counting_changes_neither_bounds_nor_estimate() -> None:
 
 def test_range_is_exact_where_counted_and_has_a_margin_for_other_vendors() -> None:
     bounds = TokenBounds(10, 1_000, 240, o200k=300)
-    assert input_range(bounds, "o200k_base") == (300, 300)
-    assert input_range(bounds, "cl100k_base") == (10, 1_000)
-    assert input_range(bounds, None) == (200, 450)
-    assert input_range(counted(bounds, None, 310), "cl100k_base") == (310, 310)
+    assert ranges(bounds) == ((300, 300), (10, 1_000), (200, 450))
+    assert ranges(counted(bounds, None, 310)) == ((300, 300), (310, 310), (200, 450))
 
 
 def test_range_without_a_count_is_the_plain_bounds() -> None:
@@ -229,7 +226,7 @@ def test_every_range_stays_inside_the_bounds(below: int, exact: int, above: int,
     bounds = TokenBounds(exact - min(below, exact), exact + above, exact, exact, exact if both else None)
     for low, high in ranges(bounds):
         assert bounds.low <= low <= exact <= high <= bounds.high
-    low, high = input_range(bounds, None)
+    low, high = ranges(bounds)[2]
     assert low >= math.floor(exact / MARGIN)
     assert high <= math.ceil(exact * MARGIN)
 

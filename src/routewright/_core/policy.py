@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -22,15 +22,6 @@ def policy_id(name: str) -> str:
     """The id of a policy that brings none: ``pol_`` and 26 characters from the hash of its name."""
     number = int.from_bytes(blake2b(name.encode(), digest_size=17).digest(), "big")
     return "pol_" + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, 130, 5))
-
-
-def version_label(name: str, published: str, earlier: Iterable[str]) -> str:
-    """``<name>@<YYYY-MM-DD>``, with ``.2`` and so on for further versions of a day."""
-    label, taken, number = f"{name}@{published}", set(earlier), 1
-    while label in taken:
-        number += 1
-        label = f"{name}@{published}.{number}"
-    return label
 
 
 def find_policy(key: str, policies: Sequence[Policy]) -> Policy:
@@ -142,7 +133,7 @@ def publish(policies: Sequence[Policy], today: str) -> list[PolicySnapshot]:
         full = msgspec.structs.replace(
             policy, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
-        version = version_label(policy.name, (full.created_at or today)[:10], ())
+        version = f"{policy.name}@{(full.created_at or today)[:10]}"
         if any(full.id in (other.policy.id, other.policy.name) for other in published):
             raise ValidationFailed.of(Problem("policies", f"id {full.id!r} stands twice", "give each policy its own"))
         published.append(PolicySnapshot("pos_" + content_id([version, full]), version, full))

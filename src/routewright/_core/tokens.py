@@ -187,18 +187,6 @@ def counted(bounds: TokenBounds, o200k: int | None, cl100k: int | None = None) -
     )
 
 
-def input_range(bounds: TokenBounds, vocabulary: str | None) -> Range:
-    """Input tokens of a model whose vocabulary is ``vocabulary``; None is any other vendor's."""
-    o200k, cl100k, other = ranges(bounds)
-    match vocabulary:
-        case "o200k_base":
-            return o200k
-        case "cl100k_base":
-            return cl100k
-        case _:
-            return other
-
-
 def ranges(bounds: TokenBounds) -> tuple[Range, Range, Range]:
     """Input tokens for models of the o200k, the cl100k and any other vocabulary, in this order.
 

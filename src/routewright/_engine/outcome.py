@@ -14,6 +14,7 @@ from routewright._core.decision import Decision
 from routewright._core.money import usd
 from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import (
+    Budget,
     BudgetRefused,
     CacheSpan,
     Caller,
@@ -24,7 +25,6 @@ from routewright.wire import (
     FallbackTriggered,
     ModelSpan,
     PushedEvent,
-    RouteRequest,
     RouteResponse,
     Routing,
     Span,
@@ -237,14 +237,14 @@ class Outcome:
     """What became of one call: its facts, the words that came, which the facts forget, and what went wrong."""
 
     def __init__(
-        self, facts: Facts, request: RouteRequest, decision: Decision | None, error: RouterError | None
+        self, facts: Facts, budget: Budget | None, decision: Decision | None, error: RouterError | None
     ) -> None:
         self.facts = facts
         self.decision = decision
         self.error = error
         self.output = "" if facts.served is None else facts.served.output
         self.tool_calls = None if facts.served is None else facts.served.calls()
-        self._request = request
+        self._budget = budget  # of the request, whose text nobody needs any more
         self._response: RouteResponse | None = None
         for attempt in facts.attempts:
             attempt.forget_text()
@@ -255,7 +255,7 @@ class Outcome:
         facts = self.facts
         if isinstance(self.error, BudgetExceeded):
             rejected: list[dict[str, Any]] = self.error.detail["rejected_candidates"]
-            return [BudgetRefused(facts.id, rejected, self._request.budget, facts.admitted.metadata)]
+            return [BudgetRefused(facts.id, rejected, self._budget, facts.admitted.metadata)]
         fallback = facts.fallback_triggered()
         return [] if fallback is None else [fallback]
 

@@ -165,7 +165,7 @@ class Engine:
             error = failure(entry.admitted, execution)
             error.request_id = self.ids("req_")
         facts = Facts(entry.admitted, decision, execution.attempts, execution.end, error, self._clock.monotonic())
-        outcome = Outcome(facts, entry.request, decision, error)
+        outcome = Outcome(facts, entry.request.budget, decision, error)
         self._keep(entry, outcome)
         return outcome
 
@@ -174,7 +174,7 @@ class Engine:
         if told is not None:
             told.trace_id, told.request_id = entry.admitted.trace_id, self.ids("req_")
         facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
-        self._keep(entry, Outcome(facts, entry.request, None, told))
+        self._keep(entry, Outcome(facts, entry.request.budget, None, told))
 
     def _keep(self, entry: Entry, outcome: Outcome) -> None:
         snapshots: list[Snapshot] = [entry.fleet.pool.snapshot, entry.board.outlook.health]
