@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import pytest
 
-from routewright import BudgetExceeded, Caller, ProviderFault
+from routewright import BudgetExceeded, Caller, ProviderFault, RouterError, errors
 from routewright._core.request import as_request
 from routewright._engine.outcome import Facts, Outcome
 from routewright.testing import Pause
@@ -67,3 +69,24 @@ async def test_what_the_storage_keeps_holds_no_text_and_no_plan() -> None:
         assert not (isinstance(thing, str) and "canary" in thing)
         assert type(thing).__name__ not in ("Plan", "Execution", "frame", "traceback")
         reached += gc.get_referents(thing)
+
+
+async def test_an_answer_can_be_pickled_and_takes_no_prompt_along() -> None:
+    house = House([ANSWER])
+    answer = await house.router.route("canary-prompt", goal="quality")
+    pickled = pickle.dumps(answer)
+    assert b"canary-prompt" not in pickled
+    again = pickle.loads(pickled)
+    assert (again.output, again.response) == ("canary-answer", answer.response)
+    assert b"canary" not in pickle.dumps(answer.trace)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
+)
+def test_every_error_can_be_pickled_and_copied(kind: type[RouterError]) -> None:
+    error = kind("no", detail={"why": ["a"]}, trace_id="tr_1", request_id="req_1")
+    for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert type(again) is kind
+        assert again.__dict__ == error.__dict__
+        assert str(again) == "no"
