@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import pickle
+import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import anyio
 import msgspec
 import pytest
 
+from routewright.backends.providers.completion import Answer as Completion
 from routewright.backends.providers.completion import read_usage
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import fault_in_answer, fault_of_answer, retry_after
@@ -783,6 +785,48 @@ def test_address_with_credentials_is_refused_without_showing_them() -> None:
     with pytest.raises(ValidationFailed, match=r"https://x\.example/v1 has a user") as caught:
         OpenAIProvider(KEY, base_url=f"https://user:{word}@x.example/v1")
     assert word not in written(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "htp://user:{word}@x.example/v1",
+        "user:{word}@x.example",
+        "https://:{word}@x.example/v1",
+        "https://user:{word}",
+        "https://user:{word}#1@x.example",
+        "https://user:{word}/1@x.example",
+        "https://[user:{word}@x.example",
+        "https://x.example/v1?key={word}",
+        "ftp://x.example/v1?key={word}#@",
+        "x://user:{word}@a://b",
+    ],
+)
+def test_an_address_shows_no_credentials_whatever_is_wrong_with_it(url: str) -> None:
+    word = "Tr0ub4dor"
+    given = url.format(word=word)
+    ways: list[dict[str, Any]] = [
+        {"base_url": given},
+        {"environ": {"OPENAI_BASE_URL": given}},
+        {"name": "ollama", "environ": {"OLLAMA_HOST": given}},
+    ]
+    for way in ways:
+        with pytest.raises(ValidationFailed, match="base_url") as caught:
+            OpenAIProvider(KEY, **way)
+        assert word not in written(caught.value)
+
+
+def test_many_tool_calls_are_read_in_linear_time() -> None:
+    def seconds(calls: int) -> float:
+        pieces = [{"id": f"c{n}", "function": {"name": "f", "arguments": "{}"}} for n in range(calls)]
+        document = json.dumps({"choices": [{"message": {"tool_calls": pieces}, "finish_reason": "stop"}]})
+        answer = Completion("x", str)
+        started = time.perf_counter()
+        assert len(list(answer.add(document))) == calls
+        return time.perf_counter() - started
+
+    few = min(seconds(2_000) for _ in range(3))
+    assert min(seconds(20_000) for _ in range(3)) < few * 40  # ten times as many; a hundred times where it is squared
 
 
 def test_environment_makes_a_provider_for_each_host_that_is_configured() -> None:

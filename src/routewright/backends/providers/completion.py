@@ -167,7 +167,8 @@ class Answer:
         self._redact = redact
         self._usage: Usage | None = None
         self._spoke = False
-        self._tools: list[int] = []
+        self._tools: dict[int, None] = {}
+        """Indices of the calls that have begun, in order."""
 
     def add(self, document: bytes | str) -> Iterator[Chunk]:
         """Give what a document says; an empty ``Delta`` where it says nothing, as a sign of life."""
@@ -235,13 +236,13 @@ class Answer:
         index = call.index if call.index is not None else self._index_of(call, position)
         if index in self._tools:
             return ToolDelta(index, arguments)
-        self._tools.append(index)
+        self._tools[index] = None
         return ToolDelta(index, arguments, call.id or f"call_{index}", function.name or "")
 
     def _index_of(self, call: _ToolCall, position: int) -> int:
         """For a host that sends none: a piece with an id or name begins a call, another goes on with the last."""
         begins = bool(call.id or (call.function and call.function.name))
-        return len(self._tools) if begins or not self._tools else self._tools[-1]
+        return len(self._tools) if begins or not self._tools else next(reversed(self._tools))
 
     def _finish(self, reason: str) -> None:
         if reason in _FAULT_REASONS:

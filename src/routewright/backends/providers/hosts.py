@@ -151,12 +151,20 @@ HOSTS = {host.name: host for host in _TABLE}
 
 
 def complete_url(address: str, default: str) -> str:
-    """A server's address as people write it (``gpu-box``, ``0.0.0.0:11434``), completed from the usual one."""
+    """A server's address as people write it (``gpu-box``, ``0.0.0.0:11434``), completed from the usual one.
+
+    What is no address, or has more with it than host and path, is given back as it is, to be refused as such.
+    """
     usual = urlsplit(default)
-    given = urlsplit(address if "://" in address else f"{usual.scheme}://{address}")
+    try:
+        given = urlsplit(address if "://" in address else f"{usual.scheme}://{address}")
+        port = given.port or (usual.port if given.scheme == usual.scheme else None)
+    except ValueError:
+        return address
+    if given.username is not None or given.query or given.fragment:
+        return address
     name = given.hostname or ""
     if name == "0.0.0.0":  # an address to listen on
         name = "127.0.0.1"
-    port = given.port or (usual.port if given.scheme == usual.scheme else None)
     place = f"[{name}]" if ":" in name else name
     return f"{given.scheme}://{place}{f':{port}' if port else ''}{given.path.rstrip('/') or usual.path}"

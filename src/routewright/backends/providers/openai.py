@@ -25,6 +25,7 @@ from .hosts import HOSTS, Host, complete_url
 _ERROR_BYTES = 64 << 10
 """How much of an error answer is read."""
 _SECRET_CHARS = 6
+_URL_CHARS = 200
 _TOOL_CHOICES = ("auto", "none", "required")
 
 
@@ -222,10 +223,15 @@ def _url_of_host(host: Host, environ: Mapping[str, str]) -> str:
 
 
 def _checked_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValidationFailed.of(Problem("base_url", f"{url!r} is not an address", "write https://host/path"))
-    if parts.username or parts.password or parts.query or parts.fragment:
+    shown = "what was given" if set("@?#") & set(url) else repr(url[:_URL_CHARS])
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port or brackets that are none, and a port that is none may be a password
+        known, shown = False, "what was given"
+    if not known:
+        raise ValidationFailed.of(Problem("base_url", f"{shown} is not an address", "write https://host/path"))
+    if parts.username is not None or parts.query or parts.fragment:
         where = f"{parts.scheme}://{parts.hostname}{parts.path}"
         hint = "give credentials as api_key=... or headers=..."
         raise ValidationFailed.of(Problem("base_url", f"{where} has a user, query or fragment with it", hint))
