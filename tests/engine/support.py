@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from routewright import Model, Pricing, Router, Settings
+from routewright.protocols import TokenCounter
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Script
 from routewright.wire import UpstreamCall
@@ -24,12 +25,18 @@ class House:
     """
 
     def __init__(
-        self, good: Script, spare: Script = (), *, kind: type[ScriptedProvider] = ScriptedProvider, **router: Any
+        self,
+        good: Script,
+        spare: Script = (),
+        *,
+        kind: type[ScriptedProvider] = ScriptedProvider,
+        tokens: TokenCounter | None = None,
+        **router: Any,
     ) -> None:
         self.clock = FakeClock()
         self.good = kind(good, models=[GOOD], clock=self.clock)
         self.spare = ScriptedProvider(spare, models=[SPARE], clock=self.clock)
-        settings = Settings(clock=self.clock, rng=Random(7))
+        settings = Settings(clock=self.clock, rng=Random(7), tokens=tokens)
         self.router = Router(providers=[self.good, self.spare], settings=settings, **router)
 
     @property

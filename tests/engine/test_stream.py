@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
 from routewright import MemoryStorage, NoCandidates, ProviderFault, RouterTimeoutError, TraceStore, UpstreamFailed
+from routewright._engine.stream import Stream
 from routewright.testing import Pause
 from routewright.wire import (
     Delta,
@@ -175,3 +178,110 @@ async def test_a_result_before_the_end_is_refused() -> None:
     async with house.router.stream("hi") as stream:
         with pytest.raises(RuntimeError, match="read it to its end"):
             _ = stream.result
+
+
+async def test_a_closed_stream_begins_no_call() -> None:
+    house = House([ANSWER])
+    stream = house.router.stream("hi")
+    await stream.aclose()
+    assert [event async for event in stream] == []
+    assert [piece async for piece in stream.text()] == []
+    with pytest.raises(RuntimeError, match="left before its end"):
+        _ = stream.result
+    async with house.router.stream("hi", goal="quality") as begun:
+        await anext(begun)
+    assert [event async for event in begun] == []
+    assert house.good.calls == []
+
+
+async def test_two_tasks_cannot_read_one_stream_and_the_first_goes_on() -> None:
+    house = House([said(Pause(1.0), *ANSWER)])
+    events: list[RouteEvent] = []
+
+    async def read(stream: Stream) -> None:
+        events.extend([event async for event in stream])
+
+    async with house.router.stream("hi", goal="quality") as stream, anyio.create_task_group() as group:
+        await anext(stream)
+        group.start_soon(read, stream)
+        await house.clock.advance(0.5)
+        with pytest.raises(RuntimeError, match="two tasks read this stream at once"):
+            await anext(stream)
+    assert isinstance(events[-1], RouteCompleted)
+    assert len(house.good.calls) == 1
+
+
+@pytest.mark.parametrize("moment", [0.5, 1.5])
+async def test_closing_ends_the_wait_of_a_reader_and_no_other_model_is_paid(moment: float) -> None:
+    storage = MemoryStorage()
+    house = House([said(Pause(1.0), Delta("half"), Pause(20.0), *ANSWER)], [ANSWER], storage=storage)
+    events: list[str] = []
+
+    async def read(stream: Stream) -> None:
+        events.extend([event.event async for event in stream])
+
+    stream = house.router.stream("hi", goal="quality")
+    async with anyio.create_task_group() as group:
+        group.start_soon(read, stream)
+        await house.clock.advance(moment)
+        await stream.aclose()
+        assert house.left_open == 0
+    assert house.clock.monotonic() < 2.0
+    assert events[0] == "route.started"
+    assert "error" not in events
+    assert house.spare.calls == []
+    (trace,) = await TraceStore(storage).newest()
+    assert (trace.status, trace.spans[-1].status) == ("cancelled", "cancelled")
+
+
+async def test_text_that_is_asked_for_late_is_not_switched_either() -> None:
+    house = House([said(Delta("half an"), ProviderFault("reset"))], [ANSWER])
+    async with house.router.stream("hi", goal="quality") as stream:
+        assert isinstance(await anext(stream), RouteStarted)
+        text = stream.text()
+        assert await anext(text) == "half an"
+        with pytest.raises(UpstreamFailed):
+            await anext(text)
+    assert house.spare.calls == []
+
+
+async def test_text_that_is_asked_for_late_restarts_where_the_request_says_so() -> None:
+    house = House([said(Delta("half an"), ProviderFault("reset")), ANSWER])
+    async with house.router.stream("hi", goal="quality", fallback={"on_partial": "restart"}) as stream:
+        await anext(stream)
+        assert "".join([piece async for piece in stream.text()]) == "half anBlue light."
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_call_that_ends_while_its_model_is_chosen_leaves_its_trace(streamed: bool) -> None:
+    class Stuck:
+        """Counts tokens until the caller leaves, or fails."""
+
+        def __init__(self) -> None:
+            self.error: BaseException = ZeroDivisionError("the prompt")
+
+        def count(self, text: str, encoding: str) -> int:
+            raise self.error
+
+    storage, counter = MemoryStorage(), Stuck()
+    house = House([ANSWER], storage=storage, tokens=counter)
+
+    async def ask() -> None:
+        options: Any = {"budget": {"maxTokens": 3_000}, "goal": "quality"}
+        if not streamed:
+            await house.router.route("x" * 3_000, **options)
+            return
+        stream = house.router.stream("x" * 3_000, **options)
+        with pytest.raises(BaseException, match="the prompt"):
+            await anext(stream)
+        assert [event async for event in stream] == []
+        raise counter.error
+
+    with pytest.raises(ZeroDivisionError):
+        await ask()
+    counter.error = KeyboardInterrupt("the prompt")
+    with pytest.raises(KeyboardInterrupt):
+        await ask()
+    traces = await TraceStore(storage).newest()
+    assert [(trace.status, trace.error) for trace in traces] == [("cancelled", None), ("failed", "internal_error")]
+    assert "the prompt" not in repr(traces)

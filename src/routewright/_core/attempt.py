@@ -151,7 +151,7 @@ class Attempts:
         self._deadline = deadline
         self._whole = whole
         self.on_partial = on_partial
-        """May be changed while no fault has been fed that it would have met."""
+        """What a fault after content leads to."""
         self._rules = FAULTS | {FaultKind.REFUSED: _REFUSED_ELSEWHERE} if on_refusal_fall_back else FAULTS
         self._place = 0
         self._tries = 0

@@ -154,6 +154,7 @@ class Execution:
         """When the present wait is over at the latest."""
         self._limit: Deadline | None = None
         self._pause_s = 0.0
+        self._interrupted = False
         self._since = 0.0
         """When the present wait for the provider began."""
         self._taken = 0
@@ -218,13 +219,25 @@ class Execution:
     async def _expire(self) -> None:
         """``wake_at`` has passed."""
         self._limit = None
-        if self._open is not None:
+        if self._open is not None and not self._interrupted:
             await self._ended(_TOO_LATE, abandoned=True)
 
     def _set_off(self, attempt: Attempt) -> None:
         """Let the attempt's time begin."""
         self._since = attempt.started_at = now = self._clock.monotonic()
         self.wake_at = attempt.call.due(now)
+
+    def interrupt(self) -> None:
+        """End the wait of a reader in another task, so that the call can be left."""
+        self._interrupted = True
+        self.deadline = self._clock.monotonic()
+        self._wake(self.deadline)
+
+    def expect_text(self) -> None:
+        """From now on a fault after content is an error, unless the request says what it is."""
+        fallback = self.request.fallback
+        if fallback is None or fallback.on_partial is None:
+            self._machine.on_partial = "error"
 
     async def aclose(self) -> None:
         """Leave the present attempt, if any, whatever happens around."""

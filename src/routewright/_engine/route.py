@@ -129,7 +129,7 @@ class Engine:
             return build_plan(self._recounted(entry), entry.board)
 
     async def choose(self, entry: Entry) -> Plan:
-        """Decide; long prompts are counted in a worker thread. A call that ends here, however, leaves its trace."""
+        """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
         given = entry.admitted.given
         try:
             try:
@@ -138,7 +138,13 @@ class Engine:
                 given = await self._recounted_aside(entry)
                 return build_plan(given, entry.board)
         except BaseException as error:
-            self._keep_undecided(entry, given, error)
+            told = error if isinstance(error, RouterError) else None
+            if told is not None:
+                told.trace_id, told.request_id = entry.admitted.trace_id, self.ids("req_")
+            elif isinstance(error, Exception):
+                told = InternalError(type(error).__name__)
+            facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
+            await self._keep(entry, Outcome(facts, entry.request, None, told))
             raise
 
     def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial = "restart") -> Execution:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self, assert_never
 
+import anyio
 import msgspec
 
 from routewright._core.attempt import FAULTS
@@ -44,7 +45,7 @@ class Stream:
         print(stream.result.routing.cost_usd)
 
     Iterated itself it gives the events of ``POST /v1/route`` as structs; exactly one ``route.completed`` or ``error``
-    ends them. Leaving the context ends the call.
+    ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once.
     """
 
     def __init__(self, engine: Engine, request: RouteRequest, caller: Caller) -> None:
@@ -57,6 +58,10 @@ class Stream:
         self._event_id = 0
         self._started = False
         self._on_partial: OnPartial = "restart"
+        self._closed = False
+        self._reading = False
+        self._read: anyio.Event | None = None
+        """Set once the reader has stopped, for one who waits to close."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,7 +75,15 @@ class Stream:
         return self
 
     async def __anext__(self) -> RouteEvent:
-        event = await self._next_event()
+        if self._reading:
+            raise RuntimeError("two tasks read this stream at once; let one read it, or make a stream for each")
+        self._reading = True
+        try:
+            event = await self._next_event()
+        finally:
+            self._reading = False
+            if self._read is not None:
+                self._read.set()
         if event is None:
             raise StopAsyncIteration
         return event
@@ -83,21 +96,35 @@ class Stream:
     def expect_text(self) -> None:
         """Say that plain text is read, which cannot take back what was delivered: a fault then is an error."""
         self._on_partial = "error"
+        if self._execution is not None:
+            self._execution.expect_text()
 
     def raise_failure(self) -> None:
         """Raise what ended the stream, if it was not an answer."""
-        raise_failure(self._finished())
+        if self._outcome is not None:
+            raise_failure(self._outcome)
 
     @property
     def result(self) -> Answer:
         """The answer, once the stream has ended. Raises what ended it otherwise."""
-        outcome = raise_failure(self._finished())
-        if outcome.facts.served is None:
+        outcome = self._outcome
+        if outcome is None and not self._closed:
+            raise RuntimeError("the stream has not ended: read it to its end first")
+        if outcome is None or raise_failure(outcome).facts.served is None:
             raise RuntimeError("the stream was left before its end, so there is no answer")
         return Answer(outcome)
 
     async def aclose(self) -> None:
         """End the call. What was produced so far is in its trace."""
+        self._closed = True
+        if self._reading:  # another task: a provider is not left while it is asked
+            self._read = anyio.Event()
+            if self._execution is not None:
+                self._execution.interrupt()
+            await self._read.wait()
+        await self._leave()
+
+    async def _leave(self) -> None:
         execution, entry = self._execution, self._entry
         if execution is None or entry is None or self._outcome is not None:
             return
@@ -105,7 +132,7 @@ class Stream:
         self._outcome = await self._engine.conclude(entry, execution)
 
     async def _next_event(self) -> RouteEvent | None:
-        if self._outcome is not None:
+        if self._outcome is not None or self._closed:
             return None
         execution = self._execution or await self._begin()
         if not self._started:
@@ -115,17 +142,24 @@ class Stream:
             try:
                 part = await execution.next_part()
             except BaseException:
-                await self.aclose()
+                await self._leave()
                 raise
+            if self._closed:
+                await self._leave()
+                return None
             event = None if part is None else self._event(part, execution)
             if event is not None:
                 return event
         return await self._end_event(execution)
 
     async def _begin(self) -> Execution:
-        self._entry = entry = self._engine.admit(self._request, self._caller)
-        plan = await self._engine.choose(entry)
-        self._execution = self._engine.execution(entry, plan, whole=False, on_partial=self._on_partial)
+        try:
+            self._entry = entry = self._engine.admit(self._request, self._caller)
+            decision = await self._engine.choose(entry)
+        except BaseException:
+            self._closed = True
+            raise
+        self._execution = self._engine.execution(entry, decision, whole=False, on_partial=self._on_partial)
         return self._execution
 
     def _start_event(self, execution: Execution) -> RouteStarted:
@@ -160,11 +194,6 @@ class Stream:
         if outcome.error is None:
             return RouteCompleted(self._next_id(), outcome.response)
         return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(outcome.error)))
-
-    def _finished(self) -> Outcome:
-        if self._outcome is None:
-            raise RuntimeError("the stream has not ended: read it to its end first")
-        return self._outcome
 
     def _next_id(self) -> int:
         self._event_id += 1
