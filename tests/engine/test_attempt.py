@@ -106,9 +106,24 @@ async def test_a_callers_short_time_is_not_held_against_the_provider(ask: Ask) -
     assert stability(house) == 901
 
 
+class SlowToEnter(ScriptedProvider):
+    def open(self, call: UpstreamCall) -> Any:
+        context = super().open(call)
+
+        class Entering:
+            async def __aenter__(_) -> AsyncIterator[Chunk]:
+                await self.pause(3.0)
+                return await context.__aenter__()
+
+            __aexit__ = staticmethod(context.__aexit__)
+
+        return Entering()
+
+
 @both_ways
-async def test_silence_beyond_a_models_own_limit_is(ask: Ask) -> None:
-    house = House([said(Pause(100.0))], [ANSWER])
+@pytest.mark.parametrize("kind", [ScriptedProvider, SlowToEnter])
+async def test_silence_beyond_a_models_own_limit_is(ask: Ask, kind: type[ScriptedProvider]) -> None:
+    house = House([said(Pause(100.0))], [ANSWER], kind=kind)
     await ask(house.router)
     assert stability(house) < 901
 

@@ -156,7 +156,7 @@ class Execution:
         self._pause_s = 0.0
         self._interrupted = False
         self._since = 0.0
-        """When the present wait for the provider began."""
+        """When the last chunk had come, or a reader asked for the next."""
         self._taken = 0
         self._task: asyncio.Task[object] | None = None
         self._cancels = 0
@@ -224,7 +224,7 @@ class Execution:
 
     def _set_off(self, attempt: Attempt) -> None:
         """Let the attempt's time begin."""
-        self._since = attempt.started_at = now = self._clock.monotonic()
+        attempt.started_at = now = self._clock.monotonic()
         self.wake_at = attempt.call.due(now)
 
     def interrupt(self) -> None:
@@ -387,7 +387,7 @@ class Execution:
         reported = attempt.usage
         # what we cut off may have cost anything once the context was entered; of other faults the provider says it
         touched = attempt.first_at is not None or fault.answered or (abandoned and self._context is not None)
-        hurried = abandoned and self.wake_at < self._since + self._patience_s(attempt)
+        hurried = abandoned and self.wake_at < self._blamed_from(attempt)
         self._wake(min(self.deadline, now + FAREWELL_S))
         try:
             if attempt.produced:
@@ -407,9 +407,9 @@ class Execution:
         finally:
             await self._leave(abandoned=abandoned)
 
-    def _patience_s(self, attempt: Attempt) -> float:
-        """How long a provider may be silent now before that is its own fault, whatever time the caller gave."""
-        return attempt.call.patience_s if attempt.first_at is None else IDLE_S
+    def _blamed_from(self, attempt: Attempt) -> float:
+        """Until when a provider may be silent before that is its own fault, whatever time the caller gave."""
+        return attempt.started_at + attempt.call.patience_s if attempt.first_at is None else self._since + IDLE_S
 
     def _wake(self, at: float) -> None:
         """Set when the wait is over, for the deadline in force as for those to come."""
