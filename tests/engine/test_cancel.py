@@ -118,3 +118,45 @@ async def test_a_task_that_was_cancelled_before_still_has_its_fallbacks() -> Non
     await asyncio.sleep(0)
     task.cancel()
     assert await task == "Blue."
+
+
+@both_ways
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_that_was_cancelled_just_before_ends(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Converting)
+
+    async def call() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await ask(house)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(call())
+    assert house.good.calls == house.spare.calls == []
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("kind", [ScriptedProvider, Converting])
+async def test_a_task_that_is_cancelled_between_two_pieces_ends_and_leaves(kind: type[ScriptedProvider]) -> None:
+    house = House([said(Delta("half"), *STUCK)], [ANSWER], kind=kind)
+
+    async def read(*, on: bool) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        async with house.router.stream("hi", goal="quality") as stream:
+            text = stream.text()
+            await anext(text)
+            task.cancel()
+            if on:
+                await anext(text)
+        await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(read(on=True))
+    assert house.left_open == 0
+    house.good._turns = iter([said(Delta("half"), *STUCK)])
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.ensure_future(read(on=False))
+    assert house.left_open == 0
+    assert house.spare.calls == []

@@ -244,7 +244,7 @@ class Execution:
         if self._open is None:
             return
         attempt = self.attempts[-1]
-        self._task, self._cancels = _cancels()
+        self._task, self._cancels = _cancels()[0], 0
         attempt.ended_at = self._clock.monotonic()
         try:
             if attempt.produced:
@@ -276,6 +276,8 @@ class Execution:
         """Take chunks until one is for a reader; None when the attempt has ended."""
         attempt = self.attempts[-1]
         self._task, self._cancels = _cancels()
+        if self._cancels:
+            await anyio.lowlevel.checkpoint()  # a call that was not delivered yet is delivered here, and not counted in
         try:
             if self._chunks is None:
                 context = open_call()

@@ -83,8 +83,10 @@ class Engine:
         try:
             await execution.run()
         except BaseException:
-            await execution.aclose()
-            await self.conclude(entry, execution)
+            try:
+                await execution.aclose()
+            finally:
+                await self.conclude(entry, execution)
             raise
         return raise_failure(await self.conclude(entry, execution))
 

@@ -128,8 +128,10 @@ class Stream:
         execution, entry = self._execution, self._entry
         if execution is None or entry is None or self._outcome is not None:
             return
-        await execution.aclose()
-        self._outcome = await self._engine.conclude(entry, execution)
+        try:
+            await execution.aclose()
+        finally:
+            self._outcome = await self._engine.conclude(entry, execution)
 
     async def _next_event(self) -> RouteEvent | None:
         if self._outcome is not None or self._closed:
