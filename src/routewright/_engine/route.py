@@ -140,13 +140,7 @@ class Engine:
                 given = await self._recounted_aside(entry)
                 return build_plan(given, entry.board)
         except BaseException as error:
-            told = error if isinstance(error, RouterError) else None
-            if told is not None:
-                told.trace_id, told.request_id = entry.admitted.trace_id, self.ids("req_")
-            elif isinstance(error, Exception):
-                told = InternalError(type(error).__name__)
-            facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
-            await self._keep(entry, Outcome(facts, entry.request, None, told))
+            self._keep_undecided(entry, given, error)
             raise
 
     def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial = "restart") -> Execution:
@@ -178,9 +172,11 @@ class Engine:
         return outcome
 
     def _keep_undecided(self, entry: Entry, given: DecisionInput, error: BaseException) -> None:
-        told = error if isinstance(error, RouterError) else None  # of another the trace says that the caller left
+        told = error if isinstance(error, RouterError) else None  # without one the trace says that the caller left
         if told is not None:
             told.trace_id, told.request_id = entry.admitted.trace_id, self.ids("req_")
+        elif isinstance(error, Exception):
+            told = InternalError(type(error).__name__)
         facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
         self._keep(entry, Outcome(facts, entry.request.budget, None, told))
 

@@ -157,11 +157,11 @@ class Stream:
     async def _begin(self) -> Execution:
         try:
             self._entry = entry = self._engine.admit(self._request, self._caller)
-            decision = await self._engine.choose(entry)
+            plan = await self._engine.choose(entry)
         except BaseException:
             self._closed = True
             raise
-        self._execution = self._engine.execution(entry, decision, whole=False, on_partial=self._on_partial)
+        self._execution = self._engine.execution(entry, plan, whole=False, on_partial=self._on_partial)
         return self._execution
 
     def _start_event(self, execution: Execution) -> RouteStarted:
