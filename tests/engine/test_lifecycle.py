@@ -132,6 +132,7 @@ async def cells():
     again = router.blocking.route("hi")        # a cell without
     print(answer.output, again.output)
 loop = asyncio.new_event_loop()
+loop.slow_callback_duration = 60           # debugging would tell of a busy machine
 loop.run_until_complete(cells())
 loop.close()
 """
