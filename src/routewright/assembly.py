@@ -14,7 +14,7 @@ import anyio
 
 from ._core.catalogue import resolve
 from ._core.policy import publish
-from ._core.tokens import count_request
+from ._core.tokens import Vocabulary, count_request
 from ._engine.fleet import Fleet
 from ._engine.route import Engine
 from ._engine.trace import TraceCounts, TraceLog
@@ -231,11 +231,11 @@ class Counter:
     def __init__(self, counter: TokenCounter | None) -> None:
         self._counter = counter
 
-    def __call__(self, request: RouteRequest, bounds: TokenBounds) -> TokenBounds:
+    def __call__(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
         """Narrow the bounds of a request as far as counting can."""
         if self._counter is None:
             with importing.lock:
                 from .backends.tokens import PackedTokenCounter  # loads the tables' library
 
             self._counter = PackedTokenCounter()
-        return count_request(self._counter, request, bounds)
+        return count_request(self._counter, request, bounds, encodings)

@@ -215,10 +215,11 @@ class ImmediateStorage(Storage, Protocol):
 
 
 class TokenCounter(Protocol):
-    """Counts tokens of one vocabulary."""
+    """Counts tokens of the vocabularies ``o200k_base`` and ``cl100k_base``, in any thread."""
 
     def count(self, text: str, encoding: str) -> int:
-        """Exact number of tokens of ``text``, special tokens taken as plain text."""
+        """Exact number of tokens of ``text``, special tokens taken as plain text. One that no text of these bytes can
+        have is taken for the nearest that it can."""
         ...
 
 

@@ -13,7 +13,7 @@ from ._core.board import Board, Boards
 from ._core.decision import Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
-from ._core.plan import RULES
+from ._core.intake import RULES
 from ._core.pool import Pool
 from ._core.request import as_request
 from ._engine.answer import Answer

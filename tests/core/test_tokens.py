@@ -5,20 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright._core import tokens
 from routewright._core.tokens import (
-    MARGIN,
     Vocabulary,
     bounds_of,
     count_request,
-    counted,
     estimate_text,
     image_count,
     overhead,
@@ -42,6 +42,7 @@ from routewright.wire import (
 
 DATA = Path(__file__).parents[1] / "data"
 TEXTS: dict[str, str] = json.loads((DATA / "texts.json").read_text(encoding="utf-8"))
+OTHERS: dict[str, Any] = json.loads((DATA / "vocabularies.json").read_text(encoding="utf-8"))
 COUNTER = packed.PackedTokenCounter()
 ENCODINGS: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")
 
@@ -99,7 +100,7 @@ def test_bounds_hold_for_any_text_in_both_vocabularies(full: bool) -> None:
     @given(st.lists(ANY_TEXT, min_size=1, max_size=2))
     def hold(texts: list[str]) -> None:
         asked = request(*texts)
-        bounds = count_request(COUNTER, asked, bounds_of(asked), encodings=ENCODINGS)
+        bounds = count_request(COUNTER, asked, bounds_of(asked), ENCODINGS)
         assert bounds.o200k is not None
         assert bounds.cl100k is not None
         assert bounds.low <= min(bounds.o200k, bounds.cl100k)
@@ -113,7 +114,7 @@ def test_bounds_hold_for_development_prompts(full: bool) -> None:
     every = [prompt for name in DEVELOPMENT for prompt in DEVELOPMENT[name]]
     chosen = [*TEXTS.values(), *(every if full else every[::25]), "\n\n".join(every)]
     for asked in map(request, chosen):
-        bounds = count_request(COUNTER, asked, bounds_of(asked), encodings=ENCODINGS)
+        bounds = count_request(COUNTER, asked, bounds_of(asked), ENCODINGS)
         assert bounds.low <= min(bounds.o200k or 0, bounds.cl100k or 0)
         assert max(bounds.o200k or 0, bounds.cl100k or 0) <= bounds.high
 
@@ -177,58 +178,91 @@ def test_an_image_widens_the_bounds_by_its_stated_range() -> None:
 
 
 def test_counting_a_prompt_with_images_tightens_its_bounds_but_claims_nothing_exact() -> None:
-    asked = RouteRequest(messages=[Message("user", [TextPart(TEXTS["hindi"]), IMAGE])])
+    asked = RouteRequest(messages=[Message("user", [TextPart(TEXTS["english"]), IMAGE])])
     before = bounds_of(asked)
     after = count_request(COUNTER, asked, before)
-    exact = [overhead(asked) + COUNTER.count(TEXTS["hindi"], encoding) for encoding in ENCODINGS]
+    plain = request(TEXTS["english"])
     assert image_count(asked) == 1
     assert (after.o200k, after.cl100k) == (None, None)
-    assert before.low <= after.low <= min(exact) + 85
-    assert max(exact) + 6_000 <= after.high <= before.high
-    assert after.high - after.low < before.high - before.low
+    assert after.low == before.low
+    assert after.high == count_request(COUNTER, plain, bounds_of(plain)).high + 6_000 < before.high
 
 
-class LengthCounter:
-    """Takes every character for a token."""
+class FixedCounter:
+    """Finds so many tokens in every text, or as many as it has characters."""
+
+    def __init__(self, tokens: Any = None) -> None:
+        self.tokens = tokens
 
     def count(self, text: str, encoding: str) -> int:
-        return len(text)
+        found: int = len(text) if self.tokens is None else self.tokens
+        return found
 
 
 def test_a_request_is_counted_with_any_counter_and_only_in_what_is_asked_for() -> None:
     asked = request("one", "three", tools=[WEATHER])
     bounds = bounds_of(asked)
     characters = sum(map(len, prompt_texts(asked))) + overhead(asked)
-    assert count_request(LengthCounter(), asked, bounds) == counted(bounds, characters)
-    both = count_request(LengthCounter(), asked, bounds, encodings=ENCODINGS)
+    once = count_request(FixedCounter(), asked, bounds, ENCODINGS[:1])
+    assert once == replace(bounds, o200k=characters, counted=True)
+    both = count_request(FixedCounter(), asked, bounds)
     assert (both.o200k, both.cl100k) == (characters, characters)
 
 
-def test_counting_changes_neither_bounds_nor_estimate() -> None:
-    bounds = TokenBounds(10, 1_000, 240)
-    assert counted(bounds, 230) == TokenBounds(10, 1_000, 240, o200k=230, counted=True)
-    assert counted(counted(bounds, None, 250), 230) == TokenBounds(10, 1_000, 240, o200k=230, cl100k=250, counted=True)
+def test_counting_moves_neither_the_lower_bound_nor_the_estimate() -> None:
+    asked = request(TEXTS["english"])
+    before = bounds_of(asked)
+    after = count_request(COUNTER, asked, before)
+    assert (after.low, after.estimate) == (before.low, before.estimate)
+    assert (after.o200k or 0) < after.high < before.high / 2
 
 
-def test_range_is_exact_where_counted_and_has_a_margin_for_other_vendors() -> None:
+@pytest.mark.parametrize(("found", "side"), [(0, "low"), (10**12, "high")])
+def test_a_count_outside_the_bounds_is_taken_for_the_bound(found: int, side: str) -> None:
+    for asked in (request(TEXTS["hindi"] * 10), RouteRequest([Message("user", [TextPart("look" * 5_000), IMAGE])])):
+        bounds = bounds_of(asked)
+        after = count_request(FixedCounter(found), asked, bounds)
+        assert bounds.low <= after.low <= after.high <= bounds.high
+        if not image_count(asked):
+            assert after.o200k == after.cl100k == max(getattr(bounds, side), overhead(asked))
+
+
+@pytest.mark.parametrize("found", [-1, 2.5, math.nan, "7", None])
+def test_what_is_no_count_is_refused_by_name(found: Any) -> None:
+    class Wrong(FixedCounter):
+        def __repr__(self) -> str:
+            return "Wrong()"
+
+        def count(self, text: str, encoding: str) -> int:
+            return found  # type: ignore[no-any-return]
+
+    asked = request("hello")
+    with pytest.raises(ValueError, match=re.escape(f"Wrong() counted {found!r} tokens in o200k_base; ")):
+        count_request(Wrong(), asked, bounds_of(asked))
+
+
+def test_a_range_is_exact_where_counted_and_else_the_bounds() -> None:
     bounds = TokenBounds(10, 1_000, 240, o200k=300)
-    assert ranges(bounds) == ((300, 300), (10, 1_000), (200, 450))
-    assert ranges(counted(bounds, None, 310)) == ((300, 300), (310, 310), (200, 450))
+    assert ranges(bounds) == ((300, 300), (10, 1_000), (10, 1_000))
+    assert ranges(replace(bounds, cl100k=310)) == ((300, 300), (310, 310), (10, 1_000))
+    assert ranges(TokenBounds(10, 1_000, 240)) == ((10, 1_000),) * 3
 
 
-def test_range_without_a_count_is_the_plain_bounds() -> None:
-    bounds = TokenBounds(10, 1_000, 240)
-    assert ranges(bounds) == ((10, 1_000),) * 3
+@pytest.mark.parametrize("name", OTHERS["counts"])
+def test_the_bound_for_other_vendors_holds_in_real_vocabularies(name: str) -> None:
+    asked = request((TEXTS | OTHERS["texts"])[name])
+    *_, (low, high) = ranges(count_request(COUNTER, asked, bounds_of(asked)))
+    for vocabulary, tokens_found in OTHERS["counts"][name].items():
+        assert low <= tokens_found + overhead(asked) <= high, vocabulary
 
 
-@given(st.integers(0, 10**7), st.integers(0, 10**7), st.integers(0, 10**7), st.booleans())
-def test_every_range_stays_inside_the_bounds(below: int, exact: int, above: int, both: bool) -> None:
-    bounds = TokenBounds(exact - min(below, exact), exact + above, exact, exact, exact if both else None)
-    for low, high in ranges(bounds):
-        assert bounds.low <= low <= exact <= high <= bounds.high
-    low, high = ranges(bounds)[2]
-    assert low >= math.floor(exact / MARGIN)
-    assert high <= math.ceil(exact * MARGIN)
+def test_the_bound_for_other_vendors_is_about_twice_the_count_on_prose_and_the_bytes_in_other_scripts() -> None:
+    for name, least, most in (("english", 2.0, 2.1), ("python", 2.0, 3.0), ("json", 2.0, 2.4)):
+        after = count_request(COUNTER, request(TEXTS[name]), bounds_of(request(TEXTS[name])))
+        assert least <= after.high / max(after.o200k or 1, after.cl100k or 1) <= most, name
+    for name in ("hindi", "chinese", "russian", "thai"):
+        before = bounds_of(request(TEXTS[name]))
+        assert count_request(COUNTER, request(TEXTS[name]), before).high == before.high, name
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -382,12 +382,34 @@ def test_images_are_counted_once_and_then_taken_at_their_worst() -> None:
         Router.sandbox().decide({"messages": messages, "budget": {"maxTokens": 6_000}})
 
 
+@pytest.mark.parametrize(
+    ("models", "vocabularies"),
+    [
+        (["openai/gpt-4.1"], {"o200k_base"}),
+        (["openai/gpt-4.1", "mistral/mistral-large-2512"], {"o200k_base", "cl100k_base"}),
+    ],
+)
+def test_a_second_vocabulary_is_counted_only_where_another_vendors_model_is_left(
+    models: list[str], vocabularies: set[str]
+) -> None:
+    asked = set()
+
+    class Recorder:
+        def count(self, text: str, encoding: str) -> int:
+            asked.add(encoding)
+            return len(text) // 4
+
+    router = Router.sandbox(settings=Settings(tokens=Recorder()))
+    router.decide("hello there " * 250, budget={"maxTokens": 3_000}, models=models)
+    assert asked == vocabularies
+
+
 @pytest.mark.anyio
 async def test_decision_spans_say_whether_tokens_were_counted() -> None:
     router = Router.sandbox()
     loose = await router.route("hi")
     tight = await router.route("x" * 3_000, budget={"maxTokens": 3_000}, models=["openai/gpt-4.1"])
-    other = await router.route("x" * 3_000, budget={"maxTokens": 3_000}, models=["mistral/mistral-large-2512"])
+    other = await router.route("hello there " * 250, budget={"maxTokens": 3_000}, models=["mistral/mistral-large-2512"])
     spans = [answer.trace.spans[0] for answer in (loose, tight, other)]
     counts = [span.token_count for span in spans if isinstance(span, DecisionSpan)]
     assert counts == ["bounds", "exact", "estimated"]

@@ -14,6 +14,8 @@ from .quality import micro
 from .request import needs_of
 from .rules import DEFAULT_TIMEOUT_MS
 
+RULES = 1
+"""Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""
 DEFAULT_RETRIES = 1
 
 
@@ -64,6 +66,7 @@ def input_of(
         timeout_ms=int(request.timeout_ms or DEFAULT_TIMEOUT_MS),
         regions=() if policy is None else tuple(policy.policy.regions or ()),
         quality=quality,
+        rules=RULES,
     )
 
 

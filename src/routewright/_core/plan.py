@@ -6,17 +6,16 @@ questions, and stops when the plan is full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from routewright.wire import DecisionInput
+from routewright.wire import DecisionInput, Need
 
 from .board import Board
 from .budget import plan_output
 from .constraints import Ask, Kind
 from .refusal import refusal
+from .tokens import VOCABULARIES, Vocabulary
 
-RULES = 1
-"""Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""
 CHAIN_LENGTH = 3
 """Fallbacks besides the primary model."""
 WALKED_FIRST = 24
@@ -80,6 +79,13 @@ def build_plan(given: DecisionInput, board: Board) -> Plan:
         raise refusal(given, board.outlook, reading.order.eligible)
     chain = _own_chain(reading, front) if given.fallback is None else _callers_chain(reading, front[0])
     return Plan(reading, front, [front[0], *chain])
+
+
+def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
+    """The vocabularies in which a count can matter: the first alone where every model left is of it."""
+    vocabulary = board.outlook.pool.vocabulary
+    others = given.needs & Need.IMAGE or any(vocabulary[row] for row in Reading(given, board).rows())
+    return VOCABULARIES if others else VOCABULARIES[:1]
 
 
 def _front(reading: Reading) -> list[int]:

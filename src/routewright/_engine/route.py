@@ -19,9 +19,9 @@ from routewright._core.board import Board
 from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column
-from routewright._core.plan import Plan, build_plan
+from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import find_policy, under_policy
-from routewright._core.tokens import bounds_of
+from routewright._core.tokens import Vocabulary, bounds_of
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import Caller, DecisionInput, OnPartial, PolicySnapshot, RouteRequest, Snapshot, TokenBounds
@@ -46,7 +46,7 @@ class Entry(NamedTuple):
     policy: PolicySnapshot | None
 
 
-CountRequest = Callable[[RouteRequest, TokenBounds], TokenBounds]
+CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 
 
 class Engine:
@@ -72,7 +72,7 @@ class Engine:
         self._clock = clock
         self._rng = rng
         self._count = count
-        self._counted_before = False
+        self._counted_in: set[Vocabulary] = set()
         self._predictor = predictor
         self._default_output_cap = default_output_cap
 
@@ -199,19 +199,20 @@ class Engine:
 
     def _recounted(self, entry: Entry) -> DecisionInput:
         given = entry.admitted.given
+        encodings = countable(given, entry.board)
         try:
-            tokens = self._count(entry.request, given.tokens)
+            tokens = self._count(entry.request, given.tokens, encodings)
         except RouterError:
             raise
         except Exception as error:  # a counter that was plugged in; its words may hold the prompt, so they stay there
             raise InternalError(f"the token counter failed with {type(error).__name__}") from error
-        self._counted_before = True
+        self._counted_in.update(encodings)
         return replace(given, tokens=tokens)
 
     async def _recounted_aside(self, entry: Entry) -> DecisionInput:
         """Count on the spot what is short, or where time is virtual and a thread would look like a wait."""
         given = entry.admitted.given
-        short = self._counted_before and given.tokens.high <= COUNT_INLINE_CHARS
+        short = given.tokens.high <= COUNT_INLINE_CHARS and self._counted_in.issuperset(countable(given, entry.board))
         if short or self._clock.virtual:
             return self._recounted(entry)
         with self._clock.deadline(entry.admitted.started_at + given.timeout_ms / 1000):

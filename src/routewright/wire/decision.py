@@ -42,6 +42,7 @@ class TokenBounds(Struct, frozen=True):
 
     low: int
     high: int
+    """Never above a token a byte; once counted, what other vendors' vocabularies are taken to need at most."""
     estimate: int
     """Best guess without counting; the score's size bucket comes from it."""
     o200k: int | None = None
