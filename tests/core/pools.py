@@ -43,7 +43,7 @@ def models(draw: st.DrawFn, name: int = 0) -> Model:
     return Model(
         id=f"{provider}/m{name:03}",
         provider=provider,
-        context_window=draw(st.sampled_from([4_096, 32_768, 128_000, 1_000_000])),
+        context_window=draw(st.sampled_from([7, 300, 4_096, 32_768, 128_000, 1_000_000])),
         modalities=("text", *draw(st.sampled_from(extra))),
         pricing_per_1m=draw(st.none() | pricings() | pricings() | pricings()),
         availability=Availability(
@@ -58,6 +58,7 @@ def models(draw: st.DrawFn, name: int = 0) -> Model:
         quality=draw(st.floats(0, 1)),
         ttft_s=draw(st.sampled_from([0.25, 0.5, 1.0, 4.0, 16.0, 64.0])),
         tokens_per_s=draw(st.sampled_from([25.0, 50.0, 100.0, 400.0, 1600.0])),
+        free_tier=draw(st.integers(0, 9)) == 9,
         disabled=draw(st.integers(0, 9)) == 9,
     )
 
@@ -95,7 +96,7 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
     low = draw(st.sampled_from([1, 10, 100, 1_000, 20_000]))
     high = low + draw(st.sampled_from([0, 10, 1_000, 20_000]))
     chosen: st.SearchStrategy[tuple[str, ...]] = st.lists(st.sampled_from(ids), min_size=1, unique=True).map(tuple)
-    region_sets: list[tuple[str, ...]] = [("us",), ("eu",)]
+    region_sets: list[tuple[str, ...]] = [("us",), ("eu",), ("us", "eu")]
     regions = draw(seldom(st.sampled_from(region_sets)))
     return DecisionInput(
         catalogue="c",

@@ -35,6 +35,12 @@ def usd_text(amount_nanos: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def sayable(amount_nanos: int) -> int:
+    """Round up to 15 digits, so that the amount is the same when it was written in dollars and read as a float."""
+    step: int = 10 ** max(0, len(str(amount_nanos)) - 15)
+    return -(-amount_nanos // step) * step
+
+
 def usd_short(dollars: float) -> str:
     """Write dollars for sentences: cents from a dollar up, else two significant digits."""
     if dollars >= 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from routewright.wire import DecisionInput, Need
+from routewright.wire import DecisionInput, Need, Policy
 
 from .board import Board
 from .budget import plan_output
@@ -71,12 +71,15 @@ class Plan:
         return [self.pool.ids[row] for row in self.rows]
 
 
-def build_plan(given: DecisionInput, board: Board) -> Plan:
-    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
+def build_plan(given: DecisionInput, board: Board, policy: Policy | None = None) -> Plan:
+    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open.
+
+    ``policy``, the one that is already in the input, is only read to say what a refusal is due to.
+    """
     reading = Reading(given, board)
     front = _front(reading) or _probe(reading)
     if not front:
-        raise refusal(given, board.outlook, reading.order.eligible)
+        raise refusal(given, board.outlook, reading.order.eligible, policy)
     chain = _own_chain(reading, front) if given.fallback is None else _callers_chain(reading, front[0])
     return Plan(reading, front, [front[0], *chain])
 

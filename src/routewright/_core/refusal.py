@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from routewright.errors import BudgetExceeded, NoCandidates
-from routewright.wire import DecisionInput, Reason
+from routewright.wire import Budget, DecisionInput, Need, Policy, Reason, TokenBounds
 
 from .constraints import (
     REASONS,
@@ -17,27 +20,42 @@ from .constraints import (
     first_failures,
     named_reasons,
 )
-from .money import nanos, usd_text
+from .cost import affordable_output
+from .money import budget_nanos, nanos, sayable, usd_text
 from .outlook import Outlook
+from .pool import Pool
+from .tokens import IMAGE_TOKENS, MESSAGE_TOKENS, PRIMING_TOKENS
 
-_FIXED = {Reason.DISABLED, Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE, Reason.CIRCUIT_OPEN}
+_FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE, Reason.CIRCUIT_OPEN}
 """Reasons that no change of the request removes."""
 NAMED = 4
 """So many models of a whitelist are named one by one."""
+LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
+"""No prompt is shorter."""
+LEAST_OUTPUT = 16
+"""No shorter answer is suggested: it would be none."""
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
-_NO_NEED = {
-    Reason.MODALITY: "send no images",
-    Reason.TOOLS: "declare no tools",
-    Reason.RESPONSE_FORMAT: "drop params.response_format",
-}
+_CHANGEABLE = ("models", "regions", "needs", "max_output_tokens", "tokens", "budget_tokens", "budget_nanos")
+_NO_NEED = {Need.IMAGE: "send no images", Need.TOOLS: "declare no tools", Need.JSON: "drop params.response_format"}
 
 
-def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible) -> NoCandidates:
-    """Make the error for a request that no model fits."""
+class Way(NamedTuple):
+    """What a request would have to be to admit one model."""
+
+    model: str
+    given: DecisionInput
+    outside: set[str]
+    """Fields in which the policy is in the way, too."""
+    effort: tuple[bool, bool, bool, int, int, int]
+    """How much it asks of the caller: first of all no other policy, nor the free tier, nor others than were named."""
+
+
+def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible, policy: Policy | None = None) -> NoCandidates:
+    """Make the error for a request that no model fits. ``policy`` is the one that was laid over it."""
     ask = Ask(given, outlook)
     failed, first = failures(given, ask, eligible), first_failures(given, ask, eligible)
     firsts = named_reasons(first)
-    suggestion = _suggestion(given, ask, failed)
+    suggestion = _suggestion(given, ways_of(given, outlook, failed, policy), policy)
     listed = _named(given, outlook, firsts) or ", ".join(
         f"{count} {reason}" for reason, count in count_reasons(first).items()
     )
@@ -70,60 +88,156 @@ def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None]) 
     )
 
 
-def _suggestion(given: DecisionInput, ask: Ask, failed: BoolArray) -> str:
+def _suggestion(given: DecisionInput, ways: list[Way], policy: Policy | None) -> str:
     """The changes that admit the model that needs fewest, the cheapest of these first."""
-    free = ask.outlook.pool.free_tier
-    ways = [(row, reasons) for row, reasons in enumerate(map(_reasons, failed)) if not _FIXED & set(reasons)]
-    open_ways = [(row, reasons) for row, reasons in ways if not (free[row] and Reason.WHITELIST in reasons)]
-    if not open_ways:
+    if not ways:
         return "no change of the request helps: configure a provider or enable a model"
-    row, reasons = min(open_ways, key=partial(_effort, ask))
-    changes = [_change(given, ask, row, reason) for reason in reasons]
-    return f"{' and '.join(changes)} to admit {ask.outlook.pool.ids[row]}"
+    way = min(ways, key=lambda way: way.effort)
+    return f"{' and '.join(_words(given, way, policy))} to admit {way.model}"
 
 
-def _effort(ask: Ask, way: tuple[int, list[Reason]]) -> tuple[bool, int, int, int]:
-    """How much a way asks of the caller: first of all not to give up the models that were named."""
-    row, reasons = way
-    return Reason.WHITELIST in reasons, len(reasons), _worst_nanos(ask, row) or 0, row
+def ways_of(given: DecisionInput, outlook: Outlook, failed: BoolArray, policy: Policy | None) -> list[Way]:
+    """Every model that some change would admit, with that change."""
+    ways = [_way(given, outlook, row, set(_reasons(failed[row])), policy) for row in range(len(outlook.pool))]
+    return [way for way in ways if way is not None]
 
 
-def _change(given: DecisionInput, ask: Ask, row: int, reason: Reason) -> str:
-    """What to do about one reason."""
-    outlook, high = ask.outlook, ask.high(row)
-    match reason:
-        case Reason.WHITELIST:
-            return f"add {outlook.pool.ids[row]!r} to models"
-        case Reason.REGION:
-            return f"allow a region besides {', '.join(given.regions)}"
-        case Reason.CONTEXT:
-            return _context_change(given, ask, row)
-        case Reason.BUDGET_TOKENS:
-            return f"raise budget.maxTokens to {high + ask.held_output(row)}"
-        case Reason.BUDGET_COST:
-            worst = _worst_nanos(ask, row)
-            if worst is None:
-                return "drop budget.maxCostUsd (no price is known)"
-            return f"raise budget.maxCostUsd to {usd_text(worst)}"
-        case Reason.MODALITY | Reason.TOOLS | Reason.RESPONSE_FORMAT:
-            return _NO_NEED[reason]
-        case _:
-            raise AssertionError(reason)
+def _way(given: DecisionInput, outlook: Outlook, row: int, reasons: set[Reason], policy: Policy | None) -> Way | None:
+    """Change the input question by question, each with what was changed before."""
+    pool = outlook.pool
+    if reasons & _FIXED or pool.disabled[row]:
+        return None
+    fitted = _fit_window(_made_eligible(given, pool, row, reasons), outlook, row)
+    if fitted is None:
+        return None
+    changed = _fit_cost(_fit_tokens(fitted, outlook, row, policy), outlook, row, policy)
+    outside = _outside(given, changed, pool.ids[row], policy)
+    named = changed.models != given.models
+    worst = _worst_nanos(Ask(changed, outlook), row) or 0
+    effort = (bool(outside), named and bool(pool.free_tier[row]), named, len(_changes(given, changed)), worst, row)
+    return Way(pool.ids[row], changed, outside, effort)
 
 
-def _context_change(given: DecisionInput, ask: Ask, row: int) -> str:
-    """Less output if that alone helps, else a shorter input, or both."""
-    outlook, high = ask.outlook, ask.high(row)
-    most, window = outlook.pool.max_output[row], outlook.pool.window[row]
+def _made_eligible(given: DecisionInput, pool: Pool, row: int, reasons: set[Reason]) -> DecisionInput:
+    """Name the model where it has to be named, and ask for nothing that it lacks."""
+    models = given.models
+    if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # the free tier is routed to where it is named
+        # the fallbacks have to be on a whitelist, too
+        models = tuple(dict.fromkeys((*(given.models or given.fallback or ()), pool.ids[row])))
+    served = pool.models[row].availability.regions
+    regions = tuple(region for region in given.regions if region in served)
+    return replace(given, models=models, regions=regions, needs=given.needs & int(pool.able[row]))
+
+
+def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput | None:
+    """Less output if that alone helps, else a shorter input, or both. None: no prompt fits."""
+    ask = Ask(given, outlook)
+    high, window = ask.high(row), outlook.pool.window[row]
+    wanted = outlook.output[row] if given.max_output_tokens is None else given.max_output_tokens
+    if high + wanted <= window and wanted <= outlook.pool.max_output[row]:
+        return given
     if given.max_output_tokens is None:
-        return f"shorten the input to {window - outlook.output[row]} tokens"
-    output = min(given.max_output_tokens, most, window - high if high < window else window // 2)
-    changes = []
-    if output < given.max_output_tokens:
-        changes.append(f"lower params.max_output_tokens to {output}")
-    if high + output > window:
-        changes.append(f"shorten the input to {window - output} tokens")
-    return " and ".join(changes)
+        return _shortened(given, window - outlook.output[row])
+    room = window - high
+    output = min(given.max_output_tokens, outlook.pool.max_output[row], room if room >= LEAST_OUTPUT else window // 2)
+    lowered = replace(given, max_output_tokens=output)
+    return lowered if output <= room else _shortened(lowered, window - output)
+
+
+def _shortened(given: DecisionInput, tokens: int) -> DecisionInput | None:
+    if tokens < LEAST_INPUT:
+        return None
+    needs = given.needs if tokens >= LEAST_INPUT + IMAGE_TOKENS[1] else given.needs & ~Need.IMAGE
+    return replace(given, needs=int(needs), tokens=TokenBounds(tokens, tokens, tokens, counted=True))
+
+
+def _fit_tokens(given: DecisionInput, outlook: Outlook, row: int, policy: Policy | None) -> DecisionInput:
+    """A larger token budget, or less output where the policy allows no larger one."""
+    ask = Ask(given, outlook)
+    high = ask.high(row)
+    if given.budget_tokens is None or high + ask.held_output(row) <= given.budget_tokens:
+        return given
+    raised = replace(given, budget_tokens=high + ask.held_output(row))
+    shorter = _capped(given, outlook, row, given.budget_tokens - high)
+    return raised if shorter is None or not _outside(given, raised, "", policy) else shorter
+
+
+def _fit_cost(given: DecisionInput, outlook: Outlook, row: int, policy: Policy | None) -> DecisionInput:
+    """A larger budget, or less output where the policy allows no larger one."""
+    ask = Ask(given, outlook)
+    high = ask.high(row)
+    if given.budget_nanos is None or nanos(ask.worst_picos(row, high)) <= given.budget_nanos:
+        return given
+    worst = _worst_nanos(ask, row)
+    if worst is None:
+        return replace(given, budget_nanos=None)
+    raised = replace(given, budget_nanos=sayable(worst))
+    price = outlook.pool.dearest(row, high)
+    shorter = _capped(given, outlook, row, affordable_output(price, high, given.budget_nanos))
+    return raised if shorter is None or not _outside(given, raised, "", policy) else shorter
+
+
+def _capped(given: DecisionInput, outlook: Outlook, row: int, output: int) -> DecisionInput | None:
+    """The output capped at what a budget pays for; None where that is no answer."""
+    room = outlook.pool.window[row] - Ask(given, outlook).high(row)
+    output = min(output, room, outlook.pool.max_output[row])
+    return None if output < LEAST_OUTPUT else replace(given, max_output_tokens=output)
+
+
+def _outside(given: DecisionInput, changed: DecisionInput, model: str, policy: Policy | None) -> set[str]:
+    """The changed fields that the policy has to change, too, to let the request have its way."""
+    outside = {"regions"}
+    if policy is not None:
+        budget = policy.budget or Budget()
+        cost, tokens = changed.budget_nanos, changed.budget_tokens
+        if policy.models is not None and model not in policy.models:
+            outside.add("models")
+        if budget.max_cost_usd is not None and (cost is None or cost > budget_nanos(budget.max_cost_usd)):
+            outside.add("budget_nanos")
+        if budget.max_tokens is not None and tokens is not None and tokens > budget.max_tokens:
+            outside.add("budget_tokens")
+    return outside & set(_changes(given, changed))
+
+
+def _changes(given: DecisionInput, changed: DecisionInput) -> list[str]:
+    """Names of the fields that differ, in the order of the questions they answer."""
+    return [name for name in _CHANGEABLE if getattr(given, name) != getattr(changed, name)]
+
+
+def _words(given: DecisionInput, way: Way, policy: Policy | None) -> Iterator[str]:
+    """What to do about each field that has to change."""
+    by = "the policy" if policy is None else f"policy {policy.name!r}"
+    for name in _changes(given, way.given):
+        for words in _said(name, given, way):
+            if name == "regions":
+                yield f"{words} of {by}"
+            else:
+                yield f"{words}, also in {by}," if name in way.outside else words
+
+
+def _said(name: str, given: DecisionInput, way: Way) -> list[str]:
+    changed = way.given
+    match name:
+        case "models" if given.models is None:
+            return [f"set models to {list(changed.models or ())}"]
+        case "models":
+            return [f"add {way.model!r} to models"]
+        case "regions":
+            dropped = [region for region in given.regions if region not in changed.regions]
+            return [f"drop {', '.join(dropped)} from the regions"]
+        case "needs":
+            return [words for need, words in _NO_NEED.items() if given.needs & ~changed.needs & need]
+        case "max_output_tokens":
+            verb = "set" if given.max_output_tokens is None else "lower"
+            return [f"{verb} params.max_output_tokens to {changed.max_output_tokens}"]
+        case "tokens":
+            return [f"shorten the input to {changed.tokens.high} tokens"]
+        case "budget_tokens":
+            return [f"raise budget.maxTokens to {changed.budget_tokens}"]
+        case _ if changed.budget_nanos is None:
+            return ["drop budget.maxCostUsd (no price is known)"]
+        case _:
+            return [f"raise budget.maxCostUsd to {usd_text(changed.budget_nanos)}"]
 
 
 def _worst_nanos(ask: Ask, row: int) -> int | None:

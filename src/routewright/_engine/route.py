@@ -24,7 +24,16 @@ from routewright._core.policy import find_policy, under_policy
 from routewright._core.tokens import Vocabulary, bounds_of
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
-from routewright.wire import Caller, DecisionInput, OnPartial, PolicySnapshot, RouteRequest, Snapshot, TokenBounds
+from routewright.wire import (
+    Caller,
+    DecisionInput,
+    OnPartial,
+    Policy,
+    PolicySnapshot,
+    RouteRequest,
+    Snapshot,
+    TokenBounds,
+)
 
 from .attempt import Execution
 from .fleet import Fleet
@@ -44,6 +53,11 @@ class Entry(NamedTuple):
     fleet: Fleet
     board: Board
     policy: PolicySnapshot | None
+
+    @property
+    def rules(self) -> Policy | None:
+        """The policy itself."""
+        return None if self.policy is None else self.policy.policy
 
 
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
@@ -126,19 +140,19 @@ class Engine:
     def choose_now(self, entry: Entry) -> Plan:
         """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""
         try:
-            return build_plan(entry.admitted.given, entry.board)
+            return build_plan(entry.admitted.given, entry.board, entry.rules)
         except CountTokens:
-            return build_plan(self._recounted(entry), entry.board)
+            return build_plan(self._recounted(entry), entry.board, entry.rules)
 
     async def choose(self, entry: Entry) -> Plan:
         """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
         given = entry.admitted.given
         try:
             try:
-                return build_plan(given, entry.board)
+                return build_plan(given, entry.board, entry.rules)
             except CountTokens:
                 given = await self._recounted_aside(entry)
-                return build_plan(given, entry.board)
+                return build_plan(given, entry.board, entry.rules)
         except BaseException as error:
             self._keep_undecided(entry, given, error)
             raise
@@ -146,7 +160,7 @@ class Engine:
     def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial = "restart") -> Execution:
         """Make the execution of a plan. ``on_partial`` is what holds where the request does not say."""
         fallback = entry.request.fallback
-        rules = None if entry.policy is None else entry.policy.policy.fallback
+        rules = None if entry.rules is None else entry.rules.fallback
         return Execution(
             entry.request,
             plan,
