@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import decimal
 from decimal import Decimal
+from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +35,25 @@ def test_amounts_are_written_with_every_digit() -> None:
     assert usd_short(0.000069) == "$0.000069"
     assert usd_short(0) == "$0"
     assert usd_short(1234.5) == "$1,234.50"
+
+
+@pytest.mark.parametrize("traps", [[], list(decimal.Context().traps)])
+def test_amounts_do_not_depend_on_the_applications_decimal_context(traps: list[type[decimal.DecimalException]]) -> None:
+    hostile = decimal.Context(prec=1, rounding=decimal.ROUND_UP, Emin=0, Emax=0, clamp=1, traps=traps)
+    with decimal.localcontext(hostile):
+        assert budget_nanos(0.123456789) == 123_456_789
+        assert budget_nanos(1e300) == 10**309
+        assert budget_nanos(5e-324) == 0
+        assert price_picos(0.123456789) == 123_457
+        assert price_picos(5e-324) == 1
+        assert usd_text(1_234_567_891) == "1.234567891"
+        assert usd_short(0.0000123) == "$0.000012"
+        assert usd_short(1234.5) == "$1,234.50"
+
+
+@given(st.integers(0, 10**30))
+def test_an_amount_is_written_to_the_last_digit(amount: int) -> None:
+    assert Decimal(usd_text(amount)).as_integer_ratio() == Fraction(amount, 10**9).as_integer_ratio()
 
 
 TIERED = Model(

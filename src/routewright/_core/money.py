@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import Decimal
 
 NANOS_PER_USD = 1_000_000_000
 PICOS_PER_NANO = 1_000
@@ -11,12 +11,14 @@ _PICOS_PER_TOKEN = 1_000_000  # one dollar per million tokens
 
 def budget_nanos(usd: float) -> int:
     """Turn a limit in dollars into nano-dollars, rounded down: a promise never grows by rounding."""
-    return int((Decimal(repr(usd)) * NANOS_PER_USD).to_integral_value(ROUND_FLOOR))
+    numerator, denominator = _exact(usd)
+    return numerator * NANOS_PER_USD // denominator
 
 
 def price_picos(usd_per_1m: float) -> int:
     """Turn a list price per million tokens into pico-dollars a token, rounded up."""
-    return int((Decimal(repr(usd_per_1m)) * _PICOS_PER_TOKEN).to_integral_value(ROUND_CEILING))
+    numerator, denominator = _exact(usd_per_1m)
+    return -(-numerator * _PICOS_PER_TOKEN // denominator)
 
 
 def nanos(picos: int) -> int:
@@ -31,8 +33,8 @@ def usd(amount_nanos: int) -> float:
 
 def usd_text(amount_nanos: int) -> str:
     """Write an amount in dollars with every digit it has: ``0.0021``."""
-    text = f"{Decimal(amount_nanos) / NANOS_PER_USD:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    dollars, rest = divmod(amount_nanos, NANOS_PER_USD)
+    return f"{dollars}.{rest:09}".rstrip("0").rstrip(".")
 
 
 def sayable(amount_nanos: int) -> int:
@@ -46,3 +48,9 @@ def usd_short(dollars: float) -> str:
     if dollars >= 1:
         return f"${dollars:,.2f}"
     return f"${dollars:.2g}" if dollars >= 0.0001 or not dollars else f"${Decimal(f'{dollars:.2g}'):f}"
+
+
+def _exact(dollars: float) -> tuple[int, int]:
+    """The decimal fraction that a float was written as. No arithmetic of ``Decimal``: that obeys the application's
+    context, which may round, or trap."""
+    return Decimal(repr(dollars)).as_integer_ratio()
