@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from routewright._core.problem import did_you_mean
 from routewright._core.tokens import bounds_of, estimate_text
@@ -25,6 +25,7 @@ from routewright.wire import (
 )
 
 from .callable import Reply, RunningFunction, Threads
+from .example import example_of
 
 Answers = Mapping[str, str] | Callable[[UpstreamCall], Reply]
 Faults = Mapping[str, str | Sequence[str]]
@@ -140,31 +141,5 @@ def _cut(text: str, cap: int | None) -> tuple[str, str]:
     if cap is None or estimate_text(text) <= cap:
         return text, "stop"
     words = text.split(" ")
-    while words and estimate_text(" ".join(words)) > cap:
-        words.pop()
-    return " ".join(words), "length"
-
-
-def example_of(schema: Mapping[str, Any]) -> Any:
-    """A smallest value that fits a JSON schema's plain parts: enum, const, type, properties, required, items."""
-    if "enum" in schema:
-        return schema["enum"][0]
-    if "const" in schema:
-        return schema["const"]
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = kind[0]
-    match kind:
-        case "object":
-            properties = schema.get("properties", {})
-            return {name: example_of(properties.get(name, {})) for name in schema.get("required", properties)}
-        case "array":
-            return [example_of(schema.get("items", {}))] * max(0, schema.get("minItems", 0))
-        case "integer" | "number":
-            return schema.get("minimum", 0)
-        case "boolean":
-            return False
-        case "null":
-            return None
-        case _:
-            return "sandbox"
+    kept = bisect_right(range(len(words)), cap, key=lambda count: estimate_text(" ".join(words[:count])))
+    return " ".join(words[: max(0, kept - 1)]), "length"
