@@ -43,6 +43,13 @@ LONGEST_TOKEN = 128
 LONG_PROMPT = 8_192
 """Bytes from which the lower bound also counts words; a shorter prompt fits nearly everywhere by its upper bound."""
 
+WHOLE_CHARACTERS = 1 << 18
+"""Of a longer text a sample of this length is looked at: the event loop waits meanwhile."""
+SLICES = 64
+ENCODED_CHARACTERS = 1 << 19
+"""Of a longer text that is not all ASCII the bytes are not counted, but bounded by ``MOST_BYTES`` a character."""
+MOST_BYTES = 4
+
 # The estimate is a weighted count of characters by kind. Small ASCII letters, the bulk of most texts, are taken out in
 # one pass; what is left has one byte a character (of UTF-8 only the first byte stays), named after its kind. Weights
 # are thousandths of an o200k token, fitted to some 2,000 texts in 40 languages and formats.
@@ -125,23 +132,27 @@ def overhead(request: RouteRequest) -> int:
 
 
 def bounds_of(request: RouteRequest) -> TokenBounds:
-    """Bound the prompt's length without counting: microseconds for a short prompt, linear for a long one.
+    """Bound the prompt's length without counting: microseconds for a short prompt, a millisecond or two for any.
 
     ``high``: no token of a byte-level vocabulary is shorter than a byte, so a text has at most as many tokens as UTF-8
     bytes. The same is true of other vendors' vocabularies that fall back to bytes and do not rewrite the text first.
     ``low``: no token of the two tables is longer than ``LONGEST_TOKEN`` or begins two words; others cut at spaces too.
     """
-    text = "".join(prompt_texts(request))
-    data = _utf8(text)
+    texts = prompt_texts(request)
+    characters = sum(map(len, texts))
+    if characters > WHOLE_CHARACTERS:
+        low, high, estimate = _sampled(texts, characters)
+    else:
+        data = _utf8("".join(texts))
+        low, high = _low(data), len(data)
+        estimate = max(_estimate(characters, data), low)
     around, images = overhead(request), image_count(request)
-    low = _low(data)
-    estimate = max(_estimate(len(text), data), low) + around
+    high += around
+    estimate += around
     if not images:
-        return TokenBounds(low, len(data) + around, estimate)
+        return TokenBounds(low, high, estimate)
     image_low, image_high = IMAGE_TOKENS
-    return TokenBounds(
-        low + image_low * images, len(data) + around + image_high * images, estimate + IMAGE_ESTIMATE * images
-    )
+    return TokenBounds(low + image_low * images, high + image_high * images, estimate + IMAGE_ESTIMATE * images)
 
 
 def image_count(request: RouteRequest) -> int:
@@ -175,7 +186,8 @@ def count_request(
         for encoding in encodings
     }
     if counts.keys() >= set(VOCABULARIES):
-        high = min(high, MARGIN * max(counts.values()) + _unpacked("".join(texts)))
+        data = _utf8("".join(texts))
+        high = min(high, around + len(data), MARGIN * max(counts.values()) + _unpacked(data))
     return TokenBounds(
         bounds.low,
         high + images * IMAGE_TOKENS[1],
@@ -202,10 +214,9 @@ def _count(counter: TokenCounter, text: str, encoding: Vocabulary) -> int:
     return int(tokens)
 
 
-def _unpacked(text: str) -> int:
+def _unpacked(data: bytes) -> int:
     """Bytes that some vocabulary leaves single where the two pack them: digits, tabs and line breaks, whatever is not
     ASCII, and repetitions."""
-    data = _utf8(text)
     packed = np.frombuffer(data.translate(None, _SINGLE), dtype=np.uint8)
     return len(data) - len(packed) + int(np.count_nonzero(packed[1:] == packed[:-1]))
 
@@ -223,7 +234,37 @@ def _low(data: bytes) -> int:
     by_size = -(-len(data) // LONGEST_TOKEN)
     if len(data) < LONG_PROMPT:
         return by_size
-    return max(by_size, data.translate(_WORDS).count(b" w"))
+    return max(by_size, _words(data))
+
+
+def _words(data: bytes) -> int:
+    return data.translate(_WORDS).count(b" w")
+
+
+def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
+    """Bounds and estimate of a text that would hold up the event loop: what no look at every character tells."""
+    if all(map(str.isascii, texts)):
+        high = characters
+    elif characters > ENCODED_CHARACTERS:
+        high = characters * MOST_BYTES
+    else:
+        high = sum(len(_utf8(text)) for text in texts)
+    sample = _sample(texts, characters // SLICES)
+    data = _utf8(sample)
+    low = max(-(-characters // LONGEST_TOKEN), _words(data))
+    return low, high, min(max(_estimate(len(sample), data) * characters // len(sample), low), high)
+
+
+def _sample(texts: Iterable[str], step: int) -> str:
+    """Slices at even distances, parted by a character that begins no word."""
+    slices: list[str] = []
+    start = at = 0
+    for text in texts:
+        while at < start + len(text):
+            slices.append(text[at - start : at - start + WHOLE_CHARACTERS // SLICES])
+            at += step
+        start += len(text)
+    return ".".join(slices)
 
 
 def _estimate(characters: int, data: bytes) -> int:
