@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from ._core.catalogue import resolve
 from ._core.policy import publish
 from ._core.tokens import count_request
 from ._engine.fleet import Fleet
@@ -149,13 +148,7 @@ class Parts:
 
     def _published(self) -> list[PolicySnapshot]:
         fleet = self.fleet(self.environment)
-        published = publish(self._policies, fleet.today())
-        for snapshot in published:
-            policy = snapshot.policy
-            chain = None if policy.fallback is None else policy.fallback.models
-            resolve(policy.models or (), fleet.aliases, fleet.pool.row, f"policies[{policy.name!r}].models")
-            resolve(chain or (), fleet.aliases, fleet.pool.row, f"policies[{policy.name!r}].fallback.models")
-        return published
+        return publish(self._policies, fleet.today(), fleet.aliases, fleet.pool.row)
 
 
 def _check(catalogue: object, policies: object) -> None:

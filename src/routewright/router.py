@@ -141,7 +141,7 @@ class Router:
 
     def policies(self) -> list[Policy]:
         """The policies that ``policy_id`` can name."""
-        return [snapshot.policy for snapshot in self._parts.engine.policies.values()]
+        return [snapshot.policy for snapshot in self._parts.engine.policies]
 
     async def feedback(
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None

@@ -6,14 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.policy import find_policy, policy_id, publish, under_policy, version_label
+from routewright._core.policy import by_key, find_policy, policy_id, publish, under_policy, version_label
 from routewright._core.request import as_request
-from routewright.errors import NoCandidates, ValidationFailed
-from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback, RouteRequest
+from routewright.errors import ValidationFailed
+from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback, PolicySnapshot, RouteRequest
 
 
 def request(**options: object) -> RouteRequest:
     return as_request("hi", options)
+
+
+def published(*policies: Policy) -> list[PolicySnapshot]:
+    """Publish over a catalogue of three models, one of which has a short name."""
+    return publish(policies, "2026-11-21", {"short": "a/1"}, {"a/1": 0, "b/2": 1, "c/3": 2})
 
 
 def test_a_policy_without_an_id_gets_one_from_its_name() -> None:
@@ -28,25 +33,50 @@ def test_versions_carry_the_date_and_a_number_from_the_second_of_a_day() -> None
 
 
 def test_publishing_fills_what_a_policy_leaves_open() -> None:
-    (published,) = publish([Policy(name="careful")], "2026-11-21")
-    assert published.version == "careful@2026-11-21"
-    assert published.policy.created_at == "2026-11-21T00:00:00Z"
-    assert published.policy.id == policy_id("careful")
-    dated = publish([Policy(name="careful", created_at="2026-01-02T03:04:05Z")], "2026-11-21")[0]
+    (made,) = published(Policy(name="careful"))
+    assert made.version == "careful@2026-11-21"
+    assert made.policy.created_at == "2026-11-21T00:00:00Z"
+    assert made.policy.id == policy_id("careful")
+    dated = published(Policy(name="careful", created_at="2026-01-02T03:04:05Z"))[0]
     assert dated.version == "careful@2026-01-02"
 
 
 @pytest.mark.parametrize("names", [["a@b"], [""], ["a", "a"]])
 def test_names_that_could_not_be_told_apart_are_refused(names: list[str]) -> None:
     with pytest.raises(ValidationFailed, match="policies"):
-        publish([Policy(name=name) for name in names], "2026-11-21")
+        published(*(Policy(name=name) for name in names))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (Policy(name="a", id="pol_a"), Policy(name="b", id="pol_a")),
+        (Policy(name="a", id="b"), Policy(name="b")),
+        (Policy(name="b"), Policy(name="a", id="b")),
+    ],
+)
+def test_no_two_policies_answer_to_one_key(pair: tuple[Policy, Policy]) -> None:
+    with pytest.raises(ValidationFailed, match="stands twice"):
+        published(*pair)
+
+
+def test_a_published_policy_names_ids_in_the_place_of_aliases() -> None:
+    (made,) = published(Policy(name="p", models=["short", "b/2"], fallback=PolicyFallback(models=["short"])))
+    assert made.policy.models == ["a/1", "b/2"]
+    assert made.policy.fallback == PolicyFallback(models=["a/1"])
+
+
+def test_a_policys_chain_outside_its_own_models_is_refused_by_both_lists() -> None:
+    said = r"policies\['p'\].fallback.models: 'c/3' is outside .*fallback.models: 'a/1', 'c/3'; models: 'a/1', 'b/2'"
+    with pytest.raises(ValidationFailed, match=said):
+        published(Policy(name="p", models=["short", "b/2"], fallback=PolicyFallback(models=["a/1", "c/3"])))
 
 
 def test_a_policy_is_found_by_id_and_by_name() -> None:
-    policies = [
-        published.policy for published in publish([Policy(name="a"), Policy(name="b", id="pol_b")], "2026-11-21")
-    ]
-    assert find_policy("b", policies) is find_policy("pol_b", policies) is policies[1]
+    policies = published(Policy(name="a"), Policy(name="b", id="pol_b"))
+    assert find_policy("b", by_key(policies)) is find_policy("pol_b", by_key(policies)) is policies[1]
+    with pytest.raises(ValidationFailed, match="unknown policy 'pol_c'; did you mean 'pol_b'"):
+        find_policy("pol_c", by_key(policies))
 
 
 def test_goal_and_strategy_are_the_policys() -> None:
@@ -65,8 +95,7 @@ def test_model_lists_intersect_in_the_requests_order() -> None:
     policy = Policy(name="p", models=["a/1", "b/2", "c/3"])
     assert under_policy(request(models=["c/3", "x/9", "a/1"]), policy).models == ["c/3", "a/1"]
     assert under_policy(request(), policy).models == ["a/1", "b/2", "c/3"]
-    with pytest.raises(NoCandidates, match="none in common"):
-        under_policy(request(models=["x/9"]), policy)
+    assert under_policy(request(models=["x/9"]), policy).models == []
 
 
 money = st.none() | st.floats(0, 10)
@@ -84,7 +113,8 @@ def test_limits_take_the_smaller(
     counts = [limit for limit in (my_tokens, their_tokens) if limit is not None]
     assert (got.budget.max_cost_usd if got.budget else None) == (min(costs) if costs else None)
     assert (got.budget.max_tokens if got.budget else None) == (min(counts) if counts else None)
-    assert got.timeout_ms == min(limit for limit in (my_time or 60_000, their_time) if limit is not None)
+    times = [limit for limit in (my_time, their_time) if limit is not None]
+    assert got.timeout_ms == (min(times) if times else None)
 
 
 def test_the_requests_chain_replaces_the_policys_within_its_models() -> None:
@@ -93,6 +123,14 @@ def test_the_requests_chain_replaces_the_policys_within_its_models() -> None:
     assert replaced == Fallback(["a/1"], 0)
     kept = under_policy(request(), policy).fallback
     assert kept == Fallback(["b/2"], 0)
+    widened = under_policy(request(fallback={"models": ["x/9", "a/1"]}), policy).fallback
+    assert widened == Fallback(["a/1"], 0)
+
+
+def test_a_request_that_narrows_the_models_narrows_the_policys_chain_too() -> None:
+    policy = Policy(name="p", fallback=PolicyFallback(models=["b/2", "c/3"]))
+    assert under_policy(request(models=["a/1", "c/3"]), policy).fallback == Fallback(["c/3"])
+    assert under_policy(request(models=["a/1"]), policy).fallback == Fallback([])
 
 
 def test_a_cache_can_only_be_narrowed() -> None:

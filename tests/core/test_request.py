@@ -114,9 +114,7 @@ def refusals(**fields: Any) -> list[str]:
     ],
 )
 def test_each_shape_becomes_the_same_request(value: Any) -> None:
-    assert as_request(value, {}) == RouteRequest(
-        [Message("user", "Hello")], goal="cost", strategy="balanced", timeout_ms=60_000
-    )
+    assert as_request(value, {}) == RouteRequest([Message("user", "Hello")], goal="cost", strategy="balanced")
 
 
 def test_a_full_body_and_a_full_dict_are_the_same_request() -> None:
@@ -281,11 +279,6 @@ def test_limits_themselves_are_allowed() -> None:
         ({"models": ["a", "a"]}, "models[1]: names 'a' again; name each model once"),
         ({"models": [""]}, "models[0]: must not be empty"),
         ({"models": [5]}, "models[0]: must be a string, got 5"),
-        (
-            {"models": ["a"], "fallback": {"models": ["a", "b"]}},
-            "fallback.models: 'b' is outside the whitelist (fallback.models: 'a', 'b'; models: 'a'); "
-            "add it to 'models', or take it out of 'fallback.models'",
-        ),
         ({"fallback": {"models": ["a", "a"]}}, "fallback.models[1]: names 'a' again; name each model once"),
         ({"fallback": {"maxRetries": 6}}, "fallback.maxRetries: must be a whole number from 0 to 5, got 6"),
         ({"fallback": {"maxRetries": 0.5}}, "fallback.maxRetries: must be a whole number from 0 to 5, got 0.5"),

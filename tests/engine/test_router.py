@@ -16,6 +16,7 @@ from routewright import (
     Limits,
     MemoryStorage,
     Model,
+    NoCandidates,
     NoProviders,
     NotFound,
     OpenAIProvider,
@@ -126,6 +127,32 @@ def test_policies_are_listed_and_laid_over_requests() -> None:
         assert decision.input.goal == "quality"
 
 
+@pytest.mark.parametrize(
+    ("policys", "asked", "held"),
+    [(None, None, 60_000), (120_000, None, 120_000), (120_000, 90_000, 90_000), (5_000, 90_000, 5_000)],
+)
+def test_a_time_out_is_the_smaller_of_those_that_were_given(policys: int | None, asked: int | None, held: int) -> None:
+    router = House(["x"], policies=[Policy(name="p", timeout_ms=policys)]).router
+    options: Any = {} if asked is None else {"timeout_ms": asked}
+    assert router.decide("hi", policy_id="p", **options).input.timeout_ms == held
+
+
+@pytest.mark.anyio
+async def test_lists_without_a_common_model_are_refused_like_any_request_that_nothing_fits() -> None:
+    router = House(["x"], policies=[Policy(name="p", models=["spare/two"])]).router
+    with pytest.raises(NoCandidates, match="none in common: ask for models of the policy") as refused:
+        await router.route("hi", policy_id="p", models=["good/one"])
+    assert {"model": "good/one", "reason": "whitelist"}.items() <= refused.value.detail["rejected_candidates"][
+        -2
+    ].items()
+    assert refused.value.request_id is not None
+    assert refused.value.trace_id is not None
+    trace = await router.trace(refused.value.trace_id)
+    assert (trace.status, trace.policy_version[:2]) == ("failed", "p@")
+    with pytest.raises(NoCandidates):
+        router.replay(trace)
+
+
 @pytest.mark.anyio
 async def test_the_policy_stands_in_answer_and_trace() -> None:
     router = House(["x"], policies=[Policy(name="thrifty", created_at="2026-03-04T05:06:07Z")]).router
@@ -145,6 +172,23 @@ def test_aliases_stand_for_models() -> None:
     catalogue = Catalogue().overlaid([], aliases={"fast": "cerebras/gemma-4-31b"})
     router = Router.sandbox(catalogue=catalogue)
     assert router.decide("hi", models=["fast"]).model == "cerebras/gemma-4-31b"
+
+
+def aliased(**policy: Any) -> Router:
+    catalogue = Catalogue().overlaid([], aliases={"fast": "good/one", "spare": "spare/two"})
+    return House(["x"], catalogue=catalogue, policies=[Policy(name="p", **policy)] if policy else ()).router
+
+
+def test_an_alias_is_its_model_in_every_list() -> None:
+    narrowed = aliased(models=["good/one"]).decide("hi", policy_id="p", models=["fast"])
+    assert narrowed.input.models == ("good/one",)
+    beside = aliased().decide("hi", models=["good/one", "spare"], fallback={"models": ["spare/two"]})
+    assert beside.input.fallback == ("spare/two",)
+    chained = aliased().decide("hi", models=["good/one", "spare/two"], fallback={"models": ["spare"]})
+    assert chained.chain == ["spare/two"]
+    given = aliased(models=["fast", "spare"], fallback=PolicyFallback(models=["spare"]))
+    assert given.policies()[0].models == ["good/one", "spare/two"]
+    assert given.decide("hi", policy_id="p", models=["good/one"]).chain == []
 
 
 def test_an_alias_of_nothing_is_refused_by_its_name() -> None:

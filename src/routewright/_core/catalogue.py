@@ -12,7 +12,8 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceTier, Pricing
 
-from .problem import did_you_mean
+from .problem import did_you_mean, listed
+from .scan import quoted
 
 _BORROWED = (
     "context_window",
@@ -77,9 +78,33 @@ def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str
         model_id = aliases.get(name, name)
         if model_id not in known:
             hint = did_you_mean(name, [*known, *aliases]) or "Router.models() lists the known ids"
-            raise ValidationFailed.of(Problem(f"{path}[{place}]", f"unknown model {name!r}", hint))
+            raise ValidationFailed.of(Problem(f"{path}[{place}]", f"unknown model {quoted(name)}", hint))
         ids.append(model_id)
     return list(dict.fromkeys(ids))
+
+
+def resolve_lists(
+    models: Sequence[str] | None,
+    chain: Sequence[str] | None,
+    aliases: Mapping[str, str],
+    known: Mapping[str, int],
+    path: str,
+) -> tuple[list[str] | None, list[str] | None]:
+    """Resolve a whitelist and the chain beside it. ``path`` is where both stand.
+
+    Raises ``ValidationFailed`` also for a chain that leaves the whitelist, naming both.
+    """
+    allowed = None if models is None else resolve(models, aliases, known, f"{path}models")
+    asked = None if chain is None else resolve(chain, aliases, known, f"{path}fallback.models")
+    if allowed is not None and asked is not None:
+        inside = set(allowed)
+        outside = [model for model in asked if model not in inside]
+        if outside:
+            lists = f"fallback.models: {listed(asked)}; models: {listed(allowed)}"
+            hint = "add it to 'models', or take it out of 'fallback.models'"
+            problem = f"{listed(outside)} is outside the whitelist ({lists})"
+            raise ValidationFailed.of(Problem(f"{path}fallback.models", problem, hint))
+    return allowed, asked
 
 
 def _check(model: Model) -> None:

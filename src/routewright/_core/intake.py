@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from routewright.errors import Problem, ValidationFailed
+from msgspec.structs import replace
+
 from routewright.wire import DecisionInput, PolicySnapshot, RouteRequest, TokenBounds
 
-from .catalogue import resolve
+from .catalogue import resolve_lists
 from .money import budget_nanos
 from .pool import Pool
 from .quality import micro
 from .request import needs_of
-from .rules import DEFAULT_TIMEOUT_MS
 
 DEFAULT_RETRIES = 1
+DEFAULT_TIMEOUT_MS = 60_000
+
+
+def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:
+    """Put ids in the place of aliases.
+
+    Raises ``ValidationFailed`` for a model that the catalogue does not know, and for a chain outside the whitelist.
+    """
+    fallback = request.fallback
+    chain = None if fallback is None else fallback.models
+    if request.models is None and chain is None:
+        return request
+    models, chain = resolve_lists(request.models, chain, aliases, known, "")
+    return replace(request, models=models, fallback=None if fallback is None else replace(fallback, models=chain))
 
 
 def input_of(
@@ -22,25 +36,15 @@ def input_of(
     tokens: TokenBounds,
     *,
     pool: Pool,
-    aliases: Mapping[str, str],
     health: str,
     policy: PolicySnapshot | None,
     as_of: str,
     default_output_cap: int,
     quality: tuple[int, ...] | None = None,
 ) -> DecisionInput:
-    """Make the input from a checked request that its policy has been laid over.
-
-    Raises ``ValidationFailed`` for a model that the catalogue does not know or that the whitelist leaves out.
-    """
+    """Make the input from a checked request that names ids and that its policy has been laid over."""
     params, budget, fallback = request.params, request.budget, request.fallback
-    models = chain = None
-    if request.models is not None:
-        models = tuple(resolve(request.models, aliases, pool.row, "models"))
-    if fallback is not None and fallback.models is not None:
-        chain = tuple(resolve(fallback.models, aliases, pool.row, "fallback.models"))
-        if models is not None:
-            _refuse_outsiders(chain, models)
+    chain = None if fallback is None else fallback.models
     retries = None if fallback is None else fallback.max_retries
     output = None if params is None else params.max_output_tokens
     cost = None if budget is None else budget.max_cost_usd
@@ -54,8 +58,8 @@ def input_of(
         needs=needs_of(request),
         goal=request.goal or "cost",
         strategy=request.strategy or "balanced",
-        models=models,
-        fallback=chain,
+        models=None if request.models is None else tuple(request.models),
+        fallback=None if chain is None else tuple(chain),
         max_retries=DEFAULT_RETRIES if retries is None else int(retries),
         max_output_tokens=None if output is None else int(output),
         default_output_cap=default_output_cap,
@@ -70,10 +74,3 @@ def input_of(
 def quality_column(qualities: Iterable[float]) -> tuple[int, ...]:
     """A predictor's qualities as the decision keeps them, in millionths. What is no number counts as nothing."""
     return tuple(0 if quality != quality else micro(float(quality)) for quality in qualities)
-
-
-def _refuse_outsiders(chain: tuple[str, ...], models: tuple[str, ...]) -> None:
-    outside = [model for model in chain if model not in models]
-    if outside:
-        problem = f"{outside} stand outside the whitelist 'models' {list(models)}"
-        raise ValidationFailed.of(Problem("fallback.models", problem, "add them there or leave them out here"))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import TypeVar
 
 import msgspec
 
-from routewright.errors import NoCandidates, Problem, ValidationFailed
+from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback, PolicySnapshot, RouteRequest
 
-from .catalogue import content_id
+from .catalogue import content_id, resolve_lists
 from .ids import ALPHABET
 from .problem import did_you_mean
+from .scan import quoted
 
 N = TypeVar("N", int, float)
 
@@ -33,25 +34,30 @@ def version_label(name: str, published: str, earlier: Iterable[str]) -> str:
     return label
 
 
-def find_policy(key: str, policies: Sequence[Policy]) -> Policy:
-    """Look a policy up by id or name. Raises ``ValidationFailed`` naming the nearest."""
-    for policy in policies:
-        if key in (policy.id, policy.name):
-            return policy
-    known = [name for policy in policies for name in (policy.id, policy.name)]
-    hint = did_you_mean(key, known) or "pass it to Router(policies=...)"
-    raise ValidationFailed.of(Problem("policy_id", f"unknown policy {key!r}", hint))
+def by_key(published: Iterable[PolicySnapshot]) -> dict[str, PolicySnapshot]:
+    """Policies under all that ``policy_id`` may call them: their ids and their names."""
+    return {key: snapshot for snapshot in published for key in (snapshot.policy.id, snapshot.policy.name)}
+
+
+def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnapshot:
+    """Look a policy up in what ``by_key`` made. Raises ``ValidationFailed`` naming the nearest."""
+    found = policies.get(key)
+    if found is None:
+        hint = did_you_mean(key, policies) or "pass it to Router(policies=...)"
+        raise ValidationFailed.of(Problem("policy_id", f"unknown policy {quoted(key)}", hint))
+    return found
 
 
 def under_policy(request: RouteRequest, policy: Policy) -> RouteRequest:
-    """The request as the policy lets it be. Raises ``NoCandidates`` where the two model lists share nothing."""
+    """The request as the policy lets it be; both name ids, not aliases. ``models`` is empty if the lists share none."""
+    models = _common_models(request.models, policy.models)
     return msgspec.structs.replace(
         request,
         **_direction(request, policy),
-        models=_common_models(request, policy),
+        models=models,
         budget=_smaller_budget(request.budget, policy.budget),
         timeout_ms=_smaller(request.timeout_ms, policy.timeout_ms),
-        fallback=_fallback(request.fallback, policy),
+        fallback=_fallback(request.fallback, policy.fallback, models),
         cache=_narrower(request.cache, policy.cache),
     )
 
@@ -64,17 +70,11 @@ def _direction(request: RouteRequest, policy: Policy) -> dict[str, str | None]:
     return {"goal": policy.goal or ("quality" if strategy == "quality-first" else "cost"), "strategy": strategy}
 
 
-def _common_models(request: RouteRequest, policy: Policy) -> list[str] | None:
-    if request.models is None or policy.models is None:
-        return policy.models if request.models is None else request.models
-    common = [model for model in request.models if model in policy.models]
-    if not common:
-        raise NoCandidates(
-            f"models {request.models} and those of policy {policy.name!r}, {policy.models}, have none in common; "
-            "ask for one of the policy's",
-            detail={"rejected_candidates": [], "suggestion": f"ask for one of {policy.models}"},
-        )
-    return common
+def _common_models(asked: list[str] | None, given: list[str] | None) -> list[str] | None:
+    if asked is None or given is None:
+        return given if asked is None else asked
+    allowed = set(given)
+    return [model for model in asked if model in allowed]
 
 
 def _smaller_budget(asked: Budget | None, given: Budget | None) -> Budget | None:
@@ -89,16 +89,14 @@ def _smaller(first: N | None, second: N | None) -> N | None:
     return min(first, second)
 
 
-def _fallback(asked: Fallback | None, policy: Policy) -> Fallback | None:
-    """The request's chain replaces the policy's, within the policy's models."""
-    if asked is None and policy.fallback is None:
+def _fallback(asked: Fallback | None, given: PolicyFallback | None, models: list[str] | None) -> Fallback | None:
+    """The request's chain replaces the policy's; of either, what stands in the common ``models``."""
+    if asked is None and given is None:
         return None
-    asked, given = asked or Fallback(), policy.fallback or PolicyFallback()
-    models = given.models if asked.models is None else asked.models
-    if asked.models is not None and policy.models is not None:
-        models = [model for model in asked.models if model in policy.models]
+    asked, given = asked or Fallback(), given or PolicyFallback()
+    chain = given.models if asked.models is None else asked.models
     return Fallback(
-        models,
+        chain if chain is None else _common_models(chain, models),
         given.max_retries if asked.max_retries is None else asked.max_retries,
         asked.on_partial or given.on_partial,
     )
@@ -131,29 +129,43 @@ def _narrower_bound(asked: CacheOpts, given: CacheOpts) -> dict[str, float | Non
     return {"max_error": asked.max_error, "threshold": asked.threshold}
 
 
-def publish(policies: Sequence[Policy], today: str) -> list[PolicySnapshot]:
-    """Give policies their ids, dates and versions. ``today`` as ``YYYY-MM-DD``, for those that bring no date.
+def publish(
+    policies: Iterable[Policy], today: str, aliases: Mapping[str, str], known: Mapping[str, int]
+) -> list[PolicySnapshot]:
+    """Give policies their ids, dates and versions, and put ids in the place of aliases.
 
-    Raises ``ValidationFailed`` for names that are empty, hold an ``@`` or stand twice.
+    ``today`` as ``YYYY-MM-DD``, for those that bring no date. Raises ``ValidationFailed`` for a name or id that stands
+    twice, for unknown models, and for a chain outside the policy's own models.
     """
     published: list[PolicySnapshot] = []
+    taken: set[str] = set()
     for policy in policies:
-        _check_name(policy.name, published)
+        full = _with_ids(policy, aliases, known)
         full = msgspec.structs.replace(
-            policy, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
+            full, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
+        _take(full, taken)
         version = version_label(policy.name, (full.created_at or today)[:10], ())
-        if any(full.id in (other.policy.id, other.policy.name) for other in published):
-            raise ValidationFailed.of(Problem("policies", f"id {full.id!r} stands twice", "give each policy its own"))
         published.append(PolicySnapshot("pos_" + content_id([version, full]), version, full))
     return published
 
 
-def _check_name(name: str, published: Sequence[PolicySnapshot]) -> None:
-    if not name or "@" in name:
-        problem = Problem(
-            "policies", f"name {name!r}", "a name is not empty and holds no '@', which parts off the date"
-        )
-        raise ValidationFailed.of(problem)
-    if any(name == snapshot.policy.name for snapshot in published):
-        raise ValidationFailed.of(Problem("policies", f"{name!r} stands twice", "give each policy its own name"))
+def _with_ids(policy: Policy, aliases: Mapping[str, str], known: Mapping[str, int]) -> Policy:
+    fallback = policy.fallback
+    path = f"policies[{quoted(policy.name)}]."
+    models, chain = resolve_lists(policy.models, None if fallback is None else fallback.models, aliases, known, path)
+    fallback = None if fallback is None else msgspec.structs.replace(fallback, models=chain)
+    return msgspec.structs.replace(policy, models=models, fallback=fallback)
+
+
+def _take(policy: Policy, taken: set[str]) -> None:
+    """Refuse a name that is none, and a name or id by which another policy is called."""
+    if not policy.name or "@" in policy.name:
+        hint = "a name is not empty and holds no '@', which parts off the date"
+        raise ValidationFailed.of(Problem("policies", f"name {quoted(policy.name)}", hint))
+    for key in (policy.name, policy.id):
+        if key in taken:
+            raise ValidationFailed.of(
+                Problem("policies", f"{quoted(key)} stands twice", "give each policy its own name and id")
+            )
+    taken |= {policy.name, policy.id}

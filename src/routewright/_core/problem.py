@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -187,6 +187,11 @@ def shown(value: object) -> str:
         return f"{value:.15g}" if abs(value) <= EXACT or type(value) is float else "a huge number"
     kind = type(value).__name__
     return _WORDS.get(kind, kind)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names in quotes, the first ten of them."""
+    return ", ".join(map(quoted, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def _respelled(name: str, known: Iterable[str]) -> str | None:

@@ -15,6 +15,9 @@ _FIXED = {Reason.DISABLED, Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE, Reaso
 """Reasons that no change of the request removes."""
 NAMED = 4
 """So many models of a whitelist are named one by one."""
+_NOTHING_IN_COMMON = (
+    "the request's models and its policy's have none in common: ask for models of the policy (Router.policies())"
+)
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
 _NO_NEED = {
     Reason.MODALITY: "send no images",
@@ -28,7 +31,7 @@ def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible) -> NoCan
     failed = failures(given, outlook, eligible)
     ask = Ask(given, outlook)
     firsts = first_reasons(failed)
-    suggestion = _suggestion(given, ask, failed)
+    suggestion = _suggestion(given, ask, failed) if given.models != () else _NOTHING_IN_COMMON
     listed = _named(given, outlook, firsts) or ", ".join(
         f"{count} {reason}" for reason, count in count_reasons(failed).items()
     )

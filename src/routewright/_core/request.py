@@ -75,7 +75,7 @@ def as_request(
 
 
 def checked(request: RouteRequest) -> RouteRequest:
-    """Hold a request to every rule, and fill in goal, strategy and time-out. Checking it again changes nothing.
+    """Hold a request to every rule, and fill in goal and strategy. Checking it again changes nothing.
 
     Structs check nothing when they are made, so types are checked here as well. Raises ``ValidationFailed``, with up
     to ``MAX_PROBLEMS`` problems. A few microseconds for a prompt and some scalars.

@@ -26,7 +26,7 @@ from routewright.wire import (
     Tool,
 )
 
-from .problem import CHOICES, EXACT, FIELDS, did_you_mean, example, hint_for, no_choice, shown
+from .problem import CHOICES, EXACT, FIELDS, did_you_mean, example, hint_for, listed, no_choice, shown
 from .scan import joined, quoted
 
 Problems = list[Problem]
@@ -38,7 +38,6 @@ MAX_METADATA_BYTES = 16 * 1024
 MAX_KEY_BYTES = 64
 MAX_PROBLEMS = 20
 """How many problems one error lists."""
-DEFAULT_TIMEOUT_MS = 60_000.0
 
 TOOL_MODES = ("auto", "none", "required")
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -90,7 +89,7 @@ _NUMBERS = {
 
 
 def completed(request: RouteRequest) -> RouteRequest:
-    """Hold it to every rule, and fill in goal, strategy and time-out. Raises ``ValidationFailed``."""
+    """Hold it to every rule, and fill in goal and strategy. Raises ``ValidationFailed``."""
     found: Problems = []
     _check_messages(request.messages, found)
     _check_scalars(request, found)
@@ -115,7 +114,6 @@ def completed(request: RouteRequest) -> RouteRequest:
         strategy=strategy,
         messages=[*request.messages],  # the caller may go on with a list of theirs
         tools=request.tools or None,
-        timeout_ms=DEFAULT_TIMEOUT_MS if request.timeout_ms is None else request.timeout_ms,
     )
 
 
@@ -208,13 +206,7 @@ def _check_models(models: list[str] | None, fallback: Fallback | None, found: Pr
     if fallback is None:
         return
     _check_numbers(Fallback, "fallback.", fallback, found)
-    chain = fallback.models or []
-    _check_ids("fallback.models", chain, found)
-    outside = [model for model in chain if models and model not in models]
-    if outside:
-        lists = f"fallback.models: {_listed(chain)}; models: {_listed(models or [])}"
-        hint = "add it to 'models', or take it out of 'fallback.models'"
-        found.append(Problem("fallback.models", f"{_listed(outside)} is outside the whitelist ({lists})", hint))
+    _check_ids("fallback.models", fallback.models or [], found)
 
 
 def _check_ids(path: str, ids: list[str], found: Problems) -> None:
@@ -227,10 +219,6 @@ def _check_ids(path: str, ids: list[str], found: Problems) -> None:
         seen.add(model)
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(map(quoted, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-
-
 def _check_cache(cache: CacheOpts, found: Problems) -> None:
     _check_numbers(CacheOpts, "cache.", cache, found)
     if cache.namespace == "":
@@ -241,12 +229,12 @@ def _check_cache(cache: CacheOpts, found: Problems) -> None:
 
 
 def _check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: Problems) -> None:
-    declared: list[str] = []
+    declared: dict[str, None] = {}
     for index, tool in enumerate(tools):
         name = _check_tool(f"tools[{index}]", tool, found)
         if name in declared:
             found.append(Problem(f"tools[{index}]", f"declares {quoted(name)} again", "give each tool its own name"))
-        declared.append(name)
+        declared[name] = None
     if isinstance(choice, NamedToolChoice):
         _check_declared("tool_choice.function.name", choice.function.name, declared, found)
     elif choice is not None and choice not in TOOL_MODES:
@@ -276,10 +264,10 @@ def _check_function_name(path: str, name: object, found: Problems) -> None:
         found.append(Problem(path, f"must be a name, got {shown(name)}", hint))
 
 
-def _check_declared(path: str, name: str, declared: list[str], found: Problems) -> None:
+def _check_declared(path: str, name: str, declared: dict[str, None], found: Problems) -> None:
     if name in declared:
         return
-    known = f"declared: {_listed(declared)}" if declared else "there are no tools"
+    known = f"declared: {listed([*declared])}" if declared else "there are no tools"
     problem = f"names the tool {quoted(name)}, which is not declared ({known})"
     found.append(Problem(path, problem, did_you_mean(name, (*declared, *TOOL_MODES))))
 

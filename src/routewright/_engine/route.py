@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from routewright._core.attempt import End
 from routewright._core.constraints import CountTokens
 from routewright._core.decision import Board, Decision, decide
-from routewright._core.intake import input_of, quality_column
-from routewright._core.policy import find_policy, under_policy
+from routewright._core.intake import input_of, quality_column, with_ids
+from routewright._core.policy import by_key, find_policy, under_policy
 from routewright._core.tokens import bounds_of
 from routewright.errors import ContentRefused, NoCandidates, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
@@ -63,10 +63,10 @@ class Engine:
         default_output_cap: int,
     ) -> None:
         self.fleet = fleet
-        self.policies = {snapshot.policy.id: snapshot for snapshot in policies}
+        self.policies = policies
         self.log = log
         self.ids = Ids(clock, rng)
-        self._named = [snapshot.policy for snapshot in policies]
+        self._policies = by_key(policies)
         self._clock = clock
         self._rng = rng
         self._count = count
@@ -92,14 +92,14 @@ class Engine:
         fleet = self.fleet(caller.environment)
         fleet.require_providers()
         board, policy = fleet.board(), None
+        request = with_ids(request, fleet.aliases, fleet.pool.row)
         if request.policy_id is not None:
-            policy = self.policies[find_policy(request.policy_id, self._named).id]
+            policy = find_policy(request.policy_id, self._policies)
             request = under_policy(request, policy.policy)
         given = input_of(
             request,
             bounds_of(request),
             pool=fleet.pool,
-            aliases=fleet.aliases,
             health=board.outlook.health.id,
             policy=policy,
             as_of=fleet.today(),
