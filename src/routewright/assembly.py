@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from ._core.policy import publish
+from ._core.policy import checked_policy, publish
 from ._core.tokens import count_request
 from ._engine.fleet import Fleet
 from ._engine.route import Engine
@@ -41,6 +41,7 @@ class Parts:
         faults: Faults | None = None,
     ) -> None:
         _check(catalogue, policies)
+        self._policies = tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
         self.settings = settings
         self.environment: Environment = environment
         """Where callers are who do not say otherwise."""
@@ -49,7 +50,6 @@ class Parts:
         self.worker = Worker(settings.clock)
         self.log = TraceLog(self.storage, self.worker)
         self._given = providers
-        self._policies = tuple(policies)
         self._answers = answers
         self._faults = faults
         self._lock = threading.RLock()
@@ -156,7 +156,7 @@ def _check(catalogue: object, policies: object) -> None:
     if catalogue is not None and not isinstance(catalogue, Catalogue):
         problem = Problem("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
         raise ValidationFailed.of(problem)
-    if not isinstance(policies, Sequence) or not all(isinstance(policy, Policy) for policy in policies):
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
         problem = Problem("policies", "is not a list of Policy", "pass read_policies(path) or [Policy(...)]")
         raise ValidationFailed.of(problem)
 

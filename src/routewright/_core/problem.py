@@ -12,6 +12,7 @@ from msgspec.json import decode
 
 from routewright.errors import Problem
 from routewright.wire import (
+    AvailabilityStatus,
     Budget,
     CacheOpts,
     Fallback,
@@ -22,6 +23,7 @@ from routewright.wire import (
     ImagePart,
     ImageUrl,
     Message,
+    Modality,
     NamedToolChoice,
     OnPartial,
     Params,
@@ -29,6 +31,7 @@ from routewright.wire import (
     RouteRequest,
     Strategy,
     TextPart,
+    Tokenizer,
     Tool,
     ToolCall,
 )
@@ -78,6 +81,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "tools[].type": ("function",),
     "tool_choice.type": ("function",),
     f"{_FORMAT}.type": ("text", "json_object", "json_schema"),
+    "policies[].goal": get_args(Goal),
+    "policies[].strategy": get_args(Strategy),
+    "policies[].fallback.on_partial": get_args(OnPartial),
+    "policies[].fallback.on_refusal": ("fail", "fallback"),
+    "policies[].cache.mode": ("semantic", "exact"),
+    "models[].modalities[]": get_args(Modality),
+    "models[].tokenizer": get_args(Tokenizer),
+    "models[].availability.status": get_args(AvailabilityStatus),
 }
 """Allowed words by place."""
 
@@ -96,7 +107,7 @@ _WORDS |= {"array": "an array", "list": "an array", "tuple": "an array", "object
 _LONGEST_WORD = 100  # comparing is quadratic
 _UNSEEN = object()
 
-_INDEX = re.compile(r"\[\d+\]")
+_INDEX = re.compile(r"\[[^\[\]]*\]")
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
@@ -214,7 +225,7 @@ def _either(expected: str) -> str:
 
 
 def _got(path: str, value: object, kind: str | None) -> str:
-    """Show the wrong value, but no text of a message: errors end up in logs."""
-    if value is _UNSEEN or (isinstance(value, str) and path.startswith("messages")):
+    """Show the wrong value, but no text of a message or in the place of a request: errors end up in logs."""
+    if value is _UNSEEN or (isinstance(value, str) and (not path or path.startswith("messages"))):
         return _WORDS.get(kind or "", kind or "something else")
     return shown(value)

@@ -7,6 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 Modality = Literal["text", "image", "tool"]
+Tokenizer = Literal["o200k_base", "cl100k_base"]
+AvailabilityStatus = Literal["available", "degraded", "unavailable"]
 
 
 class PriceTier(Struct, frozen=True, omit_defaults=True):
@@ -33,7 +35,7 @@ class Pricing(Struct, frozen=True, omit_defaults=True):
 class Availability(Struct, frozen=True):
     """Whether the model can be called now; regions ``[]`` means unknown."""
 
-    status: Literal["available", "degraded", "unavailable"] = "available"
+    status: AvailabilityStatus = "available"
     regions: tuple[str, ...] = ()
 
 
@@ -61,7 +63,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """Honours ``response_format`` with a JSON schema."""
     reasoning: bool = False
     """Thinks before it answers; thinking tokens are billed as output."""
-    tokenizer: Literal["o200k_base", "cl100k_base"] | None = None
+    tokenizer: Tokenizer | None = None
     """The vocabulary whose counts are exact for this model. None: counts are estimates with a margin."""
     released_at: str | None = None
     quality: float | None = None
