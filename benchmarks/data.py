@@ -146,8 +146,8 @@ def _whitelist(chance: Random, pool: Sequence[Model]) -> tuple[str, ...]:
 
 def _can_do_all(model: Model) -> bool:
     return (
-        len(model.modalities) == 3
-        and model.structured_output
+        len(model.modalities or ()) == 3
+        and bool(model.structured_output)
         and REGION in model.availability.regions
         and (model.context_window or 0) > 100_000
         and not model.disabled

@@ -141,6 +141,7 @@ def _model(row: _Row, prior: _Prior) -> Model:
         tokens_per_s=prior.tokens_per_s,
         # A list price of nothing is a vendor's rate-limited offer, no price to route by.
         free_tier=row.input_usd_per_1m == 0 and row.output_usd_per_1m == 0,
+        disabled=False,
     )
 
 

@@ -91,7 +91,7 @@ class ModelEntry(_Strict):
         """The fields of ``Model`` that the entry gives."""
         fields = self.model_dump(exclude_none=True, exclude={"prices", "regions", "deprecated_at"})
         if self.prices is not None:
-            fields |= {"pricing_per_1m": Pricing(**self.prices.model_dump()), "free_tier": False}
+            fields["pricing_per_1m"] = Pricing(**self.prices.model_dump())
         if self.regions is not None:
             fields["availability"] = Availability(regions=self.regions)
         if self.deprecated_at is not None:
@@ -196,7 +196,7 @@ def read_catalogue(path: Path, known: Sequence[str]) -> tuple[list[dict[str, Any
         rows[entry.id] = entry.row()
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
-        row |= {"pricing_per_1m": Pricing(**prices.model_dump()), "free_tier": False}
+        row["pricing_per_1m"] = Pricing(**prices.model_dump())
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
     return list(rows.values()), dict(file.aliases)

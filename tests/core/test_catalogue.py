@@ -6,11 +6,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed, read_policies
-from routewright._core.catalogue import overlay, snapshot, unavailable
+from routewright._core.catalogue import given_fields, overlay, snapshot, unavailable
 from routewright._core.rules import MAX_PROBLEMS
 from routewright.wire import Availability, PriceTier
 
@@ -53,6 +54,33 @@ def test_a_new_model_borrows_from_the_one_it_is_like_but_never_the_price() -> No
     assert (new.quality, new.context_window, new.reasoning, new.provider) == (0.9, 64_000, True, "mine")
     assert new.pricing_per_1m is None
     assert new.provider_model_id == "tuned"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("modalities", ("text",)), ("reasoning", False), ("structured_output", False)]
+)
+def test_what_is_given_counts_also_where_it_is_the_default(field: str, value: object) -> None:
+    able = msgspec.structs.replace(KNOWN, structured_output=True)
+    mine = Model(id="mine/tuned", like="acme/large", **{field: value})  # type: ignore[arg-type]
+    assert getattr(overlay([able], [given_fields(mine)])[1], field) == value
+    changed = Model(id="acme/large", **{field: value})  # type: ignore[arg-type]
+    assert getattr(overlay([able], [given_fields(changed)])[0], field) == value
+
+
+def test_what_nobody_gives_has_its_default() -> None:
+    (plain,) = overlay([], [{"id": "mine/plain"}])
+    assert (plain.modalities, plain.structured_output, plain.reasoning) == (("text",), False, False)
+    assert (plain.free_tier, plain.disabled) == (False, False)
+    assert all(None not in (m.modalities, m.reasoning, m.free_tier, m.disabled) for m in Catalogue().models)
+
+
+def test_a_price_of_ones_own_makes_a_free_offer_a_model_like_any_other() -> None:
+    free = msgspec.structs.replace(KNOWN, free_tier=True, disabled=True)
+    priced = Model(id="acme/large", pricing_per_1m=Pricing(0.1, 0.1), disabled=False)
+    (mine,) = overlay([free], [given_fields(priced)])
+    assert (mine.free_tier, mine.disabled) == (False, False)
+    assert overlay([free], [given_fields(free)])[0].free_tier
+    assert overlay([free], [{"id": "acme/large", "quality": 0.1}])[0].free_tier
 
 
 def test_an_unknown_like_names_the_nearest() -> None:

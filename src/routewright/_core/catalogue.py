@@ -28,6 +28,14 @@ _BORROWED = (
     "tokens_per_s",
 )
 """What ``like`` lends where a model says nothing itself. Never the price."""
+_DEFAULTS = {
+    "modalities": ("text",),
+    "structured_output": False,
+    "reasoning": False,
+    "free_tier": False,
+    "disabled": False,
+}
+"""What holds where neither a model nor what it stands over says anything."""
 _EMPTY = Model(id="")
 _FIELDS = Model.__struct_fields__
 
@@ -49,7 +57,7 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
 
 
 def given_fields(model: Model) -> dict[str, Any]:
-    """The fields in which a model says something besides the defaults. Raises ``ValidationFailed`` for no model."""
+    """The fields that a model gives. Raises ``ValidationFailed`` for no model."""
     if not isinstance(model, Model):
         raise ValidationFailed.of(Problem("models", f"{shown(model)} is not a Model", "pass Model(id=...)"))
     fields = {name: getattr(model, name) for name in Model.__struct_fields__}
@@ -145,14 +153,24 @@ def _checked_row(row: object) -> Mapping[str, Any]:
 
 
 def _merged(known: Model, fields: Mapping[str, Any]) -> Model:
-    return msgspec.structs.replace(known, **fields)
+    return _completed(msgspec.structs.replace(known, **_freed(fields)))
 
 
 def _new(fields: Mapping[str, Any], models: Mapping[str, Model]) -> Model:
     """Make a model that the catalogue does not know."""
     head, _, tail = fields["id"].partition("/")
     names = {"provider": head, "provider_model_id": tail, "display_name": tail}
-    return Model(**(names | _lent(fields, models) | dict(fields)))
+    return _completed(Model(**(names | _lent(fields, models) | dict(fields))))
+
+
+def _freed(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A price of one's own makes a vendor's free offer a model like any other."""
+    return {"free_tier": False, **fields} if fields.get("pricing_per_1m") is not None else fields
+
+
+def _completed(model: Model) -> Model:
+    missing = {name: value for name, value in _DEFAULTS.items() if getattr(model, name) is None}
+    return msgspec.structs.replace(model, **missing) if missing else model
 
 
 def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
