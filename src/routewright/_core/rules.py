@@ -73,7 +73,7 @@ class Range(NamedTuple):
         return f"{kind} of at least {self.low}" if is_open else f"{kind} from {self.low} to {self.high}"
 
 
-_COUNT = Range(1, EXACT, whole=True)
+COUNT = Range(1, EXACT, whole=True)
 _SHARE = Range(0, 1)
 _TIMEOUT = Range(1, 3_600_000, whole=True)
 _RETRIES = Range(0, 5, whole=True)
@@ -83,12 +83,12 @@ _USD_PER_1M = Range(0, 1_000_000)  # no list price is as large: such a figure is
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
     RouteRequest: {"timeout_ms": _TIMEOUT},
     Fallback: {"max_retries": _RETRIES},
-    Budget: {"max_cost_usd": Range(0), "max_tokens": _COUNT},
+    Budget: {"max_cost_usd": Range(0), "max_tokens": COUNT},
     CacheOpts: {"max_error": _SHARE, "threshold": _SHARE, "ttl_seconds": Range(0, above=True), "explore": _SHARE},
     Params: {
         "temperature": Range(0, 2),
         "top_p": Range(0, 1, above=True),
-        "max_output_tokens": _COUNT,
+        "max_output_tokens": COUNT,
         "seed": Range(-EXACT, EXACT, whole=True),
     },
     Policy: {"timeout_ms": _TIMEOUT},

@@ -11,6 +11,8 @@ from routewright._core.decision import Board
 from routewright._core.health import Health, health_snapshot
 from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool
+from routewright._core.problem import shown
+from routewright._core.scan import quoted
 from routewright.errors import NoProviders, Problem, ValidationFailed
 from routewright.protocols import Clock, Provider
 from routewright.wire import Model
@@ -43,7 +45,7 @@ class Fleet:
         self._today = (0.0, "")
         self.providers = providers
         self.aliases = aliases
-        models = overlay(models, [given_fields(model) for provider in providers for model in provider.models()])
+        models = declared(models, providers)
         server = _servers(models, providers)
         catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
         self.pool = Pool(catalogue)
@@ -53,7 +55,7 @@ class Fleet:
         """Who serves each row of the pool."""
         self._serves = bool(server)
         for alias, model in aliases.items():
-            resolve([model], {}, self.pool.row, f"aliases[{alias!r}]")
+            resolve([model], {}, self.pool.row, f"aliases[{quoted(alias)}]")
         self.health = Health()
         self._published = clock.monotonic()
         self._board = Board(Outlook(self.pool, health_snapshot({})))
@@ -101,6 +103,19 @@ class Fleet:
             self._board = Board(Outlook(self.pool, self.health.snapshot(self.pool, now)))
 
 
+def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
+    """A catalogue with what providers say of their models put over it. Raises ``ValidationFailed``."""
+    return overlay(models, [given_fields(model) for provider in providers for model in _declared_by(provider)])
+
+
+def _declared_by(provider: Provider) -> Sequence[Model]:
+    said: object = provider.models()
+    if isinstance(said, Sequence) and not isinstance(said, str):
+        return said
+    problem = f"models() of {shown(provider.name)} gave {shown(said)}"
+    raise ValidationFailed.of(Problem("providers", problem, "give a list of Model"))
+
+
 def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str, Provider]:
     """Who serves which model. Two that serve one model are refused: nobody could say which of them was meant."""
     server: dict[str, Provider] = {}
@@ -108,7 +123,7 @@ def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str
         declared = [model.id for model in provider.models()]
         for model_id in declared or [model.id for model in models if model.provider == provider.name]:
             if model_id in server:
-                problem = f"{server[model_id].name!r} and {provider.name!r} both serve {model_id!r}"
+                problem = f"{server[model_id].name!r} and {provider.name!r} both serve {quoted(model_id)}"
                 raise ValidationFailed.of(Problem("providers", problem, "declare it for one of them"))
             server[model_id] = provider
     return server

@@ -8,6 +8,7 @@ import threading
 from itertools import islice
 from typing import NamedTuple
 
+from routewright._core.scan import quoted
 from routewright.errors import NotFound, PreconditionFailed
 from routewright.protocols import Storage
 from routewright.wire import (
@@ -94,7 +95,7 @@ class TraceLog:
             return waiting.facts.trace
         found: Trace | None = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
         if found is None:
-            raise NotFound(f"no trace {trace_id!r}")
+            raise NotFound(f"no trace {quoted(trace_id)}")
         return found
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
@@ -104,7 +105,7 @@ class TraceLog:
         try:
             await self._storage.apply(caller.account, [*writes, feedback])
         except PreconditionFailed as error:
-            raise NotFound(f"no trace {feedback.trace_id!r}") from error
+            raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
     async def feedback_on(self, account: str, trace_id: str) -> PutFeedback | None:
         """What was said of a trace, if anything."""

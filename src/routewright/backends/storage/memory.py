@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from routewright.errors import PreconditionFailed, UnsupportedWrite
+from routewright._core.problem import shown
+from routewright.errors import PreconditionFailed, Problem, UnsupportedWrite, ValidationFailed
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     CatalogueSnapshot,
@@ -52,6 +53,8 @@ class MemoryStorage:
     """Nothing here waits, so traces need no queue in front of it."""
 
     def __init__(self, *, newest: int = 10_000) -> None:
+        if type(newest) is not int or newest < 1:
+            raise ValidationFailed.of(Problem("newest", f"is {shown(newest)}", "keep at least 1"))
         self._newest = newest
         self._accounts: dict[str, _Account] = {}
         self._named: Counter[str] = Counter()
