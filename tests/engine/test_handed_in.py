@@ -217,3 +217,11 @@ def test_no_error_repeats_what_is_long(ask: Callable[[Router], object]) -> None:
         ask(Router.sandbox())
     assert isinstance(refused.value, RouterError)
     assert len(str(refused.value)) + len(repr(refused.value.detail)) < 1_500
+
+
+def test_stream_is_another_method_and_no_argument() -> None:
+    router = Router.sandbox()
+    for ask in (router.decide, router.stream, router.blocking.route):
+        assert refusal(lambda ask=ask: ask("hi", stream=True)) == (  # type: ignore[misc]
+            "stream: is not an argument; call router.stream(...), which gives the answer piece by piece"
+        )

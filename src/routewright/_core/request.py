@@ -109,6 +109,9 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
     for name in overrides:
         if name == "messages":
             raise ValidationFailed.of(Problem(name, "is given twice", "the messages are the first argument"))
+        if name == "stream":
+            hint = "call router.stream(...), which gives the answer piece by piece"
+            raise ValidationFailed.of(Problem(name, "is not an argument", hint))
         if name not in _ARGUMENTS:
             raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "")))
     return {name: _shaped(name, value) for name, value in overrides.items()}
