@@ -140,8 +140,12 @@ class Router:
         return decide(given, self._board(given))
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
-        """The models that can be routed to, with price, window, abilities and availability (spec 2.3)."""
-        return list(self._parts.fleet(self._as(caller).environment).pool.models)
+        """Every known model, with price, window, abilities and availability (spec 2.3).
+
+        ``availability.status`` is ``unavailable`` for what is not called: no provider serves it, it is disabled, or its
+        vendor gave it up; ``degraded`` where most calls of late failed.
+        """
+        return self._parts.fleet(self._as(caller).environment).models()
 
     def policies(self) -> list[Policy]:
         """The policies that ``policy_id`` can name."""

@@ -6,7 +6,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from routewright._core.catalogue import given_fields, overlay, resolve, snapshot, unavailable
+from routewright._core.constraints import Kind
 from routewright._core.decision import Board
 from routewright._core.health import Health, health_snapshot
 from routewright._core.outlook import Outlook
@@ -15,12 +18,15 @@ from routewright._core.problem import shown
 from routewright._core.scan import quoted
 from routewright.errors import NoProviders, Problem, ValidationFailed
 from routewright.protocols import Clock, Provider
-from routewright.wire import Model
+from routewright.wire import Availability, AvailabilityStatus, Model
 
 PUBLISH_EVERY_S = 0.25
 """Health reaches decisions at most this often."""
 FADE_EVERY_S = 30.0
 """Health that nothing was added to is published anew after this long, since it fades."""
+
+SHAKY = 500
+"""A model that is sure to answer fewer of a thousand calls than this is shown as degraded."""
 
 NO_PROVIDER = (
     "no provider is configured: set a provider's key in the environment (OPENAI_API_KEY ...), "
@@ -68,6 +74,17 @@ class Fleet:
                 self._publish()
         return self._board
 
+    def models(self) -> list[Model]:
+        """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""
+        board = self.board()
+        called = board.eligible(Kind(0, self.today(), (), named=True)).passed
+        shaky = board.outlook.stability < SHAKY
+        shaky[list(board.outlook.open)] = True
+        return [
+            _at_present(model, called=bool(called[row]), shaky=bool(shaky[row]))
+            for row, model in enumerate(self.pool.models)
+        ]
+
     def require_providers(self) -> None:
         """Raise ``NoProviders`` if nothing can be called."""
         if self._serves:
@@ -106,6 +123,15 @@ class Fleet:
 def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
     """A catalogue with what providers say of their models put over it. Raises ``ValidationFailed``."""
     return overlay(models, [given_fields(model) for provider in providers for model in _declared_by(provider)])
+
+
+def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
+    """The model with its present status, which is never better than what its provider said."""
+    said = model.availability
+    status: AvailabilityStatus = "unavailable"
+    if called:
+        status = "degraded" if shaky else said.status
+    return model if status == said.status else replace(model, availability=Availability(status, said.regions))
 
 
 def _declared_by(provider: Provider) -> Sequence[Model]:

@@ -33,7 +33,7 @@ class Pricing(Struct, frozen=True, omit_defaults=True):
 
 
 class Availability(Struct, frozen=True):
-    """Whether the model can be called now; regions ``[]`` means unknown."""
+    """Whether the model can be called now: ``degraded`` if most calls of late failed. Regions ``[]`` means unknown."""
 
     status: AvailabilityStatus = "available"
     regions: tuple[str, ...] = ()
