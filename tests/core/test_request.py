@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from routewright._core.problem import nearest
 from routewright._core.request import as_request, checked, decode_request, needs_of
-from routewright._core.rules import MAX_PROBLEMS
+from routewright._core.rules import MAX_PROBLEMS, _check_fields
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import (
     Budget,
@@ -562,6 +562,20 @@ def test_nearest_finds_close_names_and_no_others() -> None:
     assert nearest("gpt-4o", known) == "openai/gpt-4o"
     assert nearest("mistral", known) is None
     assert nearest("x" * 1_000_000, known) is None
+
+
+def test_a_hint_among_thousands_of_names_compares_some_of_the_same_first_letter() -> None:
+    known = ["other/large", *(f"mine/model-{n}" for n in range(100_000)), "Quite/another", "mine/zebra"]
+    assert nearest("Othr/large", known) == "other/large"
+    assert nearest("quite/anothr", known) == "Quite/another"
+    assert nearest("mine/model-7", known) == "mine/model-7"
+    assert nearest("mine/zebrq", known) != "mine/zebra"
+
+
+def test_of_many_unknown_fields_only_those_that_are_told_get_a_hint() -> None:
+    found: list[Problem] = []
+    _check_fields("params.response_format", {f"field_{n}": 1 for n in range(1_000)}, found)
+    assert len(found) == MAX_PROBLEMS
 
 
 # Anything at all

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, get_args
 
 import msgspec
@@ -105,6 +106,7 @@ _GROUPS = ("", "params", "budget", "fallback", "cache")
 _WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a boolean"}
 _WORDS |= {"array": "an array", "list": "an array", "tuple": "an array", "object": "an object", "dict": "an object"}
 _LONGEST_WORD = 100  # comparing is quadratic
+_MOST_COMPARED = 500  # and names beyond these cost an error more time than its hint is worth
 _UNSEEN = object()
 
 _INDEX = re.compile(r"\[[^\[\]]*\]")
@@ -169,6 +171,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     if len(word) > _LONGEST_WORD:
         return None
     spelled = {name.lower(): name for name in known}
+    if len(spelled) > _MOST_COMPARED:  # people rarely get the first letter wrong
+        alike = ((low, name) for low, name in spelled.items() if low[:1] == word[:1].lower())
+        spelled = dict(islice(alike, _MOST_COMPARED))
     close = get_close_matches(word.lower(), spelled, n=1)
     return spelled[close[0]] if close else None
 

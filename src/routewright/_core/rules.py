@@ -357,7 +357,7 @@ def _check_schema(path: str, schema: dict[str, Any], found: Problems) -> None:
 
 def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:
     for key in value:
-        if key not in FIELDS[place]:
+        if len(found) < MAX_PROBLEMS and key not in FIELDS[place]:
             found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
 
 
