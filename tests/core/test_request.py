@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -502,10 +503,19 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
         ({"metadata": {1: 2}}, "metadata", "has a key that is not a string but int"),
         ({"metadata": {"at": datetime.date(2026, 1, 1)}}, "metadata.at", "date is not JSON"),
         ({"metadata": {"cost": decimal.Decimal(1)}}, "metadata.cost", "Decimal is not JSON"),
+        ({"metadata": {"row": np.array([1])}}, "metadata.row", "ndarray is not JSON"),
+        ({"metadata": {"n": 10**5_000}}, "metadata.n", "is too long a number"),
+        ({"tools": [{"name": "f", "parameters": {"n": 10**5_000}}]}, "tools[0].parameters.n", "is too long a number"),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_refused(overrides: dict[str, Any], path: str, problem: str) -> None:
     assert [found[:2] for found in problems("Hello", **overrides)] == [(path, problem)]
+
+
+def test_numbers_of_numpy_become_plain() -> None:
+    made = as_request("Hello", {"metadata": {"n": np.int64(5), "x": np.float32(0.5)}, "timeout_ms": np.int64(9)})
+    assert made.metadata == {"n": 5, "x": 0.5}
+    assert (type(made.metadata["n"]), type(made.timeout_ms)) == (int, float)
 
 
 def test_half_a_surrogate_pair_is_refused_wherever_text_may_stand() -> None:

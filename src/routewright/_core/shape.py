@@ -13,7 +13,7 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 
 from .problem import problem_of
-from .scan import Flaw, beneath, flaw_in, quoted
+from .scan import Flaw, beneath, flaw_in, no_json, quoted
 
 T = TypeVar("T")
 
@@ -57,4 +57,4 @@ def _stand_in(value: object) -> object:
         return int(value)
     if isinstance(value, Real):
         return float(value)
-    return Flaw(f"{type(value).__name__} is not JSON", "")
+    return no_json(value)
