@@ -443,6 +443,18 @@ def test_the_text_of_a_message_is_in_no_error() -> None:
         assert "secret" not in str(problems(value))
 
 
+@pytest.mark.parametrize("image", [{"url": "data:text/html;base64,my secret"}, "data:image/png;base64,my secret"])
+def test_the_content_of_an_image_is_in_no_error(image: Any) -> None:
+    said = problems([{"role": "user", "content": [{"type": "image_url", "image_url": image}]}])
+    assert "secret" not in str(said)
+
+
+def test_what_stands_in_the_place_of_a_request_is_not_repeated() -> None:
+    with pytest.raises(ValidationFailed, match="must be an object, got a string") as caught:
+        decode_request(b'"sk-canary"')
+    assert "canary" not in str(caught.value)
+
+
 def test_a_number_that_nothing_holds_is_refused_with_its_place() -> None:
     for number in ("1e400", "9" * 5_000):
         body = f'{{"messages":[{{"role":"user","content":""}}],"budget":{{"maxCostUsd":{number}}}}}'
