@@ -42,6 +42,7 @@ from .wire import (
 
 T = TypeVar("T")
 MAX_ACCOUNT_CHARS = 200
+ENVIRONMENTS = get_args(Environment)
 
 
 class Router:
@@ -229,7 +230,7 @@ def _check_caller(caller: object) -> None:
         raise ValidationFailed.of(Problem("caller.account", problem, ""))
     if account == SYSTEM_ACCOUNT:
         raise ValidationFailed.of(Problem("caller.account", f"{account!r} is the Router's own", "use another name"))
-    if caller.environment not in get_args(Environment):
+    if caller.environment not in ENVIRONMENTS:
         problem = f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
         raise ValidationFailed.of(Problem("caller.environment", problem, ""))
     if not isinstance(caller.key_id, str | None):

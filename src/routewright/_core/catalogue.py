@@ -51,8 +51,9 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
     for row in added:
         fields = _checked_row(row)
         known = models.get(fields["id"])
-        model = _checked(_merged(known, fields) if known is not None else _new(fields, models))
-        models[model.id] = model
+        model = _new(fields, models) if known is None else _merged(known, fields)
+        if model != known:
+            models[model.id] = _checked(model)
     return tuple(models.values())
 
 
