@@ -125,7 +125,9 @@ def _input(
         catalogue="cat_benchmark",
         health="hea_benchmark",
         as_of=TODAY,
-        tokens=TokenBounds(tokens // 8, tokens * 4, tokens, o200k=tokens if counted else None, counted=counted),
+        tokens=TokenBounds(
+            tokens // 8, tokens * (2 if counted else 4), tokens, o200k=tokens if counted else None, counted=counted
+        ),
         needs=sum(need for constraint, need in NEEDS.items() if constraint in constraints),
         goal=chance.choice(get_args(Goal)),
         strategy=chance.choice(get_args(Strategy)),
@@ -146,8 +148,8 @@ def _whitelist(chance: Random, pool: Sequence[Model]) -> tuple[str, ...]:
 
 def _can_do_all(model: Model) -> bool:
     return (
-        len(model.modalities) == 3
-        and model.structured_output
+        len(model.modalities or ()) == 3
+        and bool(model.structured_output)
         and REGION in model.availability.regions
         and (model.context_window or 0) > 100_000
         and not model.disabled

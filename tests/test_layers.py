@@ -21,8 +21,8 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money scale quality sse tokens problem rules request catalogue cost pool outlook health policy intake "
-    "constraints scoring board budget refusal plan decision explain attempt"
+    "scan ids money scale quality sse tokens problem shape rules request catalogue cost pool outlook health policy "
+    "intake constraints scoring board budget refusal plan decision explain attempt"
 ).split()
 IMPURE = {"anyio", "asyncio", "logging", "time", "random", "os", "pathlib", "threading", "io"}
 OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}

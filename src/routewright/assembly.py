@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import anyio
 
-from ._core.policy import publish
+from ._core.policy import checked_policy, publish
+from ._core.problem import shown
 from ._core.tokens import Vocabulary, count_request
-from ._engine.fleet import Fleet
+from ._engine.fleet import Fleet, declared
 from ._engine.route import Engine
 from ._engine.trace import TraceCounts, TraceLog
 from ._engine.worker import CLOSED, Worker
@@ -52,7 +53,8 @@ class Parts:
         answers: Answers | None = None,
         faults: Faults | None = None,
     ) -> None:
-        _check(catalogue, policies)
+        _check(providers, catalogue, policies, storage, settings)
+        self._policies = tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
         self.settings = settings
         self.environment: Environment = environment
         """Where callers are who do not say otherwise."""
@@ -61,7 +63,6 @@ class Parts:
         self.worker = Worker(settings.clock)
         self._log = TraceLog(self.storage, self.worker)
         self._given = providers
-        self._policies = tuple(policies)
         self._answers = answers
         self._faults = faults
         self._guard = Guard(threading.RLock)
@@ -188,10 +189,10 @@ class Parts:
         )
 
     def _make_fleet(self, environment: Environment) -> Fleet:
-        models = self.catalogue.models
-        providers: Sequence[Provider] = [SandboxProvider(models, self._answers, self._faults)]
-        if environment == "production":
-            providers = self._providers
+        models, providers = self.catalogue.models, self._providers
+        if environment == "sandbox":
+            models = declared(models, providers)
+            providers = [SandboxProvider(models, self._answers, self._faults)]
         return Fleet(models, self.catalogue.aliases, providers, as_of=self.catalogue.as_of, clock=self.settings.clock)
 
     @property
@@ -208,14 +209,33 @@ class Parts:
         return publish(self._policies, fleet.today(), fleet.aliases, fleet.pool.row)
 
 
-def _check(catalogue: object, policies: object) -> None:
-    """Refuse what was meant as the name of a file."""
+def _check(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
+    """Refuse what is not of its kind: the name of a file, say, or one thing in the place of a list."""
+    if providers is not None:
+        _check_providers(providers)
     if catalogue is not None and not isinstance(catalogue, Catalogue):
         problem = Problem("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
         raise ValidationFailed.of(problem)
-    if not isinstance(policies, Sequence) or not all(isinstance(policy, Policy) for policy in policies):
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
         problem = Problem("policies", "is not a list of Policy", "pass read_policies(path) or [Policy(...)]")
         raise ValidationFailed.of(problem)
+    if storage is not None and not hasattr(storage, "apply"):
+        raise ValidationFailed.of(Problem("storage", f"{shown(storage)} is not a storage", "pass MemoryStorage()"))
+    if not isinstance(settings, Settings):
+        raise ValidationFailed.of(Problem("settings", f"{shown(settings)} is not Settings", "pass Settings(...)"))
+
+
+def _check_providers(providers: object) -> None:
+    if isinstance(providers, Provider):
+        problem = f"{shown(providers)} is one provider, not a list"
+        raise ValidationFailed.of(Problem("providers", problem, "put it into one: providers=[...]"))
+    if not isinstance(providers, Sequence) or isinstance(providers, str):
+        hint = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
+        raise ValidationFailed.of(Problem("providers", f"{shown(providers)} is not a list of providers", hint))
+    for place, provider in enumerate(providers):
+        if not isinstance(provider, Provider) or not isinstance(provider.name, str):
+            hint = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
+            raise ValidationFailed.of(Problem(f"providers[{place}]", f"{shown(provider)} is not a provider", hint))
 
 
 class Counter:

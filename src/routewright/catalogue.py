@@ -13,6 +13,9 @@ import msgspec
 from routewright.wire import Availability, Model, PriceTier, Pricing
 
 from ._core.catalogue import given_fields, overlay
+from ._core.problem import shown
+from ._core.shape import rebuilt
+from .errors import Problem, ValidationFailed
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
 """Whose models count tokens with the o200k vocabulary."""
@@ -34,8 +37,12 @@ class Catalogue:
         aliases: Mapping[str, str] | None = None,
         as_of: str | None = None,
     ) -> None:
+        if models is not None and not isinstance(models, Iterable):
+            raise ValidationFailed.of(
+                Problem("models", f"{shown(models)} is not a list of Model", "put it into a list")
+            )
         self._models = None if models is None else overlay((), map(given_fields, models))
-        self.aliases: dict[str, str] = dict(aliases or {})
+        self.aliases: dict[str, str] = rebuilt(aliases or {}, dict[str, str], "aliases")
         self._as_of = as_of
 
     @classmethod
@@ -134,6 +141,7 @@ def _model(row: _Row, prior: _Prior) -> Model:
         tokens_per_s=prior.tokens_per_s,
         # A list price of nothing is a vendor's rate-limited offer, no price to route by.
         free_tier=row.input_usd_per_1m == 0 and row.output_usd_per_1m == 0,
+        disabled=False,
     )
 
 

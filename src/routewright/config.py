@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
+from msgspec import Struct
 from pydantic import Field
+from pydantic_core import PydanticCustomError
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
@@ -19,19 +21,36 @@ from routewright.wire import (
     CacheOpts,
     Goal,
     Modality,
+    Model,
     OnPartial,
     Policy,
     PolicyFallback,
     Pricing,
     Strategy,
+    Tokenizer,
 )
 
-from ._core.problem import did_you_mean
+from ._core.problem import did_you_mean, shown
+from ._core.rules import MAX_PROBLEMS, MODEL_ID, NUMBERS
 
-Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-ModelId = Annotated[str, Field(pattern=r"^[^/\s]+/\S+$")]
+
+def _within(kind: type[Struct], name: str) -> pydantic.AfterValidator:
+    """What the same number of the struct may be."""
+    allowed = NUMBERS[kind][name]
+
+    def check(value: float) -> float:
+        if not allowed.admits(value):
+            raise PydanticCustomError("range", "must be {allowed}", {"allowed": str(allowed)})
+        return value
+
+    return pydantic.AfterValidator(check)
+
+
+_STRICT = Field(strict=True)  # else true would be 1, and "5" a number
+Usd = Annotated[float, _STRICT, _within(Pricing, "input_usd")]
+Share = Annotated[float, _STRICT, _within(CacheOpts, "explore")]
+Tokens = Annotated[int, _STRICT, _within(Model, "context_window")]
+ModelId = Annotated[str, Field(pattern=f"^{MODEL_ID.pattern}$")]
 
 
 class _Strict(pydantic.BaseModel):
@@ -54,15 +73,15 @@ class ModelEntry(_Strict):
     like: str | None = None
     provider_model_id: str | None = None
     display_name: str | None = None
-    context_window: Count | None = None
-    max_output_tokens: Count | None = None
+    context_window: Tokens | None = None
+    max_output_tokens: Tokens | None = None
     modalities: tuple[Modality, ...] | None = None
     structured_output: bool | None = None
     reasoning: bool | None = None
-    tokenizer: Literal["o200k_base", "cl100k_base"] | None = None
+    tokenizer: Tokenizer | None = None
     quality: Share | None = None
-    ttft_s: Annotated[float, Field(gt=0)] | None = None
-    tokens_per_s: Annotated[float, Field(gt=0)] | None = None
+    ttft_s: Annotated[float, _STRICT, _within(Model, "ttft_s")] | None = None
+    tokens_per_s: Annotated[float, _STRICT, _within(Model, "tokens_per_s")] | None = None
     prices: PricesEntry | None = None
     regions: tuple[str, ...] | None = None
     deprecated_at: date | None = None
@@ -72,7 +91,7 @@ class ModelEntry(_Strict):
         """The fields of ``Model`` that the entry gives."""
         fields = self.model_dump(exclude_none=True, exclude={"prices", "regions", "deprecated_at"})
         if self.prices is not None:
-            fields |= {"pricing_per_1m": Pricing(**self.prices.model_dump()), "free_tier": False}
+            fields["pricing_per_1m"] = Pricing(**self.prices.model_dump())
         if self.regions is not None:
             fields["availability"] = Availability(regions=self.regions)
         if self.deprecated_at is not None:
@@ -93,7 +112,7 @@ class FallbackEntry(_Strict):
     """A policy's own chain."""
 
     models: tuple[str, ...] | None = None
-    max_retries: Annotated[int, Field(ge=0, le=5)] | None = None
+    max_retries: Annotated[int, _STRICT, _within(PolicyFallback, "max_retries")] | None = None
     on_partial: OnPartial | None = None
     on_refusal: Literal["fail", "fallback"] = "fail"
 
@@ -101,8 +120,8 @@ class FallbackEntry(_Strict):
 class BudgetEntry(_Strict):
     """A policy's budget per request."""
 
-    max_cost_usd: Usd | None = None
-    max_tokens: Count | None = None
+    max_cost_usd: Annotated[float, _STRICT, _within(Budget, "max_cost_usd")] | None = None
+    max_tokens: Annotated[int, _STRICT, _within(Budget, "max_tokens")] | None = None
 
 
 class CacheEntry(_Strict):
@@ -111,7 +130,7 @@ class CacheEntry(_Strict):
     mode: Literal["semantic", "exact"] = "semantic"
     max_error: Share | None = None
     threshold: Share | None = None
-    ttl_seconds: Annotated[float, Field(gt=0)] = 3600
+    ttl_seconds: Annotated[float, _STRICT, _within(CacheOpts, "ttl_seconds")] = 3600
     explore: Share = 0.02
     namespace: str | None = None
 
@@ -134,7 +153,7 @@ class PolicyEntry(_Strict):
     fallback: FallbackEntry | None = None
     budget: BudgetEntry | None = None
     cache: bool | CacheEntry | None = None
-    timeout_ms: Annotated[int, Field(ge=1, le=3_600_000)] | None = None
+    timeout_ms: Annotated[int, _STRICT, _within(Policy, "timeout_ms")] | None = None
 
     def policy(self) -> Policy:
         """The policy as the library knows it."""
@@ -177,7 +196,7 @@ def read_catalogue(path: Path, known: Sequence[str]) -> tuple[list[dict[str, Any
         rows[entry.id] = entry.row()
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
-        row |= {"pricing_per_1m": Pricing(**prices.model_dump()), "free_tier": False}
+        row["pricing_per_1m"] = Pricing(**prices.model_dump())
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
     return list(rows.values()), dict(file.aliases)
@@ -212,7 +231,10 @@ def _read(path: Path, shape: type[FileModel]) -> FileModel:
     except OSError as error:
         raise ValidationFailed.of(Problem(path.name, f"cannot be read: {error.strerror}", "check the path")) from error
     except pydantic.ValidationError as error:
-        raise ValidationFailed.of(*(_problem(path, shape, dict(found)) for found in error.errors())) from error
+        found = error.errors()[:MAX_PROBLEMS]
+        raise ValidationFailed.of(*(_problem(path, shape, dict(each)) for each in found)) from None
+    except RecursionError:
+        raise ValidationFailed.of(Problem(path.name, "nests too deep to be read", "flatten it")) from None
     except ValueError as error:  # both parsers' errors, and bytes that are not UTF-8
         raise ValidationFailed.of(Problem(path.name, str(error), "write TOML, or JSON in a .json file")) from error
 
@@ -223,7 +245,8 @@ def _problem(path: Path, shape: type[_Strict], found: dict[str, Any]) -> Problem
     if found["type"] == "extra_forbidden":
         hint = did_you_mean(str(found["loc"][-1]), _keys(shape)) or "remove it"
         return Problem(f"{path.name}: {place}", "unknown key", hint)
-    return Problem(f"{path.name}: {place}", f"{found['msg']}, got {found['input']!r:.80}", hint)
+    got = shown(found["input"]) if place else "something else"  # which may be anything, a key too
+    return Problem(f"{path.name}: {place}", f"{found['msg']}, got {got}", hint)
 
 
 def _keys(shape: type[_Strict]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack, get_args
 
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from ._core.explain import explain
 from ._core.ids import normalise_trace_id
 from ._core.intake import RULES
 from ._core.pool import Pool
+from ._core.problem import shown
 from ._core.request import as_request
 from ._engine.answer import Answer
 from ._engine.stream import Stream
@@ -28,9 +29,11 @@ from .options import Options, RequestLike
 from .protocols import Provider, Storage
 from .settings import Settings
 from .wire import (
+    SYSTEM_ACCOUNT,
     Caller,
     CatalogueSnapshot,
     DecisionInput,
+    Environment,
     HealthSnapshot,
     Model,
     Policy,
@@ -40,6 +43,8 @@ from .wire import (
 )
 
 T = TypeVar("T")
+MAX_ACCOUNT_CHARS = 200
+ENVIRONMENTS = get_args(Environment)
 
 
 class Router:
@@ -138,8 +143,12 @@ class Router:
         return decide(given, self._board(given))
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
-        """The models that can be routed to, with price, window, abilities and availability (spec 2.3)."""
-        return list(self._parts.fleet(self._as(caller).environment).pool.models)
+        """Every known model, with price, window, abilities and availability (spec 2.3).
+
+        ``availability.status`` is ``unavailable`` for what is not called: no provider serves it, it is disabled, or its
+        vendor gave it up; ``degraded`` where most calls of late failed.
+        """
+        return self._parts.fleet(self._as(caller).environment).models()
 
     def policies(self) -> list[Policy]:
         """The policies that ``policy_id`` can name."""
@@ -149,8 +158,11 @@ class Router:
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
     ) -> None:
         """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the caller has no such trace."""
-        if type(score) not in (int, float) or not 0 <= score <= 1:
-            raise ValidationFailed.of(Problem("score", f"is {score!r}", "give a number from 0 (bad) to 1 (good)"))
+        given: object = score
+        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
+            raise ValidationFailed.of(Problem("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)"))
+        if not isinstance(comment, str | None):
+            raise ValidationFailed.of(Problem("comment", f"must be a string, got {shown(comment)}", ""))
         at = self._parts.settings.clock.time()
         caller, trace_id = self._as(caller), normalise_trace_id(trace_id)
         said = PutFeedback(trace_id, float(score), comment, at, expect="present", environment=caller.environment)
@@ -164,7 +176,7 @@ class Router:
         """The same Router for another caller."""
         view = type(self).__new__(type(self))
         view._parts = self._parts
-        view._caller = self._as(caller)
+        view._caller = self._placed(caller)
         return view
 
     @property
@@ -192,11 +204,11 @@ class Router:
         return as_request(request, options)
 
     def _as(self, caller: Caller | None) -> Caller:
-        """The caller of a call; in a sandbox Router everybody is in the sandbox."""
-        if caller is None:
-            return self._caller
-        if not isinstance(caller, Caller):
-            raise ValidationFailed.of(Problem("caller", f"is {caller!r}", "pass Caller(account=...)"))
+        return self._caller if caller is None else self._placed(caller)
+
+    def _placed(self, caller: Caller) -> Caller:
+        """A caller that is one; in a sandbox Router everybody is in the sandbox."""
+        _check_caller(caller)
         if self._parts.environment == "sandbox" and caller.environment != "sandbox":
             return replace(caller, environment="sandbox")
         return caller
@@ -220,6 +232,23 @@ class Router:
         return found
 
 
+def _check_caller(caller: object) -> None:
+    """Refuse what would be billed to nobody, answered in no environment, or kept among the Router's own things."""
+    if not isinstance(caller, Caller):
+        raise ValidationFailed.of(Problem("caller", f"is {shown(caller)}", "pass Caller(account=...)"))
+    account: object = caller.account
+    if not isinstance(account, str) or not 1 <= len(account) <= MAX_ACCOUNT_CHARS or not account.isprintable():
+        problem = f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}"
+        raise ValidationFailed.of(Problem("caller.account", problem, ""))
+    if account == SYSTEM_ACCOUNT:
+        raise ValidationFailed.of(Problem("caller.account", f"{account!r} is the Router's own", "use another name"))
+    if caller.environment not in ENVIRONMENTS:
+        problem = f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
+        raise ValidationFailed.of(Problem("caller.environment", problem, ""))
+    if not isinstance(caller.key_id, str | None):
+        raise ValidationFailed.of(Problem("caller.key_id", f"must be a string, got {shown(caller.key_id)}", ""))
+
+
 def _input_of(decided: Answer | Trace | Decision | DecisionInput) -> DecisionInput:
     if isinstance(decided, DecisionInput):
         return decided
@@ -227,6 +256,9 @@ def _input_of(decided: Answer | Trace | Decision | DecisionInput) -> DecisionInp
         return decided.decision.input
     if isinstance(decided, Decision):
         return decided.input
+    if not isinstance(decided, Trace):
+        hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
+        raise ValidationFailed.of(Problem("", f"{shown(decided)} holds no decision", hint))
     if decided.decision_input is None:
         raise NotFound(f"trace {decided.id!r} holds no decision")
     return decided.decision_input

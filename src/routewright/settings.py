@@ -6,6 +6,7 @@ from random import SystemRandom
 
 from msgspec import Struct, field
 
+from ._core.problem import shown
 from .backends.clock import SystemClock
 from .errors import Problem, ValidationFailed
 from .protocols import Clock, QualityPredictor, Rng, TokenCounter
@@ -18,8 +19,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Output cap where money or tokens are limited (contract 7). A model that usually needs more gets that."""
 
     def __post_init__(self) -> None:
-        if self.default_max_output_tokens < 1:
-            problem = f"is {self.default_max_output_tokens}"
+        if type(self.default_max_output_tokens) is not int or self.default_max_output_tokens < 1:
+            problem = f"is {shown(self.default_max_output_tokens)}"
             raise ValidationFailed.of(Problem("Limits.default_max_output_tokens", problem, "take at least 1"))
 
 

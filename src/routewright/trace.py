@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ._core.ids import normalise_trace_id
-from .errors import NotFound
+from ._core.problem import shown
+from ._core.rules import COUNT
+from ._core.scan import quoted
+from .errors import NotFound, Problem, ValidationFailed
 from .protocols import Storage
 from .wire import Environment, PutTrace, Trace, TraceById, Traces
 
@@ -28,7 +31,7 @@ class TraceStore:
         query = TraceById(normalise_trace_id(trace_id), environment)
         found = await self._storage.read(account, query)
         if found is None:
-            raise NotFound(f"no trace {trace_id!r}")
+            raise NotFound(f"no trace {quoted(trace_id)}")
         return found
 
     async def newest(
@@ -40,7 +43,10 @@ class TraceStore:
         after: str | None = None,
     ) -> list[Trace]:
         """Up to ``limit`` traces, newest first, from just behind the trace ``after``."""
-        return await self._storage.scan(account, Traces(environment), after=after, limit=limit)
+        if type(limit) is not int or not COUNT.admits(limit):
+            raise ValidationFailed.of(Problem("limit", f"must be {COUNT}, got {shown(limit)}", ""))
+        found: list[Trace] = await self._storage.scan(account, Traces(environment), after=after, limit=limit)
+        return found
 
     async def aclose(self) -> None:
         """Free the storage."""

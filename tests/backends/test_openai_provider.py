@@ -740,6 +740,16 @@ def test_secrets_are_equal_only_to_themselves() -> None:
     assert len({secret, Secret(KEY)}) == 2
 
 
+def test_a_dump_of_a_secrets_state_holds_no_key() -> None:
+    assert Secret(KEY).__getstate__() is None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize("dump", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_provider_is_not_copied_with_its_key(dump: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match="not copied or pickled, since its key would go along; make another one"):
+        dump(OpenAIProvider(KEY))
+
+
 def test_key_comes_from_the_host_s_variable_when_the_provider_is_made() -> None:
     environ = {"MISTRAL_API_KEY": f" {KEY}\n"}
     provider = OpenAIProvider(name="mistral", environ=environ)

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import json
+import math
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed, read_policies
-from routewright._core.catalogue import overlay, snapshot, unavailable
-from routewright.wire import PriceTier
+from routewright._core.catalogue import given_fields, overlay, snapshot, unavailable
+from routewright._core.rules import MAX_PROBLEMS
+from routewright.wire import Availability, PriceTier
 
 KNOWN = Model(
     id="acme/large", provider="acme", provider_model_id="large", context_window=64_000, modalities=("text", "tool"),
@@ -50,6 +56,33 @@ def test_a_new_model_borrows_from_the_one_it_is_like_but_never_the_price() -> No
     assert new.provider_model_id == "tuned"
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("modalities", ("text",)), ("reasoning", False), ("structured_output", False)]
+)
+def test_what_is_given_counts_also_where_it_is_the_default(field: str, value: object) -> None:
+    able = msgspec.structs.replace(KNOWN, structured_output=True)
+    mine = Model(id="mine/tuned", like="acme/large", **{field: value})  # type: ignore[arg-type]
+    assert getattr(overlay([able], [given_fields(mine)])[1], field) == value
+    changed = Model(id="acme/large", **{field: value})  # type: ignore[arg-type]
+    assert getattr(overlay([able], [given_fields(changed)])[0], field) == value
+
+
+def test_what_nobody_gives_has_its_default() -> None:
+    (plain,) = overlay([], [{"id": "mine/plain"}])
+    assert (plain.modalities, plain.structured_output, plain.reasoning) == (("text",), False, False)
+    assert (plain.free_tier, plain.disabled) == (False, False)
+    assert all(None not in (m.modalities, m.reasoning, m.free_tier, m.disabled) for m in Catalogue().models)
+
+
+def test_a_price_of_ones_own_makes_a_free_offer_a_model_like_any_other() -> None:
+    free = msgspec.structs.replace(KNOWN, free_tier=True, disabled=True)
+    priced = Model(id="acme/large", pricing_per_1m=Pricing(0.1, 0.1), disabled=False)
+    (mine,) = overlay([free], [given_fields(priced)])
+    assert (mine.free_tier, mine.disabled) == (False, False)
+    assert overlay([free], [given_fields(free)])[0].free_tier
+    assert overlay([free], [{"id": "acme/large", "quality": 0.1}])[0].free_tier
+
+
 def test_an_unknown_like_names_the_nearest() -> None:
     with pytest.raises(ValidationFailed, match="did you mean 'acme/large'"):
         overlay([KNOWN], [{"id": "mine/tuned", "like": "acme/larg"}])
@@ -69,23 +102,104 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"pricing_per_1m": Pricing(-1.0, 1.0)}, r"models\['a/x'\].pricing_per_1m.input_usd: is -1.0; give 0 or more"),
-        ({"pricing_per_1m": Pricing(1.0, float("nan"))}, "output_usd: is nan"),
         (
-            {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(10, 1.0, float("inf")),))},
-            r"tiers\[0\].output_usd: is inf",
+            {"pricing_per_1m": Pricing(-1.0, 1.0)},
+            "pricing_per_1m.input_usd: must be a number from 0 to 1000000, got -1",
         ),
-        ({"context_window": 0}, "context_window: is 0; give 1 to"),
-        ({"max_output_tokens": 2**62}, "max_output_tokens"),
-        ({"ttft_s": 0.0}, "ttft_s: is 0.0; give above 0"),
-        ({"tokens_per_s": -3.0}, "tokens_per_s"),
-        ({"quality": 1.5}, "quality: is 1.5; give 0 to 1"),
-        ({"deprecated_at": "soon"}, "deprecated_at: is 'soon'; give a date"),
+        ({"pricing_per_1m": Pricing(1.0, 1e7)}, "pricing_per_1m.output_usd: must be a number from 0 to 1000000, got 1"),
+        ({"pricing_per_1m": Pricing(1.0, math.nan)}, "pricing_per_1m.output_usd: nan is not JSON"),
+        (
+            {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(10, 1.0, -1.0),))},
+            "pricing_per_1m.tiers[0].output_usd: must be a number from 0 to 1000000, got -1",
+        ),
+        (
+            {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(-10, 1.0, 1.0),))},
+            "pricing_per_1m.tiers[0].above_tokens: must be a whole number from 1 to 1000000000, got -10",
+        ),
+        ({"pricing_per_1m": {"input_usd": "1"}}, "pricing_per_1m.input_usd: must be a number, got '1'"),
+        ({"context_window": 0}, "context_window: must be a whole number from 1 to 1000000000, got 0"),
+        ({"context_window": True}, "context_window: must be a number, got true"),
+        ({"max_output_tokens": 2**62}, "max_output_tokens: must be a whole number from 1 to 1000000000, got a huge"),
+        ({"ttft_s": 0.0}, "ttft_s: must be a number above 0, at most 3600, got 0"),
+        ({"tokens_per_s": 1e-300}, "tokens_per_s: must be a number from 0.001 to 1000000, got 1e-300"),
+        ({"quality": 1.5}, "quality: must be a number from 0 to 1, got 1.5"),
+        ({"quality": "0.5"}, "quality: must be a number, got '0.5'"),
+        ({"quality": Decimal(1)}, "quality: Decimal is not JSON"),
+        ({"deprecated_at": "soon"}, "deprecated_at: must be a date, got 'soon'"),
+        ({"deprecated_at": "2026-01-01 or so"}, "deprecated_at: must be a date, got '2026-01-01 or so'"),
+        ({"deprecated_at": "20260101T000000"}, "deprecated_at: must be a date, got '20260101T000000'"),
+        ({"modalities": "text"}, "modalities: must be an array, got 'text'"),
+        (
+            {"modalities": ("images",)},
+            "modalities[0]: must be one of text, image, tool, got 'images'; did you mean 'im",
+        ),
+        ({"tokenizer": "o200k"}, "tokenizer: must be one of o200k_base, cl100k_base, got 'o200k'"),
+        ({"availability": Availability(regions="eu")}, "availability.regions: must be an array, got 'eu'"),  # type: ignore[arg-type]
+        ({"disabled": "yes"}, "disabled: must be a boolean, got 'yes'"),
+        ({"provider_model_id": "x\n"}, "provider_model_id: must be printable text, got 'x\\n'"),
+        ({"display_name": "x\ud800"}, "display_name: holds half of a surrogate pair"),
     ],
 )
-def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: dict[str, object], said: str) -> None:
-    with pytest.raises(ValidationFailed, match=said):
+def test_a_model_that_cannot_be_reckoned_with_is_refused_by_its_field(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
         overlay([], [{"id": "a/x", **fields}])
+    assert str(refused.value).startswith(f"models['a/x'].{said}")
+    with pytest.raises(ValidationFailed) as declared:
+        Catalogue([Model(id="a/x", **fields)])
+    assert declared.value.problems == refused.value.problems
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"quality": 1}, "models: id null names no provider and model; write it as 'provider/name', without spaces"),
+        ({"id": "a/b\n"}, "models: id 'a/b\\n' names no"),
+        ({"id": "a/b", "qualty": 1}, "models['a/b']: 'qualty' is not a field; did you mean 'quality'?"),
+        ({"id": "a/b", "like": 5}, "models['a/b'].like: unknown model 5"),
+        (5, "models: 5 is not a row of a catalogue"),
+    ],
+)
+def test_what_is_no_row_of_a_catalogue_is_told_what_one_is(row: Any, said: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        Catalogue().overlaid([row])
+    assert str(refused.value).startswith(said)
+
+
+def test_what_is_no_model_and_no_alias_is_refused() -> None:
+    wrong: Any = Model(id="a/x")
+    with pytest.raises(ValidationFailed, match="models: Model is not a list of Model; put it into a list"):
+        Catalogue(wrong)
+    wrong = ["a/x"]
+    with pytest.raises(ValidationFailed, match=r"models: 'a/x' is not a Model; pass Model\(id=...\)"):
+        Catalogue(wrong)
+    wrong = {"fast": 5}
+    with pytest.raises(ValidationFailed, match=r"aliases\[...\]: must be a string, got a number"):
+        Catalogue(aliases=wrong)
+
+
+def test_figures_of_numpy_become_plain() -> None:
+    (model,) = Catalogue([Model(id="a/x", quality=np.float64(0.5), context_window=np.int64(9_000))]).models  # type: ignore[arg-type]
+    assert (type(model.quality), type(model.context_window)) == (float, int)
+
+
+@pytest.mark.parametrize("name", ["models.toml", "models.json"])
+def test_a_file_that_nests_absurdly_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(("" if name.endswith("json") else "a = ") + "[" * 100_000)
+    with pytest.raises(ValidationFailed, match=rf"{name}: nests too deep to be read"):
+        Catalogue.load(tmp_path / name)
+
+
+def test_a_file_with_many_mistakes_lists_some(tmp_path: Path) -> None:
+    models = [{"id": f"a/{n}", "quality": 2} for n in range(2_000)]
+    with pytest.raises(ValidationFailed) as refused:
+        Catalogue.load(write(tmp_path / "models.json", json.dumps({"models": models})))
+    assert len(refused.value.problems) == MAX_PROBLEMS
+
+
+def test_a_file_that_is_no_table_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        Catalogue.load(write(tmp_path / "models.json", json.dumps("sk-canary")))
+    assert "canary" not in str(refused.value)
 
 
 def write(path: Path, text: str) -> Path:
@@ -141,7 +255,7 @@ def test_json_does_as_well(tmp_path: Path) -> None:
             r"models.toml: models\[0\].qualty: unknown key; did you mean 'quality'\?",
         ),
         ("[[models]]\nid = 'x'", r"models.toml: models\[0\].id: .*got 'x'"),
-        ("[[models]]\nid = 'a/x'\nquality = 2", r"models\[0\].quality: .*less than or equal to 1, got 2"),
+        ("[[models]]\nid = 'a/x'\nquality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),
         ("[[models]]\nid = 'a/x'\n[[models]]\nid = 'a/x'", "'a/x' stands twice"),
         ("[[models", "models.toml: .*write TOML"),
         ("[aliases]\nfast = 'nope'", r"aliases.fast"),
@@ -151,7 +265,9 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ),
         ("disabled = ['openai/gpt-40']", "models.toml: disabled: unknown model 'openai/gpt-40'; did you mean"),
         ("[[models]]\nid = 'a/x'\nlike = 'openai/gpt-40'", r"models.toml: models\['a/x'\].like: unknown model"),
-        ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "greater than or equal to 0, got -1"),
+        ("[[models]]\nid = 'a/x'\nquality = true", r"models\[0\].quality: .*valid number, got true"),
+        ("[[models]]\nid = 'a/x'\ncontext_window = 2000000000", "whole number from 1 to 1000000000, got 2000000000"),
+        ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "must be a number from 0 to 1000000, got -1"),
     ],
 )
 def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: str) -> None:

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.policy import by_key, find_policy, policy_id, publish, under_policy
+from routewright._core.policy import (
+    by_key,
+    checked_policy,
+    find_policy,
+    policy_id,
+    publish,
+    under_policy,
+)
 from routewright._core.request import as_request
 from routewright.errors import ValidationFailed
 from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback, PolicySnapshot, RouteRequest
@@ -35,15 +44,10 @@ def test_publishing_fills_what_a_policy_leaves_open() -> None:
     assert dated.version == "careful@2026-01-02"
 
 
-@pytest.mark.parametrize("names", [["a@b"], [""], ["a", "a"]])
-def test_names_that_could_not_be_told_apart_are_refused(names: list[str]) -> None:
-    with pytest.raises(ValidationFailed, match="policies"):
-        published(*(Policy(name=name) for name in names))
-
-
 @pytest.mark.parametrize(
     "pair",
     [
+        (Policy(name="a"), Policy(name="a")),
         (Policy(name="a", id="pol_a"), Policy(name="b", id="pol_a")),
         (Policy(name="a", id="b"), Policy(name="b")),
         (Policy(name="b"), Policy(name="a", id="b")),
@@ -52,6 +56,88 @@ def test_names_that_could_not_be_told_apart_are_refused(names: list[str]) -> Non
 def test_no_two_policies_answer_to_one_key(pair: tuple[Policy, Policy]) -> None:
     with pytest.raises(ValidationFailed, match="stands twice"):
         published(*pair)
+
+
+def wrong(value: Any) -> Any:
+    """Hide a wrong type from the type checker: callers have none."""
+    return value
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (Policy(name=""), "policies[''].name: must be printable text, got ''"),
+        (Policy(name="a\0"), "policies['a\\x00'].name: must be printable text, got 'a\\x00'"),
+        (
+            Policy(name="a@b"),
+            "policies['a@b'].name: holds an '@', which parts off the date of a version; use another sign",
+        ),
+        (Policy(name=wrong(5)), "policies[3].name: must be a string, got 5"),
+        (Policy(name="p", id="a\n"), "policies['p'].id: must be printable text, got 'a\\n'"),
+        (
+            Policy(name="p", created_at="soon"),
+            "policies['p'].created_at: must be a date, got 'soon'; write YYYY-MM-DD, or a timestamp",
+        ),
+        (
+            Policy(name="p", goal=wrong("coast")),
+            "policies['p'].goal: must be one of cost, quality, stability, got 'coast'; did you mean 'cost'?",
+        ),
+        (
+            Policy(name="p", strategy=wrong("fast")),
+            "policies['p'].strategy: must be one of balanced, cost-optimized, quality-first, latency-optimized, "
+            "got 'fast'",
+        ),
+        (
+            Policy(name="p", models=[]),
+            "policies['p'].models: must name at least one model; leave it out to allow every model",
+        ),
+        (Policy(name="p", models=["a", "a"]), "policies['p'].models[1]: names 'a' again; name each model once"),
+        (Policy(name="p", regions=wrong("eu")), "policies['p'].regions: must be an array, got 'eu'"),
+        (
+            Policy(name="p", fallback=PolicyFallback(max_retries=6)),
+            "policies['p'].fallback.max_retries: must be a whole number from 0 to 5, got 6",
+        ),
+        (
+            Policy(name="p", fallback=PolicyFallback(on_refusal=wrong("ignore"))),
+            "policies['p'].fallback.on_refusal: must be one of fail, fallback, got 'ignore'",
+        ),
+        (
+            Policy(name="p", budget=Budget(-1)),
+            "policies['p'].budget.maxCostUsd: must be a number of at least 0, got -1",
+        ),
+        (
+            Policy(name="p", budget=Budget(wrong("1"))),
+            "policies['p'].budget.maxCostUsd: must be a number, got '1'",
+        ),
+        (
+            Policy(name="p", budget=Budget(float("nan"))),
+            "policies['p'].budget.maxCostUsd: nan is not JSON; send null, or leave it out",
+        ),
+        (Policy(name="p", cache=wrong("yes")), "policies['p'].cache: must be a boolean or an object, got 'yes'"),
+        (
+            Policy(name="p", cache=CacheOpts(threshold=2)),
+            "policies['p'].cache.threshold: must be a number from 0 to 1, got 2",
+        ),
+        (
+            Policy(name="p", timeout_ms=3_600_001),
+            "policies['p'].timeout_ms: must be a whole number from 1 to 3600000, got 3600001",
+        ),
+        (Policy(name="p", timeout_ms=wrong("5")), "policies['p'].timeout_ms: must be a number, got '5'"),
+        (wrong("p"), "policies[3]: 'p' is not a Policy; pass Policy(...)"),
+    ],
+)
+def test_a_policy_made_in_code_is_held_to_the_rules_of_a_request(policy: Policy, said: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        checked_policy(policy, 3)
+    assert str(refused.value) == said
+
+
+def test_numbers_of_numpy_and_plain_dicts_are_taken_as_what_they_say() -> None:
+    made = checked_policy(Policy(name="p", budget=Budget(np.float64(0.5)), timeout_ms=wrong(np.int64(9))), 0)
+    assert (made.budget, made.timeout_ms) == (Budget(0.5), 9)
+    assert made.budget is not None
+    assert type(made.budget.max_cost_usd) is float
+    assert checked_policy(Policy(name="p", budget=wrong({"maxCostUsd": 0.5})), 0).budget == Budget(0.5)
 
 
 def test_a_published_policy_names_ids_in_the_place_of_aliases() -> None:

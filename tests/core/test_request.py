@@ -11,13 +11,14 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.problem import nearest
 from routewright._core.request import as_request, checked, decode_request, needs_of
-from routewright._core.rules import MAX_PROBLEMS
+from routewright._core.rules import MAX_PROBLEMS, _check_fields
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import (
     Budget,
@@ -93,7 +94,7 @@ def refusals(**fields: Any) -> list[str]:
     with pytest.raises(ValidationFailed) as caught:
         decode_request(json.dumps(request).encode())
     assert caught.value.problems == said
-    if "messages" not in fields:
+    if not fields.keys() & {"messages", "stream"}:
         assert problems("Hello", **fields) == said
     return [str(problem) for problem in said]
 
@@ -442,6 +443,18 @@ def test_the_text_of_a_message_is_in_no_error() -> None:
         assert "secret" not in str(problems(value))
 
 
+@pytest.mark.parametrize("image", [{"url": "data:text/html;base64,my secret"}, "data:image/png;base64,my secret"])
+def test_the_content_of_an_image_is_in_no_error(image: Any) -> None:
+    said = problems([{"role": "user", "content": [{"type": "image_url", "image_url": image}]}])
+    assert "secret" not in str(said)
+
+
+def test_what_stands_in_the_place_of_a_request_is_not_repeated() -> None:
+    with pytest.raises(ValidationFailed, match="must be an object, got a string") as caught:
+        decode_request(b'"sk-canary"')
+    assert "canary" not in str(caught.value)
+
+
 def test_a_number_that_nothing_holds_is_refused_with_its_place() -> None:
     for number in ("1e400", "9" * 5_000):
         body = f'{{"messages":[{{"role":"user","content":""}}],"budget":{{"maxCostUsd":{number}}}}}'
@@ -498,15 +511,23 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
         ({"params": Params(temperature=math.nan)}, "params.temperature", "nan is not JSON"),
         ({"models": "a/x"}, "models", "must be an array, got 'a/x'"),
         ({"policy_id": "\ud800"}, "policy_id", "holds half of a surrogate pair, which is no character"),
-        ({"stream": None}, "stream", "must be a boolean, got null"),
         ({"metadata": {"a": [math.nan]}}, "metadata.a[0]", "nan is not JSON"),
         ({"metadata": {1: 2}}, "metadata", "has a key that is not a string but int"),
         ({"metadata": {"at": datetime.date(2026, 1, 1)}}, "metadata.at", "date is not JSON"),
         ({"metadata": {"cost": decimal.Decimal(1)}}, "metadata.cost", "Decimal is not JSON"),
+        ({"metadata": {"row": np.array([1])}}, "metadata.row", "ndarray is not JSON"),
+        ({"metadata": {"n": 10**5_000}}, "metadata.n", "is too long a number"),
+        ({"tools": [{"name": "f", "parameters": {"n": 10**5_000}}]}, "tools[0].parameters.n", "is too long a number"),
     ],
 )
 def test_an_argument_of_a_wrong_type_is_refused(overrides: dict[str, Any], path: str, problem: str) -> None:
     assert [found[:2] for found in problems("Hello", **overrides)] == [(path, problem)]
+
+
+def test_numbers_of_numpy_become_plain() -> None:
+    made = as_request("Hello", {"metadata": {"n": np.int64(5), "x": np.float32(0.5)}, "timeout_ms": np.int64(9)})
+    assert made.metadata == {"n": 5, "x": 0.5}
+    assert (type(made.metadata["n"]), type(made.timeout_ms)) == (int, float)
 
 
 def test_half_a_surrogate_pair_is_refused_wherever_text_may_stand() -> None:
@@ -563,6 +584,20 @@ def test_nearest_finds_close_names_and_no_others() -> None:
     assert nearest("gpt-4o", known) == "openai/gpt-4o"
     assert nearest("mistral", known) is None
     assert nearest("x" * 1_000_000, known) is None
+
+
+def test_a_hint_among_thousands_of_names_compares_some_of_the_same_first_letter() -> None:
+    known = ["other/large", *(f"mine/model-{n}" for n in range(100_000)), "Quite/another", "mine/zebra"]
+    assert nearest("Othr/large", known) == "other/large"
+    assert nearest("quite/anothr", known) == "Quite/another"
+    assert nearest("mine/model-7", known) == "mine/model-7"
+    assert nearest("mine/zebrq", known) != "mine/zebra"
+
+
+def test_of_many_unknown_fields_only_those_that_are_told_get_a_hint() -> None:
+    found: list[Problem] = []
+    _check_fields("params.response_format", {f"field_{n}": 1 for n in range(1_000)}, found)
+    assert len(found) == MAX_PROBLEMS
 
 
 # Anything at all

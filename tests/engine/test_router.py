@@ -32,7 +32,7 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright.wire import Budget, DecisionSpan, Delta, Finish, Usage
+from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, Usage
 
 from .support import House
 
@@ -108,7 +108,30 @@ def test_models_say_whether_they_can_be_called() -> None:
     status = {model.id: model.availability.status for model in House(["x"]).router.models()}
     assert status["good/one"] == "available"
     assert status["openai/gpt-4o"] == "unavailable"
-    assert {model.availability.status for model in Router.sandbox().models()} == {"available"}
+
+
+def test_what_is_disabled_or_past_its_date_is_listed_as_unavailable() -> None:
+    catalogue = Catalogue().overlaid(
+        [
+            {"id": "openai/gpt-4o", "disabled": True, "availability": Availability(regions=("eu",))},
+            {"id": "openai/gpt-4.1", "deprecated_at": "2020-01-01"},
+        ]
+    )
+    models = {model.id: model for model in Router.sandbox(catalogue=catalogue).models()}
+    assert models["openai/gpt-4o"].availability == Availability("unavailable", ("eu",))
+    assert models["openai/gpt-4.1"].availability.status == "unavailable"
+    assert models["openai/gpt-6-luna"].availability.status == "available"
+    assert models["zai/glm-4.7-flash"].availability.status == "available"  # a free offer, for those who name it
+
+
+@pytest.mark.anyio
+async def test_a_model_most_of_whose_calls_fail_is_listed_as_degraded() -> None:
+    house = House(lambda call: ProviderFault("auth"), lambda call: "x")
+    for _ in range(30):
+        await house.router.route("hi", goal="quality", models=["good/one", "spare/two"])
+        await house.clock.advance(1.0)
+    status = {model.id: model.availability.status for model in house.router.models()}
+    assert (status["good/one"], status["spare/two"]) == ("degraded", "available")
 
 
 def test_policies_are_listed_and_laid_over_requests() -> None:

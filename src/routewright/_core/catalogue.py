@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
 from hashlib import blake2b
 from typing import Any
 
@@ -12,8 +11,10 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceTier, Pricing
 
-from .problem import did_you_mean, listed
+from .problem import did_you_mean, listed, shown
+from .rules import MODEL_ID, Problems, check_date, check_numbers, check_text
 from .scan import quoted
+from .shape import rebuilt
 
 _BORROWED = (
     "context_window",
@@ -27,30 +28,39 @@ _BORROWED = (
     "tokens_per_s",
 )
 """What ``like`` lends where a model says nothing itself. Never the price."""
+_DEFAULTS = {
+    "modalities": ("text",),
+    "structured_output": False,
+    "reasoning": False,
+    "free_tier": False,
+    "disabled": False,
+}
+"""What holds where neither a model nor what it stands over says anything."""
 _EMPTY = Model(id="")
-
-MOST_USD = 1e6
-"""No list price, and no speed, is as large: such a figure is a slip."""
-MOST_TOKENS = 10**9
+_FIELDS = Model.__struct_fields__
 
 
 def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[Model, ...]:
     """Put rows over a catalogue, each the fields it gives and its ``id``; new ids are appended.
 
     A known id keeps what the new row leaves open; a new one borrows it from the model it is ``like``.
-    Raises ``ValidationFailed`` for an id without a provider and for a ``like`` that nothing answers to.
+    Raises ``ValidationFailed`` for what is no row, for an id without a provider, for a ``like`` that nothing answers
+    to, and for a field that nothing could be reckoned with.
     """
     models = {model.id: model for model in base}
-    for fields in added:
+    for row in added:
+        fields = _checked_row(row)
         known = models.get(fields["id"])
-        model = _merged(known, fields) if known is not None else _new(fields, models)
-        _check(model)
-        models[model.id] = model
+        model = _new(fields, models) if known is None else _merged(known, fields)
+        if model != known:
+            models[model.id] = _checked(model)
     return tuple(models.values())
 
 
 def given_fields(model: Model) -> dict[str, Any]:
-    """The fields in which a model says something besides the defaults."""
+    """The fields that a model gives. Raises ``ValidationFailed`` for no model."""
+    if not isinstance(model, Model):
+        raise ValidationFailed.of(Problem("models", f"{shown(model)} is not a Model", "pass Model(id=...)"))
     fields = {name: getattr(model, name) for name in Model.__struct_fields__}
     return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
 
@@ -107,63 +117,61 @@ def resolve_lists(
     return allowed, asked
 
 
-def _check(model: Model) -> None:
-    """Refuse what nothing could be reckoned with. Raises ``ValidationFailed`` naming the model and the field."""
-    prices = () if model.pricing_per_1m is None else _amounts(model.pricing_per_1m)
-    wrong: list[tuple[str, object, str]] = [
-        (f"pricing_per_1m.{name}", usd, "0 or more") for name, usd in prices if not 0 <= usd < MOST_USD
-    ]
-    for name in ("context_window", "max_output_tokens"):
-        count = getattr(model, name)
-        if count is not None and not 1 <= count <= MOST_TOKENS:
-            wrong.append((name, count, f"1 to {MOST_TOKENS}"))
-    for name in ("ttft_s", "tokens_per_s"):
-        value = getattr(model, name)
-        if value is not None and not 0 < value < MOST_USD:
-            wrong.append((name, value, "above 0"))
-    if model.quality is not None and not 0 <= model.quality <= 1:
-        wrong.append(("quality", model.quality, "0 to 1"))
-    if model.deprecated_at is not None and not _is_date(model.deprecated_at):
-        wrong.append(("deprecated_at", model.deprecated_at, "a date, YYYY-MM-DD"))
-    if wrong:
-        problems = (
-            Problem(f"models[{model.id!r}].{name}", f"is {value!r}", f"give {fit}") for name, value, fit in wrong
-        )
-        raise ValidationFailed.of(*problems)
+def _checked(model: Model) -> Model:
+    """Hold a model to its types and to what can be reckoned with. Raises ``ValidationFailed`` naming the field."""
+    path = f"models[{quoted(model.id)}]"
+    model = rebuilt(model, Model, path)
+    found: Problems = []
+    check_numbers(Model, f"{path}.", model, found)
+    if model.pricing_per_1m is not None:
+        check_numbers(Pricing, f"{path}.pricing_per_1m.", model.pricing_per_1m, found)
+        for place, tier in enumerate(model.pricing_per_1m.tiers):
+            check_numbers(PriceTier, f"{path}.pricing_per_1m.tiers[{place}].", tier, found)
+    for name in ("provider", "provider_model_id", "display_name"):
+        if getattr(model, name):
+            check_text(f"{path}.{name}", getattr(model, name), found)
+    if model.deprecated_at is not None:
+        check_date(f"{path}.deprecated_at", model.deprecated_at, found)
+    if found:
+        raise ValidationFailed.of(*found)
+    return model
 
 
-def _amounts(pricing: Pricing) -> list[tuple[str, float]]:
-    """All dollars of a price list that are given, with their names."""
-    holders: list[tuple[str, Pricing | PriceTier]] = [("", pricing)]
-    holders += [(f"tiers[{place}].", tier) for place, tier in enumerate(pricing.tiers)]
-    return [
-        (prefix + name, value)
-        for prefix, holder in holders
-        for name in holder.__struct_fields__
-        if name.endswith("_usd") and (value := getattr(holder, name)) is not None
-    ]
-
-
-def _is_date(text: str) -> bool:
-    try:
-        date.fromisoformat(text[:10])
-    except ValueError:
-        return False
-    return True
+def _checked_row(row: object) -> Mapping[str, Any]:
+    """A row whose id is one, and whose other keys are fields of ``Model``."""
+    if not isinstance(row, Mapping):
+        hint = "give each the id and the fields of Model that it gives"
+        raise ValidationFailed.of(Problem("models", f"{shown(row)} is not a row of a catalogue", hint))
+    model_id = row.get("id")
+    if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
+        hint = "write it as 'provider/name', without spaces"
+        raise ValidationFailed.of(Problem("models", f"id {shown(model_id)} names no provider and model", hint))
+    for key in row:
+        if key not in _FIELDS:
+            hint = did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
+            raise ValidationFailed.of(Problem(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint))
+    return row
 
 
 def _merged(known: Model, fields: Mapping[str, Any]) -> Model:
-    return msgspec.structs.replace(known, **fields)
+    return _completed(msgspec.structs.replace(known, **_freed(fields)))
 
 
 def _new(fields: Mapping[str, Any], models: Mapping[str, Model]) -> Model:
     """Make a model that the catalogue does not know."""
-    head, slash, tail = fields["id"].partition("/")
-    if not (head and slash and tail):
-        problem = Problem("models", f"id {fields['id']!r} names no provider", "write it as 'provider/name'")
-        raise ValidationFailed.of(problem)
+    head, _, tail = fields["id"].partition("/")
     names = {"provider": head, "provider_model_id": tail, "display_name": tail}
-    return Model(**(names | _lent(fields, models) | dict(fields)))
+    return _completed(Model(**(names | _lent(fields, models) | dict(fields))))
+
+
+def _freed(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A price of one's own makes a vendor's free offer a model like any other."""
+    return {"free_tier": False, **fields} if fields.get("pricing_per_1m") is not None else fields
+
+
+def _completed(model: Model) -> Model:
+    missing = {name: value for name, value in _DEFAULTS.items() if getattr(model, name) is None}
+    return msgspec.structs.replace(model, **missing) if missing else model
 
 
 def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
@@ -171,9 +179,10 @@ def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, A
     like = fields.get("like")
     if like is None:
         return {}
-    if like not in models:
+    if not isinstance(like, str) or like not in models:
         hint = did_you_mean(like, models) or "name a model of the catalogue"
-        raise ValidationFailed.of(Problem(f"models[{fields['id']!r}].like", f"unknown model {like!r}", hint))
+        path = f"models[{quoted(fields['id'])}].like"
+        raise ValidationFailed.of(Problem(path, f"unknown model {shown(like)}", hint))
     return {name: getattr(models[like], name) for name in _BORROWED}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from routewright.errors import Problem, ValidationFailed
+
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
@@ -46,6 +48,11 @@ def _write(number: int, pairs: int) -> str:
     return "".join(_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10))
 
 
-def normalise_trace_id(text: str) -> str:
-    """Read ``trc_<id>`` as the alias of ``tr_<id>`` that the specification also publishes (spec 2.2)."""
+def normalise_trace_id(text: object) -> str:
+    """Read ``trc_<id>`` as the alias of ``tr_<id>`` that the specification also publishes (spec 2.2).
+
+    Raises ``ValidationFailed`` for what is no string.
+    """
+    if not isinstance(text, str):
+        raise ValidationFailed.of(Problem("trace_id", f"must be a string, got {type(text).__name__}", ""))
     return "tr_" + text[4:] if text.startswith("trc_") else text

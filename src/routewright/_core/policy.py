@@ -13,8 +13,19 @@ from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback
 
 from .catalogue import content_id, resolve_lists
 from .ids import ALPHABET
-from .problem import did_you_mean
+from .problem import did_you_mean, shown
+from .rules import (
+    MAX_PROBLEMS,
+    Problems,
+    check_cache,
+    check_date,
+    check_ids,
+    check_numbers,
+    check_text,
+    check_whitelist,
+)
 from .scan import quoted
+from .shape import rebuilt
 
 N = TypeVar("N", int, float)
 
@@ -25,13 +36,36 @@ def policy_id(name: str) -> str:
     return "pol_" + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, 130, 5))
 
 
-def version_label(name: str, published: str, earlier: Iterable[str]) -> str:
-    """``<name>@<YYYY-MM-DD>``, with ``.2`` and so on for further versions of a day."""
-    label, taken, number = f"{name}@{published}", set(earlier), 1
-    while label in taken:
-        number += 1
-        label = f"{name}@{published}.{number}"
-    return label
+def checked_policy(policy: object, place: int) -> Policy:
+    """Hold a policy to its types and to the rules of a request. Raises ``ValidationFailed`` naming policy and field.
+
+    Whether its models exist is asked when it is published.
+    """
+    if not isinstance(policy, Policy):
+        raise ValidationFailed.of(Problem(f"policies[{place}]", f"{shown(policy)} is not a Policy", "pass Policy(...)"))
+    name: object = policy.name
+    path = f"policies[{quoted(name) if isinstance(name, str) else place}]"
+    policy = rebuilt(policy, Policy, path)
+    found: Problems = []
+    check_text(f"{path}.name", policy.name, found)
+    if "@" in policy.name:
+        found.append(Problem(f"{path}.name", "holds an '@', which parts off the date of a version", "use another sign"))
+    if policy.id:
+        check_text(f"{path}.id", policy.id, found)
+    if policy.created_at is not None:
+        check_date(f"{path}.created_at", policy.created_at, found)
+    check_whitelist(f"{path}.models", policy.models, found)
+    if policy.fallback is not None:
+        check_ids(f"{path}.fallback.models", policy.fallback.models or [], found)
+        check_numbers(PolicyFallback, f"{path}.fallback.", policy.fallback, found)
+    if policy.budget is not None:
+        check_numbers(Budget, f"{path}.budget.", policy.budget, found)
+    if isinstance(policy.cache, CacheOpts):
+        check_cache(f"{path}.cache", policy.cache, found)
+    check_numbers(Policy, f"{path}.", policy, found)
+    if found:
+        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+    return policy
 
 
 def by_key(published: Iterable[PolicySnapshot]) -> dict[str, PolicySnapshot]:
@@ -145,7 +179,7 @@ def publish(
             full, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
         _take(full, taken)
-        version = version_label(policy.name, (full.created_at or today)[:10], ())
+        version = f"{policy.name}@{(full.created_at or today)[:10]}"
         published.append(PolicySnapshot("pos_" + content_id([version, full]), version, full))
     return published
 
@@ -159,10 +193,7 @@ def _with_ids(policy: Policy, aliases: Mapping[str, str], known: Mapping[str, in
 
 
 def _take(policy: Policy, taken: set[str]) -> None:
-    """Refuse a name that is none, and a name or id by which another policy is called."""
-    if not policy.name or "@" in policy.name:
-        hint = "a name is not empty and holds no '@', which parts off the date"
-        raise ValidationFailed.of(Problem("policies", f"name {quoted(policy.name)}", hint))
+    """Refuse a name or id by which another policy is called."""
     for key in (policy.name, policy.id):
         if key in taken:
             raise ValidationFailed.of(

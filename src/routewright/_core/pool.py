@@ -141,9 +141,10 @@ def _lowest(prices: tuple[Price, ...]) -> Price:
 
 def _abilities(model: Model) -> int:
     able = Need.NONE
-    if "image" in model.modalities:
+    modalities = model.modalities or ()
+    if "image" in modalities:
         able |= Need.IMAGE
-    if "tool" in model.modalities:
+    if "tool" in modalities:
         able |= Need.TOOLS
     if model.structured_output:
         able |= Need.JSON

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any, get_args
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec.json import decode
 
 from routewright.errors import Problem
 from routewright.wire import (
+    AvailabilityStatus,
     Budget,
     CacheOpts,
     Fallback,
@@ -22,6 +24,7 @@ from routewright.wire import (
     ImagePart,
     ImageUrl,
     Message,
+    Modality,
     NamedToolChoice,
     OnPartial,
     Params,
@@ -29,6 +32,7 @@ from routewright.wire import (
     RouteRequest,
     Strategy,
     TextPart,
+    Tokenizer,
     Tool,
     ToolCall,
 )
@@ -78,6 +82,14 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "tools[].type": ("function",),
     "tool_choice.type": ("function",),
     f"{_FORMAT}.type": ("text", "json_object", "json_schema"),
+    "policies[].goal": get_args(Goal),
+    "policies[].strategy": get_args(Strategy),
+    "policies[].fallback.on_partial": get_args(OnPartial),
+    "policies[].fallback.on_refusal": ("fail", "fallback"),
+    "policies[].cache.mode": ("semantic", "exact"),
+    "models[].modalities[]": get_args(Modality),
+    "models[].tokenizer": get_args(Tokenizer),
+    "models[].availability.status": get_args(AvailabilityStatus),
 }
 """Allowed words by place."""
 
@@ -94,9 +106,10 @@ _GROUPS = ("", "params", "budget", "fallback", "cache")
 _WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a boolean"}
 _WORDS |= {"array": "an array", "list": "an array", "tuple": "an array", "object": "an object", "dict": "an object"}
 _LONGEST_WORD = 100  # comparing is quadratic
+_MOST_COMPARED = 500  # and names beyond these cost an error more time than its hint is worth
 _UNSEEN = object()
 
-_INDEX = re.compile(r"\[\d+\]")
+_INDEX = re.compile(r"\[[^\[\]]*\]")
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
@@ -158,6 +171,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     if len(word) > _LONGEST_WORD:
         return None
     spelled = {name.lower(): name for name in known}
+    if len(spelled) > _MOST_COMPARED:  # people rarely get the first letter wrong
+        alike = ((low, name) for low, name in spelled.items() if low[:1] == word[:1].lower())
+        spelled = dict(islice(alike, _MOST_COMPARED))
     close = get_close_matches(word.lower(), spelled, n=1)
     return spelled[close[0]] if close else None
 
@@ -214,7 +230,7 @@ def _either(expected: str) -> str:
 
 
 def _got(path: str, value: object, kind: str | None) -> str:
-    """Show the wrong value, but no text of a message: errors end up in logs."""
-    if value is _UNSEEN or (isinstance(value, str) and path.startswith("messages")):
+    """Show the wrong value, but no text of a message or in the place of a request: errors end up in logs."""
+    if value is _UNSEEN or (isinstance(value, str) and (not path or path.startswith("messages"))):
         return _WORDS.get(kind or "", kind or "something else")
     return shown(value)

@@ -6,10 +6,7 @@ Types are checked first, rules second.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from typing import Any, TypeVar
-from uuid import UUID
+from typing import Any
 
 import msgspec
 from msgspec.json import Decoder
@@ -31,9 +28,8 @@ from routewright.wire import (
 
 from .problem import hint_for, problem_of, shown, unshaped
 from .rules import completed, has_more
-from .scan import Flaw, flaw_in, is_unicode, joined, quoted, scan
-
-T = TypeVar("T")
+from .scan import is_unicode, joined, scan
+from .shape import converted, rebuilt
 
 _ARGUMENTS = frozenset(RouteRequest.__struct_fields__) - {"messages"}
 _SHAPES: dict[str, Any] = {
@@ -45,7 +41,6 @@ _SHAPES: dict[str, Any] = {
     "tool_choice": str | NamedToolChoice,
     "params": Params,
 }
-_NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 _IMAGE, _TOOLS, _JSON = int(Need.IMAGE), int(Need.TOOLS), int(Need.JSON)  # flags are slow to combine
 _DECODER = Decoder(RouteRequest)
 
@@ -80,7 +75,7 @@ def checked(request: RouteRequest) -> RouteRequest:
     Structs check nothing when they are made, so types are checked here as well. Raises ``ValidationFailed``, with up
     to ``MAX_PROBLEMS`` problems. A few microseconds for a prompt and some scalars.
     """
-    return completed(request if _is_simple(request) else _typed(request))
+    return completed(request if _is_simple(request) else rebuilt(request, RouteRequest, ""))
 
 
 def needs_of(request: RouteRequest) -> int:
@@ -102,10 +97,10 @@ def _request_of(value: object, given: dict[str, Any]) -> RouteRequest:
     if isinstance(value, RouteRequest):
         return replace(value, **given) if given else value
     if isinstance(value, Mapping):
-        made = _converted(value, RouteRequest, "")
+        made = converted(value, RouteRequest, "")
         return replace(made, **given) if given else made
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return RouteRequest(_converted(list(value), list[Message], "messages"), **given)
+        return RouteRequest(converted(list(value), list[Message], "messages"), **given)
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
     raise ValidationFailed.of(Problem("", f"{shown(value)} is not a request", hint))
 
@@ -114,6 +109,9 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
     for name in overrides:
         if name == "messages":
             raise ValidationFailed.of(Problem(name, "is given twice", "the messages are the first argument"))
+        if name == "stream":
+            hint = "call router.stream(...), which gives the answer piece by piece"
+            raise ValidationFailed.of(Problem(name, "is not an argument", hint))
         if name not in _ARGUMENTS:
             raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "")))
     return {name: _shaped(name, value) for name, value in overrides.items()}
@@ -122,11 +120,11 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
 def _shaped(name: str, value: Any) -> Any:
     if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct)):
         return value
-    return _converted(value, _SHAPES[name], name)
+    return converted(value, _SHAPES[name], name)
 
 
 def _is_simple(request: RouteRequest) -> bool:
-    """Say quickly that all types are right. It need not know every right one: ``_typed`` asks again, and thoroughly."""
+    """Say quickly that all types are right. It need not know every right one: ``rebuilt`` asks again."""
     return (
         request.fallback is None
         and request.tools is None
@@ -176,33 +174,3 @@ def _is_plain(message: object) -> bool:
         and (message.role == "user" or message.role == "assistant" or message.role == "system")
         and not has_more(message)
     )
-
-
-def _typed(request: RouteRequest) -> RouteRequest:
-    """Take a request apart and put it together again, which checks all types and parts it from the caller's objects."""
-    try:
-        tree = msgspec.to_builtins(request, builtin_types=_NO_JSON, enc_hook=_stand_in)
-    except RecursionError:
-        problem = "nests too deep to be read, or holds a value that contains itself"
-        raise ValidationFailed.of(Problem("", problem, "flatten it")) from None
-    except TypeError as error:  # a struct as a key
-        raise ValidationFailed.of(Problem("", f"holds what is not JSON: {error}", "JSON keys are strings")) from None
-    found = flaw_in(tree)
-    if found is not None:
-        raise ValidationFailed.of(Problem(found[0], found[1].problem, found[1].hint))
-    return _converted(tree, RouteRequest, "")
-
-
-def _stand_in(value: object) -> object:
-    """Make a plain string of a subclass's; of everything else what ``flaw_in`` reports."""
-    return str.__str__(value) if isinstance(value, str) else Flaw(f"{type(value).__name__} is not JSON", "")
-
-
-def _converted(value: object, shape: type[T], path: str) -> T:
-    try:
-        return msgspec.convert(value, shape)
-    except msgspec.ValidationError as error:
-        problem = problem_of(error, value, path)
-    except UnicodeEncodeError as error:
-        problem = Problem(path, f"holds half of a surrogate pair: {quoted(error.object)}", "send valid Unicode")
-    raise ValidationFailed.of(problem)

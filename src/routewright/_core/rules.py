@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,8 +21,13 @@ from routewright.wire import (
     Fallback,
     ImagePart,
     Message,
+    Model,
     NamedToolChoice,
     Params,
+    Policy,
+    PolicyFallback,
+    PriceTier,
+    Pricing,
     RouteRequest,
     Tool,
 )
@@ -40,6 +46,7 @@ MAX_PROBLEMS = 20
 """How many problems one error lists."""
 
 TOOL_MODES = ("auto", "none", "required")
+MODEL_ID = re.compile(r"[^/\s\x00-\x1f\x7f]+/[^\s\x00-\x1f\x7f]+")
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 IMAGE_SCHEMES = ("https://", "http://", "data:image/")
 
@@ -47,7 +54,7 @@ IMAGE_SCHEMES = ("https://", "http://", "data:image/")
 class Range(NamedTuple):
     """The numbers that a field takes. ``above``: the lower bound itself is out."""
 
-    low: int
+    low: float
     high: float = sys.float_info.max
     whole: bool = False
     above: bool = False
@@ -66,21 +73,40 @@ class Range(NamedTuple):
         return f"{kind} of at least {self.low}" if is_open else f"{kind} from {self.low} to {self.high}"
 
 
-_COUNT = Range(1, EXACT, whole=True)
+COUNT = Range(1, EXACT, whole=True)
 _SHARE = Range(0, 1)
+_TIMEOUT = Range(1, 3_600_000, whole=True)
+_RETRIES = Range(0, 5, whole=True)
+_TOKENS = Range(1, 1_000_000_000, whole=True)
+_USD_PER_1M = Range(0, 1_000_000)  # no list price is as large: such a figure is a slip
 
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
-    RouteRequest: {"timeout_ms": Range(1, 3_600_000, whole=True)},
-    Fallback: {"max_retries": Range(0, 5, whole=True)},
-    Budget: {"max_cost_usd": Range(0), "max_tokens": _COUNT},
+    RouteRequest: {"timeout_ms": _TIMEOUT},
+    Fallback: {"max_retries": _RETRIES},
+    Budget: {"max_cost_usd": Range(0), "max_tokens": COUNT},
     CacheOpts: {"max_error": _SHARE, "threshold": _SHARE, "ttl_seconds": Range(0, above=True), "explore": _SHARE},
     Params: {
         "temperature": Range(0, 2),
         "top_p": Range(0, 1, above=True),
-        "max_output_tokens": _COUNT,
+        "max_output_tokens": COUNT,
         "seed": Range(-EXACT, EXACT, whole=True),
     },
+    Policy: {"timeout_ms": _TIMEOUT},
+    PolicyFallback: {"max_retries": _RETRIES},
+    Model: {
+        "context_window": _TOKENS,
+        "max_output_tokens": _TOKENS,
+        "quality": _SHARE,
+        "ttft_s": Range(0, 3_600, above=True),
+        "tokens_per_s": Range(0.001, 1_000_000),
+    },
+    Pricing: {name: _USD_PER_1M for name in Pricing.__struct_fields__ if name.endswith("_usd")},
+    PriceTier: {
+        "above_tokens": _TOKENS,
+        **{name: _USD_PER_1M for name in PriceTier.__struct_fields__ if name.endswith("_usd")},
+    },
 }
+"""What every number of the interface may be, and of files and structs alike."""
 
 _NUMBERS = {
     kind: tuple((f.name, f.encode_name, ranges[f.name]) for f in fields(kind) if f.name in ranges)
@@ -96,9 +122,9 @@ def completed(request: RouteRequest) -> RouteRequest:
     if request.models is not None or request.fallback is not None:
         _check_models(request.models, request.fallback, found)
     if request.budget is not None:
-        _check_numbers(Budget, "budget.", request.budget, found)
+        check_numbers(Budget, "budget.", request.budget, found)
     if isinstance(request.cache, CacheOpts):
-        _check_cache(request.cache, found)
+        check_cache("cache", request.cache, found)
     if request.tools is not None or request.tool_choice is not None:
         _check_tools(request.tools or [], request.tool_choice, found)
     if request.params is not None:
@@ -130,7 +156,7 @@ def _check_scalars(request: RouteRequest, found: Problems) -> None:
     if request.policy_id == "":
         found.append(_empty("policy_id"))
     if request.timeout_ms is not None:
-        _check_numbers(RouteRequest, "", request, found)
+        check_numbers(RouteRequest, "", request, found)
     if request.idempotency_key is not None:
         size = len(request.idempotency_key.encode())
         if not 1 <= size <= MAX_KEY_BYTES:
@@ -138,11 +164,28 @@ def _check_scalars(request: RouteRequest, found: Problems) -> None:
             found.append(Problem("idempotency_key", problem, "hash a longer one"))
 
 
-def _check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found: Problems) -> None:
+def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found: Problems) -> None:
+    """Hold the numbers of a struct of some ``kind`` to their ranges."""
     for name, wire_name, allowed in _NUMBERS[kind]:
         value = getattr(holder, name)
         if value is not None and not allowed.admits(value):
             found.append(Problem(prefix + wire_name, f"must be {allowed}, got {shown(value)}", ""))
+
+
+def check_text(path: str, text: str, found: Problems) -> None:
+    """Refuse a name that is empty or holds what cannot be printed."""
+    if not text or not text.isprintable():
+        found.append(Problem(path, f"must be printable text, got {quoted(text)}", ""))
+
+
+def check_date(path: str, text: str, found: Problems) -> None:
+    """Refuse what does not begin with a date, or goes on with something else than a time."""
+    try:
+        fits = datetime.fromisoformat(text).date().isoformat() == text[:10]
+    except ValueError:
+        fits = False
+    if not fits:
+        found.append(Problem(path, f"must be a date, got {quoted(text)}", "write YYYY-MM-DD, or a timestamp"))
 
 
 def _empty(path: str) -> Problem:
@@ -200,16 +243,22 @@ def _check_tool_calls(path: str, message: Message, found: Problems) -> None:
 
 
 def _check_models(models: list[str] | None, fallback: Fallback | None, found: Problems) -> None:
-    _check_ids("models", models or [], found)
-    if models == []:
-        found.append(Problem("models", "must name at least one model", "leave it out to allow every model"))
+    check_whitelist("models", models, found)
     if fallback is None:
         return
-    _check_numbers(Fallback, "fallback.", fallback, found)
-    _check_ids("fallback.models", fallback.models or [], found)
+    check_numbers(Fallback, "fallback.", fallback, found)
+    check_ids("fallback.models", fallback.models or [], found)
 
 
-def _check_ids(path: str, ids: list[str], found: Problems) -> None:
+def check_whitelist(path: str, models: list[str] | None, found: Problems) -> None:
+    """Hold a list of allowed models to what one may be."""
+    check_ids(path, models or [], found)
+    if models == []:
+        found.append(Problem(path, "must name at least one model", "leave it out to allow every model"))
+
+
+def check_ids(path: str, ids: list[str], found: Problems) -> None:
+    """Refuse what is empty or named twice."""
     seen: set[str] = set()
     for index, model in enumerate(ids):
         if not model:
@@ -219,13 +268,14 @@ def _check_ids(path: str, ids: list[str], found: Problems) -> None:
         seen.add(model)
 
 
-def _check_cache(cache: CacheOpts, found: Problems) -> None:
-    _check_numbers(CacheOpts, "cache.", cache, found)
+def check_cache(path: str, cache: CacheOpts, found: Problems) -> None:
+    """Hold the options of a cache to their ranges, and to one bound."""
+    check_numbers(CacheOpts, f"{path}.", cache, found)
     if cache.namespace == "":
-        found.append(_empty("cache.namespace"))
+        found.append(_empty(f"{path}.namespace"))
     if cache.max_error is not None and cache.threshold is not None:
         hint = "give 'max_error' to have the threshold learned, 'threshold' to set it yourself"
-        found.append(Problem("cache", "has both max_error and threshold", hint))
+        found.append(Problem(path, "has both max_error and threshold", hint))
 
 
 def _check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: Problems) -> None:
@@ -273,7 +323,7 @@ def _check_declared(path: str, name: str, declared: dict[str, None], found: Prob
 
 
 def _check_params(params: Params, found: Problems) -> None:
-    _check_numbers(Params, "params.", params, found)
+    check_numbers(Params, "params.", params, found)
     stops = params.stop if isinstance(params.stop, list) else [params.stop]
     if len(stops) > MAX_STOPS:
         found.append(Problem("params.stop", f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed", ""))
@@ -307,7 +357,7 @@ def _check_schema(path: str, schema: dict[str, Any], found: Problems) -> None:
 
 def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:
     for key in value:
-        if key not in FIELDS[place]:
+        if len(found) < MAX_PROBLEMS and key not in FIELDS[place]:
             found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
 
 

@@ -20,7 +20,8 @@ MAX_DEPTH = 64
 """Arrays and objects inside each other."""
 
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_SOUND = frozenset((bool, int, type(None)))
+_SOUND = frozenset((bool, type(None)))
+_LONGEST_INT_BITS = 14_000  # Python writes no integer of more than 4,300 digits
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
@@ -37,6 +38,11 @@ class Flaw:
 
 _SURROGATE = Flaw("holds half of a surrogate pair, which is no character", "send the whole character, or leave it out")
 _TOO_DEEP = Flaw(f"nests more than {MAX_DEPTH} arrays and objects", "flatten it")
+
+
+def no_json(value: object) -> Flaw:
+    """Make the flaw of what no JSON can stand for."""
+    return Flaw(f"{type(value).__name__} is not JSON", "pass strings, numbers, booleans, null, lists and dicts")
 
 
 def scan(body: bytes) -> None:
@@ -146,11 +152,13 @@ def _flaw_of(value: object) -> Flaw | None:
         return None if is_unicode(value) else _SURROGATE
     if isinstance(value, float):
         return None if math.isfinite(value) else Flaw(f"{value} is not JSON", "send null, or leave it out")
-    if value is None or isinstance(value, int):
+    if value is None:
         return None
+    if isinstance(value, int):
+        return None if value.bit_length() <= _LONGEST_INT_BITS else Flaw("is too long a number", "send it as a string")
     if isinstance(value, Flaw):
         return value
-    return Flaw(f"{type(value).__name__} is not JSON", "pass strings, numbers, booleans, null, lists and dicts")
+    return no_json(value)
 
 
 def _colons(body: bytes) -> int:

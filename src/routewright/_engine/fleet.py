@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from routewright._core.board import Board, Boards
 from routewright._core.catalogue import given_fields, overlay, resolve, snapshot, unavailable
+from routewright._core.constraints import Kind
 from routewright._core.health import Health, health_snapshot
 from routewright._core.pool import Pool
+from routewright._core.problem import shown
+from routewright._core.scan import quoted
 from routewright.errors import NoProviders, Problem, ValidationFailed
 from routewright.fork import Guard
 from routewright.protocols import Clock, Provider
-from routewright.wire import Model
+from routewright.wire import Availability, AvailabilityStatus, Model
 
 PUBLISH_EVERY_S = 0.25
 """Health reaches decisions at most this often."""
 FADE_EVERY_S = 30.0
 """Health that nothing was added to is published anew after this long, since it fades."""
+
+SHAKY = 500
+"""A model that is sure to answer fewer of a thousand calls than this is shown as degraded."""
 
 NO_PROVIDER = (
     "no provider is configured: set a provider's key in the environment (OPENAI_API_KEY ...), "
@@ -42,7 +50,7 @@ class Fleet:
         self._today = (0.0, "")
         self.providers = providers
         self.aliases = aliases
-        models = overlay(models, [given_fields(model) for provider in providers for model in provider.models()])
+        models = declared(models, providers)
         server = _servers(models, providers)
         catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
         self.pool = Pool(catalogue)
@@ -52,7 +60,7 @@ class Fleet:
         """Who serves each row of the pool."""
         self._serves = bool(server)
         for alias, model in aliases.items():
-            resolve([model], {}, self.pool.row, f"aliases[{alias!r}]")
+            resolve([model], {}, self.pool.row, f"aliases[{quoted(alias)}]")
         self.health = Health()
         self._published = clock.monotonic()
         self.boards = Boards(self.pool)
@@ -65,6 +73,17 @@ class Fleet:
             if age_s >= (PUBLISH_EVERY_S if self.health.changed else FADE_EVERY_S):
                 self._publish()
         return self._board
+
+    def models(self) -> list[Model]:
+        """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""
+        board = self.board()
+        called = board.eligible(Kind(0, self.today(), (), named=True)).passed
+        shaky = board.outlook.stability < SHAKY
+        shaky[list(board.outlook.open)] = True
+        return [
+            _at_present(model, called=bool(called[row]), shaky=bool(shaky[row]))
+            for row, model in enumerate(self.pool.models)
+        ]
 
     def require_providers(self) -> None:
         """Raise ``NoProviders`` if nothing can be called."""
@@ -101,6 +120,28 @@ class Fleet:
             self._board = self.boards.of(self.health.snapshot(self.pool, now))
 
 
+def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
+    """A catalogue with what providers say of their models put over it. Raises ``ValidationFailed``."""
+    return overlay(models, [given_fields(model) for provider in providers for model in _declared_by(provider)])
+
+
+def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
+    """The model with its present status, which is never better than what its provider said."""
+    said = model.availability
+    status: AvailabilityStatus = "unavailable"
+    if called:
+        status = "degraded" if shaky else said.status
+    return model if status == said.status else replace(model, availability=Availability(status, said.regions))
+
+
+def _declared_by(provider: Provider) -> Sequence[Model]:
+    said: object = provider.models()
+    if isinstance(said, Sequence) and not isinstance(said, str):
+        return said
+    problem = f"models() of {shown(provider.name)} gave {shown(said)}"
+    raise ValidationFailed.of(Problem("providers", problem, "give a list of Model"))
+
+
 def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str, Provider]:
     """Who serves which model. Two that serve one model are refused: nobody could say which of them was meant."""
     server: dict[str, Provider] = {}
@@ -108,7 +149,7 @@ def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str
         declared = [model.id for model in provider.models()]
         for model_id in declared or [model.id for model in models if model.provider == provider.name]:
             if model_id in server:
-                problem = f"{server[model_id].name!r} and {provider.name!r} both serve {model_id!r}"
+                problem = f"{server[model_id].name!r} and {provider.name!r} both serve {quoted(model_id)}"
                 raise ValidationFailed.of(Problem("providers", problem, "declare it for one of them"))
             server[model_id] = provider
     return server

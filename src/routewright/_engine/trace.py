@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from routewright._core.scan import quoted
 from routewright.errors import InternalError, NotFound, PreconditionFailed, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import ImmediateStorage, Storage
@@ -139,7 +140,7 @@ class TraceLog:
             return waiting.facts.trace
         found = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
         if found is None:
-            raise NotFound(f"no trace {trace_id!r}")
+            raise NotFound(f"no trace {quoted(trace_id)}")
         return found
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
@@ -149,7 +150,7 @@ class TraceLog:
         try:
             await self._storage.apply(caller.account, [*writes, feedback])
         except PreconditionFailed as error:
-            raise NotFound(f"no trace {feedback.trace_id!r}") from error
+            raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
     async def snapshot(self, snapshot_id: str) -> Snapshot | None:
         """Read a snapshot by its id."""

@@ -151,7 +151,7 @@ def _models(args: Arguments, screen: Screen) -> None:
 
 def _asked_for(models: list[Model], args: Arguments) -> list[Model]:
     found = models if args.provider is None else named_providers(args.provider, models)
-    found = [model for model in found if set(args.modality) <= set(model.modalities)]
+    found = [model for model in found if set(args.modality) <= set(model.modalities or ())]
     return sorted(found, key=lambda model: model.id)
 
 

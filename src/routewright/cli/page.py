@@ -210,7 +210,7 @@ def _model_says(span: ModelSpan) -> str:
 def _model_row(model: Model, prices: tuple[str, str], today: str) -> Row:
     quality = "" if model.quality is None else f"{model.quality:.2f}"
     window = "" if model.context_window is None else f"{model.context_window:,}"
-    more = " ".join(kind for kind in model.modalities if kind != "text")
+    more = " ".join(kind for kind in model.modalities or () if kind != "text")
     cells = (model.id, window, *prices, quality, more, _availability(model, today))
     return Row(cells, "plain" if is_current(model, today) else "dim")
 

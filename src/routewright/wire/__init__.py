@@ -1,7 +1,7 @@
 """What crosses the door, as frozen structs. No shape is declared twice, and nothing here decides anything."""
 
 from .account import Caller, Environment
-from .catalogue import Availability, Modality, Model, PriceTier, Pricing
+from .catalogue import Availability, AvailabilityStatus, Modality, Model, PriceTier, Pricing, Tokenizer
 from .chat import (
     FunctionCall,
     FunctionName,
@@ -80,6 +80,7 @@ from .webhook import BudgetRefused, FallbackReason, FallbackTriggered, PushedEve
 __all__ = [
     "SYSTEM_ACCOUNT",
     "Availability",
+    "AvailabilityStatus",
     "Budget",
     "BudgetRefused",
     "CacheOpts",
@@ -153,6 +154,7 @@ __all__ = [
     "StreamError",
     "TextPart",
     "TokenBounds",
+    "Tokenizer",
     "Tokens",
     "Tool",
     "ToolCall",

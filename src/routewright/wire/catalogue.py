@@ -7,6 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 Modality = Literal["text", "image", "tool"]
+Tokenizer = Literal["o200k_base", "cl100k_base"]
+AvailabilityStatus = Literal["available", "degraded", "unavailable"]
 
 
 class PriceTier(Struct, frozen=True, omit_defaults=True):
@@ -31,14 +33,18 @@ class Pricing(Struct, frozen=True, omit_defaults=True):
 
 
 class Availability(Struct, frozen=True):
-    """Whether the model can be called now; regions ``[]`` means unknown."""
+    """Whether the model can be called now: ``degraded`` if most calls of late failed. Regions ``[]`` means unknown."""
 
-    status: Literal["available", "degraded", "unavailable"] = "available"
+    status: AvailabilityStatus = "available"
     regions: tuple[str, ...] = ()
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """One model. A provider that declares its own needs ``id`` and a price, and ``quality`` or ``like``."""
+    """One model. A provider that declares its own needs ``id`` and a price, and ``quality`` or ``like``.
+
+    None is what is not given: it is taken from ``like`` or from what the catalogue knows of the ``id``. In the models
+    of a Router all that has a default is filled in.
+    """
 
     id: str
     """``provider/name``, unique in the catalogue."""
@@ -46,7 +52,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Default: what stands before the first slash of ``id``."""
     context_window: int | None = None
     """Input and output together, in tokens. None: unknown, taken as 8,192."""
-    modalities: tuple[Modality, ...] = ("text",)
+    modalities: tuple[Modality, ...] | None = None
+    """Default: text alone."""
     pricing_per_1m: Pricing | None = None
     """None: unknown, so the model is left out wherever money is limited."""
     availability: Availability = Availability()
@@ -57,11 +64,11 @@ class Model(Struct, frozen=True, kw_only=True):
     """The name on the provider's wire. Default: what stands after the first slash of ``id``."""
     display_name: str = ""
     max_output_tokens: int | None = None
-    structured_output: bool = False
-    """Honours ``response_format`` with a JSON schema."""
-    reasoning: bool = False
-    """Thinks before it answers; thinking tokens are billed as output."""
-    tokenizer: Literal["o200k_base", "cl100k_base"] | None = None
+    structured_output: bool | None = None
+    """Honours ``response_format`` with a JSON schema. Default: no."""
+    reasoning: bool | None = None
+    """Thinks before it answers; thinking tokens are billed as output. Default: no."""
+    tokenizer: Tokenizer | None = None
     """The vocabulary whose counts are exact for this model. None: counts are estimates with a margin."""
     released_at: str | None = None
     quality: float | None = None
@@ -72,6 +79,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Output speed. None: 100."""
     like: str | None = None
     """Id of a known model whose quality, speed, window and abilities stand in for what is not given here."""
-    free_tier: bool = False
-    """Priced 0 as a rate-limited offer without a promise: routed to only where it is named."""
-    disabled: bool = False
+    free_tier: bool | None = None
+    """Priced 0 as a rate-limited offer without a promise: routed to only where it is named. Default: no, and where a
+    price is given no longer."""
+    disabled: bool | None = None
+    """Never picked. Default: no."""

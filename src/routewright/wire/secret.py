@@ -45,5 +45,8 @@ class Secret(str):
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Secret is constant: {name!r} cannot be set")
 
+    def __getstate__(self) -> None:
+        """Nothing: what dumps an object's state dumps no credential."""
+
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         return Secret, (HIDDEN,)

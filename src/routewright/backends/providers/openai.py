@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -63,6 +63,9 @@ class OpenAIProvider:
 
     def __repr__(self) -> str:
         return f"OpenAIProvider(name={self.name!r}, base_url={self._url!r})"
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("an OpenAIProvider is not copied or pickled, since its key would go along; make another one")
 
     def models(self) -> Sequence[Model]:
         """The models it was made with; none: those of the catalogue under its name."""

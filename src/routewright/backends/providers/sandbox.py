@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from routewright._core.problem import did_you_mean
+from routewright._core.problem import did_you_mean, shown
+from routewright._core.scan import quoted
+from routewright._core.shape import rebuilt
 from routewright._core.tokens import bounds_of, estimate_text
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.wire import (
@@ -44,7 +46,12 @@ class SandboxProvider:
         self._models = tuple(models)
         self._answers: Answers = answers or {}
         self._threads = Threads()
-        known = ["*", *(model.id for model in self._models)]
+        if not callable(self._answers):
+            rebuilt(self._answers, dict[str, str], "answers")
+        if not isinstance(faults or {}, Mapping):
+            hint = "map model ids, or '*', to kinds of fault"
+            raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is not a dict", hint))
+        known = {"*", *(model.id for model in self._models)}
         self._faults = {_known(model, known): _kinds(model, kinds) for model, kinds in (faults or {}).items()}
 
     def models(self) -> Sequence[Model]:
@@ -84,19 +91,20 @@ def last_user_text(messages: Sequence[Message]) -> str:
     return ""
 
 
-def _known(model: str, known: Sequence[str]) -> str:
+def _known(model: str, known: Set[str]) -> str:
     if model not in known:
-        hint = did_you_mean(model, known) or "name a model of the catalogue, or '*' for all"
-        raise ValidationFailed.of(Problem(f"faults[{model!r}]", "is no known model", hint))
+        hint = did_you_mean(model, sorted(known)) or "name a model of the catalogue, or '*' for all"
+        raise ValidationFailed.of(Problem(f"faults[{shown(model)}]", "is no known model", hint))
     return model
 
 
 def _kinds(model: str, kinds: str | Sequence[str]) -> FaultKind | list[FaultKind]:
-    try:
-        return FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
-    except ValueError as error:
-        known = ", ".join(FaultKind)
-        raise ValidationFailed.of(Problem(f"faults[{model!r}]", str(error), f"known kinds: {known}")) from error
+    listed = [kinds] if isinstance(kinds, str) or not isinstance(kinds, Sequence) else kinds
+    for kind in listed:
+        if kind not in list(FaultKind):
+            hint = f"known kinds: {', '.join(FaultKind)}"
+            raise ValidationFailed.of(Problem(f"faults[{quoted(model)}]", f"{shown(kind)} is no kind of fault", hint))
+    return FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
 
 
 def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+from routewright._core.problem import shown
 from routewright.errors import PreconditionFailed, Problem, UnsupportedWrite, ValidationFailed
 from routewright.fork import Guard
 from routewright.protocols import TraceDraft
@@ -171,9 +172,9 @@ class MemoryStorage:
             self._system.snapshots.pop(given.health, None)
 
 
-def _at_least_one(setting: str, number: int) -> None:
-    if number < 1:
-        raise ValidationFailed.of(Problem(f"MemoryStorage.{setting}", f"is {number}", "keep at least 1"))
+def _at_least_one(setting: str, number: object) -> None:
+    if type(number) is not int or number < 1:
+        raise ValidationFailed.of(Problem(f"MemoryStorage.{setting}", f"is {shown(number)}", "keep at least 1"))
 
 
 def _whole(trace: Trace | TraceDraft) -> Trace:

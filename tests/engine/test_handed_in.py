@@ -1,0 +1,227 @@
+"""What people hand to a Router besides requests: providers, callers, ids. A slip gets an error that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from routewright import (
+    CallableProvider,
+    Caller,
+    Catalogue,
+    Limits,
+    MemoryStorage,
+    Model,
+    NotFound,
+    Policy,
+    Pricing,
+    Router,
+    RouterError,
+    TraceStore,
+    ValidationFailed,
+)
+from routewright.testing import ScriptedProvider
+
+from .support import House
+
+MINE = Model(id="mine/one", pricing_per_1m=Pricing(0.1, 0.1))
+
+
+def wrong(value: Any) -> Any:
+    """Hide a wrong type from the type checker: callers have none."""
+    return value
+
+
+def refusal(what: Callable[[], object]) -> str:
+    with pytest.raises(ValidationFailed) as refused:
+        what()
+    return str(refused.value)
+
+
+LIST = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
+ONE = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
+
+
+@pytest.mark.parametrize(
+    ("providers", "said"),
+    [
+        ("openai", f"providers: 'openai' is not a list of providers; {LIST}"),
+        (5, f"providers: 5 is not a list of providers; {LIST}"),
+        ([None], f"providers[0]: null is not a provider; {ONE}"),
+        ([ScriptedProvider([]), "openai"], f"providers[1]: 'openai' is not a provider; {ONE}"),
+        (
+            ScriptedProvider([]),
+            "providers: ScriptedProvider is one provider, not a list; put it into one: providers=[...]",
+        ),
+    ],
+)
+def test_what_is_no_list_of_providers_is_told_how_to_be_one(providers: Any, said: str) -> None:
+    assert refusal(lambda: Router(providers=providers)) == said
+
+
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        ([wrong("mine/one")], "models: 'mine/one' is not a Model; pass Model(id=...)"),
+        ([Model(id="mine/one", quality=wrong("high"))], "models['mine/one'].quality: must be a number, got 'high'"),
+        ([Model(id="mine")], "models: id 'mine' names no provider and model; write it as 'provider/name', without"),
+    ],
+)
+def test_what_a_provider_declares_is_checked_like_a_file(models: list[Model], said: str) -> None:
+    provider = CallableProvider(lambda call: "x", models=models, name="mine")
+    assert refusal(lambda: Router(providers=[provider]).decide("hi")).startswith(said)
+
+
+def test_a_provider_whose_models_are_no_list_is_named() -> None:
+    provider = ScriptedProvider([], name="mine")
+    provider.models = wrong(lambda: None)  # type: ignore[method-assign]
+    said = "providers: models() of 'mine' gave null; give a list of Model"
+    assert refusal(lambda: Router(providers=[provider]).decide("hi")) == said
+
+
+def test_other_parts_of_a_router_say_what_they_should_be() -> None:
+    assert refusal(lambda: Router(storage=wrong("memory:"))) == (
+        "storage: 'memory:' is not a storage; pass MemoryStorage()"
+    )
+    assert refusal(lambda: Router(settings=wrong({"limits": 1}))) == (
+        "settings: an object is not Settings; pass Settings(...)"
+    )
+    assert refusal(lambda: MemoryStorage(newest=0)) == "MemoryStorage.newest: is 0; keep at least 1"
+    assert refusal(lambda: MemoryStorage(newest=wrong("5"))) == "MemoryStorage.newest: is '5'; keep at least 1"
+    assert refusal(lambda: Limits(default_max_output_tokens=wrong("5"))) == (
+        "Limits.default_max_output_tokens: is '5'; take at least 1"
+    )
+    assert refusal(lambda: Router.sandbox(wrong({"hi": 5})).decide("hi")).startswith("answers[...]: must be a string")
+    assert refusal(lambda: Router.sandbox(faults=wrong({"*": 5})).decide("hi")).startswith(
+        "faults['*']: 5 is no kind of fault; known kinds: connect, timeout"
+    )
+    assert refusal(lambda: Router.sandbox(faults=wrong(5)).decide("hi")) == (
+        "faults: 5 is not a dict; map model ids, or '*', to kinds of fault"
+    )
+
+
+@pytest.mark.parametrize(
+    ("caller", "said"),
+    [
+        (wrong("mine"), "caller: is 'mine'; pass Caller(account=...)"),
+        (
+            Caller(environment=wrong("staging")),
+            "caller.environment: must be 'production' or 'sandbox', got 'staging'",
+        ),
+        (Caller(environment=wrong(None)), "caller.environment: must be 'production' or 'sandbox', got null"),
+        (Caller(environment=wrong([])), "caller.environment: must be 'production' or 'sandbox', got an array"),
+        (Caller(""), "caller.account: must be 1 to 200 printable characters, got ''"),
+        (Caller(wrong(5)), "caller.account: must be 1 to 200 printable characters, got 5"),
+        (Caller("a\0"), "caller.account: must be 1 to 200 printable characters, got 'a\\x00'"),
+        (Caller("a" * 201), f"caller.account: must be 1 to 200 printable characters, got {'a' * 60!r}..."),
+        (Caller("_system"), "caller.account: '_system' is the Router's own; use another name"),
+        (Caller(key_id=wrong(5)), "caller.key_id: must be a string, got 5"),
+    ],
+)
+@pytest.mark.parametrize("router", [Router.sandbox(), House(["x"]).router], ids=["sandbox", "production"])
+def test_a_caller_that_is_none_is_refused_wherever_one_is_named(router: Router, caller: Caller, said: str) -> None:
+    assert refusal(lambda: router.decide("hi", caller=caller)) == said
+    assert refusal(lambda: router.as_caller(caller)) == said
+
+
+def test_a_view_needs_a_caller() -> None:
+    assert refusal(lambda: Router.sandbox().as_caller(wrong(None))) == "caller: is null; pass Caller(account=...)"
+
+
+@pytest.mark.anyio
+async def test_a_sandbox_caller_has_the_models_that_providers_declare() -> None:
+    provider = CallableProvider(lambda call: "never", models=[MINE])
+    policy = Policy(name="p", models=["mine/one"])
+    router = Router(providers=[provider], policies=[policy]).as_caller(Caller(environment="sandbox"))
+    answer = await router.route("hi", policy_id="p")
+    assert answer.routing.selected_model == "mine/one"
+    assert "canned answer" in answer.output
+    assert {"mine/one", "openai/gpt-4o"} <= {model.id for model in router.models()}
+
+
+@pytest.mark.parametrize("trace_id", [None, 5, b"tr_1", ["tr_1"]])
+@pytest.mark.anyio
+async def test_an_id_that_is_no_text_is_refused_by_its_type(trace_id: Any) -> None:
+    router, store = Router.sandbox(), TraceStore(MemoryStorage())
+    said = f"trace_id: must be a string, got {type(trace_id).__name__}"
+    for ask in (lambda: router.trace(trace_id), lambda: router.feedback(trace_id, 1.0), lambda: store.get(trace_id)):
+        with pytest.raises(ValidationFailed) as refused:
+            await ask()
+        assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("decided", [None, 5, "tr_1"])
+def test_what_holds_no_decision_is_told_what_does(decided: Any) -> None:
+    router = Router.sandbox()
+    for ask in (router.explain, router.replay):
+        assert refusal(lambda ask=ask: ask(decided)).endswith(  # type: ignore[misc]
+            "holds no decision; pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
+        )
+
+
+@pytest.mark.anyio
+async def test_feedback_takes_numbers_of_numpy_and_refuses_what_is_none() -> None:
+    router = Router.sandbox()
+    trace_id = (await router.route("hi")).trace_id
+    await router.feedback(trace_id, np.float64(0.5), "fine")
+    for score in (True, "1", 1.5, float("nan")):
+        with pytest.raises(ValidationFailed, match=r"score: is .*; give a number from 0"):
+            await router.feedback(trace_id, wrong(score))
+    with pytest.raises(ValidationFailed, match="comment: must be a string, got 5"):
+        await router.feedback(trace_id, 1.0, wrong(5))
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.0, "5", True, 10**30])
+@pytest.mark.anyio
+async def test_a_page_of_traces_has_a_size(limit: Any) -> None:
+    with pytest.raises(ValidationFailed, match="limit: must be a whole number of at least 1, got"):
+        await TraceStore(MemoryStorage()).newest(limit)
+
+
+HUGE = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda router: router.decide("hi", models=[HUGE]),
+        lambda router: router.decide("hi", models=["openai/gpt-4o"], fallback={"models": [HUGE]}),
+        lambda router: router.decide("hi", policy_id=HUGE),
+        lambda router: router.decide("hi", goal=HUGE),
+        lambda router: router.decide("hi", **{HUGE: 1}),
+        lambda router: router.decide("hi", tools=[{"name": HUGE}]),
+        lambda router: router.decide("hi", tool_choice=HUGE),
+        lambda router: router.decide("hi", caller=Caller(HUGE)),
+        lambda router: router.decide([{"role": HUGE, "content": ""}]),
+        lambda router: router.decide(
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x:" + HUGE}}]}]
+        ),
+        lambda router: router.blocking.trace(HUGE),
+        lambda router: router.blocking.feedback(HUGE, 1.0),
+        lambda router: Router(policies=[Policy(name=HUGE, timeout_ms=0)]),
+        lambda router: Router.sandbox(policies=[Policy(name="p", models=[HUGE])]).policies(),
+        lambda router: Router.sandbox(catalogue=Catalogue(aliases={HUGE: "nope"})).decide("hi"),
+        lambda router: Router.sandbox(catalogue=Catalogue(aliases={"fast": HUGE})).decide("hi"),
+        lambda router: Router.sandbox(faults={HUGE: "auth"}).decide("hi"),
+        lambda router: Router.sandbox(faults={"*": HUGE}).decide("hi"),
+        lambda router: Catalogue([Model(id=HUGE)]),
+        lambda router: Catalogue([Model(id=f"a/{HUGE}", like=HUGE)]),
+        lambda router: Catalogue().overlaid([{"id": "a/b", HUGE: 1}]),
+    ],
+)
+def test_no_error_repeats_what_is_long(ask: Callable[[Router], object]) -> None:
+    with pytest.raises((ValidationFailed, NotFound)) as refused:
+        ask(Router.sandbox())
+    assert isinstance(refused.value, RouterError)
+    assert len(str(refused.value)) + len(repr(refused.value.detail)) < 1_500
+
+
+def test_stream_is_another_method_and_no_argument() -> None:
+    router = Router.sandbox()
+    for ask in (router.decide, router.stream, router.blocking.route):
+        assert refusal(lambda ask=ask: ask("hi", stream=True)) == (  # type: ignore[misc]
+            "stream: is not an argument; call router.stream(...), which gives the answer piece by piece"
+        )
