@@ -104,22 +104,22 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
     [
         (
             {"pricing_per_1m": Pricing(-1.0, 1.0)},
-            "pricing_per_1m.input_usd: must be a number from 0 to 1000000, got -1",
+            "pricing_per_1m.input_usd: must be a number from 0 to 10000, got -1",
         ),
-        ({"pricing_per_1m": Pricing(1.0, 1e7)}, "pricing_per_1m.output_usd: must be a number from 0 to 1000000, got 1"),
+        ({"pricing_per_1m": Pricing(1.0, 1e7)}, "pricing_per_1m.output_usd: must be a number from 0 to 10000, got 1"),
         ({"pricing_per_1m": Pricing(1.0, math.nan)}, "pricing_per_1m.output_usd: nan is not JSON"),
         (
             {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(10, 1.0, -1.0),))},
-            "pricing_per_1m.tiers[0].output_usd: must be a number from 0 to 1000000, got -1",
+            "pricing_per_1m.tiers[0].output_usd: must be a number from 0 to 10000, got -1",
         ),
         (
             {"pricing_per_1m": Pricing(1.0, 1.0, tiers=(PriceTier(-10, 1.0, 1.0),))},
-            "pricing_per_1m.tiers[0].above_tokens: must be a whole number from 1 to 1000000000, got -10",
+            "pricing_per_1m.tiers[0].above_tokens: must be a whole number from 1 to 100000000, got -10",
         ),
         ({"pricing_per_1m": {"input_usd": "1"}}, "pricing_per_1m.input_usd: must be a number, got '1'"),
-        ({"context_window": 0}, "context_window: must be a whole number from 1 to 1000000000, got 0"),
+        ({"context_window": 0}, "context_window: must be a whole number from 1 to 100000000, got 0"),
         ({"context_window": True}, "context_window: must be a number, got true"),
-        ({"max_output_tokens": 2**62}, "max_output_tokens: must be a whole number from 1 to 1000000000, got a huge"),
+        ({"max_output_tokens": 2**62}, "max_output_tokens: must be a whole number from 1 to 100000000, got a huge"),
         ({"ttft_s": 0.0}, "ttft_s: must be a number above 0, at most 3600, got 0"),
         ({"tokens_per_s": 1e-300}, "tokens_per_s: must be a number from 0.001 to 1000000, got 1e-300"),
         ({"quality": 1.5}, "quality: must be a number from 0 to 1, got 1.5"),
@@ -266,8 +266,8 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ("disabled = ['openai/gpt-40']", "models.toml: disabled: unknown model 'openai/gpt-40'; did you mean"),
         ("[[models]]\nid = 'a/x'\nlike = 'openai/gpt-40'", r"models.toml: models\['a/x'\].like: unknown model"),
         ("[[models]]\nid = 'a/x'\nquality = true", r"models\[0\].quality: .*valid number, got true"),
-        ("[[models]]\nid = 'a/x'\ncontext_window = 2000000000", "whole number from 1 to 1000000000, got 2000000000"),
-        ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "must be a number from 0 to 1000000, got -1"),
+        ("[[models]]\nid = 'a/x'\ncontext_window = 2000000000", "whole number from 1 to 100000000, got 2000000000"),
+        ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "must be a number from 0 to 10000, got -1"),
     ],
 )
 def test_an_error_names_the_file_and_the_key(tmp_path: Path, text: str, said: str) -> None:

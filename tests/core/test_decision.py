@@ -20,7 +20,7 @@ from routewright._core.health import health_snapshot
 from routewright._core.plan import CHAIN_LENGTH
 from routewright._core.pool import Pool
 from routewright.errors import BudgetExceeded, NoCandidates
-from routewright.wire import DecisionInput, Model, ModelHealth, Pricing, Reason, TokenBounds
+from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason, TokenBounds
 
 from .pools import TODAY, board, healths, inputs, models, pools
 
@@ -226,10 +226,26 @@ def test_a_price_of_nothing_wins_no_more_than_a_price_next_to_nothing() -> None:
 
 def test_twenty_thousand_models_keep_their_order() -> None:
     pool = [
-        model(f"a/m{number:05}", quality=0.5, pricing_per_1m=Pricing(1.0 + number, 1.0)) for number in range(20_000)
+        model(f"a/m{number:05}", quality=0.5, pricing_per_1m=Pricing(1.0 + number / 4, 1.0)) for number in range(20_000)
     ]
     decision = decide(simple(), board(pool[::-1]))
     assert [decision.model, *decision.chain] == [f"a/m{number:05}" for number in range(4)]
+
+
+@pytest.mark.parametrize("tokens", [1, 10**8, 10**10])
+@pytest.mark.parametrize("cap", [None, 10**8, 2**53])
+@pytest.mark.parametrize("budget", [0, 10**9, 10**18, 10**30])
+def test_the_largest_figures_overflow_nothing(tokens: int, cap: int | None, budget: int) -> None:
+    most = {"context_window": 10**8, "max_output_tokens": 10**8, "tokens_per_s": 0.001, "ttft_s": 3_600}
+    pool = [
+        model("a/dear", pricing_per_1m=Pricing(10_000, 10_000), **most),
+        model("b/tiered", pricing_per_1m=Pricing(0, 0, tiers=(PriceTier(1, 10_000, 10_000),)), **most),
+        model("c/free", pricing_per_1m=Pricing(0, 0), **most),
+    ]
+    given = simple(tokens=TokenBounds(tokens, tokens, tokens, counted=True), max_output_tokens=cap, budget_nanos=budget)
+    small, case = board(pool), Case(pool, {}, given)
+    fits = [pool[row].id for row in range(3) if Ask(given, small.outlook).fits(row)]
+    assert sorted(ranking(decided(case))) == fits
 
 
 def test_models_on_one_step_of_the_quality_grid_are_ranked_by_cost() -> None:

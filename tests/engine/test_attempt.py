@@ -14,7 +14,8 @@ import anyio.lowlevel
 import pytest
 
 from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, RouterTimeoutError, Settings
-from routewright._engine.attempt import FAREWELL_S, LATE_S, MAX_ANSWER_CHARS
+from routewright._engine.attempt import MAX_ANSWER_CHARS
+from routewright._engine.execution import FAREWELL_S, LATE_S
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import Chunk, Delta, Finish, ModelSpan, OutputDelta, RouteFallback, ToolDelta, UpstreamCall, Usage

@@ -29,7 +29,7 @@ P90_PERCENT = 250
 VOCABULARIES = ("o200k_base", "cl100k_base", None)
 """Whose token counts are exact; the order of ``tokens.ranges``."""
 
-_MOST_OUTPUT = 10**9  # beyond every window; keeps products within 64 bits
+_MOST_TOKENS = 10**8  # no window is larger; keeps products within 64 bits
 _UNPRICED = Price(-1, 0, 0, 0)
 _UNKNOWN = Price(-1, 10**30, 10**30, 10**30)
 _NEVER = date.max.toordinal()
@@ -112,7 +112,8 @@ class Pool:
 
     def picos(self, prices: Columns, input_tokens: IntArray | int, output_tokens: IntArray) -> IntArray:
         """Cost of a call in pico-dollars, shape (n,); 0 where unpriced."""
-        return prices.input * input_tokens + prices.output * np.minimum(output_tokens, _MOST_OUTPUT)
+        input_tokens, output_tokens = np.minimum(input_tokens, _MOST_TOKENS), np.minimum(output_tokens, _MOST_TOKENS)
+        return prices.input * input_tokens + prices.output * output_tokens
 
     def expected_nanos(self, input_tokens: int, output_tokens: IntArray) -> IntArray:
         """Cost of a call of one input length, rounded up to nano-dollars, shape (n,); 0 where unpriced."""

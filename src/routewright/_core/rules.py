@@ -77,8 +77,9 @@ COUNT = Range(1, EXACT, whole=True)
 _SHARE = Range(0, 1)
 _TIMEOUT = Range(1, 3_600_000, whole=True)
 _RETRIES = Range(0, 5, whole=True)
-_TOKENS = Range(1, 1_000_000_000, whole=True)
-_USD_PER_1M = Range(0, 1_000_000)  # no list price is as large: such a figure is a slip
+# No window and no list price is as large: such a figure is a slip. Together they keep amounts within 64 bits.
+_TOKENS = Range(1, 100_000_000, whole=True)
+_USD_PER_1M = Range(0, 10_000)
 
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
     RouteRequest: {"timeout_ms": _TIMEOUT},

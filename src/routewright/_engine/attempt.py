@@ -1,75 +1,24 @@
-"""Performs a plan: calls what the machine says, and tells it how that ended. One path for plain and streamed calls.
-
-A plain call enters one deadline an attempt and collects all inside it; a stream one a piece, so that no scope is ever
-open while the caller holds the pen. No scope outlives its attempt: one that has run out would kill the next.
-"""
+"""What one call of one model does: its chunks, collected and checked, and what they cost."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from functools import partial
-from math import inf
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
-import anyio
-import anyio.lowlevel
 from msgspec.structs import replace
 
-from routewright._core.attempt import FAULTS, IDLE_S, Attempts, Call, Done, End, Failed, Succeeded, Wait
+from routewright._core.attempt import Call
 from routewright._core.cost import usage_nanos
 from routewright._core.plan import Plan
 from routewright._core.tokens import estimate_text
 from routewright.errors import ProviderFault
-from routewright.protocols import Clock, Deadline, Provider, Rng
-from routewright.wire import (
-    Chunk,
-    Delta,
-    FaultKind,
-    Finish,
-    FunctionCall,
-    OnPartial,
-    Params,
-    RouteRequest,
-    ToolCall,
-    ToolDelta,
-    UpstreamCall,
-    Usage,
-)
+from routewright.protocols import Provider
+from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, ToolCall, ToolDelta, Usage
 
 from .chunk import is_sound, named
-from .fleet import Fleet
 
-FAREWELL_S = 0.5
-"""How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""
-LATE_S = 0.01
-"""How much later than its deadline a call may end for the sake of leaving."""
-TURN = 64
-"""After so many chunks other tasks have their turn, and the time is looked at: some answers never wait."""
 MAX_ANSWER_CHARS = 32 << 20
 """An answer beyond this is none; a piece of a tool call counts ``PIECE_CHARS`` besides its own."""
 PIECE_CHARS = 64
-
-_log = logging.getLogger(__name__)
-_NO_PARAMS = Params()
-# said of an attempt, never raised
-_CUT_SHORT = ProviderFault(FaultKind.TRUNCATED, "the answer ended without its end")
-_TOO_LATE = ProviderFault(FaultKind.TIMEOUT, "no answer in time")
-_FILTERED = ProviderFault(FaultKind.REFUSED, "the provider's moderation refused the content")
-
-
-class AttemptStarted(NamedTuple):
-    """A model is being called."""
-
-    attempt: Attempt
-    after: Failed | None
-    restart: bool
-
-
-OpenCall = Callable[[], AbstractAsyncContextManager[AsyncIterator[Chunk]]]
-Part = AttemptStarted | Delta | ToolDelta | Finish
 
 
 class Attempt:
@@ -83,7 +32,6 @@ class Attempt:
         self.first_at: float | None = None
         self.text: list[str] = []
         self.tool_calls: dict[int, _ToolText] = {}
-        self.chars = 0
         self.usage: Usage | None = None
         self.usage_estimated = False
         self.cost_nanos = 0
@@ -94,6 +42,7 @@ class Attempt:
         """Content had come."""
         self.unslept_ms = 0.0
         """In the sandbox, the time that the model would have taken."""
+        self._chars = 0
 
     @property
     def output(self) -> str:
@@ -119,6 +68,69 @@ class Attempt:
             for _, call in sorted(self.tool_calls.items())
         ]
 
+    def take(self, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
+        """Note what a chunk says; give it back if the caller is to have it. After the end nothing counts but usage.
+
+        Raises ``ProviderFault("malformed")`` for what is no chunk, and for an answer without end.
+        """
+        if not is_sound(chunk):
+            raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {named(chunk)}")
+        ended = self.finish_reason is not None
+        match chunk:
+            case Delta():
+                if chunk.text and not ended:
+                    self.text.append(chunk.text)
+                    self._weigh(len(chunk.text))
+                    return chunk
+            case ToolDelta():
+                if not ended:
+                    self._collect(chunk)
+                    self._weigh(len(chunk.arguments) + PIECE_CHARS)
+                    return chunk
+            case Usage():
+                if min(chunk.input, chunk.output, chunk.cached, chunk.input - chunk.cached) >= 0:
+                    self.usage = chunk  # else it is no usage, and is estimated
+            case Finish():
+                if not ended:
+                    cut_by_budget = chunk.reason == "length" and self.call.capped_by_budget
+                    self.finish_reason = "budget" if cut_by_budget else chunk.reason
+                    return chunk
+            case other:
+                assert_never(other)
+        return None
+
+    def settle(self, plan: Plan) -> Usage:
+        """Price it by its usage. Where the provider sent none, or broke off before its last word on it, the text that
+        came is counted too."""
+        usage = self.usage
+        if usage is None or self.finish_reason is None:
+            told, made = usage or Usage(_asked(plan, self.call.row), -1), self._made()
+            if made > told.output:
+                self.usage_estimated = True
+                told = replace(told, output=made)
+            self.usage = usage = told
+        self.cost_nanos = usage_nanos(plan.pool.prices[self.call.row], usage)
+        return usage
+
+    def _made(self) -> int:
+        """Output tokens, estimated from what came."""
+        tool_text = "".join("".join(call.arguments) for call in self.tool_calls.values())
+        made, most = estimate_text(self.output + tool_text), self.call.output_cap
+        return made if most is None else min(made, most)
+
+    def _collect(self, piece: ToolDelta) -> None:
+        call = self.tool_calls.setdefault(piece.index, _ToolText())
+        call.id = piece.id or call.id
+        call.name = piece.name or call.name
+        call.arguments.append(piece.arguments)
+
+    def _weigh(self, chars: int) -> None:
+        self._chars += chars
+        self.delivered = True
+        if self._chars > MAX_ANSWER_CHARS:
+            what = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
+            raise ProviderFault(FaultKind.MALFORMED, what)
+
 
 class _ToolText:
     __slots__ = ("arguments", "id", "name")
@@ -128,373 +140,6 @@ class _ToolText:
         self.arguments: list[str] = []
 
 
-class Execution:
-    """One decision being carried out. Not safe to pull from two tasks at once."""
-
-    def __init__(
-        self,
-        request: RouteRequest,
-        plan: Plan,
-        fleet: Fleet,
-        *,
-        clock: Clock,
-        rng: Rng,
-        deadline: float,
-        whole: bool,
-        on_partial: OnPartial = "restart",
-        on_refusal_fall_back: bool = False,
-        sandbox: bool = False,
-    ) -> None:
-        self.request = request
-        self.plan = plan
-        self.attempts: list[Attempt] = []
-        self.end: End | None = None
-        self.deadline = deadline
-        self.wake_at = deadline
-        """When the present wait is over at the latest."""
-        self._limit: Deadline | None = None
-        self._pause_s = 0.0
-        self._interrupted = False
-        self._since = 0.0
-        """When the last chunk had come, or a reader asked for the next."""
-        self._taken = 0
-        self._task: asyncio.Task[object] | None = None
-        self._cancels = 0
-        """Calls of ``Task.cancel`` on it that came before."""
-        self._fleet = fleet
-        self._clock = clock
-        self._rng = rng
-        self._whole = whole
-        self._sandbox = sandbox
-        self._machine = Attempts(
-            plan, deadline=deadline, whole=whole, on_partial=on_partial, on_refusal_fall_back=on_refusal_fall_back
-        )
-        self._open: OpenCall | None = None
-        """Set while an attempt runs."""
-        self._context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
-        self._chunks: AsyncIterator[Chunk] | None = None
-
-    async def run(self) -> None:
-        """Carry the plan out to its end, keeping all that comes."""
-        while self.end is None and self.advance() is not None:
-            with self._clock.deadline(self.wake_at) as limit:
-                self._limit = limit
-                await (self._pause() if self._open is None else self._pull(self._open))
-            if limit.expired:
-                await self._expire()
-
-    async def next_part(self) -> Part | None:
-        """Move on by one piece; None where there is nothing to hand on, or, once ``end`` is set, at all."""
-        if self._open is None and not self._pause_s:
-            step = self.advance()
-            return step if isinstance(step, AttemptStarted) else None
-        if self._open is not None and self._context is None:
-            self._set_off(self.attempts[-1])  # the reader may have taken its time since it was told
-        with self._clock.deadline(self.wake_at) as limit:
-            self._limit = limit
-            return await (self._pause() if self._open is None else self._pull(self._open))
-        assert limit.expired, "a deadline swallows nothing but its own cancellation"
-        await self._expire()
-        return None
-
-    def advance(self) -> AttemptStarted | Wait | None:
-        """Ask the machine what comes next, and begin it; None at the end."""
-        match self._machine.next(self._clock.monotonic()):
-            case Call() as call:
-                return self._begin(call)
-            case Wait() as wait:
-                self.wake_at = self.deadline
-                self._pause_s = wait.seconds
-                return wait
-            case Done(end):
-                self.end = end
-                return None
-            case other:
-                assert_never(other)
-
-    async def _pause(self) -> None:
-        pause_s, self._pause_s = self._pause_s, 0.0
-        await self._clock.sleep(pause_s)
-
-    async def _expire(self) -> None:
-        """``wake_at`` has passed."""
-        self._limit = None
-        if self._open is not None and not self._interrupted:
-            await self._ended(_TOO_LATE, abandoned=True)
-
-    def _set_off(self, attempt: Attempt) -> None:
-        """Let the attempt's time begin."""
-        attempt.started_at = now = self._clock.monotonic()
-        self.wake_at = attempt.call.due(now)
-
-    def interrupt(self) -> None:
-        """End the wait of a reader in another task, so that the call can be left."""
-        self._interrupted = True
-        self.deadline = self._clock.monotonic()
-        self._wake(self.deadline)
-
-    def expect_text(self) -> None:
-        """From now on a fault after content is an error, unless the request says what it is."""
-        fallback = self.request.fallback
-        if fallback is None or fallback.on_partial is None:
-            self._machine.on_partial = "error"
-
-    async def aclose(self) -> None:
-        """Leave the present attempt, if any, whatever happens around."""
-        if self._open is None:
-            return
-        attempt = self.attempts[-1]
-        self._task, self._cancels = _cancels()[0], 0
-        attempt.ended_at = self._clock.monotonic()
-        try:
-            if attempt.produced:
-                self._settle(attempt)
-        finally:
-            await self._leave(abandoned=True)
-
-    def _begin(self, call: Call) -> AttemptStarted:
-        provider = self._fleet.server[call.row]
-        assert provider is not None, "constraints let a model through that nobody serves"
-        request = self.request
-        attempt = Attempt(call, self.plan, provider)
-        self.attempts.append(attempt)
-        self._set_off(attempt)
-        upstream = UpstreamCall(
-            self.plan.pool.models[call.row],
-            request.messages,
-            request.params or _NO_PARAMS,
-            request.tools,
-            request.tool_choice,
-            call.output_cap,
-            self.deadline,
-            not self._whole,
-        )
-        self._open = partial(provider.open, upstream)
-        return AttemptStarted(attempt, call.after, call.restart)
-
-    async def _pull(self, open_call: OpenCall) -> Part | None:
-        """Take chunks until one is for a reader; None when the attempt has ended."""
-        attempt = self.attempts[-1]
-        self._task, self._cancels = _cancels()
-        if self._cancels:
-            await anyio.lowlevel.checkpoint()  # a call that was not delivered yet is delivered here, and not counted in
-        try:
-            if self._chunks is None:
-                context = open_call()
-                chunks = await context.__aenter__()
-                self._context = context
-                self._chunks = aiter(chunks)
-            chunks = self._chunks
-            while True:
-                self._since = self._clock.monotonic()
-                self._taken += 1
-                if self._taken > TURN:
-                    self._taken = 0
-                    await self._clock.sleep(0)
-                part = self._take(attempt, await anext(chunks))
-                if part is not None and not self._whole:
-                    return part
-        except StopAsyncIteration:
-            fault = _CUT_SHORT
-        except ProviderFault as raised:
-            fault = raised
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
-                raise
-            # a provider must not raise anything else; if it does, it alone is to blame
-            _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, type(error).__name__)
-            what = f"{type(error).__name__} in the provider"
-            fault = ProviderFault(FaultKind.SERVER, what, answered=self._context is not None)
-        if self._is_cancelled(by_scopes=attempt.finish_reason is None):  # what the provider made of it does not count
-            await anyio.lowlevel.checkpoint_if_cancelled()
-            raise asyncio.CancelledError
-        await self._ended(fault)
-        return None
-
-    def _is_cancelled(self, *, by_scopes: bool = True) -> bool:
-        """Whether this task is being cancelled, by a scope around it or by calls since the wait began."""
-        if self._task is not None and self._task.cancelling() > self._cancels:
-            return True
-        return by_scopes and anyio.current_effective_deadline() == -inf
-
-    def _take(self, attempt: Attempt, chunk: Chunk) -> Part | None:
-        """Note what a chunk says; give it back if the caller is to have it. After the end nothing counts but usage."""
-        if attempt.first_at is None:
-            self._alive(attempt)
-        if not is_sound(chunk):
-            raise ProviderFault(FaultKind.MALFORMED, f"{attempt.provider} gave {named(chunk)}")
-        ended = attempt.finish_reason is not None
-        match chunk:
-            case Delta():
-                if chunk.text and not ended:
-                    attempt.text.append(chunk.text)
-                    _weigh(attempt, len(chunk.text))
-                    return chunk
-            case ToolDelta():
-                if not ended:
-                    _collect(attempt, chunk)
-                    _weigh(attempt, len(chunk.arguments) + PIECE_CHARS)
-                    return chunk
-            case Usage():
-                if min(chunk.input, chunk.output, chunk.cached, chunk.input - chunk.cached) >= 0:
-                    attempt.usage = chunk  # else it is no usage, and is estimated
-            case Finish():
-                if not ended:
-                    self._complete(attempt, chunk.reason)
-                    return chunk
-            case other:
-                assert_never(other)
-        return None
-
-    def _alive(self, attempt: Attempt) -> None:
-        """The first sign of life ends the wait for it; from there the whole call's deadline holds."""
-        attempt.first_at = self._clock.monotonic()
-        self._wake(self.deadline)
-
-    def _complete(self, attempt: Attempt, reason: str) -> None:
-        """The answer is whole; what is left is the provider's good-bye."""
-        now = self._clock.monotonic()
-        attempt.ended_at = now
-        attempt.finish_reason = "budget" if reason == "length" and attempt.call.capped_by_budget else reason
-        self._wake(min(self.deadline, now + FAREWELL_S))
-
-    async def _ended(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
-        """The provider has nothing more. Once the answer is whole, it matters no longer how it takes its leave."""
-        attempt = self.attempts[-1]
-        if attempt.finish_reason is None:
-            await self._failed(fault, abandoned=abandoned)
-        elif attempt.finish_reason == "content_filter":
-            await self._failed(_FILTERED, abandoned=abandoned)
-        else:
-            await self._succeeded(attempt, abandoned=abandoned)
-
-    async def _succeeded(self, attempt: Attempt, *, abandoned: bool) -> None:
-        try:
-            usage = self._settle(attempt)
-            if self._sandbox:
-                attempt.unslept_ms = float(self.plan.expected_ms[attempt.call.row])
-            else:
-                ended_itself = attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated
-                self._fleet.answered(attempt.call.row, usage.output if ended_itself else None)
-            self._machine.feed(Succeeded(usage), now=attempt.ended_at)
-        finally:
-            await self._leave(abandoned=abandoned)
-        self.end = self._machine.end
-
-    async def _failed(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
-        attempt = self.attempts[-1]
-        attempt.ended_at = now = self._clock.monotonic()
-        attempt.fault = _kind(fault)
-        attempt.fault_text = str(fault)
-        reported = attempt.usage
-        # what we cut off may have cost anything once the context was entered; of other faults the provider says it
-        touched = attempt.first_at is not None or fault.answered or (abandoned and self._context is not None)
-        hurried = abandoned and self.wake_at < self._blamed_from(attempt)
-        self._wake(min(self.deadline, now + FAREWELL_S))
-        try:
-            if attempt.produced:
-                self._settle(attempt)
-            if not self._sandbox and FAULTS[attempt.fault].blames and not hurried:
-                self._fleet.failed(attempt.call.row)
-            ended = Failed(
-                attempt.call.row,
-                attempt.fault,
-                usage=reported,
-                final=reported is not None and attempt.finish_reason is not None,
-                touched=touched,
-                delivered=attempt.delivered,
-                retry_after=_seconds(fault.retry_after),
-            )
-            self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
-        finally:
-            await self._leave(abandoned=abandoned)
-
-    def _blamed_from(self, attempt: Attempt) -> float:
-        """Until when a provider may be silent before that is its own fault, whatever time the caller gave."""
-        return attempt.started_at + attempt.call.patience_s if attempt.first_at is None else self._since + IDLE_S
-
-    def _wake(self, at: float) -> None:
-        """Set when the wait is over, for the deadline in force as for those to come."""
-        self.wake_at = at
-        if self._limit is not None:
-            self._limit.move(at)
-
-    def _settle(self, attempt: Attempt) -> Usage:
-        """Price the attempt by its usage. Where the provider sent none, or broke off before its last word on it, the
-        text that came is counted too."""
-        usage = attempt.usage
-        if usage is None or attempt.finish_reason is None:
-            told, made = usage or Usage(self._asked(attempt), -1), self._made(attempt)
-            if made > told.output:
-                attempt.usage_estimated = True
-                told = replace(told, output=made)
-            attempt.usage = usage = told
-        attempt.cost_nanos = usage_nanos(self.plan.pool.prices[attempt.call.row], usage)
-        return usage
-
-    def _made(self, attempt: Attempt) -> int:
-        """Output tokens, estimated from what came."""
-        tool_text = "".join("".join(call.arguments) for call in attempt.tool_calls.values())
-        made, most = estimate_text(attempt.output + tool_text), attempt.call.output_cap
-        return made if most is None else min(made, most)
-
-    def _asked(self, attempt: Attempt) -> int:
-        """Input tokens, estimated from the prompt."""
-        return min(self.plan.given.tokens.best, self.plan.ask.high(attempt.call.row))
-
-    async def _leave(self, *, abandoned: bool = False) -> None:
-        """Free the attempt's connection. An abandoned one gets a moment of its own, since its scope is cancelled."""
-        context = self._context
-        self._open = self._context = self._chunks = None
-        if context is None:
-            return
-        try:
-            if not abandoned:
-                await context.__aexit__(None, None, None)
-                return
-            now = self._clock.monotonic()
-            with self._clock.deadline(min(now + FAREWELL_S, max(now, self.deadline) + LATE_S), shield=True):
-                await context.__aexit__(None, None, None)
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
-                raise
-            # the answer is there or the fault is known: a bad good-bye changes neither
-            _log.warning("provider %s raised %s on leaving", self.attempts[-1].provider, type(error).__name__)
-
-
-def _weigh(attempt: Attempt, chars: int) -> None:
-    attempt.chars += chars
-    attempt.delivered = True
-    if attempt.chars > MAX_ANSWER_CHARS:
-        what = f"{attempt.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
-        raise ProviderFault(FaultKind.MALFORMED, what)
-
-
-def _seconds(value: object) -> float | None:
-    """A retry-after as it was given, where it is a number with sense in it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if value >= 0 else None
-
-
-def _collect(attempt: Attempt, piece: ToolDelta) -> None:
-    call = attempt.tool_calls.setdefault(piece.index, _ToolText())
-    call.id = piece.id or call.id
-    call.name = piece.name or call.name
-    call.arguments.append(piece.arguments)
-
-
-def _cancels() -> tuple[asyncio.Task[object] | None, int]:
-    """This task, and how often ``cancel`` was called on it and not taken back; trio has only scopes."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return None, 0
-    return task, 0 if task is None else task.cancelling()
-
-
-def _kind(fault: ProviderFault) -> FaultKind:
-    try:
-        return FaultKind(fault.kind)
-    except ValueError:  # a provider's own word
-        return FaultKind.SERVER
+def _asked(plan: Plan, row: int) -> int:
+    """Input tokens, estimated from the prompt."""
+    return min(plan.given.tokens.best, plan.ask.high(row))

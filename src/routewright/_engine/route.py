@@ -35,7 +35,7 @@ from routewright.wire import (
     TokenBounds,
 )
 
-from .attempt import Execution
+from .execution import Execution
 from .fleet import Fleet
 from .identity import Ids
 from .outcome import Admitted, Facts, Outcome

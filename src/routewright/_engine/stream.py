@@ -31,7 +31,7 @@ from routewright.wire import (
 )
 
 from .answer import Answer
-from .attempt import AttemptStarted, Execution, Part
+from .execution import AttemptStarted, Execution, Part
 from .outcome import Outcome
 from .route import Engine, Entry, raise_failure
 
