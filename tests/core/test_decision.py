@@ -19,6 +19,7 @@ from routewright._core.explain import explain
 from routewright._core.health import health_snapshot
 from routewright._core.plan import CHAIN_LENGTH
 from routewright._core.pool import Pool
+from routewright._core.rules import NUMBERS
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason, TokenBounds
 
@@ -232,14 +233,18 @@ def test_twenty_thousand_models_keep_their_order() -> None:
     assert [decision.model, *decision.chain] == [f"a/m{number:05}" for number in range(4)]
 
 
-@pytest.mark.parametrize("tokens", [1, 10**8, 10**10])
-@pytest.mark.parametrize("cap", [None, 10**8, 2**53])
-@pytest.mark.parametrize("budget", [0, 10**9, 10**18, 10**30])
+MOST_TOKENS = int(NUMBERS[Model]["context_window"].high)
+MOST_USD = NUMBERS[Pricing]["input_usd"].high
+
+
+@pytest.mark.parametrize("tokens", [1, MOST_TOKENS // 2, MOST_TOKENS, 10**10])
+@pytest.mark.parametrize("cap", [None, MOST_TOKENS // 2, 2**53])
+@pytest.mark.parametrize("budget", [0, 10**9, 10**17, 10**30])
 def test_the_largest_figures_overflow_nothing(tokens: int, cap: int | None, budget: int) -> None:
-    most = {"context_window": 10**8, "max_output_tokens": 10**8, "tokens_per_s": 0.001, "ttft_s": 3_600}
+    most = {"context_window": MOST_TOKENS, "max_output_tokens": MOST_TOKENS, "tokens_per_s": 0.001, "ttft_s": 3_600}
     pool = [
-        model("a/dear", pricing_per_1m=Pricing(10_000, 10_000), **most),
-        model("b/tiered", pricing_per_1m=Pricing(0, 0, tiers=(PriceTier(1, 10_000, 10_000),)), **most),
+        model("a/dear", pricing_per_1m=Pricing(MOST_USD, MOST_USD), **most),
+        model("b/tiered", pricing_per_1m=Pricing(0, 0, tiers=(PriceTier(1, MOST_USD, MOST_USD),)), **most),
         model("c/free", pricing_per_1m=Pricing(0, 0), **most),
     ]
     given = simple(tokens=TokenBounds(tokens, tokens, tokens, counted=True), max_output_tokens=cap, budget_nanos=budget)
