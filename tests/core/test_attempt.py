@@ -265,7 +265,7 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
         return
     attempts = Attempts(plan, deadline=DEADLINE, whole=False, on_partial="restart")
     chance, now, nanos, tokens = Random(seed), 0.0, 0, 0
-    outlook = plan.board.outlook
+    outlook = plan.ask.outlook
     while not isinstance(step := attempts.next(now), Done):
         if isinstance(step, Wait):
             now += step.seconds

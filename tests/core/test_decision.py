@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import weakref
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -294,6 +296,20 @@ def test_an_open_circuit_keeps_a_model_out_until_nothing_else_is_left() -> None:
     assert ranking(probe) == ["b/two"]
     assert [rejection.model for rejection in probe.rejected] == ["a/one"]
     assert "chosen  b/two" in explain(probe)
+
+
+def test_a_copied_input_has_the_digest_of_the_original() -> None:
+    given = simple(goal="cost", strategy="balanced", timeout_ms=60_000)
+    digests = {
+        decide(copied, board([model("a/one")])).digest
+        for copied in (
+            given,
+            pickle.loads(pickle.dumps(given)),
+            msgspec.json.decode(msgspec.json.encode(given), type=DecisionInput),
+            msgspec.msgpack.decode(msgspec.msgpack.encode(given), type=DecisionInput),
+        )
+    }
+    assert len(digests) == 1
 
 
 def test_a_decision_outlives_its_board_and_hands_out_nothing_of_its_own() -> None:

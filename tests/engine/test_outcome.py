@@ -47,7 +47,7 @@ async def test_a_budget_refusal_is_an_event_of_its_own() -> None:
     with pytest.raises(BudgetExceeded) as refused:
         await engine.choose(entry)
     facts = Facts(entry.admitted, None, [], None, refused.value, ended_at=1.0)
-    (event,) = Outcome(facts, entry.request.budget, None, refused.value).events
+    (event,) = Outcome(facts, entry.request.budget, refused.value).events
     assert isinstance(event, BudgetRefused)
     assert event.trace_id == refused.value.trace_id
     assert event.rejected_candidates == refused.value.detail["rejected_candidates"]

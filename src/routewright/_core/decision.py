@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from routewright.wire import Candidate, DecisionInput, Reason, Rejection
 
@@ -55,8 +55,8 @@ class Decision:
         """False: the budget pays for the chosen model's answer alone."""
         self._rows = plan.rows
         self._front = plan.front
-        self._boards = plan.board.boards
-        self._health = plan.board.outlook.health
+        self._boards = plan.reading.board.boards
+        self._health = plan.reading.board.outlook.health
         self._best: list[Candidate] | None = None
         self._counts: dict[Reason, int] | None = None
 
@@ -127,7 +127,8 @@ class Decision:
     def digest(self) -> str:
         """Fingerprint of input and plan: equal digests are equal decisions."""
         plan = [self.model, *self.chain, self.output_cap, self.fallback_affordable, round(self.score * SCORE)]
-        return blake2b(msgspec.json.encode([self.input, plan]), digest_size=16).hexdigest()
+        every_field = astuple(self.input)  # which ones an encoder leaves out is no matter of their values alone
+        return blake2b(msgspec.json.encode([every_field, plan]), digest_size=16).hexdigest()
 
     @property
     def token_count(self) -> Literal["bounds", "estimated", "exact"]:
@@ -138,19 +139,19 @@ class Decision:
         low, high = ranges(self.input.tokens)[self._boards.pool.vocabulary[self._rows[0]]]
         return "exact" if low == high else "estimated"
 
-    def settle(self) -> None:
-        """Work out what a trace keeps, while the board is at hand."""
-        self._shown()
-        self._rejections()
+    def settle(self, reading: Reading) -> None:
+        """Work out what a trace keeps, while the reading of the plan is at hand."""
+        self._shown(reading)
+        self._rejections(reading)
 
-    def _shown(self) -> list[Candidate]:
+    def _shown(self, reading: Reading | None = None) -> list[Candidate]:
         if self._best is None:
-            self._best = self._candidates(self._read(), self._front)
+            self._best = self._candidates(reading or self._read(), self._front)
         return self._best
 
-    def _rejections(self) -> dict[Reason, int]:
+    def _rejections(self, reading: Reading | None = None) -> dict[Reason, int]:
         if self._counts is None:
-            reading = self._read()
+            reading = reading or self._read()
             first, eligible = self._first_failures(reading), reading.order.eligible
             self._counts = eligible.counts if first is eligible.first else count_reasons(first)
         return self._counts

@@ -50,11 +50,11 @@ class Reading:
 class Plan:
     """Which models to call, in order, and what each may be asked for. Holds all that carrying it out needs."""
 
-    __slots__ = ("ask", "board", "expected_ms", "fallback_affordable", "front", "given", "output_cap", "pool", "rows")
+    __slots__ = ("ask", "expected_ms", "fallback_affordable", "front", "given", "output_cap", "pool", "reading", "rows")
 
     def __init__(self, reading: Reading, front: list[int], rows: list[int]) -> None:
+        self.reading = reading
         self.given = reading.given
-        self.board = reading.board
         self.ask = reading.ask
         self.pool = reading.board.outlook.pool
         self.front = front

@@ -64,6 +64,6 @@ class Answer:
     @property
     def decision(self) -> Decision:
         """Why this model."""
-        decision = self._outcome.decision
+        decision = self._outcome.facts.decision
         assert decision is not None, "answers are made of calls that were decided"
         return decision

@@ -62,11 +62,11 @@ class Facts:
     """What became of one call, without a word of prompt or answer; its ``trace`` is made when it is read."""
 
     __slots__ = (
-        "_decided",
         "_trace",
         "admitted",
         "attempts",
         "cost_nanos",
+        "decision",
         "ended_at",
         "error_code",
         "given",
@@ -93,9 +93,7 @@ class Facts:
         self.ended_at = ended_at
         self.cost_nanos = sum([attempt.cost_nanos for attempt in attempts])
         """Paid upstream, over all attempts."""
-        self._decided = decision
-        if decision is not None:
-            decision.settle()
+        self.decision = decision
         self._trace: Trace | None = None
 
     @property
@@ -117,7 +115,7 @@ class Facts:
     def fell_back(self) -> bool:
         """Another model than the chosen one served the request."""
         served = self.served
-        return served is not None and self._decided is not None and served.model != self._decided.model
+        return served is not None and self.decision is not None and served.model != self.decision.model
 
     @property
     def charged_nanos(self) -> int:
@@ -148,7 +146,7 @@ class Facts:
 
     def fallback_triggered(self) -> FallbackTriggered | None:
         """The event of a call that another model than the chosen one served (spec 6.3)."""
-        decided, served = self._decided, self.served
+        decided, served = self.decision, self.served
         if decided is None or served is None or served.model == decided.model:
             return None
         primary = [attempt for attempt in self.attempts if attempt.model == decided.model]
@@ -184,9 +182,9 @@ class Facts:
 
     def _spans(self) -> list[Span]:
         spans: list[Span] = []
-        if self._decided is not None:
+        if self.decision is not None:
             took_ms = self._since_start(self.attempts[0].started_at if self.attempts else self.ended_at)
-            spans.append(_decision_span(self._decided, took_ms))
+            spans.append(_decision_span(self.decision, took_ms))
         if self.admitted.asks_cache:
             spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
         for before, attempt in zip([None, *self.attempts], self.attempts, strict=False):
@@ -236,11 +234,8 @@ class Facts:
 class Outcome:
     """What became of one call: its facts, the words that came, which the facts forget, and what went wrong."""
 
-    def __init__(
-        self, facts: Facts, budget: Budget | None, decision: Decision | None, error: RouterError | None
-    ) -> None:
+    def __init__(self, facts: Facts, budget: Budget | None, error: RouterError | None) -> None:
         self.facts = facts
-        self.decision = decision
         self.error = error
         self.output = "" if facts.served is None else facts.served.output
         self.tool_calls = None if facts.served is None else facts.served.calls()
@@ -267,7 +262,7 @@ class Outcome:
         return self._response
 
     def _make_response(self) -> RouteResponse:
-        facts, decision, admitted = self.facts, self.decision, self.facts.admitted
+        facts, decision, admitted = self.facts, self.facts.decision, self.facts.admitted
         assert decision is not None, "only what was decided can be served"
         served = facts.attempts[-1]
         routing = Routing(

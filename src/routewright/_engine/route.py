@@ -177,11 +177,12 @@ class Engine:
     async def conclude(self, entry: Entry, execution: Execution) -> Outcome:
         """Make the outcome of an execution that ended or was left, and keep its trace."""
         decision, error = Decision(execution.plan), None
+        decision.settle(execution.plan.reading)
         if execution.end is not None and execution.end is not End.SUCCEEDED:
             error = failure(entry.admitted, execution)
             error.request_id = self.ids("req_")
         facts = Facts(entry.admitted, decision, execution.attempts, execution.end, error, self._clock.monotonic())
-        outcome = Outcome(facts, entry.request.budget, decision, error)
+        outcome = Outcome(facts, entry.request.budget, error)
         self._keep(entry, outcome)
         return outcome
 
@@ -192,7 +193,7 @@ class Engine:
         elif isinstance(error, Exception):
             told = InternalError(type(error).__name__)
         facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
-        self._keep(entry, Outcome(facts, entry.request.budget, None, told))
+        self._keep(entry, Outcome(facts, entry.request.budget, told))
 
     def _keep(self, entry: Entry, outcome: Outcome) -> None:
         snapshots: list[Snapshot] = [entry.fleet.pool.snapshot, entry.board.outlook.health]
