@@ -91,10 +91,17 @@ def seldom(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
 
 
 @st.composite
-def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
-    ids = [model.id for model in pool]
+def counts(draw: st.DrawFn) -> TokenBounds:
+    """What a count may have found: with and without images, in texts of any language."""
     low = draw(st.sampled_from([1, 10, 100, 1_000, 20_000]))
     high = low + draw(st.sampled_from([0, 10, 1_000, 20_000]))
+    o200k, cl100k = draw(st.just((None, None)) | st.tuples(st.integers(low, high), st.integers(low, high)))
+    return TokenBounds(low, high, (low + high) // 2, o200k, cl100k, counted=True)
+
+
+@st.composite
+def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
+    ids = [model.id for model in pool]
     chosen: st.SearchStrategy[tuple[str, ...]] = st.lists(st.sampled_from(ids), min_size=1, unique=True).map(tuple)
     region_sets: list[tuple[str, ...]] = [("us",), ("eu",), ("us", "eu")]
     regions = draw(seldom(st.sampled_from(region_sets)))
@@ -102,7 +109,7 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
         catalogue="c",
         health="h",
         as_of=TODAY,
-        tokens=TokenBounds(low, high, (low + high) // 2, counted=True),
+        tokens=draw(counts()),
         needs=draw(seldom(st.integers(1, 7))) or 0,
         goal=draw(st.sampled_from(["cost", "quality", "stability"])),
         strategy=draw(st.sampled_from(["balanced", "cost-optimized", "quality-first", "latency-optimized"])),

@@ -55,11 +55,12 @@ def random_input(chance: Random, catalogue: str, health: str, ids: list[str]) ->
     goals: list[Goal] = ["cost", "quality", "stability"]
     strategies: list[Strategy] = ["balanced", "cost-optimized", "quality-first", "latency-optimized"]
     low = chance.randint(1, 5_000)
+    o200k, cl100k = chance.choice([(None, None), (low + 2, low + 1)])
     return DecisionInput(
         catalogue=catalogue,
         health=health,
         as_of=chance.choice(["2026-11-21", "2026-12-24", "2027-05-01"]),
-        tokens=TokenBounds(low, low * chance.randint(1, 4), low * 2, counted=True),
+        tokens=TokenBounds(low, low * chance.randint(3, 5), low * 2, o200k, cl100k, counted=True),
         needs=chance.choice([0, 0, 1, 2, 4, 7]),
         goal=chance.choice(goals),
         strategy=chance.choice(strategies),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from routewright._core.tokens import (
     bounds_of,
     count_request,
     estimate_text,
+    fillings,
     image_count,
     overhead,
     prompt_texts,
@@ -285,6 +286,14 @@ def test_a_range_is_exact_where_counted_and_else_the_bounds() -> None:
     assert ranges(TokenBounds(10, 1_000, 240)) == ((10, 1_000),) * 3
 
 
+def test_a_window_is_filled_by_the_count_and_by_a_third_more_of_it_in_a_vocabulary_that_was_not_counted() -> None:
+    counted = TokenBounds(10, 1_000, 240, o200k=300, cl100k=302)
+    assert fillings(counted) == (300, 302, 403)
+    assert fillings(replace(counted, high=350)) == (300, 302, 350)
+    assert fillings(replace(counted, cl100k=None)) == (300, 1_000, 1_000)
+    assert fillings(TokenBounds(10, 1_000, 240, counted=True)) == (1_000,) * 3
+
+
 @pytest.mark.parametrize("name", OTHERS["counts"])
 def test_the_bound_for_other_vendors_holds_in_real_vocabularies(name: str) -> None:
     asked = request((TEXTS | OTHERS["texts"])[name])
@@ -331,6 +340,7 @@ def test_estimate_is_close_over_development_prompts(name: str) -> None:
     assert sum(abs(guess / exact - 1) <= 0.30 for guess, exact in pairs) >= 0.9 * len(pairs)
 
 
+@example(" ")
 @given(st.text())
 def test_estimate_is_at_most_a_token_a_byte(text: str) -> None:
     assert 0 <= estimate_text(text) <= len(text.encode())

@@ -72,7 +72,7 @@ def _affordable(ask: Ask, row: int, nanos: int | None, tokens: int | None) -> in
 def _capped(ask: Ask, row: int, affordable: int) -> int:
     pool = ask.outlook.pool
     wanted = max(ask.default_cap, ask.held_output(row)) if ask.output is None else ask.output
-    return max(1, min(affordable, wanted, pool.max_output[row], pool.window[row] - ask.high(row)))
+    return max(1, min(affordable, wanted, pool.max_output[row], ask.room(row)))
 
 
 def _without_cheapest(ask: Ask, chain: Sequence[int]) -> tuple[int | None, int | None]:

@@ -20,7 +20,7 @@ from .money import PICOS_PER_NANO, nanos, usd
 from .outlook import Outlook
 from .pool import Pool
 from .scale import IntArray
-from .tokens import ranges
+from .tokens import fillings, ranges
 
 BoolArray = NDArray[np.bool_]
 
@@ -79,18 +79,21 @@ class Ask:
         self.limited = given.budget_nanos is not None or given.budget_tokens is not None
         self.input = ranges(given.tokens)
         """(low, high) input tokens for each entry of ``VOCABULARIES``."""
+        self.filling = fillings(given.tokens) if given.tokens.counted else tuple([high for _, high in self.input])
+        """Input tokens that a window has to hold, likewise."""
         self.counted = given.tokens.counted
 
     def fits(self, row: int) -> bool:
         """Ask the context and budget questions of one row. Raises ``CountTokens`` where the bounds leave it open."""
-        low, high = self.input[self.outlook.pool.vocabulary[row]]
-        if self._holds(row, high):
+        vocabulary = self.outlook.pool.vocabulary[row]
+        low, high = self.input[vocabulary]
+        if self._holds(row, high, self.filling[vocabulary]):
             return True
-        if not self.counted and low < high and self._holds(row, low):
+        if not self.counted and low < high and self._holds(row, low, low):
             raise CountTokens
         return False
 
-    def _holds(self, row: int, input_tokens: int) -> bool:
+    def _holds(self, row: int, input_tokens: int, filling: int) -> bool:
         outlook, output = self.outlook, self.output
         pool = outlook.pool
         if output is None:
@@ -99,7 +102,7 @@ class Ask:
             return False
         else:
             expected = held = output
-        if input_tokens + expected > pool.window[row]:
+        if filling + expected > pool.window[row]:
             return False
         if self.budget_tokens is not None and input_tokens + held > self.budget_tokens:
             return False
@@ -138,6 +141,11 @@ class Ask:
         """Output tokens for which a budget must have room: what was asked for, else the 90th percentile."""
         return self.outlook.output_p90[row] if self.output is None else self.output
 
+    def room(self, row: int) -> int:
+        """Output tokens for which a row's window has room beside the input; negative if not even that fits."""
+        pool = self.outlook.pool
+        return pool.window[row] - self.filling[pool.vocabulary[row]]
+
     def high(self, row: int) -> int:
         """Most input tokens that this request can have for a row's vocabulary."""
         return self.input[self.outlook.pool.vocabulary[row]][1]
@@ -170,7 +178,7 @@ def _own_failures(given: DecisionInput, ask: Ask) -> Iterator[tuple[Reason, Bool
     if not ask.fits_all():
         high = np.array([most for _, most in ask.input], dtype=np.int64)[pool.vocabularies]
         output = outlook.expected_output(None) if ask.output is None else ask.output
-        too_long = high + output > pool.windows
+        too_long = np.array(ask.filling, dtype=np.int64)[pool.vocabularies] + output > pool.windows
         yield Reason.CONTEXT, too_long if ask.output is None else too_long | (ask.output > pool.max_outputs)
         if ask.budget_tokens is not None:
             yield Reason.BUDGET_TOKENS, high + outlook.held_output(ask.output) > ask.budget_tokens

@@ -132,13 +132,12 @@ def _made_eligible(given: DecisionInput, pool: Pool, row: int, reasons: set[Reas
 def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput | None:
     """Less output if that alone helps, else a shorter input, or both. None: no prompt fits."""
     ask = Ask(given, outlook)
-    high, window = ask.high(row), outlook.pool.window[row]
+    room, window = ask.room(row), outlook.pool.window[row]
     wanted = outlook.output[row] if given.max_output_tokens is None else given.max_output_tokens
-    if high + wanted <= window and wanted <= outlook.pool.max_output[row]:
+    if wanted <= room and wanted <= outlook.pool.max_output[row]:
         return given
     if given.max_output_tokens is None:
         return _shortened(given, window - outlook.output[row])
-    room = window - high
     output = min(given.max_output_tokens, outlook.pool.max_output[row], room if room >= LEAST_OUTPUT else window // 2)
     lowered = replace(given, max_output_tokens=output)
     return lowered if output <= room else _shortened(lowered, window - output)
@@ -179,8 +178,7 @@ def _fit_cost(given: DecisionInput, outlook: Outlook, row: int, policy: Policy |
 
 def _capped(given: DecisionInput, outlook: Outlook, row: int, output: int) -> DecisionInput | None:
     """The output capped at what a budget pays for; None where that is no answer."""
-    room = outlook.pool.window[row] - Ask(given, outlook).high(row)
-    output = min(output, room, outlook.pool.max_output[row])
+    output = min(output, Ask(given, outlook).room(row), outlook.pool.max_output[row])
     return None if output < LEAST_OUTPUT else replace(given, max_output_tokens=output)
 
 
