@@ -156,7 +156,6 @@ def test_long_texts_without_such_a_run_stay_whole() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
 def test_a_megabyte_of_one_thing_is_counted_in_seconds(full: bool) -> None:
     if not full:
         pytest.skip("run with --full")

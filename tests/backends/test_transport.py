@@ -298,7 +298,6 @@ async def test_cancel_closes_the_connection_and_leaves_the_pool_usable(
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(900)
 async def test_cancelled_requests_never_give_their_answers_to_others(
     server: OpenAIServer, transport: Transport, full: bool
 ) -> None:

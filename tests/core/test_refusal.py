@@ -139,7 +139,6 @@ def out_of_reach(each: Model) -> bool:
     )
 
 
-@pytest.mark.timeout(900)
 def test_what_a_refusal_suggests_admits_the_model_that_it_names(full: bool) -> None:
     @settings(max_examples=10_000 if full else 300)
     @given(ruled())

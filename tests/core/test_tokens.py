@@ -96,7 +96,6 @@ ANY_TEXT = st.one_of(
 )
 
 
-@pytest.mark.timeout(900)
 def test_bounds_hold_for_any_text_in_both_vocabularies(full: bool) -> None:
     @settings(max_examples=100_000 if full else 300, deadline=None)
     @given(st.lists(ANY_TEXT, min_size=1, max_size=2))
