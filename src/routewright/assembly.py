@@ -209,6 +209,12 @@ class Parts:
         return publish(self._policies, fleet.today(), fleet.aliases, fleet.pool.row)
 
 
+def check_storage(storage: object) -> None:
+    """Refuse what is no storage. Raises ``ValidationFailed``."""
+    if isinstance(storage, type) or not isinstance(storage, Storage):
+        raise ValidationFailed.of(Problem("storage", f"{shown(storage)} is not a storage", "pass MemoryStorage()"))
+
+
 def _check(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
     """Refuse what is not of its kind: the name of a file, say, or one thing in the place of a list."""
     if providers is not None:
@@ -219,8 +225,8 @@ def _check(providers: object, catalogue: object, policies: object, storage: obje
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         problem = Problem("policies", "is not a list of Policy", "pass read_policies(path) or [Policy(...)]")
         raise ValidationFailed.of(problem)
-    if storage is not None and not hasattr(storage, "apply"):
-        raise ValidationFailed.of(Problem("storage", f"{shown(storage)} is not a storage", "pass MemoryStorage()"))
+    if storage is not None:
+        check_storage(storage)
     if not isinstance(settings, Settings):
         raise ValidationFailed.of(Problem("settings", f"{shown(settings)} is not Settings", "pass Settings(...)"))
 

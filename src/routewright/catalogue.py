@@ -12,10 +12,8 @@ import msgspec
 
 from routewright.wire import Availability, Model, PriceTier, Pricing
 
-from ._core.catalogue import given_fields, overlay
-from ._core.problem import shown
+from ._core.catalogue import given_fields, models_of, overlay
 from ._core.shape import rebuilt
-from .errors import Problem, ValidationFailed
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
 """Whose models count tokens with the o200k vocabulary."""
@@ -37,11 +35,7 @@ class Catalogue:
         aliases: Mapping[str, str] | None = None,
         as_of: str | None = None,
     ) -> None:
-        if models is not None and not isinstance(models, Iterable):
-            raise ValidationFailed.of(
-                Problem("models", f"{shown(models)} is not a list of Model", "put it into a list")
-            )
-        self._models = None if models is None else overlay((), map(given_fields, models))
+        self._models = None if models is None else overlay((), map(given_fields, models_of(models)))
         self.aliases: dict[str, str] = rebuilt(aliases or {}, dict[str, str], "aliases")
         self._as_of = as_of
 
@@ -50,7 +44,7 @@ class Catalogue:
         """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming the file and the key."""
         from .config import read_catalogue
 
-        rows, aliases = read_catalogue(Path(path), known=[model.id for model in cls().models])
+        rows, aliases = read_catalogue(path, known=[model.id for model in cls().models])
         return cls().overlaid(rows, aliases=aliases)
 
     def overlaid(self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None) -> Catalogue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Sequence
 from datetime import date
@@ -180,11 +181,12 @@ class PolicyFile(_Strict):
 FileModel = TypeVar("FileModel", bound=_Strict)
 
 
-def read_catalogue(path: Path, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Read an overlay of a catalogue that knows some ids: rows for ``Catalogue.overlaid``, and aliases.
 
     Raises ``ValidationFailed`` naming the file and the key.
     """
+    path = _path(given)
     file = _read(path, CatalogueFile)
     _check_names(path, file, {*known, *(entry.id for entry in file.models)})
     rows: dict[str, dict[str, Any]] = {}
@@ -215,12 +217,18 @@ def _check_names(path: Path, file: CatalogueFile, known: set[str]) -> None:
 
 def read_policies(path: str | Path) -> list[Policy]:
     """Read policies from a file. Raises ``ValidationFailed`` naming the file and the key."""
-    return [entry.policy() for entry in _read(Path(path), PolicyFile).policies]
+    return [entry.policy() for entry in _read(_path(path), PolicyFile).policies]
 
 
 def _fallback(entry: FallbackEntry) -> PolicyFallback:
     models = None if entry.models is None else list(entry.models)
     return PolicyFallback(models, entry.max_retries, entry.on_partial, entry.on_refusal)
+
+
+def _path(given: object) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise ValidationFailed.of(Problem("path", f"{shown(given)} is not the path of a file", "pass 'models.toml'"))
+    return Path(given)
 
 
 def _read(path: Path, shape: type[FileModel]) -> FileModel:

@@ -146,6 +146,7 @@ class Transport(Protocol):
         ...
 
 
+@runtime_checkable
 class Storage(Protocol):
     """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
 
@@ -227,7 +228,10 @@ class QualityPredictor(Protocol):
     """Says how well each model would answer one request. The default is the catalogue's column."""
 
     def predict(self, request: RouteRequest, models: Sequence[Model]) -> Sequence[float] | None:
-        """One quality in 0..1 per model, in order; None: use the catalogue's. Called on the hot path: no I/O."""
+        """One quality in 0..1 per model, in order; None: use the catalogue's. Called on the hot path: no I/O.
+
+        What it raises fails the call with ``InternalError``: to fall back on the catalogue, return None.
+        """
         ...
 
 

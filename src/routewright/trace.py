@@ -6,6 +6,7 @@ from ._core.ids import normalise_trace_id
 from ._core.problem import shown
 from ._core.rules import COUNT
 from ._core.scan import quoted
+from .assembly import check_storage
 from .errors import NotFound, Problem, ValidationFailed
 from .protocols import Storage
 from .wire import Environment, PutTrace, Trace, TraceById, Traces
@@ -20,10 +21,13 @@ class TraceStore:
     """
 
     def __init__(self, storage: Storage) -> None:
+        check_storage(storage)
         self._storage = storage
 
     async def record(self, trace: Trace) -> None:
         """Keep a trace under its own account, in place of an earlier one of its id."""
+        if not isinstance(trace, Trace):
+            raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass answer.trace"))
         await self._storage.apply(trace.account, [PutTrace(trace)])
 
     async def get(self, trace_id: str, *, account: str = "default", environment: Environment | None = None) -> Trace:

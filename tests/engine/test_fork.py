@@ -153,6 +153,8 @@ def test_traces_that_wait_at_a_fork_are_the_parents_to_write() -> None:
             async def aclose(self):
                 pass
 
+            read = scan = sweep = aclose
+
         router = Router.sandbox(storage=Away())
         router.blocking.route("hi")
         assert router.trace_counts.waiting == 1

@@ -12,22 +12,32 @@ from routewright import (
     CallableProvider,
     Caller,
     Catalogue,
+    InternalError,
     Limits,
     MemoryStorage,
     Model,
     NotFound,
+    OpenAIProvider,
     Policy,
     Pricing,
     Router,
     RouterError,
+    Settings,
     TraceStore,
     ValidationFailed,
+    read_policies,
 )
 from routewright.testing import ScriptedProvider
 
 from .support import House
 
 MINE = Model(id="mine/one", pricing_per_1m=Pricing(0.1, 0.1))
+MAKERS: list[Callable[[Any], object]] = [
+    Catalogue,
+    lambda models: CallableProvider(lambda call: "x", models=models),
+    lambda models: ScriptedProvider([], models=models),
+    lambda models: OpenAIProvider("k", models=models),
+]
 
 
 def wrong(value: Any) -> Any:
@@ -71,7 +81,8 @@ def test_what_is_no_list_of_providers_is_told_how_to_be_one(providers: Any, said
     ],
 )
 def test_what_a_provider_declares_is_checked_like_a_file(models: list[Model], said: str) -> None:
-    provider = CallableProvider(lambda call: "x", models=models, name="mine")
+    provider = ScriptedProvider([], name="mine")
+    provider.models = lambda: models  # type: ignore[method-assign]
     assert refusal(lambda: Router(providers=[provider]).decide("hi")).startswith(said)
 
 
@@ -225,3 +236,59 @@ def test_stream_is_another_method_and_no_argument() -> None:
         assert refusal(lambda ask=ask: ask("hi", stream=True)) == (  # type: ignore[misc]
             "stream: is not an argument; call router.stream(...), which gives the answer piece by piece"
         )
+
+
+@pytest.mark.parametrize("made", MAKERS)
+def test_models_that_are_no_list_of_models_are_refused_where_they_are_given(made: Callable[[Any], object]) -> None:
+    assert refusal(lambda: made(MINE)) == "models: Model is not a list of Model; put it into a list"
+    assert refusal(lambda: made("mine/one")) == "models: 'mine/one' is not a list of Model; put it into a list"
+    assert refusal(lambda: made(["mine/one"])) == "models: 'mine/one' is not a Model; pass Model(id=...)"
+    assert refusal(lambda: made([Model(id=wrong(5))])).startswith("models: id 5 names no provider and model; ")
+
+
+def test_a_file_is_named_by_its_path() -> None:
+    assert refusal(lambda: Catalogue.load(wrong(5))) == "path: 5 is not the path of a file; pass 'models.toml'"
+    assert refusal(lambda: read_policies(wrong(None))) == "path: null is not the path of a file; pass 'models.toml'"
+
+
+@pytest.mark.anyio
+async def test_a_trace_store_takes_a_storage_and_traces() -> None:
+    assert refusal(lambda: TraceStore(wrong("memory:"))) == "storage: 'memory:' is not a storage; pass MemoryStorage()"
+    assert refusal(lambda: TraceStore(wrong(MemoryStorage))).endswith("is not a storage; pass MemoryStorage()")
+    with pytest.raises(ValidationFailed, match="trace: 5 is not a Trace; "):
+        await TraceStore(MemoryStorage()).record(wrong(5))
+
+
+class Predicts:
+    """A predictor that gives, or raises, what it was made with."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def predict(self, request: object, models: object) -> Any:
+        if isinstance(self._given, Exception):
+            raise self._given
+        return self._given
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (KeyError("the prompt"), "the quality predictor failed with KeyError"),
+        (5, "the quality predictor failed with TypeError"),
+        (["high", "low"], "the quality predictor failed with ValueError"),
+        ([0.5], "the quality predictor gave 1 qualities for 2 models"),
+    ],
+)
+async def test_a_predictor_that_fails_is_named_and_its_words_are_not(given: Any, said: str) -> None:
+    provider = ScriptedProvider(["x"], models=[MINE, Model(id="mine/two")])
+    router = Router(providers=[provider], catalogue=Catalogue(()), settings=Settings(quality=Predicts(given)))
+    with pytest.raises(InternalError) as failed:
+        router.decide("hi")
+    assert str(failed.value) == said
+    with pytest.raises(InternalError, match=said) as failed:
+        await router.route("hi")
+    assert failed.value.trace_id is not None
+    trace = await router.trace(failed.value.trace_id)
+    assert (trace.status, trace.error) == ("failed", "internal_error")

@@ -57,10 +57,19 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
     return tuple(models.values())
 
 
+def models_of(given: object) -> tuple[Model, ...]:
+    """Take what was handed in as a list of models. Raises ``ValidationFailed`` for what is none."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValidationFailed.of(Problem("models", f"{shown(given)} is not a list of Model", "put it into a list"))
+    models = tuple(given)
+    for model in models:
+        _checked_id(_checked_kind(model).id)
+    return models
+
+
 def given_fields(model: Model) -> dict[str, Any]:
     """The fields that a model gives. Raises ``ValidationFailed`` for no model."""
-    if not isinstance(model, Model):
-        raise ValidationFailed.of(Problem("models", f"{shown(model)} is not a Model", "pass Model(id=...)"))
+    _checked_kind(model)
     fields = {name: getattr(model, name) for name in Model.__struct_fields__}
     return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
 
@@ -137,15 +146,25 @@ def _checked(model: Model) -> Model:
     return model
 
 
+def _checked_kind(model: object) -> Model:
+    if not isinstance(model, Model):
+        raise ValidationFailed.of(Problem("models", f"{shown(model)} is not a Model", "pass Model(id=...)"))
+    return model
+
+
+def _checked_id(model_id: object) -> str:
+    if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
+        hint = "write it as 'provider/name', without spaces"
+        raise ValidationFailed.of(Problem("models", f"id {shown(model_id)} names no provider and model", hint))
+    return model_id
+
+
 def _checked_row(row: object) -> Mapping[str, Any]:
     """A row whose id is one, and whose other keys are fields of ``Model``."""
     if not isinstance(row, Mapping):
         hint = "give each the id and the fields of Model that it gives"
         raise ValidationFailed.of(Problem("models", f"{shown(row)} is not a row of a catalogue", hint))
-    model_id = row.get("id")
-    if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
-        hint = "write it as 'provider/name', without spaces"
-        raise ValidationFailed.of(Problem("models", f"id {shown(model_id)} names no provider and model", hint))
+    model_id = _checked_id(row.get("id"))
     for key in row:
         if key not in _FIELDS:
             hint = did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"

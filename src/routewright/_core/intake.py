@@ -42,7 +42,6 @@ def input_of(
     policy: PolicySnapshot | None,
     as_of: str,
     default_output_cap: int,
-    quality: tuple[int, ...] | None = None,
 ) -> DecisionInput:
     """Make the input from a checked request that names ids and that its policy has been laid over."""
     params, budget, fallback = request.params, request.budget, request.fallback
@@ -69,7 +68,6 @@ def input_of(
         budget_tokens=None if total is None else int(total),
         timeout_ms=int(request.timeout_ms or DEFAULT_TIMEOUT_MS),
         regions=() if policy is None else tuple(policy.policy.regions or ()),
-        quality=quality,
         rules=RULES,
     )
 

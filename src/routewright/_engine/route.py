@@ -122,7 +122,6 @@ class Engine:
             policy=policy,
             as_of=fleet.today(),
             default_output_cap=self._default_output_cap,
-            quality=self._predicted(request, fleet),
         )
         admitted = Admitted(
             caller,
@@ -139,19 +138,21 @@ class Engine:
 
     def choose_now(self, entry: Entry) -> Plan:
         """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""
+        given = self._predicted(entry)
         try:
-            return build_plan(entry.admitted.given, entry.board, entry.rules)
+            return build_plan(given, entry.board, entry.rules)
         except CountTokens:
-            return build_plan(self._recounted(entry), entry.board, entry.rules)
+            return build_plan(self._recounted(entry, given), entry.board, entry.rules)
 
     async def choose(self, entry: Entry) -> Plan:
         """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
         given = entry.admitted.given
         try:
+            given = self._predicted(entry)
             try:
                 return build_plan(given, entry.board, entry.rules)
             except CountTokens:
-                given = await self._recounted_aside(entry)
+                given = await self._recounted_aside(entry, given)
                 return build_plan(given, entry.board, entry.rules)
         except BaseException as error:
             self._keep_undecided(entry, given, error)
@@ -201,37 +202,38 @@ class Engine:
             snapshots.append(entry.policy)
         self.log.put(outcome.facts, snapshots)
 
-    def _predicted(self, request: RouteRequest, fleet: Fleet) -> tuple[int, ...] | None:
+    def _predicted(self, entry: Entry) -> DecisionInput:
+        """The input with a quality for each model, where somebody predicts it."""
+        given, models = entry.admitted.given, entry.fleet.pool.models
         if self._predictor is None:
-            return None
-        qualities = self._predictor.predict(request, fleet.pool.models)
-        if qualities is None:
-            return None
-        column = quality_column(qualities)
-        if len(column) != len(fleet.pool):
-            raise ValueError(f"{self._predictor!r} gave {len(column)} qualities for {len(fleet.pool)} models")
-        return column
+            return given
+        try:
+            qualities = self._predictor.predict(entry.request, models)
+            column = None if qualities is None else quality_column(qualities)
+        except Exception as error:  # its words may hold the prompt, so they stay there
+            raise InternalError(f"the quality predictor failed with {type(error).__name__}") from error
+        if column is not None and len(column) != len(models):
+            raise InternalError(f"the quality predictor gave {len(column)} qualities for {len(models)} models")
+        return replace(given, quality=column)
 
-    def _recounted(self, entry: Entry) -> DecisionInput:
-        given = entry.admitted.given
+    def _recounted(self, entry: Entry, given: DecisionInput) -> DecisionInput:
         encodings = countable(given, entry.board)
         try:
             tokens = self._count(entry.request, given.tokens, encodings)
         except RouterError:
             raise
-        except Exception as error:  # a counter that was plugged in; its words may hold the prompt, so they stay there
+        except Exception as error:  # its words may hold the prompt, so they stay there
             raise InternalError(f"the token counter failed with {type(error).__name__}") from error
         self._counted_in.update(encodings)
         return replace(given, tokens=tokens)
 
-    async def _recounted_aside(self, entry: Entry) -> DecisionInput:
+    async def _recounted_aside(self, entry: Entry, given: DecisionInput) -> DecisionInput:
         """Count on the spot what is short, or where time is virtual and a thread would look like a wait."""
-        given = entry.admitted.given
         short = given.tokens.high <= COUNT_INLINE_CHARS and self._counted_in.issuperset(countable(given, entry.board))
         if short or self._clock.virtual:
-            return self._recounted(entry)
+            return self._recounted(entry, given)
         with self._clock.deadline(entry.admitted.started_at + given.timeout_ms / 1000):
-            return await anyio.to_thread.run_sync(self._recounted, entry, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(self._recounted, entry, given, abandon_on_cancel=True)
         said = f"timeout_ms={given.timeout_ms} ran out while the tokens of the prompt were counted"
         raise RouterTimeoutError(f"{said}; allow more time, or set no budget that depends on the count")
 

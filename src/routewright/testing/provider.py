@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from types import TracebackType
 from typing import NamedTuple
 
+from routewright._core.catalogue import models_of
 from routewright.errors import ProviderFault
 from routewright.protocols import Clock
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
@@ -36,12 +37,12 @@ class ScriptedProvider:
     def __init__(
         self, script: Script, *, models: Sequence[Model] = (), name: str = "", clock: Clock | None = None
     ) -> None:
-        self.name = name or (models[0].id.partition("/")[0] if models else "scripted")
+        self._models = models_of(models)
+        self.name = name or (self._models[0].id.partition("/")[0] if self._models else "scripted")
         self.calls: list[UpstreamCall] = []
         self.open_calls = 0
         """Calls begun and not yet left."""
         self.closed = 0
-        self._models = tuple(models)
         self._turns: Iterator[Turn] = iter(()) if callable(script) else iter(script)
         self._function = script if callable(script) else None
         self._clock = clock

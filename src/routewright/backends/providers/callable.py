@@ -23,6 +23,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from routewright._core.catalogue import models_of
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.fork import Guard
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
@@ -53,13 +54,13 @@ class CallableProvider:
     """
 
     def __init__(self, function: Function, *, models: Sequence[Model], name: str = "") -> None:
-        if not models:
+        self._models = models_of(models)
+        if not self._models:
             raise ValidationFailed.of(
                 Problem("models", "is empty", "declare at least one Model that the function serves")
             )
-        self.name = name or models[0].id.partition("/")[0]
+        self.name = name or self._models[0].id.partition("/")[0]
         self._function = function
-        self._models = tuple(models)
         self._waits = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
         self._threads = Threads()
 

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from routewright._core.catalogue import models_of
 from routewright.backends.transport import AutoTransport
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Response, Transport
@@ -56,7 +57,7 @@ class OpenAIProvider:
         self._host = host or _host(name, base_url)
         self._url = _checked_url(base_url or _url_of_host(self._host, environ))
         self._key = _key(api_key, self._host, environ)
-        self._models = tuple(models)
+        self._models = models_of(models)
         self._headers = {name.lower(): _header(name, value) for name, value in (headers or {}).items()}
         self._own_transport = transport is None
         self._transport = transport or AutoTransport()
