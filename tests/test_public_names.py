@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,14 @@ def test_every_public_class_and_function_says_what_it_is() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         _ = routewright.nothing_of_that_name
+
+
+def test_no_help_text_holds_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+import pydoc, routewright
+shown = [pydoc.render_doc(getattr(routewright, name)) for name in routewright.__all__]
+print("CANARY" in "".join(shown), len(shown))
+"""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY")
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.split()[0] == "False"

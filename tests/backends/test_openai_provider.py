@@ -901,3 +901,27 @@ async def test_an_answer_that_is_an_error_never_began(
 ) -> None:
     server.answers = [Answer([b'{"error": ', Cut()], status, chunked=True)]
     assert not (await fault_of(provider)).answered
+
+
+@pytest.mark.anyio
+async def test_a_host_of_ones_own_is_asked_for_usage_until_it_refuses(server: OpenAIServer) -> None:
+    provider = OpenAIProvider(KEY, name="mine", base_url=server.url, models=[Model(id="mine/x")])
+    refused = {"error": {"message": "Unrecognized request argument supplied: stream_options"}}
+    other = {"error": {"message": "Unrecognized request argument supplied: seed"}}
+    server.answers = [events(delta("a", finish="stop"), USAGE), of_json(other, 400), of_json(refused, 400)]
+    assert Usage(9, 3) in await chunks_of(provider, call())
+    assert (await fault_of(provider)).status == 400, "what it refuses besides is not sent again"
+    assert Delta("h") in await chunks_of(provider, call())
+    assert Delta("h") in await chunks_of(provider, call())
+    assert ["stream_options" in request.body for request in server.requests] == [True, True, True, False, False]
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_host_that_refuses_without_having_been_asked_is_believed(server: OpenAIServer) -> None:
+    provider = OpenAIProvider(KEY, name="mine", base_url=server.url, models=[Model(id="mine/x")])
+    refused = of_json({"error": {"message": "no stream_options"}}, 400)
+    server.answers = [refused, refused]
+    assert (await fault_of(provider)).status == 400
+    assert len(server.requests) == 2
+    await provider.aclose()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from .hosts import HOSTS, Host
 from .openai import OpenAIProvider
 
 
-def providers_from_environment(environ: Mapping[str, str] = os.environ) -> list[OpenAIProvider]:
+def providers_from_environment(environ: Mapping[str, str]) -> list[OpenAIProvider]:
     """One provider for each host whose key is set, or whose address is, where the host is a server of one's own."""
     return [OpenAIProvider(name=host.name, environ=environ) for host in HOSTS.values() if _is_configured(host, environ)]
 

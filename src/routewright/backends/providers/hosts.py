@@ -28,7 +28,8 @@ class Host:
     developer_role: bool = False
     """Knows the role ``developer``; else it is sent as ``system``."""
     usage_on_request: bool = False
-    """Streams report usage if ``stream_options`` asks for it. Where False they do so unasked, or refuse the field."""
+    """Streams report usage if ``stream_options`` asks for it. Where False they do so unasked, or refuse the field; a
+    host that refuses it all the same is asked no more."""
     fixed_sampling: bool = False
     """Refuses ``temperature`` and ``top_p`` for models that reason."""
     extra_body: dict[str, Any] = field(default_factory=dict)

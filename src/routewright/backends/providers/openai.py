@@ -16,7 +16,7 @@ from routewright._core.catalogue import models_of
 from routewright.backends.transport import AutoTransport
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Response, Transport
-from routewright.wire import Chunk, Message, Model, NamedToolChoice, UpstreamCall
+from routewright.wire import Chunk, FaultKind, Message, Model, NamedToolChoice, UpstreamCall
 from routewright.wire.secret import HIDDEN, Secret
 
 from .completion import StreamedCompletion, WholeCompletion
@@ -27,6 +27,7 @@ _ERROR_BYTES = 64 << 10
 """How much of an error answer is read."""
 _SECRET_CHARS = 6
 _URL_CHARS = 200
+_USAGE_FIELD = "stream_options"
 _TOOL_CHOICES = ("auto", "none", "required")
 
 
@@ -51,14 +52,17 @@ class OpenAIProvider:
         transport: Transport | None = None,
         headers: Mapping[str, str | Secret] | None = None,
         host: Host | None = None,
-        environ: Mapping[str, str] = os.environ,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        environ = os.environ if environ is None else environ  # no default argument: help() would print it
         self.name = name
         self._host = host or _host(name, base_url)
         self._url = _checked_url(base_url or _url_of_host(self._host, environ))
         self._key = _key(api_key, self._host, environ)
         self._models = models_of(models)
         self._headers = {name.lower(): _header(name, value) for name, value in (headers or {}).items()}
+        self.refuses_usage = False
+        """The host has refused to be asked for the usage of a stream, and is asked no more."""
         self._own_transport = transport is None
         self._transport = transport or AutoTransport()
 
@@ -92,8 +96,11 @@ class OpenAIProvider:
         if self._key is not None:
             headers["authorization"] = f"Bearer {self._key.reveal()}"
         headers |= {name: value.reveal() for name, value in self._headers.items()}
-        body = msgspec.json.encode(request_body(call, self._host))
-        return self._transport.request("POST", f"{self._url}/chat/completions", headers=headers, body=body)
+        body = request_body(call, self._host)
+        if self.refuses_usage:
+            body.pop(_USAGE_FIELD, None)
+        encoded = msgspec.json.encode(body)
+        return self._transport.request("POST", f"{self._url}/chat/completions", headers=headers, body=encoded)
 
     async def _read(self, response: Response) -> AsyncIterator[Chunk]:
         """The chunks of an answer whose headers are there, or the fault that it is."""
@@ -142,7 +149,7 @@ def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
     if call.stream:
         body["stream"] = True
         if host.usage_on_request:
-            body["stream_options"] = {"include_usage": True}
+            body[_USAGE_FIELD] = {"include_usage": True}
     if call.tools:
         body["tools"] = [{"type": "function", "function": tool.function_spec} for tool in call.tools]
         if call.tool_choice is not None:
@@ -193,6 +200,16 @@ class _Call:
         self._call = call
 
     async def __aenter__(self) -> AsyncIterator[Chunk]:
+        asked = not self._provider.refuses_usage
+        try:
+            return await self._enter()
+        except ProviderFault as fault:
+            if not asked or fault.kind is not FaultKind.REQUEST or _USAGE_FIELD not in (fault.body or ""):
+                raise
+        self._provider.refuses_usage = True
+        return await self._enter()
+
+    async def _enter(self) -> AsyncIterator[Chunk]:
         self._exchange = self._provider._send(self._call)
         response = await self._exchange.__aenter__()
         try:
@@ -211,7 +228,7 @@ def _host(name: str, base_url: str | None) -> Host:
     if name in HOSTS:
         return HOSTS[name]
     if base_url is not None:
-        return Host(name=name, base_url=base_url, needs_key=False)
+        return Host(name=name, base_url=base_url, needs_key=False, usage_on_request=True)
     near = difflib.get_close_matches(name, HOSTS, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValidationFailed.of(
