@@ -243,11 +243,16 @@ async def test_text_that_is_asked_for_late_is_not_switched_either() -> None:
     assert house.spare.calls == []
 
 
-async def test_text_that_is_asked_for_late_restarts_where_the_request_says_so() -> None:
+@pytest.mark.parametrize("late", [False, True])
+async def test_text_never_restarts_since_it_cannot_say_so(late: bool) -> None:
     house = House([said(Delta("half an"), ProviderFault("reset")), ANSWER])
     async with house.router.stream("hi", goal="quality", fallback={"on_partial": "restart"}) as stream:
-        await anext(stream)
-        assert "".join([piece async for piece in stream.text()]) == "half anBlue light."
+        if late:
+            await anext(stream)
+        text = stream.text()
+        assert await anext(text) == "half an"
+        with pytest.raises(UpstreamFailed):
+            await anext(text)
 
 
 async def test_a_stream_that_ended_before_its_model_was_chosen_has_ended() -> None:

@@ -169,10 +169,8 @@ class Execution:
         self._wake(self.deadline)
 
     def expect_text(self) -> None:
-        """From now on a fault after content is an error, unless the request says what it is."""
-        fallback = self.request.fallback
-        if fallback is None or fallback.on_partial is None:
-            self._machine.on_partial = "error"
+        """From now on a fault after content is an error: plain text cannot say that what came before is void."""
+        self._machine.on_partial = "error"
 
     async def aclose(self) -> None:
         """Leave the present attempt, if any, whatever happens around."""

@@ -57,7 +57,7 @@ class Stream:
         self._outcome: Outcome | None = None
         self._event_id = 0
         self._started = False
-        self._on_partial: OnPartial = "restart"
+        self._on_partial: OnPartial | None = None
         self._closed = False
         self._reading = False
         self._read: anyio.Event | None = None
@@ -89,7 +89,8 @@ class Stream:
         return event
 
     def text(self) -> StreamText:
-        """The answer's text as it comes. A fault after the first piece raises, unless the request says ``restart``."""
+        """The answer's text as it comes. A fault after the first piece raises, whatever the request says: text cannot
+        say that what came before is void."""
         self.expect_text()
         return StreamText(self)
 
