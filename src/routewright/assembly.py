@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import threading
@@ -242,6 +243,10 @@ def _check_providers(providers: object) -> None:
         if not isinstance(provider, Provider) or not isinstance(provider.name, str):
             hint = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
             raise ValidationFailed.of(Problem(f"providers[{place}]", f"{shown(provider)} is not a provider", hint))
+        if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
+            problem = f"open() of {provider.name!r} is a coroutine or generator"
+            hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"
+            raise ValidationFailed.of(Problem(f"providers[{place}]", problem, hint))
 
 
 class Counter:

@@ -192,9 +192,7 @@ def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[s
     rows: dict[str, dict[str, Any]] = {}
     for entry in file.models:
         if entry.id in rows:
-            raise ValidationFailed.of(
-                Problem(f"{path.name}: models", f"{entry.id!r} stands twice", "merge the entries")
-            )
+            raise ValidationFailed.of(Problem(f"{path}: models", f"{entry.id!r} stands twice", "merge the entries"))
         rows[entry.id] = entry.row()
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
@@ -212,7 +210,7 @@ def _check_names(path: Path, file: CatalogueFile, known: set[str]) -> None:
     for key, model in named:
         if model not in known:
             hint = did_you_mean(model, known) or "give it an entry under models"
-            raise ValidationFailed.of(Problem(f"{path.name}: {key}", f"unknown model {model!r}", hint))
+            raise ValidationFailed.of(Problem(f"{path}: {key}", f"unknown model {model!r}", hint))
 
 
 def read_policies(path: str | Path) -> list[Policy]:
@@ -237,24 +235,46 @@ def _read(path: Path, shape: type[FileModel]) -> FileModel:
         content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         return shape.model_validate(content)
     except OSError as error:
-        raise ValidationFailed.of(Problem(path.name, f"cannot be read: {error.strerror}", "check the path")) from error
+        raise ValidationFailed.of(Problem(str(path), f"cannot be read: {error.strerror}", "check the path")) from error
     except pydantic.ValidationError as error:
         found = error.errors()[:MAX_PROBLEMS]
         raise ValidationFailed.of(*(_problem(path, shape, dict(each)) for each in found)) from None
     except RecursionError:
-        raise ValidationFailed.of(Problem(path.name, "nests too deep to be read", "flatten it")) from None
+        raise ValidationFailed.of(Problem(str(path), "nests too deep to be read", "flatten it")) from None
     except ValueError as error:  # both parsers' errors, and bytes that are not UTF-8
-        raise ValidationFailed.of(Problem(path.name, str(error), "write TOML, or JSON in a .json file")) from error
+        raise ValidationFailed.of(Problem(str(path), str(error), "write TOML, or JSON in a .json file")) from error
 
 
 def _problem(path: Path, shape: type[_Strict], found: dict[str, Any]) -> Problem:
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in found["loc"]).lstrip(".")
-    hint = ""
+    *_, key = loc = found["loc"] or ("",)
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
     if found["type"] == "extra_forbidden":
-        hint = did_you_mean(str(found["loc"][-1]), _keys(shape)) or "remove it"
-        return Problem(f"{path.name}: {place}", "unknown key", hint)
+        return Problem(f"{path}: {place}", "unknown key", _hint(str(key), shape, top=len(loc) == 1))
+    if found["type"] == "missing":
+        return Problem(f"{path}: {place}", "is missing", "")
     got = shown(found["input"]) if place else "something else"  # which may be anything, a key too
-    return Problem(f"{path.name}: {place}", f"{found['msg']}, got {got}", hint)
+    return Problem(f"{path}: {place}", f"{_said(found)}, got {got}", "")
+
+
+def _hint(key: str, shape: type[_Strict], *, top: bool) -> str:
+    """What to do about an unknown key."""
+    if key == "pricing_per_1m":
+        return "it is 'prices' in a file"
+    known = _keys(shape)
+    if top and key in known:
+        return f"it goes into a table: [[{next(iter(shape.model_fields))}]]"
+    return did_you_mean(key, known) or "remove it"
+
+
+def _said(found: dict[str, Any]) -> str:
+    match found["type"]:
+        case "tuple_type":
+            return "must be an array"
+        case "string_pattern_mismatch":
+            return "must be 'provider/name', without spaces"
+        case _:
+            words: str = found["msg"]
+            return words.replace("Input should be", "must be", 1)
 
 
 def _keys(shape: type[_Strict]) -> list[str]:

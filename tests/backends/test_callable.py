@@ -10,7 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from routewright import CallableProvider, Model, ProviderFault, UpstreamCall
+from routewright import CallableProvider, Model, ProviderFault, UpstreamCall, ValidationFailed
 from routewright.wire import Chunk, Delta, Finish, Message, Params, ToolDelta
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +35,20 @@ async def test_a_piece_that_is_none_is_a_sign_of_life_and_not_the_end() -> None:
     assert await chunks_of(pieces) == whole
     assert await chunks_of(lambda call: ["half ", None, "an answer"]) == whole
     assert await chunks_of(lambda call: iter(["half ", None, "an answer"])) == whole
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("answer", "function: 'answer' cannot be called; return text, or an iterable of text and chunks"),
+        (lambda: "hi", "function: does not fit: too many positional arguments; it is called with one argument, the"),
+        (lambda one, two: "hi", "function: does not fit: missing a required argument: 'two'; it is called with one"),
+    ],
+)
+async def test_a_function_that_does_not_fit_is_refused_when_it_is_given(function: Any, said: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        CallableProvider(function, models=[MODEL])
+    assert str(refused.value).startswith(said)
 
 
 async def test_tool_calls_end_in_their_own_word() -> None:

@@ -495,6 +495,23 @@ assert not {"aiohttp", "httpcore2", "httpx2", "trio"} & set(sys.modules)
     assert run_python(script) == ""
 
 
+def test_on_trio_a_missing_extra_is_what_the_call_fails_with() -> None:
+    script = """
+import sys
+sys.modules["httpcore2"] = None
+import trio
+from routewright import Catalogue, Model, OpenAIProvider, Router, UpstreamFailed
+provider = OpenAIProvider("k", name="mine", base_url="http://127.0.0.1:9/v1", models=[Model(id="mine/x")])
+try:
+    trio.run(Router(providers=[provider], catalogue=Catalogue(())).route, "hi")
+except UpstreamFailed as error:
+    print(len(error.detail["attempts"]), error, file=sys.stderr)
+"""
+    said = run_python(script)
+    assert said.startswith("1 every attempt failed: mine/x (request: ")
+    assert "needs the extra 'trio' (httpcore2 is missing): pip install 'routewright[trio]')" in said
+
+
 def test_missing_extra_is_named_in_one_sentence() -> None:
     script = """
 import sys

@@ -241,6 +241,12 @@ def test_a_file_adds_models_prices_aliases_and_disables(tmp_path: Path) -> None:
     assert catalogue.aliases == {"fast": "cerebras/gemma-4-31b"}
 
 
+def test_a_row_in_a_files_words_is_told_pythons() -> None:
+    for key, said in (("prices", "it is 'pricing_per_1m' here, a Pricing"), ("regions", "it is 'availability' here")):
+        with pytest.raises(ValidationFailed, match=f"'{key}' is not a field; {said}"):
+            Catalogue().overlaid([{"id": "a/b", key: {}}])
+
+
 def test_json_does_as_well(tmp_path: Path) -> None:
     content = {"models": [{"id": "acme/llama", "quality": 0.6}]}
     catalogue = Catalogue.load(write(tmp_path / "models.json", json.dumps(content)))
@@ -250,14 +256,18 @@ def test_json_does_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("[[models]]\nid = 'x'", r"/models.toml: models\[0\].id: must be 'provider/name', without spaces, got 'x'"),
         (
             "[[models]]\nid = 'acme/x'\nqualty = 0.5",
             r"models.toml: models\[0\].qualty: unknown key; did you mean 'quality'\?",
         ),
-        ("[[models]]\nid = 'x'", r"models.toml: models\[0\].id: .*got 'x'"),
         ("[[models]]\nid = 'a/x'\nquality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),
         ("[[models]]\nid = 'a/x'\n[[models]]\nid = 'a/x'", "'a/x' stands twice"),
         ("[[models", "models.toml: .*write TOML"),
+        ("[[models]]\nquality = 0.5", r"models\[0\].id: is missing"),
+        ("models = 'x'", "models: must be an array, got 'x'"),
+        ("id = 'a/x'", r"models.toml: id: unknown key; it goes into a table: \[\[models\]\]"),
+        ("[[models]]\nid = 'a/x'\npricing_per_1m = 1", "unknown key; it is 'prices' in a file"),
         ("[aliases]\nfast = 'nope'", r"aliases.fast"),
         (
             "[prices.'openai/gpt-4l']\ninput_usd = 1\noutput_usd = 1",

@@ -140,6 +140,11 @@ def test_numbers_of_numpy_and_plain_dicts_are_taken_as_what_they_say() -> None:
     assert checked_policy(Policy(name="p", budget=wrong({"maxCostUsd": 0.5})), 0).budget == Budget(0.5)
 
 
+def test_a_policys_own_spelling_is_told() -> None:
+    with pytest.raises(ValidationFailed, match="maxRetries: is not a field; JSON and dicts spell it 'max_retries'"):
+        checked_policy(Policy(name="p", fallback=wrong({"maxRetries": 0})), 0)
+
+
 def test_a_published_policy_names_ids_in_the_place_of_aliases() -> None:
     (made,) = published(Policy(name="p", models=["short", "b/2"], fallback=PolicyFallback(models=["short"])))
     assert made.policy.models == ["a/1", "b/2"]

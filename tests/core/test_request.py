@@ -215,7 +215,10 @@ def test_limits_themselves_are_allowed() -> None:
             'messages: must hold at least one message; for example [{"role": "user", "content": "Hello"}]',
         ),
         ({"messages": [HELLO] * 1_001}, "messages: holds 1001 messages, at most 1000 are allowed"),
-        ({"messages": "my secret"}, "messages: must be an array, got a string"),
+        (
+            {"messages": "my secret"},
+            'messages: must be an array, got a string; for example [{"role": "user", "content": "Hello"}]',
+        ),
         ({"messages": ["my secret"]}, "messages[0]: must be an object, got a string"),
         (
             {"messages": [{"role": "usr", "content": ""}]},
@@ -270,7 +273,7 @@ def test_limits_themselves_are_allowed() -> None:
             {"goal": "quality-first"},
             "goal: must be one of cost, quality, stability, got 'quality-first'; did you mean 'quality'?",
         ),
-        ({"goal": 5}, "goal: must be a string, got 5"),
+        ({"goal": 5}, "goal: must be a string, got 5; one of cost, quality, stability"),
         (
             {"strategy": "fast"},
             "strategy: must be one of balanced, cost-optimized, quality-first, latency-optimized, got 'fast'",
@@ -294,7 +297,12 @@ def test_limits_themselves_are_allowed() -> None:
         ({"budget": {"maxCostUsd": True}}, "budget.maxCostUsd: must be a number, got true"),
         ({"budget": {"maxTokens": 0}}, "budget.maxTokens: must be a whole number of at least 1, got 0"),
         ({"budget": {"maxTokens": 2000.5}}, "budget.maxTokens: must be a whole number of at least 1, got 2000.5"),
-        ({"budget": 5}, "budget: must be an object, got 5"),
+        (
+            {"models": "openai/gpt-4.1"},
+            "models: must be an array, got 'openai/gpt-4.1'; for example [\"openai/gpt-4.1\"]",
+        ),
+        ({"params": {"top_k": 5}}, "params.top_k: is not a field; no provider is sent it; leave it out"),
+        ({"budget": 5}, 'budget: must be an object, got 5; for example {"maxCostUsd": 0.01}'),
         ({"cache": "yes"}, "cache: must be a boolean or an object, got 'yes'"),
         ({"cache": {"mode": "fuzzy"}}, "cache.mode: must be one of semantic, exact, got 'fuzzy'"),
         ({"cache": {"threshold": 1.1}}, "cache.threshold: must be a number from 0 to 1, got 1.1"),
@@ -404,6 +412,8 @@ def test_a_refusal_names_place_value_and_remedy(fields: dict[str, Any], message:
         ("maxRetries", "it is 'fallback.maxRetries' here"),
         ("max_tokens", "'params.max_output_tokens' caps the answer, 'budget.maxTokens' the whole call"),
         ("model", "it is 'models' here, a list of ids"),
+        ("prompt", "it is 'messages' here"),
+        ("system", 'give a message with the role "system"'),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_known_one(name: str, hint: str) -> None:
@@ -522,6 +532,19 @@ def test_a_struct_of_wrong_types_is_refused(request_: RouteRequest, path: str, p
 )
 def test_an_argument_of_a_wrong_type_is_refused(overrides: dict[str, Any], path: str, problem: str) -> None:
     assert [found[:2] for found in problems("Hello", **overrides)] == [(path, problem)]
+
+
+def test_an_argument_that_is_none_is_told_which_there_are() -> None:
+    ((_, _, hint),) = problems("Hello", quux=1)
+    assert hint.startswith("known: goal, strategy, policy_id, models,")
+    assert "messages" not in hint
+    assert "stream" not in hint
+
+
+def test_numbers_of_numpy_become_plain_inside_a_dict_too() -> None:
+    made = as_request("Hello", {"budget": {"maxCostUsd": np.float64(0.5), "maxTokens": np.int64(900)}})
+    assert made.budget == Budget(0.5, 900)
+    assert type(made.budget.max_cost_usd) is float
 
 
 def test_numbers_of_numpy_become_plain() -> None:

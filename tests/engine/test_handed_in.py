@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from routewright import (
     ValidationFailed,
     read_policies,
 )
-from routewright.testing import ScriptedProvider
+from routewright.testing import Pause, ScriptedProvider
 
 from .support import House
 
@@ -236,6 +236,23 @@ def test_stream_is_another_method_and_no_argument() -> None:
         assert refusal(lambda ask=ask: ask("hi", stream=True)) == (  # type: ignore[misc]
             "stream: is not an argument; call router.stream(...), which gives the answer piece by piece"
         )
+
+
+def test_a_provider_whose_open_gives_no_context_is_refused() -> None:
+    async def coroutine(call: object) -> object: ...
+
+    async def generator(call: object) -> AsyncIterator[str]:
+        yield "x"
+
+    for opens in (coroutine, generator):
+        provider = ScriptedProvider([], name="mine")
+        provider.open = wrong(opens)  # type: ignore[method-assign]
+        said = "providers[0]: open() of 'mine' is a coroutine or generator; decorate it with @asynccontextmanager"
+        assert refusal(lambda provider=provider: Router(providers=[provider])).startswith(said)  # type: ignore[misc]
+
+
+def test_a_script_that_pauses_needs_a_clock() -> None:
+    assert refusal(lambda: ScriptedProvider(["a", [Pause(1.0), "b"]])).startswith("script: holds a Pause; give clock=")
 
 
 @pytest.mark.parametrize("made", MAKERS)

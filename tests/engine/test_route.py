@@ -147,6 +147,26 @@ async def test_when_every_attempt_fails_the_error_lists_them_in_order() -> None:
     assert (str(again), again.detail, again.trace_id) == (str(failed.value), failed.value.detail, failed.value.trace_id)
 
 
+@pytest.mark.parametrize(
+    ("faults", "remedy"),
+    [
+        (["auth", "auth"], "check the provider's key"),
+        (["model_not_found"] * 2, "check the model's provider_model_id, and whether the key may use it"),
+        (
+            ["request"] * 2,
+            "the provider takes no such request: check what the model can do, and the provider's base_url",
+        ),
+        (["auth", "request"], "try again later"),
+        (["connect", "connect"], "try again later"),
+    ],
+)
+async def test_where_every_attempt_failed_alike_the_error_says_what_may_help(faults: list[str], remedy: str) -> None:
+    first, second = map(ProviderFault, faults)
+    with pytest.raises(UpstreamFailed) as failed:
+        await House([first], [second]).router.route("hi", goal="quality", fallback={"maxRetries": 0})
+    assert str(failed.value).endswith(f"; {remedy}")
+
+
 async def test_a_refusal_is_told_and_not_routed_around() -> None:
     house = House([ProviderFault("refused")], [ANSWER])
     with pytest.raises(ContentRefused):

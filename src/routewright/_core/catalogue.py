@@ -37,6 +37,8 @@ _DEFAULTS = {
 }
 """What holds where neither a model nor what it stands over says anything."""
 _EMPTY = Model(id="")
+_IN_FILES = {"prices": "it is 'pricing_per_1m' here, a Pricing", "regions": "it is 'availability' here"}
+"""What files call otherwise."""
 _FIELDS = Model.__struct_fields__
 
 
@@ -167,7 +169,7 @@ def _checked_row(row: object) -> Mapping[str, Any]:
     model_id = _checked_id(row.get("id"))
     for key in row:
         if key not in _FIELDS:
-            hint = did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
+            hint = _IN_FILES.get(key) or did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
             raise ValidationFailed.of(Problem(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint))
     return row
 

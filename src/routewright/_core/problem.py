@@ -28,6 +28,8 @@ from routewright.wire import (
     NamedToolChoice,
     OnPartial,
     Params,
+    Policy,
+    PolicyFallback,
     Role,
     RouteRequest,
     Strategy,
@@ -60,6 +62,10 @@ _STRUCTS: dict[str, type[msgspec.Struct]] = {
     "tool_choice": NamedToolChoice,
     "tool_choice.function": FunctionName,
     "params": Params,
+    "policies[]": Policy,
+    "policies[].fallback": PolicyFallback,
+    "policies[].budget": Budget,
+    "policies[].cache": CacheOpts,
 }
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -99,8 +105,26 @@ MEANT = {
     "model": "it is 'models' here, a list of ids",
     "role": "one message goes into a list of them",
     "content": "one message goes into a list of them",
+    "prompt": "it is 'messages' here",
+    "input": "it is 'messages' here",
+    "system": 'give a message with the role "system"',
+    **dict.fromkeys(
+        (
+            *("top_k", "n", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty"),
+            *("reasoning_effort", "verbosity", "parallel_tool_calls", "service_tier", "stream_options", "user"),
+        ),
+        "no provider is sent it; leave it out",
+    ),
 }
 """What callers of other interfaces write, and what it is here."""
+
+_EXAMPLES = {
+    "messages": '[{"role": "user", "content": "Hello"}]',
+    "models": '["openai/gpt-4.1"]',
+    "fallback": '{"models": ["openai/gpt-4.1"]}',
+    "budget": '{"maxCostUsd": 0.01}',
+}
+"""What may stand at a place."""
 
 _GROUPS = ("", "params", "budget", "fallback", "cache")
 _WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a boolean"}
@@ -134,7 +158,7 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
     if place in CHOICES and isinstance(value, str):
         return no_choice(path, value)
     if expected := _EXPECTED.fullmatch(what):
-        return Problem(path, f"must be {_either(expected[1])}, got {_got(path, value, expected[2])}", "")
+        return Problem(path, f"must be {_either(expected[1])}, got {_got(path, value, expected[2])}", example(place))
     return Problem(path, what[:1].lower() + what[1:], "")
 
 
@@ -153,11 +177,11 @@ def no_choice(path: str, value: object) -> Problem:
     return Problem(path, f"must be {allowed}, got {shown(value)}", did_you_mean(value, choices))
 
 
-def hint_for(name: str, place: str) -> str:
-    """Say what an unknown field's author most likely meant."""
+def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
+    """Say what an unknown field's author most likely meant. ``known``: what may stand there, if not all ``FIELDS``."""
     if place in ("", "params") and name in MEANT:
         return MEANT[name]
-    known = FIELDS.get(place, ())
+    known = FIELDS.get(place, ()) if known is None else known
     if spelled := _respelled(name, known):
         return f"JSON and dicts spell it {spelled!r}" if place else f"did you mean {spelled!r}?"
     for group in _GROUPS:
@@ -186,8 +210,8 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 def example(place: str) -> str:
     """Say what may stand at a place, where that is not plain from its name."""
-    if place == "messages":
-        return 'for example [{"role": "user", "content": "Hello"}]'
+    if place in _EXAMPLES:
+        return f"for example {_EXAMPLES[place]}"
     return f"one of {', '.join(CHOICES[place])}" if place in CHOICES else ""
 
 

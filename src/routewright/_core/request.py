@@ -31,7 +31,7 @@ from .rules import completed, has_more
 from .scan import is_unicode, joined, scan
 from .shape import converted, rebuilt
 
-_ARGUMENTS = frozenset(RouteRequest.__struct_fields__) - {"messages"}
+_ARGUMENTS = tuple(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream"))
 _SHAPES: dict[str, Any] = {
     "models": list[str],
     "fallback": Fallback,
@@ -113,7 +113,7 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
             hint = "call router.stream(...), which gives the answer piece by piece"
             raise ValidationFailed.of(Problem(name, "is not an argument", hint))
         if name not in _ARGUMENTS:
-            raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "")))
+            raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
     return {name: _shaped(name, value) for name, value in overrides.items()}
 
 

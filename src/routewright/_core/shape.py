@@ -25,8 +25,21 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
 
     ``path`` is where it stands. Raises ``ValidationFailed``.
     """
+    return _made(_plain(value, path), shape, path)
+
+
+def converted(value: object, shape: type[T], path: str) -> T:
+    """Make the shape of plain values, or of what stands for some. Raises ``ValidationFailed`` naming the place."""
     try:
-        tree = msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=_stand_in)
+        return msgspec.convert(value, shape)
+    except (msgspec.ValidationError, UnicodeEncodeError):  # perhaps only since a number or string is of a subclass
+        return rebuilt(value, shape, path)
+
+
+def _plain(value: object, path: str) -> object:
+    """The value as JSON could hold it."""
+    try:
+        tree: object = msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=_stand_in)
     except RecursionError:
         problem = "nests too deep to be read, or holds a value that contains itself"
         raise ValidationFailed.of(Problem(path, problem, "flatten it")) from None
@@ -35,11 +48,10 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
     found = flaw_in(tree)
     if found is not None:
         raise ValidationFailed.of(Problem(beneath(path, found[0]), found[1].problem, found[1].hint))
-    return converted(tree, shape, path)
+    return tree
 
 
-def converted(value: object, shape: type[T], path: str) -> T:
-    """Make the shape of plain values. Raises ``ValidationFailed`` naming the place."""
+def _made(value: object, shape: type[T], path: str) -> T:
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:

@@ -27,6 +27,7 @@ from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import (
     Caller,
     DecisionInput,
+    FaultKind,
     OnPartial,
     Policy,
     PolicySnapshot,
@@ -35,12 +36,21 @@ from routewright.wire import (
     TokenBounds,
 )
 
+from .attempt import Attempt
 from .execution import Execution
 from .fleet import Fleet
 from .identity import Ids
 from .outcome import Admitted, Facts, Outcome
 from .trace import TraceLog
 
+_LATER = "try again later"
+_REMEDIES = {
+    FaultKind.AUTH: "check the provider's key",
+    FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
+    FaultKind.MODEL_NOT_FOUND: "check the model's provider_model_id, and whether the key may use it",
+    FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
+}
+"""What to do about faults that trying again does not mend."""
 COUNT_INLINE_CHARS = 2_000
 """Prompts up to this long are counted on the spot once the tables are loaded; longer ones in a worker thread."""
 
@@ -158,9 +168,10 @@ class Engine:
             self._keep_undecided(entry, given, error)
             raise
 
-    def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial = "restart") -> Execution:
-        """Make the execution of a plan. ``on_partial`` is what holds where the request does not say."""
+    def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None) -> Execution:
+        """Make the execution of a plan. ``on_partial`` holds in place of what the request says."""
         fallback = entry.request.fallback
+        asked = None if fallback is None else fallback.on_partial
         rules = None if entry.rules is None else entry.rules.fallback
         return Execution(
             entry.request,
@@ -170,7 +181,7 @@ class Engine:
             rng=self._rng,
             deadline=entry.admitted.started_at + plan.given.timeout_ms / 1000,
             whole=whole,
-            on_partial=on_partial if fallback is None or fallback.on_partial is None else fallback.on_partial,
+            on_partial=on_partial or asked or "restart",
             on_refusal_fall_back=rules is not None and rules.on_refusal == "fallback",
             sandbox=entry.admitted.caller.environment == "sandbox",
         )
@@ -276,4 +287,10 @@ def _told(execution: Execution, tried: str) -> tuple[type[RouterError], str]:
             model = execution.attempts[-1].model
             return ContentRefused, f"{model} refused the content; other providers were not asked"
         case _:
-            return UpstreamFailed, f"every attempt failed: {tried}; try again later"
+            return UpstreamFailed, f"every attempt failed: {tried}; {_remedy(execution.attempts)}"
+
+
+def _remedy(attempts: Sequence[Attempt]) -> str:
+    """What may help, where all attempts failed alike."""
+    first, *others = {attempt.fault for attempt in attempts} or {None}
+    return _REMEDIES.get(first, _LATER) if first is not None and not others else _LATER

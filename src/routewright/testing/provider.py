@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from routewright._core.catalogue import models_of
-from routewright.errors import ProviderFault
+from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Clock
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
 
@@ -46,6 +46,8 @@ class ScriptedProvider:
         self._turns: Iterator[Turn] = iter(()) if callable(script) else iter(script)
         self._function = script if callable(script) else None
         self._clock = clock
+        if clock is None and isinstance(script, list | tuple) and any(map(_pauses, script)):
+            raise ValidationFailed.of(Problem("script", "holds a Pause", "give clock=..., as to Settings"))
 
     def models(self) -> Sequence[Model]:
         """The models it was declared with."""
@@ -109,6 +111,10 @@ class ScriptedCall:
                 case _:
                     return line
         raise StopAsyncIteration
+
+
+def _pauses(turn: Turn) -> bool:
+    return isinstance(turn, list | tuple) and any(isinstance(line, Pause) for line in turn)
 
 
 def _words(call: UpstreamCall) -> int:

@@ -24,11 +24,12 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from routewright._core.catalogue import models_of
+from routewright._core.problem import shown
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.fork import Guard
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
 
-Reply = str | Iterable[str | Chunk] | AsyncIterable[str | Chunk]
+Reply = str | Iterable[str | Chunk | None] | AsyncIterable[str | Chunk | None]
 Function = Callable[[UpstreamCall], Reply | Awaitable[Reply]]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -61,6 +62,7 @@ class CallableProvider:
             )
         self.name = name or self._models[0].id.partition("/")[0]
         self._function = function
+        _check_function(function)
         self._waits = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
         self._threads = Threads()
 
@@ -77,6 +79,19 @@ class CallableProvider:
 
     async def aclose(self) -> None:
         """Nothing is held."""
+
+
+def _check_function(function: object) -> None:
+    """Refuse what cannot be called with a call. Raises ``ValidationFailed``."""
+    if not callable(function):
+        raise ValidationFailed.of(Problem("function", f"{shown(function)} cannot be called", _HINT))
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        hint = "it is called with one argument, the UpstreamCall"
+        raise ValidationFailed.of(Problem("function", f"does not fit: {error}", hint)) from None
+    except ValueError:  # some built-in ones do not tell
+        pass
 
 
 class Threads:

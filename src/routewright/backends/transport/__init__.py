@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
+from routewright.errors import ProviderFault
 from routewright.fork import Guard, importing
 from routewright.protocols import Response, Transport
 
@@ -48,8 +49,11 @@ class AutoTransport:
         return self._asyncio
 
     def _make_trio(self) -> Transport:
-        with importing.lock:
-            from .httpx2 import Httpx2Transport
+        try:
+            with importing.lock:
+                from .httpx2 import Httpx2Transport
+        except ModuleNotFoundError as missing:
+            raise ProviderFault("request", str(missing)) from missing
 
         with self._guard.lock:
             self._trio = self._trio or Httpx2Transport(self._limits)
