@@ -169,10 +169,12 @@ def test_an_argument_leaves_standard_input_alone(monkeypatch: Patch) -> None:
         ([], b" \n", "is empty"),
         ([], b"caf\xe9", "not UTF-8"),
         (["@/nowhere/x"], b"", "cannot be read: No such file"),
-        (["--file", "/nowhere/x"], b"", "cannot be read: No such file"),
+        (["--file", "/nowhere/x"], b"", "--file /nowhere/x: cannot be read: No such file"),
         (["x", "--file", "y"], b"", "given twice"),
         (["x", "--request", "y"], b"", "a prompt has no place"),
-        (["--request", "-"], b"{", "JSON"),
+        (["--request", "-"], b"{", "--request -: the body is not JSON"),
+        (["--request", "/nowhere/x"], b"", "--request /nowhere/x: cannot be read: No such file"),
+        (["--image", "x.png"], b"hi", "--image: 'x.png' is no URL, and files are not read; give https://"),
     ],
 )
 def test_a_prompt_that_cannot_be_had_is_said(
@@ -411,6 +413,14 @@ def test_a_terminal_gets_the_same_page_in_colour(monkeypatch: Patch, capsys: Cap
     assert [line.rstrip() for line in re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()] == bare.splitlines()
 
 
+def test_a_row_of_a_table_is_one_line_however_narrow_the_terminal(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    on_terminal(monkeypatch, "stdout")
+    main(["models", "--all"])
+    rows = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert sum(row.startswith("ai21/jamba-large-1.7 ") for row in rows) == 1
+
+
 def test_without_rich_a_terminal_gets_the_plain_page(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setitem(sys.modules, "routewright.cli.colour", None)
     on_terminal(monkeypatch, "stdout")
@@ -555,6 +565,19 @@ def test_nobody_reading_ends_it_quietly(argv: list[str]) -> None:
     assert done.returncode == 141
     assert b"Traceback" not in done.stderr
     assert b"BrokenPipe" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to write to")
+@pytest.mark.parametrize(
+    "argv", [["models", "--all"], ["route", "--sandbox", "--json", "hi"], ["route", "--sandbox", "hi"]]
+)
+def test_output_that_cannot_be_written_is_a_sentence_and_1(argv: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [*COMMAND, *argv]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("routewright: the output cannot be written: No space left on device\n")
+    assert "Traceback" not in done.stderr
 
 
 SLOW = """

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from routewright.errors import RouterError
 
-from .exits import BROKEN_PIPE, INTERRUPTED, OK, USAGE, exit_code
+from .exits import BROKEN_PIPE, INTERNAL, INTERRUPTED, OK, USAGE, exit_code
 from .options import Arguments, parser
 
 
@@ -33,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return BROKEN_PIPE
+    except OSError as error:  # of the output: what is read has errors of its own
+        _drop_output()
+        sys.stderr.write(f"routewright: the output cannot be written: {error.strerror}\n")
+        return INTERNAL
 
 
 def _run(args: Arguments) -> int:

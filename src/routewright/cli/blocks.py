@@ -36,6 +36,8 @@ class Table(NamedTuple):
 
 Block = Line | Table
 
+GAP = 2
+"""Spaces between columns."""
 _UNSEEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 _UNSEEN |= {ord("\t"): "\t", ord("\n"): "\n"}
 
@@ -51,9 +53,23 @@ def plain(blocks: Iterable[Block], width: int) -> str:
     return "".join(f"{printable(text)}\n" for text in painted)
 
 
+def width_of(table: Table) -> int:
+    """How many characters a row takes."""
+    return sum(width + GAP for width in _widths(_rows(table)))
+
+
+def _rows(table: Table) -> list[tuple[str, ...]]:
+    rows = [row.cells for row in table.rows]
+    return [table.head, *rows] if table.head else rows
+
+
+def _widths(rows: list[tuple[str, ...]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
 def _table(table: Table, width: int) -> str:
-    rows = [table.head, *(row.cells for row in table.rows)] if table.head else [row.cells for row in table.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rows = _rows(table)
+    widths = _widths(rows)
     aligned = [_aligned(cells, widths, table.right) for cells in rows]
     if not table.prose:
         return "\n".join("".join(cells).rstrip() for cells in aligned)
@@ -62,7 +78,7 @@ def _table(table: Table, width: int) -> str:
 
 def _aligned(cells: tuple[str, ...], widths: list[int], right: frozenset[int]) -> list[str]:
     sized = zip(cells, widths, strict=True)
-    return [f"{c.rjust(size) if place in right else c.ljust(size)}  " for place, (c, size) in enumerate(sized)]
+    return [f"{c.rjust(size) if place in right else c.ljust(size)}{' ' * GAP}" for place, (c, size) in enumerate(sized)]
 
 
 def _wrapped(start: str, text: str, width: int) -> str:

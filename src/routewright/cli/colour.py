@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from .blocks import Block, Line, Style, Table, printable
+from .blocks import GAP, Block, Line, Style, Table, printable, width_of
 
 _STYLES: dict[Style, str] = {"plain": "", "title": "bold", "good": "green", "bad": "red", "dim": "dim"}
 
@@ -17,8 +17,15 @@ _STYLES: dict[Style, str] = {"plain": "", "title": "bold", "good": "green", "bad
 def paint(blocks: Iterable[Block], stream: TextIO) -> None:
     """Write blocks to a terminal, as wide as it is."""
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    width = console.width
     for block in blocks:
+        console.width = max(width, _least_width(block))
         console.print(_line(block) if isinstance(block, Line) else _grid(block))
+
+
+def _least_width(block: Block) -> int:
+    """A row of a plain table is a line, since ids that are cut in two cannot be copied."""
+    return 0 if isinstance(block, Line) or block.prose else width_of(block)
 
 
 def _line(line: Line) -> Text:
@@ -26,7 +33,7 @@ def _line(line: Line) -> Text:
 
 
 def _grid(table: Table) -> Grid:
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(table.head), header_style="dim")
+    grid = Grid(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=bool(table.head), header_style="dim")
     for place, head in enumerate(table.head or ("",) * len(table.rows[0].cells)):
         number = place in table.right
         label = "" if table.head or place else "dim"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from routewright._core.problem import did_you_mean
 from routewright._core.request import decode_request
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, Model, Params, Part, RouteRequest, TextPart
 
 from .options import Arguments
@@ -70,7 +70,12 @@ def _whole(args: Arguments) -> RouteRequest:
         if value:
             raise ValidationFailed.of(Problem("--request", f"holds the messages, so {name} has no place", ""))
     assert args.request is not None
-    return decode_request(_read(args.request, "--request"))
+    called = f"--request {args.request}"
+    body = _read(args.request, called)
+    try:
+        return decode_request(body)
+    except InvalidJson as error:
+        raise InvalidJson(f"{called}: {error}") from error
 
 
 def _messages(args: Arguments) -> list[Message]:
@@ -82,6 +87,10 @@ def _messages(args: Arguments) -> list[Message]:
 
 
 def _parts(text: str, images: Sequence[str]) -> list[Part]:
+    for url in images:
+        if not url.startswith(("https:", "http:", "data:")):
+            problem = f"{url!r} is no URL, and files are not read"
+            raise ValidationFailed.of(Problem("--image", problem, "give https://... or data:image/png;base64,..."))
     said: list[Part] = [TextPart(text)] if text else []
     return [*said, *(ImagePart(ImageUrl(url)) for url in images)]
 
@@ -91,7 +100,7 @@ def _prompt(args: Arguments) -> str:
     if args.prompt is not None and args.file is not None:
         raise ValidationFailed.of(Problem("prompt", "is given twice", "give PROMPT or --file"))
     if args.file is not None:
-        return _text(args.file, "--file")
+        return _text(args.file, f"--file {args.file}")
     if args.prompt is None:
         if sys.stdin is None or sys.stdin.isatty():
             raise ValidationFailed.of(Problem("prompt", "is missing", _HOW))
@@ -106,7 +115,9 @@ def _text(source: str, called: str) -> str:
         return _read(source, called).decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 text (byte {error.start})"
-        raise ValidationFailed.of(Problem(called, problem, "convert it, or send an image with --image")) from error
+        raise ValidationFailed.of(
+            Problem(called, problem, "convert it; an image goes into --image, as a URL")
+        ) from error
 
 
 def _read(source: str, called: str) -> bytes:
