@@ -16,6 +16,9 @@ class Price(NamedTuple):
     input: int
     output: int
     cached: int
+    """Input read from the vendor's cache."""
+    written: int
+    """Input written to it, which some vendors charge for unasked."""
 
 
 def prices_of(model: Model) -> tuple[Price, ...]:
@@ -24,9 +27,14 @@ def prices_of(model: Model) -> tuple[Price, ...]:
     if listed is None:
         return ()
 
+    base_picos = price_picos(listed.input_usd)
+    written_picos = base_picos if listed.cache_write_usd is None else price_picos(listed.cache_write_usd)
+
     def price(above: int, input_usd: float, output_usd: float, cached_usd: float | None) -> Price:
         full = price_picos(input_usd)
-        return Price(above, full, price_picos(output_usd), full if cached_usd is None else price_picos(cached_usd))
+        written = -(-written_picos * full // base_picos) if base_picos else written_picos  # tiers in proportion
+        cached = full if cached_usd is None else price_picos(cached_usd)
+        return Price(above, full, price_picos(output_usd), cached, written)
 
     tiers = [price(t.above_tokens, t.input_usd, t.output_usd, t.cached_input_usd) for t in listed.tiers]
     base = price(-1, listed.input_usd, listed.output_usd, listed.cached_input_usd)
@@ -42,12 +50,10 @@ def price_at(prices: tuple[Price, ...], input_tokens: int) -> Price:
 
 def dearest_at(prices: tuple[Price, ...], input_tokens: int) -> Price:
     """The worst that inputs up to this length can cost: a longer tier is not always the dearer one, nor is a fresh
-    token always dearer than a cached one."""
-    if len(prices) == 1 and prices[0].cached <= prices[0].input:
-        return prices[0]
+    token always dearer than one that is read from a cache or written to it."""
     reached = [price for price in prices if input_tokens > price.above]
-    most = max(max(price.input, price.cached) for price in reached)
-    return Price(-1, most, max(price.output for price in reached), most)
+    most = max(max(price.input, price.cached, price.written) for price in reached)
+    return Price(-1, most, max(price.output for price in reached), most, most)
 
 
 def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:

@@ -30,8 +30,8 @@ VOCABULARIES = ("o200k_base", "cl100k_base", None)
 """Whose token counts are exact; the order of ``tokens.ranges``."""
 
 _MOST_TOKENS = 10**8  # no window is larger; keeps products within 64 bits
-_UNPRICED = Price(-1, 0, 0, 0)
-_UNKNOWN = Price(-1, 10**30, 10**30, 10**30)
+_UNPRICED = Price(-1, 0, 0, 0, 0)
+_UNKNOWN = Price(-1, *[10**30] * 4)
 _NEVER = date.max.toordinal()
 
 
@@ -69,7 +69,7 @@ class Pool:
         """The least that a token of input and of output costs at any length."""
         self._flat: list[Price | None] = [_flat(prices) for prices in self.prices]
         self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self.prices])
-        """The most that a token costs in short inputs: a fresh one is not always dearer than a cached one."""
+        """The most that a token costs in short inputs: a fresh one is not always the dearest."""
         tiered = [row for row, prices in enumerate(self.prices) if len(prices) > 1]
         self.tiered = np.array(tiered, dtype=np.int64)
         """Rows whose price depends on the input's length. Shape (k,)."""
@@ -137,7 +137,7 @@ def _flat(prices: tuple[Price, ...]) -> Price | None:
 def _lowest(prices: tuple[Price, ...]) -> Price:
     if not prices:
         return _UNPRICED
-    return Price(-1, min(price.input for price in prices), min(price.output for price in prices), 0)
+    return Price(-1, min(price.input for price in prices), min(price.output for price in prices), 0, 0)
 
 
 def _abilities(model: Model) -> int:
