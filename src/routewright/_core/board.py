@@ -21,7 +21,9 @@ from .scale import IntArray, size_class
 from .scoring import SCORE, TERM, RequestClass, Scores
 
 _KEPT = 512
-"""Computed values of a kind that a board remembers."""
+"""Computed values of a kind that a board remembers at most, fewer where ..."""
+_KEPT_ROWS = 1 << 17
+"""... they have many rows: some 200 bytes each."""
 BOARDS_KEPT = 4
 
 OrderKey = tuple[Goal, Strategy, int, int | None, int, str, tuple[str, ...], bool]
@@ -112,6 +114,7 @@ class Board:
         self.boards = boards
         """Where it, and those of other times, can be had again."""
         self.outlook = outlook
+        self._kept = min(_KEPT, _KEPT_ROWS // max(1, len(outlook.pool)) + 1)
         self._orders: dict[OrderKey, Order] = {}
         self._eligible: dict[Kind, Eligible] = {}
         self._scores: dict[RequestClass, Scores] = {}
@@ -125,24 +128,25 @@ class Board:
         if given.quality is not None:
             return self._order(key, np.array(given.quality, dtype=np.int64))
         found = self._orders.get(key)
-        return found if found is not None else _keep(self._orders, key, self._order(key, self.outlook.pool.quality))
+        return (
+            found if found is not None else self._keep(self._orders, key, self._order(key, self.outlook.pool.quality))
+        )
 
     def eligible(self, kind: Kind) -> Eligible:
         """Answers to the catalogue's own questions for one kind of request."""
         found = self._eligible.get(kind)
-        return found if found is not None else _keep(self._eligible, kind, Eligible(self.outlook.pool, kind))
+        return found if found is not None else self._keep(self._eligible, kind, Eligible(self.outlook.pool, kind))
 
     def _order(self, key: OrderKey, quality: IntArray) -> Order:
         cls, kind = RequestClass(*key[:4]), Kind(*key[4:])
         scores = self._scores.get(cls)
         if scores is None:
-            scores = _keep(self._scores, cls, Scores(self.outlook, cls))
+            scores = self._keep(self._scores, cls, Scores(self.outlook, cls))
         return Order(self.outlook, self.eligible(kind), scores, quality)
 
-
-def _keep(kept: dict[K, V], key: K, value: V) -> V:
-    """Remember a computed value; forget all when there are too many, which costs one computation each."""
-    if len(kept) >= _KEPT:
-        kept.clear()
-    kept[key] = value
-    return value
+    def _keep(self, kept: dict[K, V], key: K, value: V) -> V:
+        """Remember a computed value; forget all when there are too many, which costs one computation each."""
+        if len(kept) >= self._kept:
+            kept.clear()
+        kept[key] = value
+        return value

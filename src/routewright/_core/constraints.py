@@ -78,7 +78,7 @@ class Ask:
         self.budget_picos = None if given.budget_nanos is None else given.budget_nanos * PICOS_PER_NANO
         self.limited = given.budget_nanos is not None or given.budget_tokens is not None
         self.input = ranges(given.tokens)
-        """(low, high) input tokens for each entry of ``VOCABULARIES``."""
+        """(low, high) input tokens for each entry of ``TOKENIZERS``."""
         self.filling = fillings(given.tokens) if given.tokens.counted else tuple([high for _, high in self.input])
         """Input tokens that a window has to hold, likewise."""
         self.counted = given.tokens.counted

@@ -13,6 +13,7 @@ from .cost import Price, dearest_at, price_at, prices_of
 from .money import PICOS_PER_NANO
 from .quality import micro
 from .scale import IntArray
+from .tokens import VOCABULARIES
 
 DEFAULT_WINDOW = 8_192
 DEFAULT_QUALITY = 0.3
@@ -26,7 +27,7 @@ THINKING_TOKENS = 1_000
 P90_PERCENT = 250
 """The 90th percentile of an answer's length, in per cent of the mean."""
 
-VOCABULARIES = ("o200k_base", "cl100k_base", None)
+TOKENIZERS = (*VOCABULARIES, None)
 """Whose token counts are exact; the order of ``tokens.ranges``."""
 
 _MOST_TOKENS = 10**8  # no window is larger; keeps products within 64 bits
@@ -78,7 +79,7 @@ class Pool:
         self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
         self.windows = np.array(self.window, dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
-        self.vocabulary: list[int] = [VOCABULARIES.index(m.tokenizer) for m in models]
+        self.vocabulary: list[int] = [TOKENIZERS.index(m.tokenizer) for m in models]
         self.vocabularies = np.array(self.vocabulary, dtype=np.int64)
 
         self.able = np.array([_abilities(m) for m in models], dtype=np.int64)

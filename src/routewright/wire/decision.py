@@ -56,7 +56,7 @@ class TokenBounds(Struct, frozen=True):
         return self.estimate if self.o200k is None else self.o200k
 
 
-class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DecisionInput(Struct, frozen=True, kw_only=True):
     """Everything a decision depends on, without text. With the three snapshots it replays bit for bit."""
 
     catalogue: str
