@@ -20,6 +20,7 @@ if __name__ == "__main__":  # then only this folder can be imported from
 
 from docs._blocks import NOON, ROOT, Shown, pages, run
 
+import routewright
 from routewright import Catalogue, Decision, Router, RouterError, Settings, errors
 from routewright._core.attempt import FAULTS
 from routewright._core.quality import EDGES, LEVELS, MICRO
@@ -181,10 +182,21 @@ def error_table() -> str:
     return table(("status", "code", "class", "retryable", "when"), rows)
 
 
-def _first(kind: type) -> str:
+def _first(kind: object) -> str:
     """The first paragraph of a docstring, without the clauses it cites."""
     words = " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
     return re.sub(r" \(spec [^)]*\)", "", words.replace("``", "`"))
+
+
+def name_table() -> str:
+    """What the package gives by name, errors aside."""
+    public = ((name, getattr(routewright, name)) for name in routewright.__all__)
+    rows = [(f"`{name}`", _first(each)) for name, each in public if not _is_error(each)]
+    return table(("name", "what it is"), [*rows, ("errors", "[a page of their own](errors.md)")])
+
+
+def _is_error(each: object) -> bool:
+    return isinstance(each, type) and issubclass(each, Exception) and each is not routewright.ProviderFault
 
 
 def fault_table() -> str:
@@ -222,6 +234,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "faults": fault_table,
     "grid": grid,
     "hosts": host_table,
+    "names": name_table,
     "picks": picks,
     "weights": weights,
 }

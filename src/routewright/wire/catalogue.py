@@ -43,7 +43,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """One model. A provider that declares its own needs ``id`` and a price, and ``quality`` or ``like``.
 
     None is what is not given: it is taken from ``like`` or from what the catalogue knows of the ``id``. In the models
-    of a Router all that has a default is filled in.
+    of a Router what neither knows stays None, and decisions reckon with what is said below.
     """
 
     id: str
