@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, Model, PriceTier, Pricing
 
 from ._core.catalogue import given_fields, models_of, overlay
+from ._core.problem import shown
+from ._core.rules import is_date
 from ._core.shape import rebuilt
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
@@ -37,7 +40,7 @@ class Catalogue:
     ) -> None:
         self._models = None if models is None else overlay((), map(given_fields, models_of(models)))
         self.aliases: dict[str, str] = rebuilt(aliases or {}, dict[str, str], "aliases")
-        self._as_of = as_of
+        self._as_of = None if as_of is None else _checked_day(as_of)
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
@@ -62,6 +65,12 @@ class Catalogue:
     def as_of(self) -> str:
         """Date of the facts, ``YYYY-MM-DD``."""
         return self._as_of or bundled()[1]
+
+
+def _checked_day(text: object) -> str:
+    if not isinstance(text, str) or not is_date(text) or len(text) != len("YYYY-MM-DD"):
+        raise ValidationFailed.of(Problem("as_of", f"must be a date, got {shown(text)}", "write 'YYYY-MM-DD'"))
+    return text
 
 
 @cache

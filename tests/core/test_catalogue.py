@@ -136,7 +136,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
         ({"tokenizer": "o200k"}, "tokenizer: must be one of o200k_base, cl100k_base, got 'o200k'"),
         ({"availability": Availability(regions="eu")}, "availability.regions: must be an array, got 'eu'"),  # type: ignore[arg-type]
         ({"disabled": "yes"}, "disabled: must be a boolean, got 'yes'"),
-        ({"provider_model_id": "x\n"}, "provider_model_id: must be printable text, got 'x\\n'"),
+        ({"provider_model_id": "x\n"}, "provider_model_id: must be 1 to 200 printable characters, got 'x\\n'"),
         ({"display_name": "x\ud800"}, "display_name: holds half of a surrogate pair"),
     ],
 )

@@ -31,7 +31,7 @@ from routewright import (
     ValidationFailed,
     read_policies,
 )
-from routewright.testing import Pause, ScriptedProvider
+from routewright.testing import FakeClock, Pause, ScriptedProvider
 
 from .support import House
 
@@ -143,6 +143,33 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router.sandbox(faults=wrong(5)).decide("hi")) == (
         "faults: 5 is not a dict; map model ids, or '*', to kinds of fault"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"clock": FakeClock}, "clock: is the class FakeClock; pass SystemClock(), or FakeClock() in tests"),
+        ({"clock": 5}, "clock: is 5; pass SystemClock(), or FakeClock() in tests"),
+        ({"rng": None}, "rng: is null; pass random.Random(seed)"),
+        ({"limits": None}, "limits: is null; pass Limits(...)"),
+        ({"quality": lambda request: 1}, "quality: is function; pass an object with predict(request, models)"),
+        ({"tokens": "o200k_base"}, "tokens: is 'o200k_base'; pass an object with count(text, encoding)"),
+    ],
+)
+def test_a_setting_of_another_kind_says_what_it_should_be(given: dict[str, Any], said: str) -> None:
+    assert refusal(lambda: Settings(**given)) == f"Settings.{said}"
+
+
+@pytest.mark.parametrize("as_of", ["soon", "", "2026-01-01T00:00:00Z", 5])
+def test_the_date_of_a_catalogue_is_a_date(as_of: Any) -> None:
+    assert refusal(lambda: Catalogue(as_of=as_of)).startswith("as_of: must be a date, got ")
+    assert Catalogue(as_of="2026-01-01").as_of == "2026-01-01"
+
+
+@pytest.mark.parametrize("name", [" ", "\ud800", "a\x1b[31m", "a" * 201])
+def test_a_provider_has_a_printable_name(name: str) -> None:
+    said = refusal(lambda: Router(providers=[ScriptedProvider([], name=name)]))
+    assert said.startswith("providers[0].name: must be 1 to 200 printable characters, got ")
 
 
 @pytest.mark.parametrize(

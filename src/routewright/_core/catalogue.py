@@ -62,7 +62,8 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
 def models_of(given: object) -> tuple[Model, ...]:
     """Take what was handed in as a list of models. Raises ``ValidationFailed`` for what is none."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValidationFailed.of(Problem("models", f"{shown(given)} is not a list of Model", "put it into a list"))
+        hint = "put it into a list" if given is not None else "leave it out, or pass [Model(id=...)]"
+        raise ValidationFailed.of(Problem("models", f"{shown(given)} is not a list of Model", hint))
     models = tuple(given)
     for model in models:
         _checked_id(_checked_kind(model).id)
