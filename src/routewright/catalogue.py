@@ -15,7 +15,8 @@ from routewright.wire import Availability, Model, PriceTier, Pricing
 
 from ._core.catalogue import given_fields, models_of, overlay
 from ._core.problem import shown
-from ._core.rules import is_date
+from ._core.rules import check_names, is_date
+from ._core.scan import quoted
 from ._core.shape import rebuilt
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
@@ -40,15 +41,17 @@ class Catalogue:
     ) -> None:
         self._models = None if models is None else overlay((), map(given_fields, models_of(models)))
         self.aliases: dict[str, str] = rebuilt(aliases or {}, dict[str, str], "aliases")
+        check_names({f"aliases[{quoted(alias)}]": alias for alias in self.aliases})
         self._as_of = None if as_of is None else _checked_day(as_of)
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
         """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming the file and the key."""
-        from .config import read_catalogue
+        from .config import naming, read_catalogue
 
         rows, aliases = read_catalogue(path, known=[model.id for model in cls().models])
-        return cls().overlaid(rows, aliases=aliases)
+        with naming(path):
+            return cls().overlaid(rows, aliases=aliases)
 
     def overlaid(self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None) -> Catalogue:
         """Put rows over this catalogue: each holds an ``id`` and the fields of ``Model`` that it gives."""

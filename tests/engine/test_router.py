@@ -217,8 +217,18 @@ def test_an_alias_is_its_model_in_every_list() -> None:
 
 def test_an_alias_of_nothing_is_refused_by_its_name() -> None:
     catalogue = Catalogue().overlaid([], aliases={"fast": "cerebras/gemma-4-31"})
-    with pytest.raises(ValidationFailed, match=r"aliases\['fast'\].*did you mean 'cerebras/gemma-4-31b'"):
+    said = r"aliases\['fast'\]: stands for the unknown model 'cerebras/gemma-4-31'; did you mean 'cerebras/gemma-4-31b'"
+    with pytest.raises(ValidationFailed, match=said):
         Router.sandbox(catalogue=catalogue).decide("hi")
+
+
+def test_an_alias_may_stand_for_a_model_that_a_provider_declares_but_not_be_its_id() -> None:
+    provider = CallableProvider(lambda call: "x", models=[Model(id="mine/one")])
+    named = Catalogue(aliases={"fast": "mine/one"})
+    assert Router(providers=[provider], catalogue=named).decide("hi", models=["fast"]).model == "mine/one"
+    taken = Catalogue(aliases={"mine/one": "openai/gpt-4.1"})
+    with pytest.raises(ValidationFailed, match=r"aliases\['mine/one'\]: is the id of a model; take another name"):
+        Router(providers=[provider], catalogue=taken).decide("hi")
 
 
 def test_what_was_meant_as_a_files_name_is_told_how_to_be_one() -> None:

@@ -44,7 +44,8 @@ MAX_STOPS = 4
 MAX_METADATA_BYTES = 16 * 1024
 MAX_KEY_BYTES = 64
 MAX_NAME_CHARS = 200
-"""The longest name of a provider, model, alias or policy."""
+"""The longest name of a provider, model, alias, policy or region."""
+A_NAME = f"1 to {MAX_NAME_CHARS} printable characters"
 MAX_PROBLEMS = 20
 """How many problems one error lists."""
 
@@ -176,10 +177,15 @@ def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found
             found.append(Problem(prefix + wire_name, f"must be {allowed}, got {shown(value)}", ""))
 
 
+def is_name(text: str) -> bool:
+    """Say whether it is ``A_NAME``."""
+    return bool(text.strip()) and len(text) <= MAX_NAME_CHARS and text.isprintable()
+
+
 def check_text(path: str, text: str, found: Problems) -> None:
     """Refuse a name that is blank, overlong, or holds what cannot be printed."""
-    if not text.strip() or len(text) > MAX_NAME_CHARS or not text.isprintable():
-        found.append(Problem(path, f"must be 1 to {MAX_NAME_CHARS} printable characters, got {quoted(text)}", ""))
+    if not is_name(text):
+        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", ""))
 
 
 def check_names(names: Mapping[str, str]) -> None:

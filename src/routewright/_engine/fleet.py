@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from routewright._core.board import Board, Boards
-from routewright._core.catalogue import given_fields, overlay, resolve, snapshot, unavailable
+from routewright._core.catalogue import check_aliases, given_fields, overlay, snapshot, unavailable
 from routewright._core.constraints import Kind
 from routewright._core.health import Health, health_snapshot
 from routewright._core.pool import Pool
@@ -63,8 +63,7 @@ class Fleet:
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """Who serves each row of the pool."""
         self._serves = bool(server)
-        for alias, model in aliases.items():
-            resolve([model], {}, self.pool.row, f"aliases[{quoted(alias)}]")
+        check_aliases(aliases, self.pool.row)
         self.health = Health()
         self._published = clock.monotonic()
         self.boards = Boards(self.pool)
