@@ -166,6 +166,8 @@ async def test_lists_without_a_common_model_are_refused_like_any_request_that_no
     router = House(["x"], policies=[Policy(name="p", models=["spare/two"])]).router
     with pytest.raises(NoCandidates, match="add 'spare/two' to models to admit") as refused:
         await router.route("hi", policy_id="p", models=["good/one"])
+    said = "rejected: all, since policy 'p' allows none of the request's models; add 'spare/two' to models to admit"
+    assert said in str(refused.value)
     assert {"model": "good/one", "reason": "whitelist"}.items() <= refused.value.detail["rejected_candidates"][
         -2
     ].items()
