@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -339,6 +340,23 @@ def test_a_wrong_command_line_is_2(argv: list[str], capsys: Capture) -> None:
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("argv", "usage", "said"),
+    [
+        (["route", "--sandbx", "hi"], "usage: routewright route ", "--sandbx; did you mean --sandbox?"),
+        (["models", "--modalty", "image"], "usage: routewright models ", "--modalty image; did you mean --modality?"),
+        (["route", "hi", "there"], "usage: routewright route ", "unrecognized arguments: there\n"),
+        (["--vresion", "models"], "usage: routewright ", "--vresion; did you mean --version?"),
+    ],
+)
+def test_an_unknown_option_is_answered_by_its_command(argv: list[str], usage: str, said: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    err = capsys.readouterr().err
+    assert err.startswith(usage)
+    assert said in err
+
+
 def test_no_command_shows_the_help(capsys: Capture) -> None:
     assert main([]) == 2
     assert "examples:" in capsys.readouterr().err
@@ -578,6 +596,27 @@ def test_output_that_cannot_be_written_is_a_sentence_and_1(argv: list[str]) -> N
     assert done.returncode == 1
     assert done.stderr.endswith("routewright: the output cannot be written: No space left on device\n")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell closes streams otherwise there")
+@pytest.mark.parametrize(
+    ("line", "code", "out", "err"),
+    [
+        ("models >&-", 1, "", "routewright: the output cannot be written: standard output is closed\n"),
+        ("route --sandbox hi >&-", 1, "", "routewright: the output cannot be written: standard output is closed\n"),
+        ("models >&- 2>&-", 1, "", ""),
+        ("route --sandbox --explain hi 2>&-", 0, "This is a canned answer", ""),
+        ("route --sandbox - <&-", 2, "", "routewright: standard input: is closed; give it as an argument"),
+    ],
+)
+def test_a_closed_stream_is_a_sentence_or_done_without(line: str, code: int, out: str, err: str) -> None:
+    command = f"{shlex.join(COMMAND)} {line}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert done.stdout.startswith(out)
+    assert bool(done.stdout) == bool(out)
+    assert done.stderr.startswith(err)
+    assert bool(done.stderr) == bool(err)
 
 
 SLOW = """

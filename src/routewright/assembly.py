@@ -15,6 +15,7 @@ import anyio
 
 from ._core.policy import checked_policy, publish
 from ._core.problem import shown
+from ._core.rules import check_names
 from ._core.tokens import Vocabulary, count_request
 from ._engine.fleet import Fleet, declared
 from ._engine.route import Engine
@@ -64,6 +65,7 @@ class Parts:
         self.worker = Worker(settings.clock)
         self._log = TraceLog(self.storage, self.worker)
         self._given = providers
+        self._missed = ""
         self._answers = answers
         self._faults = faults
         self._guard = Guard(threading.RLock)
@@ -194,14 +196,22 @@ class Parts:
         if environment == "sandbox":
             models = declared(models, providers)
             providers = [SandboxProvider(models, self._answers, self._faults)]
-        return Fleet(models, self.catalogue.aliases, providers, as_of=self.catalogue.as_of, clock=self.settings.clock)
+        return Fleet(
+            models,
+            self.catalogue.aliases,
+            providers,
+            as_of=self.catalogue.as_of,
+            clock=self.settings.clock,
+            missed=self._missed,
+        )
 
     @property
     def _providers(self) -> Sequence[Provider]:
         if self._given is None:
             with importing.lock:
-                from .backends.providers.environment import providers_from_environment
+                from .backends.providers.environment import providers_from_environment, unspoken
 
+            self._missed = unspoken(os.environ)
             self._given = providers_from_environment(os.environ)
         return self._given
 
@@ -243,6 +253,7 @@ def _check_providers(providers: object) -> None:
         if not isinstance(provider, Provider) or not isinstance(provider.name, str):
             hint = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
             raise ValidationFailed.of(Problem(f"providers[{place}]", f"{shown(provider)} is not a provider", hint))
+        check_names({f"providers[{place}].name": provider.name})
         if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
             problem = f"open() of {provider.name!r} is a coroutine or generator"
             hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"

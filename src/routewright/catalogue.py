@@ -10,9 +10,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, Model, PriceTier, Pricing
 
 from ._core.catalogue import given_fields, models_of, overlay
+from ._core.problem import shown
+from ._core.rules import check_names, is_date
+from ._core.scan import quoted
 from ._core.shape import rebuilt
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
@@ -37,15 +41,17 @@ class Catalogue:
     ) -> None:
         self._models = None if models is None else overlay((), map(given_fields, models_of(models)))
         self.aliases: dict[str, str] = rebuilt(aliases or {}, dict[str, str], "aliases")
-        self._as_of = as_of
+        check_names({f"aliases[{quoted(alias)}]": alias for alias in self.aliases})
+        self._as_of = None if as_of is None else _checked_day(as_of)
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
         """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming the file and the key."""
-        from .config import read_catalogue
+        from .config import naming, read_catalogue
 
         rows, aliases = read_catalogue(path, known=[model.id for model in cls().models])
-        return cls().overlaid(rows, aliases=aliases)
+        with naming(path):
+            return cls().overlaid(rows, aliases=aliases)
 
     def overlaid(self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None) -> Catalogue:
         """Put rows over this catalogue: each holds an ``id`` and the fields of ``Model`` that it gives."""
@@ -62,6 +68,12 @@ class Catalogue:
     def as_of(self) -> str:
         """Date of the facts, ``YYYY-MM-DD``."""
         return self._as_of or bundled()[1]
+
+
+def _checked_day(text: object) -> str:
+    if not isinstance(text, str) or not is_date(text) or len(text) != len("YYYY-MM-DD"):
+        raise ValidationFailed.of(Problem("as_of", f"must be a date, got {shown(text)}", "write 'YYYY-MM-DD'"))
+    return text
 
 
 @cache

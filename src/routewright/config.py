@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 from msgspec import Struct
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from routewright.errors import Problem, ValidationFailed
@@ -31,11 +33,32 @@ from routewright.wire import (
     Tokenizer,
 )
 
+from ._core.policy import check_apart, checked_policy
 from ._core.problem import did_you_mean, shown
-from ._core.rules import MAX_PROBLEMS, MODEL_ID, NUMBERS
+from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_name
+from ._core.scan import joined, quoted, scan
+
+MAX_FILE_BYTES = 16 << 20
+_KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{64}}")
+"""A dotted key of TOML so long that parsing it takes time by its square."""
+_TAGS = ("[key]", "<switch>", "<table>")
+"""What stands in pydantic's places and in no file."""
+_SAID = {
+    "bool_type": "must be true or false",
+    "float_type": "must be a number",
+    "int_from_float": "must be a whole number",
+    "int_type": "must be a whole number",
+    "model_type": "must be a table or object",
+    "dict_type": "must be a table or object",
+    "string_type": "must be a string",
+    "tuple_type": "must be an array",
+    "string_pattern_mismatch": "must be 'provider/name', without spaces",
+}
+"""What pydantic's kinds of error mean here."""
 
 
-def _within(kind: type[Struct], name: str) -> pydantic.AfterValidator:
+def _within(kind: type[Struct], name: str) -> AfterValidator:
     """What the same number of the struct may be."""
     allowed = NUMBERS[kind][name]
 
@@ -44,14 +67,34 @@ def _within(kind: type[Struct], name: str) -> pydantic.AfterValidator:
             raise PydanticCustomError("range", "must be {allowed}", {"allowed": str(allowed)})
         return value
 
-    return pydantic.AfterValidator(check)
+    return AfterValidator(check)
 
 
-_STRICT = Field(strict=True)  # else true would be 1, and "5" a number
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise PydanticCustomError("name", "must be {allowed}", {"allowed": A_NAME})
+    return text
+
+
+def _date(value: object) -> str:
+    """A date or timestamp of TOML's, or one as text."""
+    text = value.isoformat() if isinstance(value, date) else value
+    if not isinstance(text, str) or not is_date(text):
+        raise PydanticCustomError("date", "must be a date or timestamp")
+    return text
+
+
+def _cache_kind(value: object) -> str:
+    return "<switch>" if isinstance(value, bool) else "<table>"
+
+
+_STRICT = Field(strict=True)  # else true would be 1, "5" a number, and "off" false
 Usd = Annotated[float, _STRICT, _within(Pricing, "input_usd")]
 Share = Annotated[float, _STRICT, _within(CacheOpts, "explore")]
 Tokens = Annotated[int, _STRICT, _within(Model, "context_window")]
-ModelId = Annotated[str, Field(pattern=f"^{MODEL_ID.pattern}$")]
+Switch = Annotated[bool, _STRICT]
+Name = Annotated[str, AfterValidator(_name)]
+ModelId = Annotated[str, Field(pattern=f"^{MODEL_ID.pattern}$"), AfterValidator(_name)]
 
 
 class _Strict(pydantic.BaseModel):
@@ -72,31 +115,29 @@ class ModelEntry(_Strict):
 
     id: ModelId
     like: str | None = None
-    provider_model_id: str | None = None
-    display_name: str | None = None
+    provider_model_id: Name | None = None
+    display_name: Name | None = None
     context_window: Tokens | None = None
     max_output_tokens: Tokens | None = None
     modalities: tuple[Modality, ...] | None = None
-    structured_output: bool | None = None
-    reasoning: bool | None = None
+    structured_output: Switch | None = None
+    reasoning: Switch | None = None
     tokenizer: Tokenizer | None = None
     quality: Share | None = None
     ttft_s: Annotated[float, _STRICT, _within(Model, "ttft_s")] | None = None
     tokens_per_s: Annotated[float, _STRICT, _within(Model, "tokens_per_s")] | None = None
     prices: PricesEntry | None = None
-    regions: tuple[str, ...] | None = None
-    deprecated_at: date | None = None
-    disabled: bool | None = None
+    regions: tuple[Name, ...] | None = None
+    deprecated_at: Annotated[str, BeforeValidator(_date)] | None = None
+    disabled: Switch | None = None
 
     def row(self) -> dict[str, Any]:
         """The fields of ``Model`` that the entry gives."""
-        fields = self.model_dump(exclude_none=True, exclude={"prices", "regions", "deprecated_at"})
+        fields = self.model_dump(exclude_none=True, exclude={"prices", "regions"})
         if self.prices is not None:
             fields["pricing_per_1m"] = Pricing(**self.prices.model_dump())
         if self.regions is not None:
             fields["availability"] = Availability(regions=self.regions)
-        if self.deprecated_at is not None:
-            fields["deprecated_at"] = self.deprecated_at.isoformat()
         return fields
 
 
@@ -105,7 +146,7 @@ class CatalogueFile(_Strict):
 
     models: tuple[ModelEntry, ...] = ()
     prices: dict[ModelId, PricesEntry] = {}
-    aliases: dict[str, ModelId] = {}
+    aliases: dict[Name, ModelId] = {}
     disabled: tuple[ModelId, ...] = ()
 
 
@@ -135,25 +176,24 @@ class CacheEntry(_Strict):
     explore: Share = 0.02
     namespace: str | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _one_bound(self) -> CacheEntry:
-        if self.max_error is not None and self.threshold is not None:
-            raise ValueError("give max_error or threshold, not both")
-        return self
+
+CacheSetting = Annotated[
+    Annotated[bool, Tag("<switch>")] | Annotated[CacheEntry, Tag("<table>")], Discriminator(_cache_kind)
+]
 
 
 class PolicyEntry(_Strict):
     """One policy."""
 
-    name: Annotated[str, Field(min_length=1, pattern=r"^[^@]+$")]
+    name: Name
     id: str = ""
     goal: Goal | None = None
     strategy: Strategy | None = None
-    models: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    regions: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
+    regions: tuple[Name, ...] | None = None
     fallback: FallbackEntry | None = None
     budget: BudgetEntry | None = None
-    cache: bool | CacheEntry | None = None
+    cache: CacheSetting | None = None
     timeout_ms: Annotated[int, _STRICT, _within(Policy, "timeout_ms")] | None = None
 
     def policy(self) -> Policy:
@@ -187,35 +227,74 @@ def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[s
     Raises ``ValidationFailed`` naming the file and the key.
     """
     path = _path(given)
-    file = _read(path, CatalogueFile)
-    _check_names(path, file, {*known, *(entry.id for entry in file.models)})
+    with naming(path):
+        file = _read(path, CatalogueFile)
+        _check_models(file, known)
+        return list(_rows(file).values()), dict(file.aliases)
+
+
+def read_policies(given: str | Path) -> list[Policy]:
+    """Read policies from a file. Raises ``ValidationFailed`` naming the file and the key.
+
+    Whether their models exist is asked by the Router, which knows those of its providers, too.
+    """
+    path = _path(given)
+    with naming(path):
+        entries = _read(path, PolicyFile).policies
+        policies = [checked_policy(entry.policy(), place) for place, entry in enumerate(entries)]
+        check_apart(policies)
+        return policies
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Put a file's name before the places of what is refused inside."""
+    try:
+        yield
+    except ValidationFailed as error:
+        problems = [each._replace(path=f"{path}: {each.path}" if each.path else str(path)) for each in error.problems]
+        raise ValidationFailed.of(*problems) from None
+
+
+def _check_models(file: CatalogueFile, known: Sequence[str]) -> None:
+    """Refuse names that mean no model, where a slip would pass as a new one, and aliases that mean two."""
+    own = [entry.id for entry in file.models]
+    above = {*known}
+    for entry in file.models:
+        if entry.like is not None:
+            _check_known(f"models[{entry.id!r}].like", entry.like, above, own)
+        above.add(entry.id)
+    for model in file.disabled:
+        _check_known("disabled", model, above)
+    for model in file.prices:
+        _check_known(joined("prices", model), model, above)
+    for alias in file.aliases:
+        if alias in above:
+            raise ValidationFailed.of(Problem(joined("aliases", alias), "is the id of a model", "take another name"))
+
+
+def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = ()) -> None:
+    if model in known:
+        return
+    if model in below:
+        raise ValidationFailed.of(Problem(path, f"{model!r} does not stand above it", "name a model that does"))
+    hint = did_you_mean(model, known) or "give it an entry under models"
+    raise ValidationFailed.of(Problem(path, f"unknown model {quoted(model)}", hint))
+
+
+def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
+    """The fields that the file gives of each model."""
     rows: dict[str, dict[str, Any]] = {}
     for entry in file.models:
         if entry.id in rows:
-            raise ValidationFailed.of(Problem(f"{path}: models", f"{entry.id!r} stands twice", "merge the entries"))
+            raise ValidationFailed.of(Problem("models", f"{entry.id!r} stands twice", "merge the entries"))
         rows[entry.id] = entry.row()
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
         row["pricing_per_1m"] = Pricing(**prices.model_dump())
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
-    return list(rows.values()), dict(file.aliases)
-
-
-def _check_names(path: Path, file: CatalogueFile, known: set[str]) -> None:
-    """Refuse names that mean no model: a slip in one would else pass as a new model."""
-    named = [("disabled", model) for model in file.disabled]
-    named += [(f"prices.{model}", model) for model in file.prices]
-    named += [(f"models[{entry.id!r}].like", entry.like) for entry in file.models if entry.like is not None]
-    for key, model in named:
-        if model not in known:
-            hint = did_you_mean(model, known) or "give it an entry under models"
-            raise ValidationFailed.of(Problem(f"{path}: {key}", f"unknown model {model!r}", hint))
-
-
-def read_policies(path: str | Path) -> list[Policy]:
-    """Read policies from a file. Raises ``ValidationFailed`` naming the file and the key."""
-    return [entry.policy() for entry in _read(_path(path), PolicyFile).policies]
+    return rows
 
 
 def _fallback(entry: FallbackEntry) -> PolicyFallback:
@@ -231,29 +310,80 @@ def _path(given: object) -> Path:
 
 def _read(path: Path, shape: type[FileModel]) -> FileModel:
     try:
-        text = path.read_text("utf-8")
-        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        return shape.model_validate(content)
-    except OSError as error:
-        raise ValidationFailed.of(Problem(str(path), f"cannot be read: {error.strerror}", "check the path")) from error
+        return shape.model_validate(_content(path))
     except pydantic.ValidationError as error:
         found = error.errors()[:MAX_PROBLEMS]
-        raise ValidationFailed.of(*(_problem(path, shape, dict(each)) for each in found)) from None
+        raise ValidationFailed.of(*(_problem(shape, dict(each)) for each in found)) from None
+
+
+def _content(path: Path) -> object:
+    """What the file says, whatever it should."""
+    text = _text(path)
+    try:
+        return _json(text) if path.suffix.lower() == ".json" else _toml(text)
     except RecursionError:
-        raise ValidationFailed.of(Problem(str(path), "nests too deep to be read", "flatten it")) from None
-    except ValueError as error:  # both parsers' errors, and bytes that are not UTF-8
-        raise ValidationFailed.of(Problem(str(path), str(error), "write TOML, or JSON in a .json file")) from error
+        raise _refusal("nests too deep to be read", "flatten it") from None
+    except tomllib.TOMLDecodeError as error:
+        raise _refusal(f"is not TOML: {error}", "write TOML, or JSON in a .json file") from error
+    except ValueError:  # of more digits than Python converts
+        raise _refusal("holds too long a number", "write fewer digits") from None
 
 
-def _problem(path: Path, shape: type[_Strict], found: dict[str, Any]) -> Problem:
-    *_, key = loc = found["loc"] or ("",)
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
+def _json(text: str) -> object:
+    try:
+        scan(text.encode())
+    except ValidationFailed as error:  # which speaks of what is sent
+        said = [(each.path, each.problem.removeprefix("the body "), each.hint) for each in error.problems]
+        problems = [Problem(where, what, hint.replace("send", "write")) for where, what, hint in said]
+        raise ValidationFailed.of(*problems) from None
+    return json.loads(text)
+
+
+def _toml(text: str) -> object:
+    if _LONG_KEY.search(text):
+        raise _refusal("holds a key of more than 64 parts", "flatten it")
+    return tomllib.loads(text)
+
+
+def _text(path: Path) -> str:
+    content = _bytes(path)
+    if len(content) > MAX_FILE_BYTES:
+        raise _refusal(f"is larger than {MAX_FILE_BYTES >> 20} MiB", "split it")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _refusal(f"is not UTF-8 text (byte {error.start})", "convert it") from error
+
+
+def _bytes(path: Path) -> bytes:
+    """The file, or a little more of it than is taken."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe might never end
+            raise _refusal("is not a file", "check the path")
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:  # the latter where no path can be such
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise _refusal(f"cannot be read: {reason}", "check the path") from error
+
+
+def _refusal(problem: str, hint: str) -> ValidationFailed:
+    """Of the file as a whole."""
+    return ValidationFailed.of(Problem("", problem, hint))
+
+
+def _problem(shape: type[_Strict], found: dict[str, Any]) -> Problem:
+    loc = [part for part in found["loc"] if part not in _TAGS]
+    place = ""
+    for part in loc:
+        place = joined(place, part)
     if found["type"] == "extra_forbidden":
-        return Problem(f"{path}: {place}", "unknown key", _hint(str(key), shape, top=len(loc) == 1))
+        return Problem(place, "unknown key", _hint(str(loc[-1]), shape, top=len(loc) == 1))
     if found["type"] == "missing":
-        return Problem(f"{path}: {place}", "is missing", "")
+        return Problem(place, "is missing", "")
     got = shown(found["input"]) if place else "something else"  # which may be anything, a key too
-    return Problem(f"{path}: {place}", f"{_said(found)}, got {got}", "")
+    said = _SAID.get(found["type"]) or found["msg"].replace("Input should be", "must be", 1)
+    return Problem(place, f"{said}, got {got}", "")
 
 
 def _hint(key: str, shape: type[_Strict], *, top: bool) -> str:
@@ -264,17 +394,6 @@ def _hint(key: str, shape: type[_Strict], *, top: bool) -> str:
     if top and key in known:
         return f"it goes into a table: [[{next(iter(shape.model_fields))}]]"
     return did_you_mean(key, known) or "remove it"
-
-
-def _said(found: dict[str, Any]) -> str:
-    match found["type"]:
-        case "tuple_type":
-            return "must be an array"
-        case "string_pattern_mismatch":
-            return "must be 'provider/name', without spaces"
-        case _:
-            words: str = found["msg"]
-            return words.replace("Input should be", "must be", 1)
 
 
 def _keys(shape: type[_Strict]) -> list[str]:

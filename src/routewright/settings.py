@@ -11,6 +11,14 @@ from .backends.clock import SystemClock
 from .errors import Problem, ValidationFailed
 from .protocols import Clock, QualityPredictor, Rng, TokenCounter
 
+_PARTS = {
+    "clock": (("virtual", "time", "monotonic", "sleep", "deadline"), "pass SystemClock(), or FakeClock() in tests"),
+    "rng": (("random", "getrandbits"), "pass random.Random(seed)"),
+    "quality": (("predict",), "pass an object with predict(request, models)"),
+    "tokens": (("count",), "pass an object with count(text, encoding)"),
+}
+"""What each must have, and what to pass."""
+
 
 class Limits(Struct, frozen=True, kw_only=True):
     """Bounds that hold where a request names none."""
@@ -38,3 +46,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Says per request how well each model would do; None: the catalogue's own figures."""
     tokens: TokenCounter | None = None
     """Counts tokens where bounds do not settle the matter; None: the bundled vocabularies."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.limits, Limits):
+            raise ValidationFailed.of(Problem("Settings.limits", f"is {shown(self.limits)}", "pass Limits(...)"))
+        for name, (needed, hint) in _PARTS.items():
+            part = getattr(self, name)
+            if part is None and name in ("quality", "tokens"):
+                continue
+            if isinstance(part, type | str) or not all(hasattr(part, each) for each in needed):
+                said = f"the class {part.__name__}" if isinstance(part, type) else shown(part)
+                raise ValidationFailed.of(Problem(f"Settings.{name}", f"is {said}", hint))

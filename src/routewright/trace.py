@@ -5,9 +5,9 @@ from __future__ import annotations
 from ._core.ids import normalise_trace_id
 from ._core.problem import shown
 from ._core.rules import COUNT
-from ._core.scan import quoted
+from ._engine.trace import checked_trace, storage_faults
 from .assembly import check_storage
-from .errors import NotFound, Problem, ValidationFailed
+from .errors import Problem, ValidationFailed
 from .protocols import Storage
 from .wire import Environment, PutTrace, Trace, TraceById, Traces
 
@@ -28,15 +28,15 @@ class TraceStore:
         """Keep a trace under its own account, in place of an earlier one of its id."""
         if not isinstance(trace, Trace):
             raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass answer.trace"))
-        await self._storage.apply(trace.account, [PutTrace(trace)])
+        with storage_faults():
+            await self._storage.apply(trace.account, [PutTrace(trace)])
 
     async def get(self, trace_id: str, *, account: str = "default", environment: Environment | None = None) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
         query = TraceById(normalise_trace_id(trace_id), environment)
-        found = await self._storage.read(account, query)
-        if found is None:
-            raise NotFound(f"no trace {quoted(trace_id)}")
-        return found
+        with storage_faults():
+            found = await self._storage.read(account, query)
+        return checked_trace(found, trace_id)
 
     async def newest(
         self,
@@ -49,7 +49,8 @@ class TraceStore:
         """Up to ``limit`` traces, newest first, from just behind the trace ``after``."""
         if type(limit) is not int or not COUNT.admits(limit):
             raise ValidationFailed.of(Problem("limit", f"must be {COUNT}, got {shown(limit)}", ""))
-        found: list[Trace] = await self._storage.scan(account, Traces(environment), after=after, limit=limit)
+        with storage_faults():
+            found: list[Trace] = await self._storage.scan(account, Traces(environment), after=after, limit=limit)
         return found
 
     async def aclose(self) -> None:

@@ -776,6 +776,34 @@ def test_text_that_cannot_be_a_key_is_refused_without_being_shown(bad: str) -> N
     assert "sk-Can" not in written(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"api_key": 4921}, "api_key: must be a string, got int"),
+        ({"base_url": 4921}, "base_url: must be a string, got int; write 'https://host/path'"),
+        ({"host": "4921"}, "host: must be a Host, got str; name a known one as name=..., or pass base_url=..."),
+        ({"name": 4921}, "name: must be a string, got int; name the provider"),
+        ({"name": "a\x1b", "base_url": "http://x"}, "name: must be 1 to 200 printable characters, got 'a\\x1b'"),
+        ({"headers": "4921"}, 'headers: must be a mapping, got str; write {"x-org": "..."}'),
+        ({"headers": {"x-org": 4921}}, "headers: 'x-org' must be a string, got int; leave out what has no value"),
+        ({"headers": {5: "4921"}}, "headers: 5 cannot be sent; use printable ASCII"),
+        ({"models": None}, "models: null is not a list of Model; leave it out, or pass [Model(id=...)]"),
+    ],
+)
+def test_what_is_not_of_its_kind_is_refused_and_no_key_is_shown(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        OpenAIProvider(**{"api_key": KEY, "environ": {}, **given})
+    assert str(caught.value) == said
+    assert "4921" not in said
+
+
+def test_an_address_from_the_environment_is_refused_by_its_variable() -> None:
+    with pytest.raises(ValidationFailed, match=r"^OPENAI_BASE_URL: 'proxy' is not an address; write https://host/path"):
+        OpenAIProvider(KEY, environ={"OPENAI_BASE_URL": "proxy"})
+    with pytest.raises(ValidationFailed, match=r"^OLLAMA_HOST: http://x/v1 has a user"):
+        OpenAIProvider(name="ollama", environ={"OLLAMA_HOST": "http://me@x/v1"})
+
+
 def test_unknown_host_names_the_nearest() -> None:
     with pytest.raises(ValidationFailed, match="no host is known as 'mistrall'; did you mean 'mistral'"):
         OpenAIProvider(KEY, name="mistrall")
@@ -821,7 +849,7 @@ def test_an_address_shows_no_credentials_whatever_is_wrong_with_it(url: str) -> 
         {"name": "ollama", "environ": {"OLLAMA_HOST": given}},
     ]
     for way in ways:
-        with pytest.raises(ValidationFailed, match="base_url") as caught:
+        with pytest.raises(ValidationFailed, match=r"^(base_url|OPENAI_BASE_URL|OLLAMA_HOST): ") as caught:
             OpenAIProvider(KEY, **way)
         assert word not in written(caught.value)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from routewright import Catalogue, Model, Pricing, ValidationFailed, read_policies
+from routewright import Catalogue, Model, Pricing, ValidationFailed, config, read_policies
 from routewright._core.catalogue import given_fields, overlay, snapshot, unavailable
 from routewright._core.rules import MAX_PROBLEMS
 from routewright.wire import Availability, PriceTier
@@ -136,7 +137,7 @@ def test_a_snapshots_id_is_made_from_its_content() -> None:
         ({"tokenizer": "o200k"}, "tokenizer: must be one of o200k_base, cl100k_base, got 'o200k'"),
         ({"availability": Availability(regions="eu")}, "availability.regions: must be an array, got 'eu'"),  # type: ignore[arg-type]
         ({"disabled": "yes"}, "disabled: must be a boolean, got 'yes'"),
-        ({"provider_model_id": "x\n"}, "provider_model_id: must be printable text, got 'x\\n'"),
+        ({"provider_model_id": "x\n"}, "provider_model_id: must be 1 to 200 printable characters, got 'x\\n'"),
         ({"display_name": "x\ud800"}, "display_name: holds half of a surrogate pair"),
     ],
 )
@@ -185,7 +186,7 @@ def test_figures_of_numpy_become_plain() -> None:
 @pytest.mark.parametrize("name", ["models.toml", "models.json"])
 def test_a_file_that_nests_absurdly_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(("" if name.endswith("json") else "a = ") + "[" * 100_000)
-    with pytest.raises(ValidationFailed, match=rf"{name}: nests too deep to be read"):
+    with pytest.raises(ValidationFailed, match=rf"{name}: nests (too deep|more than 64)"):
         Catalogue.load(tmp_path / name)
 
 
@@ -271,12 +272,44 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ("[aliases]\nfast = 'nope'", r"aliases.fast"),
         (
             "[prices.'openai/gpt-4l']\ninput_usd = 1\noutput_usd = 1",
-            "prices.openai/gpt-4l: unknown model .* mean 'openai/gpt-4",
+            r"prices\['openai/gpt-4l'\]: unknown model .* mean 'openai/gpt-4",
         ),
         ("disabled = ['openai/gpt-40']", "models.toml: disabled: unknown model 'openai/gpt-40'; did you mean"),
         ("[[models]]\nid = 'a/x'\nlike = 'openai/gpt-40'", r"models.toml: models\['a/x'\].like: unknown model"),
-        ("[[models]]\nid = 'a/x'\nquality = true", r"models\[0\].quality: .*valid number, got true"),
+        ("[[models]]\nid = 'a/x'\nquality = true", r"models\[0\].quality: must be a number, got true"),
         ("[[models]]\nid = 'a/x'\ncontext_window = 2000000000", "whole number from 1 to 100000000, got 2000000000"),
+        ("[[models]]\nid = 'a/x'\nlike = 'a/x'", r"models.toml: models\['a/x'\].like: 'a/x' does not stand above it"),
+        (
+            "[[models]]\nid = 'a/x'\nlike = 'a/y'\n[[models]]\nid = 'a/y'",
+            r"models.toml: models\['a/x'\].like: 'a/y' does not stand above it; name a model that does",
+        ),
+        (
+            "[[models]]\nid = 'a/x'\nmodalities = []",
+            r"models.toml: models\['a/x'\].modalities: must hold 'text', got none",
+        ),
+        ("[[models]]\nid = 'a/x'\nmodalities = ['image']", r"modalities: must hold 'text', got 'image'; every model"),
+        (
+            "[[models]]\nid = 'a/x'\nregions = ['']",
+            r"models\[0\].regions\[0\]: must be 1 to 200 printable characters, got ''",
+        ),
+        ("[[models]]\nid = 'a/x'\ndisplay_name = '\x85'", r"models\[0\].display_name: must be 1 to 200 printable"),
+        (f"[[models]]\nid = 'a/{'x' * 199}'", r"models.toml: models\[0\].id: must be 1 to 200 printable characters"),
+        ("[[models]]\nid = 'a/x'\ncontext_window = 0.5", r"context_window: must be a whole number, got 0.5"),
+        ("[[models]]\nid = 'a/x'\nreasoning = 1", r"reasoning: must be true or false, got 1"),
+        ("[[models]]\nid = 'a/x'\nprices = 1", r"prices: must be a table or object, got 1"),
+        ("[[models]]\nid = 5", r"models\[0\].id: must be a string, got 5"),
+        ("[[models]]\nid = 'a/x'\ndeprecated_at = 5", r"deprecated_at: must be a date or timestamp, got 5"),
+        ("[aliases]\n'' = 'a/x'", r"models.toml: aliases\[''\]: must be 1 to 200 printable characters, got ''"),
+        (
+            "[aliases]\n'openai/gpt-4o' = 'openai/gpt-4o'",
+            r"aliases\['openai/gpt-4o'\]: is the id of a model; take another",
+        ),
+        (
+            f"[[models]]\nid = 'a/x'\ncontext_window = {'9' * 5_000}",
+            "models.toml: holds too long a number; write fewer",
+        ),
+        (".".join("a" * 65) + " = 1", "models.toml: holds a key of more than 64 parts; flatten it"),
+        (".".join(["'a b'"] * 65) + " = 1", "models.toml: holds a key of more than 64 parts; flatten it"),
         ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "must be a number from 0 to 10000, got -1"),
     ],
 )
@@ -290,9 +323,65 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
         Catalogue.load(tmp_path / "gone.toml")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"models": [], "models": []}', "models.json: has the key 'models' twice; keep one of them"),
+        (
+            '{"aliases": {"fast": "\\ud800"}}',
+            "models.json: aliases.fast: holds half of a surrogate pair, which is no ch",
+        ),
+        ('{"models": [{"id": "a/x", "quality": NaN}]}', "models.json: models[0].quality: NaN is not JSON; write null"),
+        ("[", "models.json: is not JSON: Expecting value at line 1, column 2"),
+        ("", "models.json: is empty; write one JSON object"),
+        ("5", "models.json: must be a table or object, got something else"),
+        (f'{{"disabled": [{"9" * 5_000}]}}', "models.json: holds too long a number; write fewer digits"),
+    ],
+)
+def test_json_is_read_strictly(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path / "models.json", text)
+    with pytest.raises(ValidationFailed) as refused:
+        Catalogue.load(path)
+    assert str(refused.value).startswith(str(path).removesuffix("models.json") + said)
+
+
+@pytest.mark.parametrize("name", ["models.toml", "models.json", "MODELS.JSON"])
+def test_a_byte_order_mark_and_capitals_in_a_name_change_nothing(tmp_path: Path, name: str) -> None:
+    text = '{"disabled": ["openai/o3"]}' if name.lower().endswith("json") else "disabled = ['openai/o3']"
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [model.id for model in Catalogue.load(tmp_path / name).models if model.disabled] == ["openai/o3"]
+
+
+def test_what_is_no_file_or_too_large_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "models.toml")
+    for path in (tmp_path / "models.toml", tmp_path):
+        with pytest.raises(ValidationFailed, match=f"^{path}: is not a file; check the path$"):
+            Catalogue.load(path)
+    with pytest.raises(ValidationFailed, match=r"cannot be read: embedded null byte; check the path$"):
+        Catalogue.load("models\0.toml")
+    monkeypatch.setattr(config, "MAX_FILE_BYTES", 1 << 20)
+    write(tmp_path / "large.toml", "#" + "a" * (1 << 20))
+    with pytest.raises(ValidationFailed, match=r"large.toml: is larger than 1 MiB; split it$"):
+        Catalogue.load(tmp_path / "large.toml")
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("2026-01-01", "2026-01-01"),
+        ("'2026-01-01'", "2026-01-01"),
+        ("2026-01-01T10:00:00Z", "2026-01-01T10:00:00+00:00"),
+        ("'2026-01-01T10:00:00Z'", "2026-01-01T10:00:00Z"),
+    ],
+)
+def test_the_end_of_a_model_is_a_date_or_a_timestamp(tmp_path: Path, written: str, kept: str) -> None:
+    text = f"[[models]]\nid = 'a/x'\ndeprecated_at = {written}"
+    assert Catalogue.load(write(tmp_path / "models.toml", text)).models[-1].deprecated_at == kept
+
+
 def test_bytes_that_are_no_text_are_refused_with_the_files_name(tmp_path: Path) -> None:
     (tmp_path / "models.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValidationFailed, match=r"models.toml"):
+    with pytest.raises(ValidationFailed, match=r"models.toml: is not UTF-8 text \(byte 0\); convert it$"):
         Catalogue.load(tmp_path / "models.toml")
 
 
@@ -323,10 +412,16 @@ def test_policies_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[policies]]\nname = 'a@b'", r"policies\[0\].name"),
+        ("[[policies]]\nname = 'a@b'", r"policies.toml: policies\['a@b'\].name: holds an '@'"),
+        ("[[policies]]\nname = ' '", r"policies.toml: policies\[0\].name: must be 1 to 200 printable"),
+        ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'a'", "policies.toml: policies: 'a' stands twice"),
+        ("[[policies]]\nname = 'a'\nmodels = []", r"policies.toml: policies\['a'\].models: must name at least one"),
+        ("[[policies]]\nname = 'a'\nregions = ['']", r"policies.toml: policies\[0\].regions\[0\]: must be 1 to 200"),
+        ("[[policies]]\nname = 'a'\ncache = 5", r"policies\[0\].cache: must be a table or object, got 5$"),
+        ("[[policies]]\nname = 'a'\ncache = { mode = 5 }", r"policies\[0\].cache.mode: must be 'semantic' or 'ex"),
         ("[[policies]]\nname = 'a'\ngaol = 'cost'", "did you mean 'goal'"),
         ("[[policies]]\nname = 'a'\nstrategy = 'fast'", "quality-first"),
-        ("[[policies]]\nname = 'a'\ncache = { threshold = 0.9, max_error = 0.1 }", "not both"),
+        ("[[policies]]\nname = 'a'\ncache = { threshold = 0.9, max_error = 0.1 }", "max_error and threshold"),
     ],
 )
 def test_a_bad_policy_file_names_the_key(tmp_path: Path, text: str, said: str) -> None:

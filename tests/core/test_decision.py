@@ -407,7 +407,9 @@ def test_a_generous_budget_caps_at_the_default() -> None:
 def test_an_unknown_price_is_rejected_under_a_cost_budget_only() -> None:
     pool = [model("a/unpriced", pricing_per_1m=None)]
     assert decide(simple(), board(pool)).candidates[0].cost_usd is None
-    with pytest.raises(BudgetExceeded, match="no price is known"):
+    with pytest.raises(
+        BudgetExceeded, match=r"drop budget.maxCostUsd \(or give the model a price: none is known\) to admit a/unpriced"
+    ):
         decide(simple(budget_nanos=10**12), board(pool))
 
 

@@ -66,14 +66,14 @@ def wrong(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        (Policy(name=""), "policies[''].name: must be printable text, got ''"),
-        (Policy(name="a\0"), "policies['a\\x00'].name: must be printable text, got 'a\\x00'"),
+        (Policy(name=""), "policies[''].name: must be 1 to 200 printable characters, got ''"),
+        (Policy(name="a\0"), "policies['a\\x00'].name: must be 1 to 200 printable characters, got 'a\\x00'"),
         (
             Policy(name="a@b"),
             "policies['a@b'].name: holds an '@', which parts off the date of a version; use another sign",
         ),
         (Policy(name=wrong(5)), "policies[3].name: must be a string, got 5"),
-        (Policy(name="p", id="a\n"), "policies['p'].id: must be printable text, got 'a\\n'"),
+        (Policy(name="p", id="a\n"), "policies['p'].id: must be 1 to 200 printable characters, got 'a\\n'"),
         (
             Policy(name="p", created_at="soon"),
             "policies['p'].created_at: must be a date, got 'soon'; write YYYY-MM-DD, or a timestamp",

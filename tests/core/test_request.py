@@ -7,7 +7,9 @@ import decimal
 import json
 import math
 from collections import OrderedDict, UserDict
+from collections.abc import Callable
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -551,6 +553,37 @@ def test_numbers_of_numpy_become_plain() -> None:
     made = as_request("Hello", {"metadata": {"n": np.int64(5), "x": np.float32(0.5)}, "timeout_ms": np.int64(9)})
     assert made.metadata == {"n": 5, "x": 0.5}
     assert (type(made.metadata["n"]), type(made.timeout_ms)) == (int, float)
+
+
+@pytest.mark.parametrize(
+    "value", [range(3), np.int64(3), np.float64(0.01), np.arange(3)], ids=lambda value: type(value).__name__
+)
+@pytest.mark.parametrize(
+    "at",
+    [
+        lambda value: {"budget": value},
+        lambda value: {"fallback": value},
+        lambda value: {"cache": value},
+        lambda value: {"metadata": value},
+        lambda value: {"params": value},
+        lambda value: {"params": {"response_format": value}},
+        lambda value: {"tools": [{**TOOL, "function": value}]},
+        lambda value: {"tools": [{"type": "function", "name": "a", "parameters": value}]},
+    ],
+)
+def test_what_only_looks_like_a_mapping_is_none(at: Callable[[Any], dict[str, Any]], value: Any) -> None:
+    fields = at(value)
+    for refused in (problems({"messages": [HELLO], **fields}), problems("Hello", **fields)):
+        assert len(refused) == 1
+        assert refused[0].path.startswith(next(iter(fields)))
+        assert "must be" in refused[0].problem or "is not JSON" in refused[0].problem
+
+
+def test_a_mapping_of_any_class_is_an_object_wherever_one_may_stand() -> None:
+    held = MappingProxyType({"maxCostUsd": 0.5})
+    made = as_request("Hello", {"budget": held, "metadata": {"row": MappingProxyType({"n": 1})}})
+    assert (made.budget, made.metadata) == (Budget(0.5), {"row": {"n": 1}})
+    assert as_request(MappingProxyType({"messages": [HELLO], "budget": held}), {}).budget == Budget(0.5)
 
 
 def test_half_a_surrogate_pair_is_refused_wherever_text_may_stand() -> None:

@@ -16,6 +16,7 @@ from routewright import (
     InternalError,
     MemoryStorage,
     Model,
+    NoCandidates,
     Pricing,
     Router,
     Settings,
@@ -103,3 +104,13 @@ def test_decide_says_the_same_of_a_counter_that_fails() -> None:
 
     with pytest.raises(InternalError, match="token counter failed with ValueError"):
         router_with(fail, MemoryStorage()).decide(LONG)
+
+
+@pytest.mark.anyio
+async def test_a_refusal_that_counting_leads_to_is_chained_to_nothing() -> None:
+    router = router_with(lambda: 2_000, MemoryStorage())
+    with pytest.raises(NoCandidates) as decided:
+        router.decide(LONG)
+    with pytest.raises(NoCandidates) as routed:
+        await router.route(LONG)
+    assert (decided.value.__context__, routed.value.__context__) == (None, None)

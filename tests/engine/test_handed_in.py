@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
+import anyio.to_thread
 import numpy as np
 import pytest
 
@@ -23,11 +25,13 @@ from routewright import (
     Router,
     RouterError,
     Settings,
+    StorageUnavailable,
+    Trace,
     TraceStore,
     ValidationFailed,
     read_policies,
 )
-from routewright.testing import Pause, ScriptedProvider
+from routewright.testing import FakeClock, Pause, ScriptedProvider
 
 from .support import House
 
@@ -93,6 +97,33 @@ def test_a_provider_whose_models_are_no_list_is_named() -> None:
     assert refusal(lambda: Router(providers=[provider]).decide("hi")) == said
 
 
+def mine_whose_models_are(models: Callable[[], Any]) -> Router:
+    provider = ScriptedProvider(["x"], name="mine")
+    provider.models = models  # type: ignore[method-assign]
+    return Router(providers=[provider], catalogue=Catalogue(()))
+
+
+def test_a_provider_whose_models_cannot_be_had_is_named_and_its_words_are_not() -> None:
+    def fail() -> list[Model]:
+        raise KeyError("canary")
+
+    async def later() -> list[Model]:
+        return [MINE]
+
+    failed = "providers: models() of 'mine' failed with KeyError; let it give a list of Model"
+    assert refusal(lambda: mine_whose_models_are(fail).decide("hi")) == failed
+    assert refusal(lambda: mine_whose_models_are(fail).models()) == failed
+    waits = "providers: models() of 'mine' is a coroutine; make it a plain function"
+    assert refusal(lambda: mine_whose_models_are(later).decide("hi")) == waits
+    twice = "providers: models() of 'mine' gave 'mine/one' twice; give it once"
+    assert refusal(lambda: mine_whose_models_are(lambda: [MINE, MINE]).decide("hi")) == twice
+
+
+def test_a_provider_is_asked_once_for_its_models() -> None:
+    said = iter([[MINE]])
+    assert mine_whose_models_are(lambda: next(said)).decide("hi").model == "mine/one"
+
+
 def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router(storage=wrong("memory:"))) == (
         "storage: 'memory:' is not a storage; pass MemoryStorage()"
@@ -112,6 +143,33 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router.sandbox(faults=wrong(5)).decide("hi")) == (
         "faults: 5 is not a dict; map model ids, or '*', to kinds of fault"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"clock": FakeClock}, "clock: is the class FakeClock; pass SystemClock(), or FakeClock() in tests"),
+        ({"clock": 5}, "clock: is 5; pass SystemClock(), or FakeClock() in tests"),
+        ({"rng": None}, "rng: is null; pass random.Random(seed)"),
+        ({"limits": None}, "limits: is null; pass Limits(...)"),
+        ({"quality": lambda request: 1}, "quality: is function; pass an object with predict(request, models)"),
+        ({"tokens": "o200k_base"}, "tokens: is 'o200k_base'; pass an object with count(text, encoding)"),
+    ],
+)
+def test_a_setting_of_another_kind_says_what_it_should_be(given: dict[str, Any], said: str) -> None:
+    assert refusal(lambda: Settings(**given)) == f"Settings.{said}"
+
+
+@pytest.mark.parametrize("as_of", ["soon", "", "2026-01-01T00:00:00Z", 5])
+def test_the_date_of_a_catalogue_is_a_date(as_of: Any) -> None:
+    assert refusal(lambda: Catalogue(as_of=as_of)).startswith("as_of: must be a date, got ")
+    assert Catalogue(as_of="2026-01-01").as_of == "2026-01-01"
+
+
+@pytest.mark.parametrize("name", [" ", "\ud800", "a\x1b[31m", "a" * 201])
+def test_a_provider_has_a_printable_name(name: str) -> None:
+    said = refusal(lambda: Router(providers=[ScriptedProvider([], name=name)]))
+    assert said.startswith("providers[0].name: must be 1 to 200 printable characters, got ")
 
 
 @pytest.mark.parametrize(
@@ -274,6 +332,54 @@ async def test_a_trace_store_takes_a_storage_and_traces() -> None:
     assert refusal(lambda: TraceStore(wrong(MemoryStorage))).endswith("is not a storage; pass MemoryStorage()")
     with pytest.raises(ValidationFailed, match="trace: 5 is not a Trace; "):
         await TraceStore(MemoryStorage()).record(wrong(5))
+
+
+class Faulty:
+    """A storage that gives, or raises, one thing for whatever it is asked."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    async def _give(self, *args: Any, **rest: Any) -> Any:
+        if isinstance(self._given, Exception):
+            raise self._given
+        return self._given
+
+    apply = read = scan = sweep = aclose = _give
+
+
+@pytest.mark.anyio
+async def test_what_a_storage_raises_is_told_by_its_kind_alone() -> None:
+    storage, trace_id = Faulty(KeyError("canary")), "tr_" + "0" * 26
+    router, store = Router.sandbox(storage=storage), TraceStore(storage)
+    record = partial(store.record, await a_trace())
+    for ask in (
+        partial(router.trace, trace_id),
+        partial(router.feedback, trace_id, 1),
+        partial(store.get, trace_id),
+        store.newest,
+        record,
+    ):
+        with pytest.raises(InternalError, match=r"^the storage failed with KeyError$"):
+            await ask()
+    decision = Router.sandbox(catalogue=Catalogue([MINE])).decide("hi")
+    with pytest.raises(InternalError, match=r"^the storage failed with KeyError$"):
+        await anyio.to_thread.run_sync(router.replay, decision)
+    router = Router.sandbox(storage=Faulty(StorageUnavailable("later")))
+    with pytest.raises(StorageUnavailable, match="later"):
+        await router.trace(trace_id)
+
+
+@pytest.mark.anyio
+async def test_what_a_storage_gives_in_the_place_of_a_trace_is_told_by_its_kind() -> None:
+    storage, trace_id = Faulty("canary"), "tr_" + "0" * 26
+    for ask in (Router.sandbox(storage=storage).trace, TraceStore(storage).get):
+        with pytest.raises(InternalError, match=r"^the storage gave str in the place of a trace$"):
+            await ask(trace_id)
+
+
+async def a_trace() -> Trace:
+    return (await Router.sandbox().route("hi")).trace
 
 
 class Predicts:

@@ -32,6 +32,7 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
+from routewright.backends.providers.hosts import HOSTS, UNSPOKEN
 from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, Usage
 
 from .support import House
@@ -165,6 +166,8 @@ async def test_lists_without_a_common_model_are_refused_like_any_request_that_no
     router = House(["x"], policies=[Policy(name="p", models=["spare/two"])]).router
     with pytest.raises(NoCandidates, match="add 'spare/two' to models to admit") as refused:
         await router.route("hi", policy_id="p", models=["good/one"])
+    said = "rejected: all, since policy 'p' allows none of the request's models; add 'spare/two' to models to admit"
+    assert said in str(refused.value)
     assert {"model": "good/one", "reason": "whitelist"}.items() <= refused.value.detail["rejected_candidates"][
         -2
     ].items()
@@ -216,8 +219,18 @@ def test_an_alias_is_its_model_in_every_list() -> None:
 
 def test_an_alias_of_nothing_is_refused_by_its_name() -> None:
     catalogue = Catalogue().overlaid([], aliases={"fast": "cerebras/gemma-4-31"})
-    with pytest.raises(ValidationFailed, match=r"aliases\['fast'\].*did you mean 'cerebras/gemma-4-31b'"):
+    said = r"aliases\['fast'\]: stands for the unknown model 'cerebras/gemma-4-31'; did you mean 'cerebras/gemma-4-31b'"
+    with pytest.raises(ValidationFailed, match=said):
         Router.sandbox(catalogue=catalogue).decide("hi")
+
+
+def test_an_alias_may_stand_for_a_model_that_a_provider_declares_but_not_be_its_id() -> None:
+    provider = CallableProvider(lambda call: "x", models=[Model(id="mine/one")])
+    named = Catalogue(aliases={"fast": "mine/one"})
+    assert Router(providers=[provider], catalogue=named).decide("hi", models=["fast"]).model == "mine/one"
+    taken = Catalogue(aliases={"mine/one": "openai/gpt-4.1"})
+    with pytest.raises(ValidationFailed, match=r"aliases\['mine/one'\]: is the id of a model; take another name"):
+        Router(providers=[provider], catalogue=taken).decide("hi")
 
 
 def test_what_was_meant_as_a_files_name_is_told_how_to_be_one() -> None:
@@ -285,6 +298,24 @@ def test_providers_come_from_the_environment_where_none_are_given(monkeypatch: p
     named = {model.provider for model in router.models() if model.availability.status == "available"}
     assert {"openai", "mistral"} <= named
     assert "canary" not in repr(router) + repr(vars(router._parts)) + repr(router._parts._providers)
+
+
+def test_a_key_whose_protocol_is_not_spoken_yet_is_named_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for host in HOSTS.values():
+        for variable in (*host.key_variables, host.url_variable or ""):
+            monkeypatch.delenv(variable, raising=False)
+    for variable in UNSPOKEN:
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(NoProviders) as without:
+        Router().decide("hi")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-canary")
+    with pytest.raises(NoProviders) as with_one:
+        Router().decide("hi")
+    said = "ANTHROPIC_API_KEY is not used: Anthropic's own protocol is not spoken yet"
+    assert str(with_one.value) == f"{without.value} ({said})"
+    assert with_one.value.detail["suggestion"] == str(with_one.value)
 
 
 def test_a_default_output_cap_can_be_set() -> None:

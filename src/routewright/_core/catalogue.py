@@ -12,7 +12,7 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceTier, Pricing
 
 from .problem import did_you_mean, listed, shown
-from .rules import MODEL_ID, Problems, check_date, check_numbers, check_text
+from .rules import MODEL_ID, Problems, check_date, check_names, check_numbers, check_text
 from .scan import quoted
 from .shape import rebuilt
 
@@ -62,7 +62,8 @@ def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[
 def models_of(given: object) -> tuple[Model, ...]:
     """Take what was handed in as a list of models. Raises ``ValidationFailed`` for what is none."""
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValidationFailed.of(Problem("models", f"{shown(given)} is not a list of Model", "put it into a list"))
+        hint = "put it into a list" if given is not None else "leave it out, or pass [Model(id=...)]"
+        raise ValidationFailed.of(Problem("models", f"{shown(given)} is not a list of Model", hint))
     models = tuple(given)
     for model in models:
         _checked_id(_checked_kind(model).id)
@@ -90,6 +91,17 @@ def snapshot(models: Sequence[Model], as_of: str) -> CatalogueSnapshot:
 def content_id(content: object) -> str:
     """26 characters made from a value's content."""
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=13).hexdigest()
+
+
+def check_aliases(aliases: Mapping[str, str], known: Mapping[str, int]) -> None:
+    """Refuse an alias of no model, and one that is a model's own id. Raises ``ValidationFailed`` naming both."""
+    for alias, target in aliases.items():
+        path = f"aliases[{quoted(alias)}]"
+        if alias in known:
+            raise ValidationFailed.of(Problem(path, "is the id of a model", "take another name"))
+        if target not in known:
+            hint = did_you_mean(target, known) or "Router.models() lists the known ids"
+            raise ValidationFailed.of(Problem(path, f"stands for the unknown model {quoted(target)}", hint))
 
 
 def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> list[str]:
@@ -141,6 +153,11 @@ def _checked(model: Model) -> Model:
     for name in ("provider", "provider_model_id", "display_name"):
         if getattr(model, name):
             check_text(f"{path}.{name}", getattr(model, name), found)
+    for place, region in enumerate(model.availability.regions):
+        check_text(f"{path}.availability.regions[{place}]", region, found)
+    if model.modalities is not None and "text" not in model.modalities:
+        problem = f"must hold 'text', got {listed(model.modalities) or 'none'}"
+        found.append(Problem(f"{path}.modalities", problem, "every model takes text"))
     if model.deprecated_at is not None:
         check_date(f"{path}.deprecated_at", model.deprecated_at, found)
     if found:
@@ -158,6 +175,7 @@ def _checked_id(model_id: object) -> str:
     if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
         hint = "write it as 'provider/name', without spaces"
         raise ValidationFailed.of(Problem("models", f"id {shown(model_id)} names no provider and model", hint))
+    check_names({f"models[{quoted(model_id)}].id": model_id})
     return model_id
 
 

@@ -52,6 +52,8 @@ def checked_policy(policy: object, place: int) -> Policy:
         found.append(Problem(f"{path}.name", "holds an '@', which parts off the date of a version", "use another sign"))
     if policy.id:
         check_text(f"{path}.id", policy.id, found)
+    for place, region in enumerate(policy.regions or ()):
+        check_text(f"{path}.regions[{place}]", region, found)
     if policy.created_at is not None:
         check_date(f"{path}.created_at", policy.created_at, found)
     check_whitelist(f"{path}.models", policy.models, found)
@@ -66,6 +68,18 @@ def checked_policy(policy: object, place: int) -> Policy:
     if found:
         raise ValidationFailed.of(*found[:MAX_PROBLEMS])
     return policy
+
+
+def check_apart(policies: Iterable[Policy]) -> None:
+    """Refuse a name or id by which two policies would be called. Raises ``ValidationFailed``."""
+    taken: set[str] = set()
+    for policy in policies:
+        keys = (policy.name, policy.id or policy_id(policy.name))
+        for key in keys:
+            if key in taken:
+                problem = f"{quoted(key)} stands twice"
+                raise ValidationFailed.of(Problem("policies", problem, "give each policy its own name and id"))
+        taken.update(keys)
 
 
 def by_key(published: Iterable[PolicySnapshot]) -> dict[str, PolicySnapshot]:
@@ -172,13 +186,13 @@ def publish(
     twice, for unknown models, and for a chain outside the policy's own models.
     """
     published: list[PolicySnapshot] = []
-    taken: set[str] = set()
+    policies = tuple(policies)
+    check_apart(policies)
     for policy in policies:
         full = _with_ids(policy, aliases, known)
         full = msgspec.structs.replace(
             full, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
-        _take(full, taken)
         version = f"{policy.name}@{(full.created_at or today)[:10]}"
         published.append(PolicySnapshot("pos_" + content_id([version, full]), version, full))
     return published
@@ -190,13 +204,3 @@ def _with_ids(policy: Policy, aliases: Mapping[str, str], known: Mapping[str, in
     models, chain = resolve_lists(policy.models, None if fallback is None else fallback.models, aliases, known, path)
     fallback = None if fallback is None else msgspec.structs.replace(fallback, models=chain)
     return msgspec.structs.replace(policy, models=models, fallback=fallback)
-
-
-def _take(policy: Policy, taken: set[str]) -> None:
-    """Refuse a name or id by which another policy is called."""
-    for key in (policy.name, policy.id):
-        if key in taken:
-            raise ValidationFailed.of(
-                Problem("policies", f"{quoted(key)} stands twice", "give each policy its own name and id")
-            )
-    taken |= {policy.name, policy.id}

@@ -56,7 +56,7 @@ def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible, policy: 
     failed, first = failures(given, ask, eligible), first_failures(given, ask, eligible)
     firsts = named_reasons(first)
     suggestion = _suggestion(given, ways_of(given, outlook, failed, policy), policy)
-    listed = _named(given, outlook, firsts) or ", ".join(
+    listed = _named(given, outlook, firsts, policy) or ", ".join(
         f"{count} {reason}" for reason, count in count_reasons(first).items()
     )
     by_budget = any(set(_reasons(row)) <= _BUDGET for row in failed)
@@ -74,10 +74,12 @@ def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible, policy: 
     )
 
 
-def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None]) -> str:
-    """Each model by its name, where the caller named a few."""
+def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None], policy: Policy | None) -> str:
+    """Each model by its name, where the caller named a few. None of theirs is left where the policy allows others."""
     if given.models is None or len(given.models) > NAMED:
         return ""
+    if not given.models:
+        return f"all, since {_owner(policy)} allows none of the request's models"
     pool = outlook.pool
     rows = [pool.row[model] for model in given.models if model in pool.row]
     said = [f"{pool.ids[row]} {firsts[row]}" for row in rows]
@@ -204,13 +206,17 @@ def _changes(given: DecisionInput, changed: DecisionInput) -> list[str]:
 
 def _words(given: DecisionInput, way: Way, policy: Policy | None) -> Iterator[str]:
     """What to do about each field that has to change."""
-    by = "the policy" if policy is None else f"policy {policy.name!r}"
+    by = _owner(policy)
     for name in _changes(given, way.given):
         for words in _said(name, given, way):
             if name == "regions":
                 yield f"{words} of {by}"
             else:
                 yield f"{words}, also in {by}," if name in way.outside else words
+
+
+def _owner(policy: Policy | None) -> str:
+    return "the policy" if policy is None else f"policy {policy.name!r}"
 
 
 def _said(name: str, given: DecisionInput, way: Way) -> list[str]:
@@ -233,7 +239,7 @@ def _said(name: str, given: DecisionInput, way: Way) -> list[str]:
         case "budget_tokens":
             return [f"raise budget.maxTokens to {changed.budget_tokens}"]
         case _ if changed.budget_nanos is None:
-            return ["drop budget.maxCostUsd (no price is known)"]
+            return ["drop budget.maxCostUsd (or give the model a price: none is known)"]
         case _:
             return [f"raise budget.maxCostUsd to {usd_text(changed.budget_nanos)}"]
 

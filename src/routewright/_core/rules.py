@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -42,6 +43,9 @@ MAX_MESSAGES = 1_000
 MAX_STOPS = 4
 MAX_METADATA_BYTES = 16 * 1024
 MAX_KEY_BYTES = 64
+MAX_NAME_CHARS = 200
+"""The longest name of a provider, model, alias, policy or region."""
+A_NAME = f"1 to {MAX_NAME_CHARS} printable characters"
 MAX_PROBLEMS = 20
 """How many problems one error lists."""
 
@@ -173,19 +177,37 @@ def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found
             found.append(Problem(prefix + wire_name, f"must be {allowed}, got {shown(value)}", ""))
 
 
+def is_name(text: str) -> bool:
+    """Say whether it is ``A_NAME``."""
+    return bool(text.strip()) and len(text) <= MAX_NAME_CHARS and text.isprintable()
+
+
 def check_text(path: str, text: str, found: Problems) -> None:
-    """Refuse a name that is empty or holds what cannot be printed."""
-    if not text or not text.isprintable():
-        found.append(Problem(path, f"must be printable text, got {quoted(text)}", ""))
+    """Refuse a name that is blank, overlong, or holds what cannot be printed."""
+    if not is_name(text):
+        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", ""))
+
+
+def check_names(names: Mapping[str, str]) -> None:
+    """Hold names to what one may be, each by its path. Raises ``ValidationFailed``."""
+    found: Problems = []
+    for path, name in names.items():
+        check_text(path, name, found)
+    if found:
+        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+
+
+def is_date(text: str) -> bool:
+    """Say whether it begins with a date, and goes on with a time or not at all."""
+    try:
+        return datetime.fromisoformat(text).date().isoformat() == text[:10]
+    except ValueError:
+        return False
 
 
 def check_date(path: str, text: str, found: Problems) -> None:
-    """Refuse what does not begin with a date, or goes on with something else than a time."""
-    try:
-        fits = datetime.fromisoformat(text).date().isoformat() == text[:10]
-    except ValueError:
-        fits = False
-    if not fits:
+    """Refuse what is neither a date nor a timestamp."""
+    if not is_date(text):
         found.append(Problem(path, f"must be a date, got {quoted(text)}", "write YYYY-MM-DD, or a timestamp"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from numbers import Integral, Real
@@ -31,9 +32,14 @@ def rebuilt(value: object, shape: type[T], path: str) -> T:
 def converted(value: object, shape: type[T], path: str) -> T:
     """Make the shape of plain values, or of what stands for some. Raises ``ValidationFailed`` naming the place."""
     try:
+        if type(value) is not list:  # the structs in lists have fields that must be there
+            msgspec.to_builtins(
+                value
+            )  # knows what only looks like a mapping, a number of numpy's say: it would convert
         return msgspec.convert(value, shape)
-    except (msgspec.ValidationError, UnicodeEncodeError):  # perhaps only since a number or string is of a subclass
-        return rebuilt(value, shape, path)
+    except (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError):
+        pass  # perhaps only since a number, string or mapping is of a kind of its own
+    return rebuilt(value, shape, path)
 
 
 def _plain(value: object, path: str) -> object:
@@ -62,11 +68,13 @@ def _made(value: object, shape: type[T], path: str) -> T:
 
 
 def _stand_in(value: object) -> object:
-    """Make a plain string or number of a subclass's or of numpy's; of everything else what ``flaw_in`` reports."""
+    """Make plain what is of a subclass, of numpy or a mapping; of everything else what ``flaw_in`` reports."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
         return float(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     return no_json(value)

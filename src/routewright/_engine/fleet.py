@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
 from routewright._core.board import Board, Boards
-from routewright._core.catalogue import given_fields, overlay, resolve, snapshot, unavailable
+from routewright._core.catalogue import check_aliases, given_fields, overlay, snapshot, unavailable
 from routewright._core.constraints import Kind
 from routewright._core.health import Health, health_snapshot
 from routewright._core.pool import Pool
 from routewright._core.problem import shown
 from routewright._core.scan import quoted
-from routewright.errors import NoProviders, Problem, ValidationFailed
+from routewright.errors import NoProviders, Problem, RouterError, ValidationFailed
 from routewright.fork import Guard
 from routewright.protocols import Clock, Provider
 from routewright.wire import Availability, AvailabilityStatus, Model
@@ -44,14 +44,18 @@ class Fleet:
         *,
         as_of: str,
         clock: Clock,
+        missed: str = "",
     ) -> None:
+        """``missed``: what else to say where no provider is configured."""
+        self._missed = missed
         self._clock = clock
         self._guard = Guard()
         self._today = (0.0, "")
         self.providers = providers
         self.aliases = aliases
-        models = declared(models, providers)
-        server = _servers(models, providers)
+        said = [_declared_by(provider) for provider in providers]
+        models = _overlaid(models, said)
+        server = _servers(models, providers, said)
         catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
         self.pool = Pool(catalogue)
         self.inline_version = f"inline@{as_of}"
@@ -59,8 +63,7 @@ class Fleet:
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """Who serves each row of the pool."""
         self._serves = bool(server)
-        for alias, model in aliases.items():
-            resolve([model], {}, self.pool.row, f"aliases[{quoted(alias)}]")
+        check_aliases(aliases, self.pool.row)
         self.health = Health()
         self._published = clock.monotonic()
         self.boards = Boards(self.pool)
@@ -89,7 +92,7 @@ class Fleet:
         """Raise ``NoProviders`` if nothing can be called."""
         if self._serves:
             return
-        said = NO_PROVIDER
+        said = f"{NO_PROVIDER} ({self._missed})" if self._missed else NO_PROVIDER
         if self.providers:
             names = ", ".join(provider.name for provider in self.providers)
             said = f"no model is known of {names}: give each its models=[Model(id=...)]"
@@ -122,7 +125,11 @@ class Fleet:
 
 def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:
     """A catalogue with what providers say of their models put over it. Raises ``ValidationFailed``."""
-    return overlay(models, [given_fields(model) for provider in providers for model in _declared_by(provider)])
+    return _overlaid(models, [_declared_by(provider) for provider in providers])
+
+
+def _overlaid(models: Sequence[Model], said: Sequence[Sequence[Model]]) -> tuple[Model, ...]:
+    return overlay(models, [given_fields(model) for declared_here in said for model in declared_here])
 
 
 def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
@@ -134,22 +141,40 @@ def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
     return model if status == said.status else replace(model, availability=Availability(status, said.regions))
 
 
-def _declared_by(provider: Provider) -> Sequence[Model]:
-    said: object = provider.models()
-    if isinstance(said, Sequence) and not isinstance(said, str):
-        return said
-    problem = f"models() of {shown(provider.name)} gave {shown(said)}"
-    raise ValidationFailed.of(Problem("providers", problem, "give a list of Model"))
+def _declared_by(provider: Provider) -> tuple[Model, ...]:
+    """What a provider says it serves, asked once: another time it may say something else."""
+    asked = f"models() of {shown(provider.name)}"
+    try:
+        said: object = provider.models()
+        if isinstance(said, Sequence) and not isinstance(said, str):
+            return tuple(said)
+    except RouterError:
+        raise
+    except Exception as error:  # its words stay there
+        problem = Problem("providers", f"{asked} failed with {type(error).__name__}", "let it give a list of Model")
+        raise ValidationFailed.of(problem) from error
+    if isinstance(said, Coroutine):
+        said.close()  # else it warns that nobody awaited it
+        raise ValidationFailed.of(Problem("providers", f"{asked} is a coroutine", "make it a plain function"))
+    raise ValidationFailed.of(Problem("providers", f"{asked} gave {shown(said)}", "give a list of Model"))
 
 
-def _servers(models: Sequence[Model], providers: Sequence[Provider]) -> dict[str, Provider]:
+def _servers(
+    models: Sequence[Model], providers: Sequence[Provider], said: Sequence[Sequence[Model]]
+) -> dict[str, Provider]:
     """Who serves which model. Two that serve one model are refused: nobody could say which of them was meant."""
     server: dict[str, Provider] = {}
-    for provider in providers:
-        declared = [model.id for model in provider.models()]
-        for model_id in declared or [model.id for model in models if model.provider == provider.name]:
+    for provider, declared_here in zip(providers, said, strict=True):
+        ids = [model.id for model in declared_here]
+        for model_id in ids or [model.id for model in models if model.provider == provider.name]:
             if model_id in server:
-                problem = f"{server[model_id].name!r} and {provider.name!r} both serve {quoted(model_id)}"
-                raise ValidationFailed.of(Problem("providers", problem, "declare it for one of them"))
+                raise ValidationFailed.of(_served_twice(server[model_id], provider, model_id))
             server[model_id] = provider
     return server
+
+
+def _served_twice(first: Provider, second: Provider, model_id: str) -> Problem:
+    if first is second:
+        return Problem("providers", f"models() of {shown(first.name)} gave {quoted(model_id)} twice", "give it once")
+    problem = f"{shown(first.name)} and {shown(second.name)} both serve {quoted(model_id)}"
+    return Problem("providers", problem, "declare it for one of them")

@@ -149,21 +149,19 @@ class Engine:
     def choose_now(self, entry: Entry) -> Plan:
         """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""
         given = self._predicted(entry)
-        try:
-            return build_plan(given, entry.board, entry.rules)
-        except CountTokens:
-            return build_plan(self._recounted(entry, given), entry.board, entry.rules)
+        plan = _plan_uncounted(entry, given)
+        return plan or build_plan(self._recounted(entry, given), entry.board, entry.rules)
 
     async def choose(self, entry: Entry) -> Plan:
         """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
         given = entry.admitted.given
         try:
             given = self._predicted(entry)
-            try:
-                return build_plan(given, entry.board, entry.rules)
-            except CountTokens:
+            plan = _plan_uncounted(entry, given)
+            if plan is None:
                 given = await self._recounted_aside(entry, given)
-                return build_plan(given, entry.board, entry.rules)
+                plan = build_plan(given, entry.board, entry.rules)
+            return plan
         except BaseException as error:
             self._keep_undecided(entry, given, error)
             raise
@@ -247,6 +245,14 @@ class Engine:
             return await anyio.to_thread.run_sync(self._recounted, entry, given, abandon_on_cancel=True)
         said = f"timeout_ms={given.timeout_ms} ran out while the tokens of the prompt were counted"
         raise RouterTimeoutError(f"{said}; allow more time, or set no budget that depends on the count")
+
+
+def _plan_uncounted(entry: Entry, given: DecisionInput) -> Plan | None:
+    """The plan, or None where tokens have to be counted first: behind this, so that no refusal is chained to it."""
+    try:
+        return build_plan(given, entry.board, entry.rules)
+    except CountTokens:
+        return None
 
 
 def raise_failure(outcome: Outcome) -> Outcome:

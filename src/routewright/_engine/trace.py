@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from routewright._core.scan import quoted
-from routewright.errors import InternalError, NotFound, PreconditionFailed, StorageUnavailable
+from routewright.errors import InternalError, NotFound, PreconditionFailed, RouterError, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import ImmediateStorage, Storage
 from routewright.wire import (
@@ -138,23 +138,24 @@ class TraceLog:
         waiting = self._find(caller, trace_id)
         if waiting is not None:
             return waiting.facts.trace
-        found = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
-        if found is None:
-            raise NotFound(f"no trace {quoted(trace_id)}")
-        return found
+        with storage_faults():
+            found = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
+        return checked_trace(found, trace_id)
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
         """Keep what a user thought of an answer. Raises ``NotFound`` if the caller has no such trace."""
         waiting = self._find(caller, feedback.trace_id)
         writes: list[Write] = [] if waiting is None else [PutTrace(waiting.facts.trace)]
         try:
-            await self._storage.apply(caller.account, [*writes, feedback])
+            with storage_faults():
+                await self._storage.apply(caller.account, [*writes, feedback])
         except PreconditionFailed as error:
             raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
     async def snapshot(self, snapshot_id: str) -> Snapshot | None:
         """Read a snapshot by its id."""
-        return await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
+        with storage_faults():
+            return await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
 
     def _find(self, caller: Caller, trace_id: str) -> Waiting | None:
         waiting = self._queue.get(trace_id)
@@ -279,6 +280,26 @@ class TraceLog:
         for each in wake:
             with suppress(RuntimeError):  # that loop is gone
                 each()
+
+
+@contextmanager
+def storage_faults() -> Iterator[None]:
+    """Make of what a storage raises, and should not, an ``InternalError`` that names its kind."""
+    try:
+        yield
+    except RouterError:
+        raise
+    except Exception as error:  # its words stay there
+        raise InternalError(f"the storage failed with {type(error).__name__}") from error
+
+
+def checked_trace(found: object, trace_id: str) -> Trace:
+    """The trace that a storage gave. Raises ``NotFound`` for none, and ``InternalError`` for what is no trace."""
+    if found is None:
+        raise NotFound(f"no trace {quoted(trace_id)}")
+    if not isinstance(found, Trace):
+        raise InternalError(f"the storage gave {type(found).__name__} in the place of a trace")
+    return found
 
 
 def _from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:

@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         options.print_help(sys.stderr)
         return USAGE
+    if sys.stdout is None:
+        return _unwritable("standard output is closed")
     try:
         return _run(args)
     except KeyboardInterrupt:
@@ -35,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except OSError as error:  # of the output: what is read has errors of its own
         _drop_output()
-        sys.stderr.write(f"routewright: the output cannot be written: {error.strerror}\n")
-        return INTERNAL
+        return _unwritable(error.strerror)
 
 
 def _run(args: Arguments) -> int:
@@ -52,6 +53,12 @@ def _run(args: Arguments) -> int:
     finally:
         sys.stdout.flush()
     return OK
+
+
+def _unwritable(reason: str | None) -> int:
+    if sys.stderr is not None:
+        sys.stderr.write(f"routewright: the output cannot be written: {reason}\n")
+    return INTERNAL
 
 
 def _drop_output() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from difflib import get_close_matches
 from typing import Any, get_args
 
 from routewright import __version__
@@ -103,6 +104,15 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **rest: Any) -> None:
         rest |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(*args, **rest)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse here what is not known, so that a command answers for its own options."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = get_close_matches(unknown[0], self._option_string_actions, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return parsed, unknown
 
 
 def _add_route(command: argparse.ArgumentParser) -> None:

@@ -122,6 +122,8 @@ def _text(source: str, called: str) -> str:
 
 def _read(source: str, called: str) -> bytes:
     """The bytes of a file, or of standard input where the name is ``-``."""
+    if source == "-" and sys.stdin is None:
+        raise ValidationFailed.of(Problem(called, "is closed", _HOW))
     try:
         return sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:

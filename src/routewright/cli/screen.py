@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import Any, TextIO
 
 import msgspec
@@ -20,7 +20,7 @@ class Screen:
 
     def __init__(self) -> None:
         self._out = sys.stdout
-        self._err = sys.stderr
+        self._err = sys.stderr or StringIO()  # nobody has to hear what is said beside the answer
         self._mid_line = False
         for stream in (self._out, self._err):
             if isinstance(stream, TextIOWrapper):

@@ -151,6 +151,10 @@ HOSTS = {host.name: host for host in _TABLE}
 """By name."""
 
 
+UNSPOKEN = {"ANTHROPIC_API_KEY": "Anthropic", "GEMINI_API_KEY": "Google", "GOOGLE_API_KEY": "Google"}
+"""Variables of vendors whose own protocol no provider speaks yet."""
+
+
 def complete_url(address: str, default: str) -> str:
     """A server's address as people write it (``gpu-box``, ``0.0.0.0:11434``), completed from the usual one.
 

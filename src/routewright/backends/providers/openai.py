@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from routewright._core.catalogue import models_of
+from routewright._core.rules import check_names
 from routewright.backends.transport import AutoTransport
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Response, Transport
@@ -54,13 +55,14 @@ class OpenAIProvider:
         host: Host | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
+        _check(name, api_key, base_url, headers, host)
         environ = os.environ if environ is None else environ  # no default argument: help() would print it
         self.name = name
         self._host = host or _host(name, base_url)
-        self._url = _checked_url(base_url or _url_of_host(self._host, environ))
+        self._url = _checked_url(*((base_url, "base_url") if base_url else _url_of_host(self._host, environ)))
         self._key = _key(api_key, self._host, environ)
         self._models = models_of(models)
-        self._headers = {name.lower(): _header(name, value) for name, value in (headers or {}).items()}
+        self._headers = {str(name).lower(): _header(name, value) for name, value in (headers or {}).items()}
         self.refuses_usage = False
         """The host has refused to be asked for the usage of a stream, and is asked no more."""
         self._own_transport = transport is None
@@ -224,6 +226,24 @@ class _Call:
         await self._exchange.__aexit__(kind, error, trace)
 
 
+def _check(name: object, api_key: object, base_url: object, headers: object, host: object) -> None:
+    """Refuse what is not of its kind. No value is shown that may be a key."""
+    if not isinstance(name, str):
+        raise ValidationFailed.of(Problem("name", f"must be a string, got {type(name).__name__}", "name the provider"))
+    check_names({"name": name})
+    if not isinstance(api_key, str | None):
+        raise ValidationFailed.of(Problem("api_key", f"must be a string, got {type(api_key).__name__}", ""))
+    if not isinstance(base_url, str | None):
+        problem = f"must be a string, got {type(base_url).__name__}"
+        raise ValidationFailed.of(Problem("base_url", problem, "write 'https://host/path'"))
+    if not isinstance(headers, Mapping | None):
+        problem = f"must be a mapping, got {type(headers).__name__}"
+        raise ValidationFailed.of(Problem("headers", problem, 'write {"x-org": "..."}'))
+    if not isinstance(host, Host | None):
+        hint = "name a known one as name=..., or pass base_url=..."
+        raise ValidationFailed.of(Problem("host", f"must be a Host, got {type(host).__name__}", hint))
+
+
 def _host(name: str, base_url: str | None) -> Host:
     if name in HOSTS:
         return HOSTS[name]
@@ -236,14 +256,16 @@ def _host(name: str, base_url: str | None) -> Host:
     )
 
 
-def _url_of_host(host: Host, environ: Mapping[str, str]) -> str:
-    given = environ.get(host.url_variable or "", "").strip()
+def _url_of_host(host: Host, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The address, and where it comes from."""
+    variable = host.url_variable or ""
+    given = environ.get(variable, "").strip()
     if not given:
-        return host.base_url
-    return given if host.needs_key else complete_url(given, host.base_url)
+        return host.base_url, "base_url"
+    return given if host.needs_key else complete_url(given, host.base_url), variable
 
 
-def _checked_url(url: str) -> str:
+def _checked_url(url: str, source: str) -> str:
     shown = "what was given" if set("@?#") & set(url) else repr(url[:_URL_CHARS])
     try:
         parts = urlsplit(url)
@@ -251,11 +273,11 @@ def _checked_url(url: str) -> str:
     except ValueError:  # a port or brackets that are none, and a port that is none may be a password
         known, shown = False, "what was given"
     if not known:
-        raise ValidationFailed.of(Problem("base_url", f"{shown} is not an address", "write https://host/path"))
+        raise ValidationFailed.of(Problem(source, f"{shown} is not an address", "write https://host/path"))
     if parts.username is not None or parts.query or parts.fragment:
         where = f"{parts.scheme}://{parts.hostname}{parts.path}"
         hint = "give credentials as api_key=... or headers=..."
-        raise ValidationFailed.of(Problem("base_url", f"{where} has a user, query or fragment with it", hint))
+        raise ValidationFailed.of(Problem(source, f"{where} has a user, query or fragment with it", hint))
     return url.rstrip("/")
 
 
@@ -273,9 +295,12 @@ def _key(given: str | Secret | None, host: Host, environ: Mapping[str, str]) -> 
     return Secret(text) if text else None
 
 
-def _header(name: str, value: str | Secret) -> Secret:
+def _header(name: object, value: object) -> Secret:
+    if not isinstance(value, str):
+        problem = f"{name!r} must be a string, got {type(value).__name__}"
+        raise ValidationFailed.of(Problem("headers", problem, "leave out what has no value"))
     secret = Secret(value)
-    if not _is_header_value(name) or not _is_header_value(secret.reveal()):
+    if not isinstance(name, str) or not _is_header_value(name) or not _is_header_value(secret.reveal()):
         raise ValidationFailed.of(Problem("headers", f"{name!r} cannot be sent", "use printable ASCII"))
     return secret
 
