@@ -586,6 +586,15 @@ def test_a_mapping_of_any_class_is_an_object_wherever_one_may_stand() -> None:
     assert as_request(MappingProxyType({"messages": [HELLO], "budget": held}), {}).budget == Budget(0.5)
 
 
+def test_a_mapping_that_fails_is_told_by_the_kind_of_its_fault() -> None:
+    class Lazy(UserDict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            raise LookupError("canary")
+
+    (problem,) = problems("Hello", budget=Lazy(maxCostUsd=1))
+    assert str(problem) == "budget: holds a value that fails with LookupError; pass plain dicts, strings and numbers"
+
+
 def test_half_a_surrogate_pair_is_refused_wherever_text_may_stand() -> None:
     bad = "x\ud800"
     for value, overrides in (

@@ -51,6 +51,9 @@ def _plain(value: object, path: str) -> object:
         raise ValidationFailed.of(Problem(path, problem, "flatten it")) from None
     except TypeError as error:  # a struct as a key
         raise ValidationFailed.of(Problem(path, f"holds what is not JSON: {error}", "JSON keys are strings")) from None
+    except Exception as error:  # of a class of the caller's
+        problem = f"holds a value that fails with {type(error).__name__}"
+        raise ValidationFailed.of(Problem(path, problem, "pass plain dicts, strings and numbers")) from error
     found = flaw_in(tree)
     if found is not None:
         raise ValidationFailed.of(Problem(beneath(path, found[0]), found[1].problem, found[1].hint))
