@@ -16,7 +16,7 @@ FLOORS = [
     ["protocols", "fork"],
     ["_core"],
     ["_engine", "backends"],
-    ["settings", "options", "config", "catalogue", "assembly", "blocking", "router", "trace", "testing"],
+    ["settings", "options", "document", "config", "catalogue", "assembly", "blocking", "router", "trace", "testing"],
     ["cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -47,7 +47,8 @@ class Catalogue:
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
         """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming the file and the key."""
-        from .config import naming, read_catalogue
+        from .config import read_catalogue
+        from .document import naming
 
         rows, aliases = read_catalogue(path, known=[model.id for model in cls().models])
         with naming(path):

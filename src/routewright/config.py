@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -36,12 +31,9 @@ from routewright.wire import (
 from ._core.policy import check_apart, checked_policy
 from ._core.problem import did_you_mean, shown
 from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_name
-from ._core.scan import joined, quoted, scan
+from ._core.scan import joined, quoted
+from .document import content_of, naming, path_of
 
-MAX_FILE_BYTES = 16 << 20
-_KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{64}}")
-"""A dotted key of TOML so long that parsing it takes time by its square."""
 _TAGS = ("[key]", "<switch>", "<table>")
 """What stands in pydantic's places and in no file."""
 _SAID = {
@@ -226,7 +218,7 @@ def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[s
 
     Raises ``ValidationFailed`` naming the file and the key.
     """
-    path = _path(given)
+    path = path_of(given)
     with naming(path):
         file = _read(path, CatalogueFile)
         _check_models(file, known)
@@ -238,22 +230,12 @@ def read_policies(given: str | Path) -> list[Policy]:
 
     Whether their models exist is asked by the Router, which knows those of its providers, too.
     """
-    path = _path(given)
+    path = path_of(given)
     with naming(path):
         entries = _read(path, PolicyFile).policies
         policies = [checked_policy(entry.policy(), place) for place, entry in enumerate(entries)]
         check_apart(policies)
         return policies
-
-
-@contextmanager
-def naming(path: str | Path) -> Iterator[None]:
-    """Put a file's name before the places of what is refused inside."""
-    try:
-        yield
-    except ValidationFailed as error:
-        problems = [each._replace(path=f"{path}: {each.path}" if each.path else str(path)) for each in error.problems]
-        raise ValidationFailed.of(*problems) from None
 
 
 def _check_models(file: CatalogueFile, known: Sequence[str]) -> None:
@@ -302,74 +284,12 @@ def _fallback(entry: FallbackEntry) -> PolicyFallback:
     return PolicyFallback(models, entry.max_retries, entry.on_partial, entry.on_refusal)
 
 
-def _path(given: object) -> Path:
-    if not isinstance(given, str | os.PathLike):
-        raise ValidationFailed.of(Problem("path", f"{shown(given)} is not the path of a file", "pass 'models.toml'"))
-    return Path(given)
-
-
 def _read(path: Path, shape: type[FileModel]) -> FileModel:
     try:
-        return shape.model_validate(_content(path))
+        return shape.model_validate(content_of(path))
     except pydantic.ValidationError as error:
         found = error.errors()[:MAX_PROBLEMS]
         raise ValidationFailed.of(*(_problem(shape, dict(each)) for each in found)) from None
-
-
-def _content(path: Path) -> object:
-    """What the file says, whatever it should."""
-    text = _text(path)
-    try:
-        return _json(text) if path.suffix.lower() == ".json" else _toml(text)
-    except RecursionError:
-        raise _refusal("nests too deep to be read", "flatten it") from None
-    except tomllib.TOMLDecodeError as error:
-        raise _refusal(f"is not TOML: {error}", "write TOML, or JSON in a .json file") from error
-    except ValueError:  # of more digits than Python converts
-        raise _refusal("holds too long a number", "write fewer digits") from None
-
-
-def _json(text: str) -> object:
-    try:
-        scan(text.encode())
-    except ValidationFailed as error:  # which speaks of what is sent
-        said = [(each.path, each.problem.removeprefix("the body "), each.hint) for each in error.problems]
-        problems = [Problem(where, what, hint.replace("send", "write")) for where, what, hint in said]
-        raise ValidationFailed.of(*problems) from None
-    return json.loads(text)
-
-
-def _toml(text: str) -> object:
-    if _LONG_KEY.search(text):
-        raise _refusal("holds a key of more than 64 parts", "flatten it")
-    return tomllib.loads(text)
-
-
-def _text(path: Path) -> str:
-    content = _bytes(path)
-    if len(content) > MAX_FILE_BYTES:
-        raise _refusal(f"is larger than {MAX_FILE_BYTES >> 20} MiB", "split it")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _refusal(f"is not UTF-8 text (byte {error.start})", "convert it") from error
-
-
-def _bytes(path: Path) -> bytes:
-    """The file, or a little more of it than is taken."""
-    try:
-        if path.exists() and not path.is_file():  # a pipe might never end
-            raise _refusal("is not a file", "check the path")
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:  # the latter where no path can be such
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise _refusal(f"cannot be read: {reason}", "check the path") from error
-
-
-def _refusal(problem: str, hint: str) -> ValidationFailed:
-    """Of the file as a whole."""
-    return ValidationFailed.of(Problem("", problem, hint))
 
 
 def _problem(shape: type[_Strict], found: dict[str, Any]) -> Problem:
