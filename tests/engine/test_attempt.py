@@ -278,7 +278,7 @@ async def test_an_answer_that_never_waits_lets_others_run_and_ends_at_the_deadli
         with pytest.raises(RouterTimeoutError):
             await ask(router, timeout_ms=50)
         group.cancel_scope.cancel()
-    assert turns > 5
+    assert turns > 1
 
 
 @both_ways
@@ -296,3 +296,8 @@ async def test_deltas_carry_their_attempt_and_end_with_it() -> None:
     async with house.router.stream("hi", goal="quality", fallback=ONCE) as stream:
         texts = [event.data.text async for event in stream if isinstance(event, OutputDelta)]
     assert texts == ["half", "Blue."]
+
+
+async def test_a_plain_call_is_rescued_whatever_came_since_nothing_had_reached_the_caller() -> None:
+    house = House([said(Delta("half"), ProviderFault("reset"))], [ANSWER])
+    assert await plain(house.router, fallback={"on_partial": "error", "maxRetries": 0}) == "Blue."

@@ -38,8 +38,10 @@ class Attempt:
         self.finish_reason: str | None = None
         self.fault: FaultKind | None = None
         self.fault_text = ""
-        self.delivered = False
+        self.spoke = False
         """Content had come."""
+        self.delivered = False
+        """Content had reached the caller; of a plain call none does before the end."""
         self.unslept_ms = 0.0
         """In the sandbox, the time that the model would have taken."""
         self._chars = 0
@@ -52,7 +54,7 @@ class Attempt:
     @property
     def produced(self) -> bool:
         """Something came that costs; a fault or a farewell before that costs nothing."""
-        return self.delivered or self.usage is not None
+        return self.spoke or self.usage is not None
 
     def forget_text(self) -> None:
         """Keep the facts alone: traces hold no text."""
@@ -126,7 +128,7 @@ class Attempt:
 
     def _weigh(self, chars: int) -> None:
         self._chars += chars
-        self.delivered = True
+        self.spoke = True
         if self._chars > MAX_ANSWER_CHARS:
             what = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
             raise ProviderFault(FaultKind.MALFORMED, what)

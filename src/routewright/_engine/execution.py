@@ -226,6 +226,7 @@ class Execution:
                     await self._clock.sleep(0)
                 part = self._take(attempt, await anext(chunks))
                 if part is not None and not self._whole:
+                    attempt.delivered = attempt.spoke
                     return part
         except StopAsyncIteration:
             fault = _CUT_SHORT

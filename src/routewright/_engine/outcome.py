@@ -119,7 +119,8 @@ class Facts:
 
     @property
     def charged_nanos(self) -> int:
-        """Billed to the account: the cost of an answer, or of what was produced when the caller left mid-answer."""
+        """Billed to the account: the cost of an answer, or of what was produced when the caller left after content
+        had been delivered."""
         if self.environment == "sandbox":
             return 0
         left_midway = self.status == "cancelled" and any(attempt.delivered for attempt in self.attempts)
