@@ -215,7 +215,7 @@ class Facts:
             name=attempt.model,
             start_ms=self._since_start(attempt.started_at),
             duration_ms=spent_ms,
-            status="error" if failed else "ok" if attempt.finish_reason else "cancelled",
+            status="error" if failed else "cancelled" if attempt.finish_reason is None else "ok",
             model=attempt.model,
             provider=attempt.provider,
             attempt=attempt.call.number,
