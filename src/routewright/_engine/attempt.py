@@ -45,6 +45,8 @@ class Attempt:
         self.unslept_ms = 0.0
         """In the sandbox, the time that the model would have taken."""
         self._chars = 0
+        self._chars_counted = 0
+        """Of the text that had come when the usage did."""
 
     @property
     def output(self) -> str:
@@ -55,6 +57,11 @@ class Attempt:
     def produced(self) -> bool:
         """Something came that costs; a fault or a farewell before that costs nothing."""
         return self.spoke or self.usage is not None
+
+    @property
+    def counted(self) -> bool:
+        """The usage is the last word: the answer has ended, and none of it came later."""
+        return self.usage is not None and self.finish_reason is not None and self._chars_counted == self._chars
 
     def forget_text(self) -> None:
         """Keep the facts alone: traces hold no text."""
@@ -92,6 +99,7 @@ class Attempt:
             case Usage():
                 if min(chunk.input, chunk.output, chunk.cached, chunk.input - chunk.cached) >= 0:
                     self.usage = chunk  # else it is no usage, and is estimated
+                    self._chars_counted = self._chars
             case Finish():
                 if not ended:
                     cut_by_budget = chunk.reason == "length" and self.call.capped_by_budget
@@ -102,10 +110,10 @@ class Attempt:
         return None
 
     def settle(self, plan: Plan) -> Usage:
-        """Price it by its usage. Where the provider sent none, or broke off before its last word on it, the text that
-        came is counted too."""
+        """Price it by its usage. Where the provider sent none, or not as its last word, the text that came is counted
+        too."""
         usage = self.usage
-        if usage is None or self.finish_reason is None:
+        if usage is None or not self.counted:
             told, made = usage or Usage(_asked(plan, self.call.row), -1), self._made()
             if made > told.output:
                 self.usage_estimated = True

@@ -298,7 +298,7 @@ class Execution:
         attempt.ended_at = now = self._clock.monotonic()
         attempt.fault = _kind(fault)
         attempt.fault_text = str(fault)
-        reported = attempt.usage
+        reported, counted = attempt.usage, attempt.counted
         # what we cut off may have cost anything once the context was entered; of other faults the provider says it
         touched = attempt.first_at is not None or fault.answered or (abandoned and self._context is not None)
         hurried = abandoned and self.wake_at < self._blamed_from(attempt)
@@ -312,7 +312,7 @@ class Execution:
                 attempt.call.row,
                 attempt.fault,
                 usage=reported,
-                final=reported is not None and attempt.finish_reason is not None,
+                final=counted,
                 touched=touched,
                 delivered=attempt.delivered,
                 retry_after=_seconds(fault.retry_after),
