@@ -226,6 +226,8 @@ class Execution:
                     await self._clock.sleep(0)
                 part = self._take(attempt, await anext(chunks))
                 if part is not None and not self._whole:
+                    if self._is_cancelled(by_scopes=False):  # and the provider made nothing of it
+                        raise asyncio.CancelledError
                     attempt.delivered = attempt.spoke
                     return part
         except StopAsyncIteration:
