@@ -164,6 +164,29 @@ async def test_a_task_that_is_cancelled_between_two_pieces_ends_and_leaves(kind:
     assert house.spare.calls == []
 
 
+class Grouping(ScriptedProvider):
+    """Raises a cancellation together with what came of it, as task groups do."""
+
+    async def pause(self, seconds: float) -> None:
+        try:
+            await super().pause(seconds)
+        except anyio.get_cancelled_exc_class() as cancelled:
+            raise BaseExceptionGroup("two", [cancelled, ZeroDivisionError()]) from None
+
+
+@both_ways
+async def test_a_cancellation_in_a_group_is_one(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Grouping)
+    assert await ask(house) == "Blue."
+    house = House([STUCK], [ANSWER], kind=Grouping)
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, house)
+        await house.clock.advance(1.0)
+        group.cancel_scope.cancel()
+    assert house.spare.calls == []
+    assert house.left_open == 0
+
+
 class Swallowing(ScriptedProvider):
     """Makes nothing of a cancellation."""
 
