@@ -13,7 +13,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, RouterTimeoutError, Settings
+from routewright import (
+    CallableProvider,
+    Catalogue,
+    ContentRefused,
+    Model,
+    ProviderFault,
+    Router,
+    RouterTimeoutError,
+    Settings,
+)
 from routewright._engine.attempt import MAX_ANSWER_CHARS
 from routewright._engine.execution import FAREWELL_S, LATE_S
 from routewright.testing import FakeClock, Pause, ScriptedProvider
@@ -389,3 +398,16 @@ async def test_a_fault_that_cannot_be_read_is_one_all_the_same(ask: Ask, fault: 
     house = House([fault])
     with pytest.raises(Exception, match=f"server: {type(fault).__name__} in the provider"):
         await ask(house.router, fallback={"models": [], "maxRetries": 0})
+
+
+@both_ways
+async def test_a_tool_call_without_a_name_is_none(ask: Ask) -> None:
+    nameless = said(ToolDelta(0, "{}", "call_1", "look"), ToolDelta(1, "{}", "call_2"))
+    for reason in ("tool_calls", "stop", "length"):
+        house = House([[*nameless, Finish(reason)]], [ANSWER])
+        assert await ask(house.router, fallback=ONCE) == "Blue."
+    house = House([[*nameless, ToolDelta(1, "", "", "late"), Finish("tool_calls")]])
+    await ask(house.router)
+    house = House([[*nameless, Finish("content_filter")]], [ANSWER])
+    with pytest.raises(ContentRefused):
+        await ask(house.router)

@@ -80,7 +80,7 @@ class Attempt:
     def take(self, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
         """Note what a chunk says; give it back if the caller is to have it. After the end nothing counts but usage.
 
-        Raises ``ProviderFault("malformed")`` for what is no chunk, and for an answer without end.
+        Raises ``ProviderFault("malformed")`` for what is no chunk, an answer without end, and a call of no tool.
         """
         if not is_sound(chunk):
             raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {named(chunk)}")
@@ -102,6 +102,8 @@ class Attempt:
                     self._chars_counted = self._chars
             case Finish():
                 if not ended:
+                    if self.tool_calls and chunk.reason != "content_filter":
+                        self._require_names()
                     cut_by_budget = chunk.reason == "length" and self.call.capped_by_budget
                     self.finish_reason = "budget" if cut_by_budget else chunk.reason
                     return chunk
@@ -133,6 +135,10 @@ class Attempt:
         call.id = piece.id or call.id
         call.name = piece.name or call.name
         call.arguments.append(piece.arguments)
+
+    def _require_names(self) -> None:
+        if not all(call.name for call in self.tool_calls.values()):
+            raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave a tool call without a name")
 
     def _weigh(self, chars: int) -> None:
         self._chars += chars
