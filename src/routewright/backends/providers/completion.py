@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -13,14 +13,11 @@ from routewright.errors import ProviderFault
 from routewright.protocols import Response
 from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
 
-from .faults import BODY_CHARS, fault_in_answer
+from .faults import Redact, conceal, fault_in_answer, start_of
 
 MAX_ANSWER_BYTES = 32 << 20
 MAX_TOKENS = 100_000_000
 """A count over this is not a count."""
-
-Redact = Callable[[str], str]
-"""Hides our credentials in what a server sent."""
 
 _DONE = "[DONE]"
 _REASONS = {
@@ -76,7 +73,8 @@ class WholeCompletion:
     """The chunks of an answer in one JSON document, read when they are first asked for."""
 
     def __init__(self, provider: str, response: Response, redact: Redact) -> None:
-        self._answer = Answer(provider, redact)
+        self._answer = Answer(provider)
+        self._redact = redact
         self._response = response
         self._chunks: Iterator[Chunk] | None = None
 
@@ -84,13 +82,13 @@ class WholeCompletion:
         return self
 
     async def __anext__(self) -> Chunk:
-        if self._chunks is None:
-            try:
-                body = await self._response.read(MAX_ANSWER_BYTES)
-            except ProviderFault as fault:
-                fault.answered = True
-                raise
-            self._chunks = iter(self._read(body))
+        try:
+            if self._chunks is None:
+                self._chunks = iter(self._read(await self._response.read(MAX_ANSWER_BYTES)))
+        except ProviderFault as fault:
+            fault.answered = True
+            conceal(fault, self._redact)
+            raise
         for chunk in self._chunks:
             return chunk
         raise StopAsyncIteration
@@ -110,7 +108,8 @@ class StreamedCompletion:
     def __init__(self, provider: str, response: Response, redact: Redact) -> None:
         self._body = response.chunks()
         self._parser = SseParser()
-        self._answer = Answer(provider, redact)
+        self._answer = Answer(provider)
+        self._redact = redact
         self._ready: deque[Chunk] = deque()
         self._fault: ProviderFault | None = None
         self._ended = False
@@ -141,6 +140,7 @@ class StreamedCompletion:
                 self._ready.extend(self._answer.add(event.data))
         except ProviderFault as fault:
             fault.answered = True
+            conceal(fault, self._redact)
             self._fault = fault
 
     def _end(self) -> None:
@@ -159,12 +159,11 @@ class StreamedCompletion:
 class Answer:
     """Puts one answer together: what a document or event adds comes out as chunks, what ends it is kept for last."""
 
-    def __init__(self, provider: str, redact: Redact) -> None:
+    def __init__(self, provider: str) -> None:
         self.started = False
         """There was a choice in it."""
         self.reason: str | None = None
         self._provider = provider
-        self._redact = redact
         self._usage: Usage | None = None
         self._spoke = False
         self._tools: dict[int, None] = {}
@@ -197,14 +196,11 @@ class Answer:
     def malformed(self, what: str, document: bytes | str = "") -> ProviderFault:
         """The fault of an answer that is none."""
         message = f"{self._provider} sent an answer with {what}"
-        return ProviderFault("malformed", message, status=200, body=self._shown(document)[:BODY_CHARS])
+        return ProviderFault("malformed", message, status=200, body=start_of(_written(document)))
 
     def error(self, document: bytes | str) -> ProviderFault:
         """The fault that a document tells of."""
-        return fault_in_answer(self._provider, self._shown(document))
-
-    def _shown(self, document: bytes | str) -> str:
-        return self._redact(document.decode("utf-8", "replace") if isinstance(document, bytes) else document)
+        return fault_in_answer(self._provider, _written(document))
 
     def _decode(self, document: bytes | str) -> _Completion:
         try:
@@ -285,3 +281,7 @@ def _arguments(arguments: Any) -> str:
     if isinstance(arguments, str):
         return arguments
     return "" if arguments is None else msgspec.json.encode(arguments).decode()
+
+
+def _written(document: bytes | str) -> str:
+    return document.decode("utf-8", "replace") if isinstance(document, bytes) else document
