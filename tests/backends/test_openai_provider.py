@@ -960,3 +960,52 @@ async def test_of_a_content_type_its_short_name_is_shown(server: OpenAIServer, p
     for said, shown in (("text/html; charset=utf-8", "'text/html'"), ("x" * 1000, repr("x" * 40))):
         server.answers = [Answer([b"<html>"], headers={"content-type": said})]
         assert (await fault_of(provider)).message == f"openai answered with the content type {shown}"
+
+
+def piece(index: int | None, arguments: str = "", id: str | None = None, name: str | None = None) -> dict[str, Any]:
+    """An event with a piece of a tool call."""
+    return delta(tool_calls=[{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("pieces", "given"),
+    [
+        (
+            [piece(0, "1", "a", "f"), piece(0, "2"), piece(0, "3", "b", "g"), piece(0, "4"), piece(1, "5", "c", "h")],
+            [
+                ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2"), ToolDelta(1, "3", "b", "g"), ToolDelta(1, "4"),
+                ToolDelta(2, "5", "c", "h"),
+            ],
+        ),
+        (
+            [piece(0, "1", "a", "f"), piece(0, "2", "x"), piece(0, "3", "y", "")],
+            [ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2"), ToolDelta(0, "3")],
+        ),
+        (
+            [piece(0, "1", "a", "f"), piece(0, "2", "a", "f")],
+            [ToolDelta(0, "1", "a", "f"), ToolDelta(0, "2", "", "f")],
+        ),
+        (
+            [piece(0, "1"), piece(0, "2", "a"), piece(0, "3", None, "f")],
+            [ToolDelta(0, "1", "call_0"), ToolDelta(0, "2", "a"), ToolDelta(0, "3", "", "f")],
+        ),
+        (
+            [piece(0, "1", "a", "f"), piece(1, "2", "a", "g"), piece(1, "3", "a"), piece(2, "4", "a_1", "h")],
+            [
+                ToolDelta(0, "1", "a", "f"), ToolDelta(1, "2", "a_1", "g"), ToolDelta(1, "3"),
+                ToolDelta(2, "4", "a_1_2", "h"),
+            ],
+        ),
+        (
+            [piece(1, "1", "a", "f"), piece(None, "2", "b", "g"), piece(None, "3")],
+            [ToolDelta(1, "1", "a", "f"), ToolDelta(2, "2", "b", "g"), ToolDelta(2, "3")],
+        ),
+    ],
+    ids=["one index for all", "an id a piece", "all said again", "said late", "one id for all", "some without index"],
+)  # fmt: skip
+async def test_tool_calls_are_told_apart_however_they_are_numbered(
+    server: OpenAIServer, provider: OpenAIProvider, pieces: list[dict[str, Any]], given: list[Chunk]
+) -> None:
+    server.answers = [events(*pieces, delta(finish="tool_calls"))]
+    assert await chunks_of(provider, call()) == [*given, Finish("tool_calls")]

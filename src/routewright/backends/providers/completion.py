@@ -11,9 +11,10 @@ import msgspec
 from routewright._core.sse import SseParser
 from routewright.errors import ProviderFault
 from routewright.protocols import Response
-from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
+from routewright.wire import Chunk, Delta, Finish, Usage
 
 from .faults import Redact, conceal, fault_in_answer, start_of
+from .tool_calls import Piece, ToolCalls
 
 MAX_ANSWER_BYTES = 32 << 20
 MAX_TOKENS = 100_000_000
@@ -35,21 +36,10 @@ _REASONS = {
 _FAULT_REASONS = ("error", "network_error", "insufficient_system_resource")
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: Any = None
-
-
-class _ToolCall(msgspec.Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
 class _Part(msgspec.Struct):
     content: str | list[dict[str, Any]] | None = None
     refusal: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: list[Piece] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -166,8 +156,7 @@ class Answer:
         self._provider = provider
         self._usage: Usage | None = None
         self._spoke = False
-        self._tools: dict[int, None] = {}
-        """Indices of the calls that have begun, in order."""
+        self._tools = ToolCalls()
 
     def add(self, document: bytes | str) -> Iterator[Chunk]:
         """Give what a document says; an empty ``Delta`` where it says nothing, as a sign of life."""
@@ -221,24 +210,10 @@ class Answer:
             self._spoke = True
             if text := _text(part.content):
                 yield Delta(text)
-        for position, call in enumerate(part.tool_calls or ()):
-            yield self._tool_delta(call, position)
+        for call in part.tool_calls or ():
+            yield self._tools.add(call)
         if choice.finish_reason:
             self._finish(choice.finish_reason)
-
-    def _tool_delta(self, call: _ToolCall, position: int) -> ToolDelta:
-        function = call.function or _Function()
-        arguments = _arguments(function.arguments)
-        index = call.index if call.index is not None else self._index_of(call, position)
-        if index in self._tools:
-            return ToolDelta(index, arguments)
-        self._tools[index] = None
-        return ToolDelta(index, arguments, call.id or f"call_{index}", function.name or "")
-
-    def _index_of(self, call: _ToolCall, position: int) -> int:
-        """For a host that sends none: a piece with an id or name begins a call, another goes on with the last."""
-        begins = bool(call.id or (call.function and call.function.name))
-        return len(self._tools) if begins or not self._tools else next(reversed(self._tools))
 
     def _finish(self, reason: str) -> None:
         if reason in _FAULT_REASONS:
@@ -275,12 +250,6 @@ def _text(content: str | list[dict[str, Any]]) -> str:
         return content
     texts = (part.get("text") for part in content if part.get("type") == "text")
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _arguments(arguments: Any) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    return "" if arguments is None else msgspec.json.encode(arguments).decode()
 
 
 def _written(document: bytes | str) -> str:
