@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
+from routewright.backends.providers.completion import SLICE_BYTES, StreamedCompletion, read_usage
 from routewright.backends.providers.completion import Answer as Completion
-from routewright.backends.providers.completion import read_usage
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import fault_in_answer, fault_of_answer, retry_after
 from routewright.backends.providers.hosts import HOSTS, Host, complete_url
@@ -930,38 +931,6 @@ async def test_a_host_that_refuses_without_having_been_asked_is_believed(server:
     await provider.aclose()
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    "spell",
-    [
-        str,
-        str.upper,
-        lambda key: "".join(f"\\u{ord(letter):04x}" for letter in key),
-        lambda key: "".join(f"\\u{ord(letter):04X}" if at % 2 else letter for at, letter in enumerate(key)),
-    ],
-)
-async def test_key_is_nowhere_however_the_server_writes_it(
-    server: OpenAIServer, anyio_backend: str, spell: Callable[[str], str]
-) -> None:
-    key = "sk-Canary-0123456789"
-    provider = OpenAIProvider(key, base_url=server.url)
-    for status in (200, 401):
-        body = f'{{"error": {{"code": "{spell(key)}", "message": "no {spell(key)} at all"}}}}'
-        server.answers = [Answer([body.encode()], status, {"content-type": "application/json"})]
-        fault = await fault_of(provider, call(stream=False))
-        assert key.lower() not in written(fault).lower()
-        assert key.lower() not in json.dumps(json.loads(fault.body)).lower()
-        assert fault.body.endswith(' at all"}}')
-    await provider.aclose()
-
-
-@pytest.mark.anyio
-async def test_of_a_content_type_its_short_name_is_shown(server: OpenAIServer, provider: OpenAIProvider) -> None:
-    for said, shown in (("text/html; charset=utf-8", "'text/html'"), ("x" * 1000, repr("x" * 40))):
-        server.answers = [Answer([b"<html>"], headers={"content-type": said})]
-        assert (await fault_of(provider)).message == f"openai answered with the content type {shown}"
-
-
 def piece(index: int | None, arguments: str = "", id: str | None = None, name: str | None = None) -> dict[str, Any]:
     """An event with a piece of a tool call."""
     return delta(tool_calls=[{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}])
@@ -1009,3 +978,125 @@ async def test_tool_calls_are_told_apart_however_they_are_numbered(
 ) -> None:
     server.answers = [events(*pieces, delta(finish="tool_calls"))]
     assert await chunks_of(provider, call()) == [*given, Finish("tool_calls")]
+
+
+REFUSAL = {"role": "assistant", "content": None, "refusal": "I cannot"}
+TOLD = {"usage": USAGE["usage"]}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "answer",
+    [
+        whole(REFUSAL),
+        whole({"role": "assistant", "content": None}),
+        whole("half", finish="error"),
+        of_json({"choices": []} | TOLD),
+        of_json({"error": {"message": "boom"}} | TOLD),
+        events(delta(refusal="I cannot") | TOLD),
+        events(USAGE, {"error": {"message": "boom"}}),
+        events({"error": {"message": "boom"}} | TOLD),
+        events(USAGE, "{"),
+    ],
+)
+async def test_usage_that_came_with_a_fault_is_given_before_it(
+    server: OpenAIServer, provider: OpenAIProvider, answer: Answer
+) -> None:
+    server.answers = [answer]
+    async with provider.open(call()) as chunks:
+        assert await anext(chunks) == Usage(9, 3)
+        with pytest.raises(ProviderFault):
+            await anext(chunks)
+
+
+@pytest.mark.anyio
+async def test_after_its_reason_an_answer_adds_only_usage(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    late = [delta("more", finish="length"), piece(0, "{}", "a", "f"), delta(refusal="I cannot")]
+    server.answers = [events(delta("all", finish="stop"), *late, USAGE)]
+    assert await chunks_of(provider, call()) == [Delta("all"), Usage(9, 3), Finish("stop")]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "spell",
+    [
+        str,
+        str.upper,
+        lambda key: "".join(f"\\u{ord(letter):04x}" for letter in key),
+        lambda key: "".join(f"\\u{ord(letter):04X}" if at % 2 else letter for at, letter in enumerate(key)),
+    ],
+)
+async def test_key_is_nowhere_however_the_server_writes_it(
+    server: OpenAIServer, anyio_backend: str, spell: Callable[[str], str]
+) -> None:
+    key = "sk-Canary-0123456789"
+    provider = OpenAIProvider(key, base_url=server.url)
+    for status in (200, 401):
+        body = f'{{"error": {{"code": "{spell(key)}", "message": "no {spell(key)} at all"}}}}'
+        server.answers = [Answer([body.encode()], status, {"content-type": "application/json"})]
+        fault = await fault_of(provider, call(stream=False))
+        assert key.lower() not in written(fault).lower()
+        assert key.lower() not in json.dumps(json.loads(fault.body)).lower()
+        assert fault.body.endswith(' at all"}}')
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_of_a_content_type_its_short_name_is_shown(server: OpenAIServer, provider: OpenAIProvider) -> None:
+    for said, shown in (("text/html; charset=utf-8", "'text/html'"), ("x" * 1000, repr("x" * 40))):
+        server.answers = [Answer([b"<html>"], headers={"content-type": said})]
+        assert (await fault_of(provider)).message == f"openai answered with the content type {shown}"
+
+
+class AtOnce:
+    """An answer whose body never waits."""
+
+    status = 200
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.headers: dict[str, str] = {}
+        self._pieces = iter(pieces)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for data in self._pieces:
+            yield data
+
+    async def read(self, limit: int) -> bytes:
+        raise NotImplementedError
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("noise", [b":\n\n", b"\n", b"event: ping\n\n", b": comment "])
+async def test_a_stream_that_says_nothing_lets_others_run(noise: bytes) -> None:
+    size = 256 << 10
+    end = b"\n\ndata: " + json.dumps(delta("x", finish="stop")).encode() + b"\n\ndata: [DONE]\n\n"
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        read = [chunk async for chunk in StreamedCompletion("x", AtOnce(noise * (size // len(noise)), end), str)]
+        group.cancel_scope.cancel()
+    assert read == [Delta("x"), Finish("stop")]
+    assert turns >= size // SLICE_BYTES - 2
+
+
+@pytest.mark.anyio
+async def test_a_stream_is_read_no_further_than_it_is_asked_for() -> None:
+    class Counting(Completion):
+        read = 0
+
+        def add(self, document: bytes | str) -> Iterator[Chunk]:
+            self.read += 1
+            return super().add(document)
+
+    stream = StreamedCompletion("x", AtOnce(b"data:{}\n\n" * 10_000), str)
+    stream._answer = counting = Counting("x")
+    for _ in range(3):
+        assert await anext(stream) == Delta("")
+    assert counting.read == 3
