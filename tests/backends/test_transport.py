@@ -18,6 +18,7 @@ import pytest
 
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.backends.transport.aiohttp import AiohttpTransport
+from routewright.backends.transport.body import Body
 from routewright.backends.transport.httpx2 import Httpx2Transport
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
@@ -525,3 +526,13 @@ except ModuleNotFoundError as error:
         "routewright.backends.transport.httpx2 needs the extra 'trio' (httpcore2 is missing): "
         "pip install 'routewright[trio]'\n"
     )
+
+
+@pytest.mark.parametrize(("encoding", "shown"), [("br", "br"), ("sk-Canary/" * 5, "that is no short word")])
+def test_of_an_unknown_content_encoding_no_more_than_a_short_word_is_shown(encoding: str, shown: str) -> None:
+    async def receive() -> bytes:
+        return b""
+
+    with pytest.raises(ProviderFault) as caught:
+        Body(receive, encoding, 100)
+    assert caught.value.message == f"the answer has a content-encoding ({shown}) which was not asked for"

@@ -13,7 +13,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright import CallableProvider, Catalogue, Model, ProviderFault, Router, RouterTimeoutError, Settings
+from routewright import (
+    CallableProvider,
+    Catalogue,
+    ContentRefused,
+    Model,
+    ProviderFault,
+    Router,
+    RouterTimeoutError,
+    Settings,
+)
 from routewright._engine.attempt import MAX_ANSWER_CHARS
 from routewright._engine.execution import FAREWELL_S, LATE_S
 from routewright.testing import FakeClock, Pause, ScriptedProvider
@@ -38,6 +47,13 @@ async def streamed(router: Router, **options: Any) -> str:
             pass
     return stream.result.output
 
+
+class Odd(BaseException):
+    """Something that no provider should raise."""
+
+
+ODD_GROUP = BaseExceptionGroup("two", [Odd(), ValueError()])
+STOP_GROUP = BaseExceptionGroup("two", [KeyboardInterrupt(), ValueError()])
 
 both_ways = pytest.mark.parametrize("ask", [plain, streamed])
 Ask = Callable[..., Awaitable[str]]
@@ -218,7 +234,7 @@ async def test_a_slow_farewell_makes_no_call_late(ask: Ask, pause_s: float) -> N
 
 
 @both_ways
-@pytest.mark.parametrize("error", [ZeroDivisionError(), asyncio.CancelledError()])
+@pytest.mark.parametrize("error", [ZeroDivisionError(), asyncio.CancelledError(), GeneratorExit(), Odd(), ODD_GROUP])
 async def test_a_bad_farewell_takes_nothing_back(ask: Ask, error: BaseException) -> None:
     house = House([ANSWER], kind=SlowToLeave)
     house.good.leaving_s, house.good.at_last = 0.0, error  # type: ignore[attr-defined]
@@ -278,7 +294,7 @@ async def test_an_answer_that_never_waits_lets_others_run_and_ends_at_the_deadli
         with pytest.raises(RouterTimeoutError):
             await ask(router, timeout_ms=50)
         group.cancel_scope.cancel()
-    assert turns > 5
+    assert turns > 1
 
 
 @both_ways
@@ -296,3 +312,102 @@ async def test_deltas_carry_their_attempt_and_end_with_it() -> None:
     async with house.router.stream("hi", goal="quality", fallback=ONCE) as stream:
         texts = [event.data.text async for event in stream if isinstance(event, OutputDelta)]
     assert texts == ["half", "Blue."]
+
+
+async def test_a_plain_call_is_rescued_whatever_came_since_nothing_had_reached_the_caller() -> None:
+    house = House([said(Delta("half"), ProviderFault("reset"))], [ANSWER])
+    assert await plain(house.router, fallback={"on_partial": "error", "maxRetries": 0}) == "Blue."
+
+
+class Raising(ScriptedProvider):
+    """Raises in its first answer, after a piece of it."""
+
+    error: BaseException
+
+    async def pause(self, seconds: float) -> None:
+        raise self.error
+
+
+@both_ways
+@pytest.mark.parametrize("error", [Odd(), ODD_GROUP, GeneratorExit()])
+async def test_what_no_provider_should_raise_is_a_fault_of_its_own(ask: Ask, error: BaseException) -> None:
+    house = House([said(Delta("half"), Pause(1.0))], [ANSWER], kind=Raising)
+    house.good.error = error  # type: ignore[attr-defined]
+    assert await ask(house.router, fallback=ONCE) == "Blue."
+    assert house.left_open == 0
+
+
+@both_ways
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), STOP_GROUP])
+async def test_what_ends_the_program_passes(ask: Ask, error: BaseException) -> None:
+    house = House([said(Delta("half"), Pause(1.0))], [ANSWER], kind=Raising)
+    house.good.error = error  # type: ignore[attr-defined]
+    with pytest.raises(type(error)) as raised:
+        await ask(house.router, fallback=ONCE)
+    assert raised.value is error
+    assert house.left_open == 0
+
+
+async def test_a_call_whose_coroutine_is_closed_ends_there() -> None:
+    house = House([said(Delta("half"), Pause(1.0))], [ANSWER], kind=Suspended)
+    call = plain(house.router)
+    call.send(None)
+    assert house.left_open == 1
+    call.close()
+    assert house.left_open == 0
+    assert stability(house) == 901, "that was none of the provider's doing"
+
+
+class Suspended(ScriptedProvider):
+    """Waits for what nobody will give it."""
+
+    async def pause(self, seconds: float) -> None:
+        await Never()
+
+
+class Never:
+    def __await__(self) -> Any:
+        yield
+
+
+class NoConstructor(ProviderFault):
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+
+class Unreadable(ProviderFault):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+class Undecided(ProviderFault):
+    @property
+    def answered(self) -> bool:
+        raise ZeroDivisionError
+
+    @answered.setter
+    def answered(self, value: bool) -> None: ...
+
+
+@both_ways
+@pytest.mark.parametrize("fault", [NoConstructor(), Unreadable("auth"), Undecided("auth")])
+async def test_a_fault_that_cannot_be_read_is_one_all_the_same(ask: Ask, fault: ProviderFault) -> None:
+    house = House([fault], [ANSWER])
+    assert await ask(house.router, fallback=ONCE) == "Blue."
+    assert house.left_open == 0
+    house = House([fault])
+    with pytest.raises(Exception, match=f"server: {type(fault).__name__} in the provider"):
+        await ask(house.router, fallback={"models": [], "maxRetries": 0})
+
+
+@both_ways
+async def test_a_tool_call_without_a_name_is_none(ask: Ask) -> None:
+    nameless = said(ToolDelta(0, "{}", "call_1", "look"), ToolDelta(1, "{}", "call_2"))
+    for reason in ("tool_calls", "stop", "length"):
+        house = House([[*nameless, Finish(reason)]], [ANSWER])
+        assert await ask(house.router, fallback=ONCE) == "Blue."
+    house = House([[*nameless, ToolDelta(1, "", "", "late"), Finish("tool_calls")]])
+    await ask(house.router)
+    house = House([[*nameless, Finish("content_filter")]], [ANSWER])
+    with pytest.raises(ContentRefused):
+        await ask(house.router)

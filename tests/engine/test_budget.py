@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from routewright import Catalogue, Model, Pricing, ProviderFault, Router, RouterError, Settings
+from routewright import Catalogue, Model, Policy, Pricing, ProviderFault, Router, RouterError, Settings
 from routewright._core.constraints import Ask
 from routewright.errors import NoCandidates
 from routewright.testing import FakeClock, Pause
-from routewright.wire import Chunk, Delta, FaultKind, Finish, UpstreamCall, Usage
+from routewright.wire import Chunk, Delta, FaultKind, Finish, ModelSpan, PolicyFallback, UpstreamCall, Usage
 
 from .support import GOOD, House, said
 
@@ -179,5 +179,27 @@ async def test_a_fault_after_headers_is_taken_at_its_worst_and_one_before_is_fre
 async def test_a_call_that_is_cut_off_is_taken_at_its_worst() -> None:
     house = House([said(Pause(100.0))], [said(Delta("x"), Usage(1, 1), Finish("stop"))])
     await house.router.route("hi", goal="quality", budget={"maxCostUsd": 0.02})
+    first, second = house.good.calls[0].max_output_tokens or 0, house.spare.calls[0].max_output_tokens or 0
+    assert first * 4e-6 + second * 8e-6 <= 0.02
+
+
+@pytest.mark.parametrize(
+    "last", [[Finish("stop")], [Usage(10, 2_000), Finish("stop")], [Finish("stop"), Usage(10, 2_000)]]
+)
+async def test_usage_is_the_last_word_only_where_no_text_follows_it(last: list[Chunk]) -> None:
+    text = "The sky scatters blue light more than red. " * 50
+    house = House([[Usage(10, 1), Delta(text), *last]])
+    answer = await house.router.route("hi", goal="quality")
+    (span,) = (span for span in answer.trace.spans if isinstance(span, ModelSpan))
+    counted = len(last) == 2
+    assert span.usage_estimated is not counted
+    assert answer.routing.tokens.output == 2_000 if counted else 400 < answer.routing.tokens.output < 2_000
+
+
+async def test_usage_that_was_told_too_early_does_not_spare_a_filtered_answer_its_worst() -> None:
+    filtered: list[Chunk] = [Usage(10, 1), Delta("some words"), Finish("content_filter")]
+    policy = Policy(name="p", fallback=PolicyFallback(on_refusal="fallback"))
+    house = House([filtered], [said(Delta("x"), Usage(1, 1), Finish("stop"))], policies=[policy])
+    await house.router.route("hi", policy_id="p", budget={"maxCostUsd": 0.02})
     first, second = house.good.calls[0].max_output_tokens or 0, house.spare.calls[0].max_output_tokens or 0
     assert first * 4e-6 + second * 8e-6 <= 0.02

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
 
 from routewright import MemoryStorage, ProviderFault, TraceStore
 from routewright.testing import Pause, ScriptedProvider
-from routewright.wire import Delta, Finish, Usage
+from routewright.wire import Chunk, Delta, Finish, Usage
 
 from .support import House, said
 
@@ -49,7 +51,7 @@ async def streamed(house: House) -> str:
 
 
 both_ways = pytest.mark.parametrize("ask", [plain, streamed])
-Ask = Callable[[House], Awaitable[str]]
+Ask = Callable[[House], Coroutine[Any, Any, str]]
 
 
 @both_ways
@@ -160,3 +162,55 @@ async def test_a_task_that_is_cancelled_between_two_pieces_ends_and_leaves(kind:
         await asyncio.ensure_future(read(on=False))
     assert house.left_open == 0
     assert house.spare.calls == []
+
+
+class Grouping(ScriptedProvider):
+    """Raises a cancellation together with what came of it, as task groups do."""
+
+    async def pause(self, seconds: float) -> None:
+        try:
+            await super().pause(seconds)
+        except anyio.get_cancelled_exc_class() as cancelled:
+            raise BaseExceptionGroup("two", [cancelled, ZeroDivisionError()]) from None
+
+
+@both_ways
+async def test_a_cancellation_in_a_group_is_one(ask: Ask) -> None:
+    house = House([STUCK], [ANSWER], kind=Grouping)
+    assert await ask(house) == "Blue."
+    house = House([STUCK], [ANSWER], kind=Grouping)
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, house)
+        await house.clock.advance(1.0)
+        group.cancel_scope.cancel()
+    assert house.spare.calls == []
+    assert house.left_open == 0
+
+
+class Swallowing(ScriptedProvider):
+    """Makes nothing of a cancellation."""
+
+    async def pause(self, seconds: float) -> None:
+        with suppress(asyncio.CancelledError):
+            await super().pause(seconds)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("rest", [[Delta("more"), *STUCK], [Finish("stop")]])
+async def test_a_cancelled_reader_ends_though_the_provider_swallows_it(rest: list[Chunk]) -> None:
+    house = House([said(Delta("half"), *STUCK, *rest)], [ANSWER], kind=Swallowing)
+    read: list[str] = []
+
+    async def reading() -> None:
+        async with house.router.stream("hi", goal="quality") as stream:
+            async for text in stream.text():
+                read.append(text)
+
+    task = asyncio.ensure_future(reading())
+    await house.clock.advance(1.0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert read == ["half"]
+    assert house.left_open == 0
+    assert house.clock.monotonic() == 1.0

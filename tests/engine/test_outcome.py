@@ -90,3 +90,8 @@ def test_every_error_can_be_pickled_and_copied(kind: type[RouterError]) -> None:
         assert type(again) is kind
         assert again.__dict__ == error.__dict__
         assert str(again) == "no"
+
+
+async def test_an_answer_that_ends_without_a_word_on_why_has_ended_all_the_same() -> None:
+    answer = await House([said(Delta("x"), Finish(""))]).router.route("hi", goal="quality")
+    assert (answer.trace.status, answer.trace.spans[-1].status) == ("completed", "ok")

@@ -38,11 +38,15 @@ class Attempt:
         self.finish_reason: str | None = None
         self.fault: FaultKind | None = None
         self.fault_text = ""
-        self.delivered = False
+        self.spoke = False
         """Content had come."""
+        self.delivered = False
+        """Content had reached the caller; of a plain call none does before the end."""
         self.unslept_ms = 0.0
         """In the sandbox, the time that the model would have taken."""
         self._chars = 0
+        self._chars_counted = 0
+        """Of the text that had come when the usage did."""
 
     @property
     def output(self) -> str:
@@ -52,7 +56,12 @@ class Attempt:
     @property
     def produced(self) -> bool:
         """Something came that costs; a fault or a farewell before that costs nothing."""
-        return self.delivered or self.usage is not None
+        return self.spoke or self.usage is not None
+
+    @property
+    def counted(self) -> bool:
+        """The usage is the last word: the answer has ended, and none of it came later."""
+        return self.usage is not None and self.finish_reason is not None and self._chars_counted == self._chars
 
     def forget_text(self) -> None:
         """Keep the facts alone: traces hold no text."""
@@ -71,7 +80,7 @@ class Attempt:
     def take(self, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
         """Note what a chunk says; give it back if the caller is to have it. After the end nothing counts but usage.
 
-        Raises ``ProviderFault("malformed")`` for what is no chunk, and for an answer without end.
+        Raises ``ProviderFault("malformed")`` for what is no chunk, an answer without end, and a call of no tool.
         """
         if not is_sound(chunk):
             raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {named(chunk)}")
@@ -90,8 +99,11 @@ class Attempt:
             case Usage():
                 if min(chunk.input, chunk.output, chunk.cached, chunk.input - chunk.cached) >= 0:
                     self.usage = chunk  # else it is no usage, and is estimated
+                    self._chars_counted = self._chars
             case Finish():
                 if not ended:
+                    if self.tool_calls and chunk.reason != "content_filter":
+                        self._require_names()
                     cut_by_budget = chunk.reason == "length" and self.call.capped_by_budget
                     self.finish_reason = "budget" if cut_by_budget else chunk.reason
                     return chunk
@@ -100,10 +112,10 @@ class Attempt:
         return None
 
     def settle(self, plan: Plan) -> Usage:
-        """Price it by its usage. Where the provider sent none, or broke off before its last word on it, the text that
-        came is counted too."""
+        """Price it by its usage. Where the provider sent none, or not as its last word, the text that came is counted
+        too."""
         usage = self.usage
-        if usage is None or self.finish_reason is None:
+        if usage is None or not self.counted:
             told, made = usage or Usage(_asked(plan, self.call.row), -1), self._made()
             if made > told.output:
                 self.usage_estimated = True
@@ -124,9 +136,13 @@ class Attempt:
         call.name = piece.name or call.name
         call.arguments.append(piece.arguments)
 
+    def _require_names(self) -> None:
+        if not all(call.name for call in self.tool_calls.values()):
+            raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave a tool call without a name")
+
     def _weigh(self, chars: int) -> None:
         self._chars += chars
-        self.delivered = True
+        self.spoke = True
         if self._chars > MAX_ANSWER_CHARS:
             what = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
             raise ProviderFault(FaultKind.MALFORMED, what)

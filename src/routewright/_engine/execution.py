@@ -45,10 +45,21 @@ TURN = 64
 
 _log = logging.getLogger(__name__)
 _NO_PARAMS = Params()
-# said of an attempt, never raised
-_CUT_SHORT = ProviderFault(FaultKind.TRUNCATED, "the answer ended without its end")
-_TOO_LATE = ProviderFault(FaultKind.TIMEOUT, "no answer in time")
-_FILTERED = ProviderFault(FaultKind.REFUSED, "the provider's moderation refused the content")
+
+
+class Told(NamedTuple):
+    """What is said of an attempt that failed."""
+
+    kind: FaultKind
+    text: str
+    answered: bool = False
+    """The provider had begun to answer."""
+    retry_after: float | None = None
+
+
+_CUT_SHORT = Told(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
+_TOO_LATE = Told(FaultKind.TIMEOUT, "timeout: no answer in time")
+_FILTERED = Told(FaultKind.REFUSED, "refused: the provider's moderation refused the content")
 
 
 class AttemptStarted(NamedTuple):
@@ -226,23 +237,39 @@ class Execution:
                     await self._clock.sleep(0)
                 part = self._take(attempt, await anext(chunks))
                 if part is not None and not self._whole:
+                    if self._is_cancelled(by_scopes=False):  # and the provider made nothing of it
+                        raise asyncio.CancelledError
+                    attempt.delivered = attempt.spoke
                     return part
         except StopAsyncIteration:
             fault = _CUT_SHORT
-        except ProviderFault as raised:
-            fault = raised
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
+        except BaseException as error:
+            if self._passes(error):
                 raise
-            # a provider must not raise anything else; if it does, it alone is to blame
-            _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, type(error).__name__)
-            what = f"{type(error).__name__} in the provider"
-            fault = ProviderFault(FaultKind.SERVER, what, answered=self._context is not None)
+            fault = _told(error) or self._odd(error, attempt)
         if self._is_cancelled(by_scopes=attempt.finish_reason is None):  # what the provider made of it does not count
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
         await self._ended(fault)
         return None
+
+    def _odd(self, error: BaseException, attempt: Attempt) -> Told:
+        """What a provider must not raise; if it does, it alone is to blame."""
+        name = type(error).__name__
+        _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, name)
+        return Told(FaultKind.SERVER, f"server: {name} in the provider", answered=self._context is not None)
+
+    def _passes(self, error: BaseException) -> bool:
+        """Whether it is no provider's doing: it ends the program, this task or the coroutine that runs here."""
+        if isinstance(error, Exception):
+            return False
+        if isinstance(error, BaseExceptionGroup):  # a cancellation in it is still on afterwards
+            return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
+        if isinstance(error, asyncio.CancelledError):
+            return self._is_cancelled()
+        if isinstance(error, GeneratorExit):  # by the frames it came through, a provider raised it
+            return error.__traceback__ is None or error.__traceback__.tb_next is None
+        return isinstance(error, KeyboardInterrupt | SystemExit | anyio.get_cancelled_exc_class())
 
     def _is_cancelled(self, *, by_scopes: bool = True) -> bool:
         """Whether this task is being cancelled, by a scope around it or by calls since the wait began."""
@@ -269,7 +296,7 @@ class Execution:
         attempt.ended_at = now = self._clock.monotonic()
         self._wake(min(self.deadline, now + FAREWELL_S))
 
-    async def _ended(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
+    async def _ended(self, fault: Told, *, abandoned: bool = False) -> None:
         """The provider has nothing more. Once the answer is whole, it matters no longer how it takes its leave."""
         attempt = self.attempts[-1]
         if attempt.finish_reason is None:
@@ -292,12 +319,12 @@ class Execution:
             await self._leave(abandoned=abandoned)
         self.end = self._machine.end
 
-    async def _failed(self, fault: ProviderFault, *, abandoned: bool = False) -> None:
+    async def _failed(self, fault: Told, *, abandoned: bool = False) -> None:
         attempt = self.attempts[-1]
         attempt.ended_at = now = self._clock.monotonic()
-        attempt.fault = _kind(fault)
-        attempt.fault_text = str(fault)
-        reported = attempt.usage
+        attempt.fault = fault.kind
+        attempt.fault_text = fault.text
+        reported, counted = attempt.usage, attempt.counted
         # what we cut off may have cost anything once the context was entered; of other faults the provider says it
         touched = attempt.first_at is not None or fault.answered or (abandoned and self._context is not None)
         hurried = abandoned and self.wake_at < self._blamed_from(attempt)
@@ -311,10 +338,10 @@ class Execution:
                 attempt.call.row,
                 attempt.fault,
                 usage=reported,
-                final=reported is not None and attempt.finish_reason is not None,
+                final=counted,
                 touched=touched,
                 delivered=attempt.delivered,
-                retry_after=_seconds(fault.retry_after),
+                retry_after=fault.retry_after,
             )
             self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
         finally:
@@ -343,11 +370,21 @@ class Execution:
             now = self._clock.monotonic()
             with self._clock.deadline(min(now + FAREWELL_S, max(now, self.deadline) + LATE_S), shield=True):
                 await context.__aexit__(None, None, None)
-        except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and self._is_cancelled():
+        except BaseException as error:
+            if self._passes(error):
                 raise
             # the answer is there or the fault is known: a bad good-bye changes neither
             _log.warning("provider %s raised %s on leaving", self.attempts[-1].provider, type(error).__name__)
+
+
+def _told(error: BaseException) -> Told | None:
+    """What a provider's fault says; None of another exception, and of one that cannot be read."""
+    if not isinstance(error, ProviderFault):
+        return None
+    try:
+        return Told(_kind(error.kind), str(error), bool(error.answered), _seconds(error.retry_after))
+    except Exception:  # a subclass may have left out the constructor, or fail at being shown
+        return None
 
 
 def _seconds(value: object) -> float | None:
@@ -366,8 +403,8 @@ def _cancels() -> tuple[asyncio.Task[object] | None, int]:
     return task, 0 if task is None else task.cancelling()
 
 
-def _kind(fault: ProviderFault) -> FaultKind:
+def _kind(kind: str) -> FaultKind:
     try:
-        return FaultKind(fault.kind)
+        return FaultKind(kind)
     except ValueError:  # a provider's own word
         return FaultKind.SERVER

@@ -119,7 +119,8 @@ class Facts:
 
     @property
     def charged_nanos(self) -> int:
-        """Billed to the account: the cost of an answer, or of what was produced when the caller left mid-answer."""
+        """Billed to the account: the cost of an answer, or of what was produced when the caller left after content
+        had been delivered."""
         if self.environment == "sandbox":
             return 0
         left_midway = self.status == "cancelled" and any(attempt.delivered for attempt in self.attempts)
@@ -214,7 +215,7 @@ class Facts:
             name=attempt.model,
             start_ms=self._since_start(attempt.started_at),
             duration_ms=spent_ms,
-            status="error" if failed else "ok" if attempt.finish_reason else "cancelled",
+            status="error" if failed else "cancelled" if attempt.finish_reason is None else "ok",
             model=attempt.model,
             provider=attempt.provider,
             attempt=attempt.call.number,

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+import anyio.lowlevel
 import msgspec
 
 from routewright._core.sse import SseParser
 from routewright.errors import ProviderFault
 from routewright.protocols import Response
-from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
+from routewright.wire import Chunk, Delta, Finish, Usage
 
-from .faults import BODY_CHARS, fault_in_answer
+from .faults import Redact, conceal, fault_in_answer, start_of
+from .tool_calls import Piece, ToolCalls
 
 MAX_ANSWER_BYTES = 32 << 20
 MAX_TOKENS = 100_000_000
 """A count over this is not a count."""
-
-Redact = Callable[[str], str]
-"""Hides our credentials in what a server sent."""
+SLICE_BYTES = 4096
+"""So much of a stream is read at once; then others have their turn, if nothing came of it."""
 
 _DONE = "[DONE]"
 _REASONS = {
@@ -38,21 +38,10 @@ _REASONS = {
 _FAULT_REASONS = ("error", "network_error", "insufficient_system_resource")
 
 
-class _Function(msgspec.Struct):
-    name: str | None = None
-    arguments: Any = None
-
-
-class _ToolCall(msgspec.Struct):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
 class _Part(msgspec.Struct):
     content: str | list[dict[str, Any]] | None = None
     refusal: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: list[Piece] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -73,35 +62,44 @@ _decoder = msgspec.json.Decoder(_Completion)
 
 
 class WholeCompletion:
-    """The chunks of an answer in one JSON document, read when they are first asked for."""
+    """The chunks of an answer in one JSON document, read when they are first asked for. Of one that is none, there is
+    only the usage before the fault is raised."""
 
     def __init__(self, provider: str, response: Response, redact: Redact) -> None:
-        self._answer = Answer(provider, redact)
+        self._answer = Answer(provider)
         self._response = response
+        self._redact = redact
         self._chunks: Iterator[Chunk] | None = None
 
     def __aiter__(self) -> WholeCompletion:
         return self
 
     async def __anext__(self) -> Chunk:
-        if self._chunks is None:
-            try:
-                body = await self._response.read(MAX_ANSWER_BYTES)
-            except ProviderFault as fault:
-                fault.answered = True
-                raise
-            self._chunks = iter(self._read(body))
-        for chunk in self._chunks:
-            return chunk
+        try:
+            if self._chunks is None:
+                self._chunks = self._read(await self._response.read(MAX_ANSWER_BYTES))
+            for chunk in self._chunks:
+                return chunk
+        except ProviderFault as fault:
+            fault.answered = True
+            conceal(fault, self._redact)
+            raise
         raise StopAsyncIteration
 
-    def _read(self, body: bytes) -> list[Chunk]:
-        answer = self._answer
-        chunks = list(answer.add(body))
-        if not answer.started:
-            raise answer.malformed("no choices", body)
-        answer.reason = answer.reason or "stop"  # the document is whole, whether it says so or not
-        return chunks + answer.end()
+    def _read(self, body: bytes) -> Iterator[Chunk]:
+        answer, chunks, fault = self._answer, list[Chunk](), None
+        try:
+            chunks.extend(answer.add(body))
+            if not answer.started:
+                raise answer.malformed("no choices", body)
+            answer.reason = answer.reason or "stop"  # the document is whole, whether it says so or not
+            chunks.append(answer.end())
+        except ProviderFault as raised:
+            fault = raised
+            chunks = [chunk for chunk in chunks if isinstance(chunk, Usage)]
+        yield from chunks
+        if fault is not None:
+            raise fault
 
 
 class StreamedCompletion:
@@ -109,43 +107,52 @@ class StreamedCompletion:
 
     def __init__(self, provider: str, response: Response, redact: Redact) -> None:
         self._body = response.chunks()
+        self._redact = redact
         self._parser = SseParser()
-        self._answer = Answer(provider, redact)
-        self._ready: deque[Chunk] = deque()
-        self._fault: ProviderFault | None = None
+        self._answer = Answer(provider)
+        self._chunks: Iterator[Chunk | None] = iter(())
         self._ended = False
 
     def __aiter__(self) -> StreamedCompletion:
         return self
 
     async def __anext__(self) -> Chunk:
-        while not self._ready:
-            if self._fault is not None:
-                raise self._fault
-            if self._ended:
-                await self._drain()
-                raise StopAsyncIteration
-            await self._receive()
-        return self._ready.popleft()
-
-    async def _receive(self) -> None:
         try:
-            data = await anext(self._body, b"")
-            if not data:
-                return self._end()
-            for event in self._parser.feed(data):
+            while True:
+                for chunk in self._chunks:
+                    if chunk is not None:
+                        return chunk
+                    await anyio.lowlevel.checkpoint()
+                if self._ended:
+                    break
+                self._chunks = self._read(await anext(self._body, b""))
+        except ProviderFault as fault:
+            fault.answered = self._ended = True
+            conceal(fault, self._redact)
+            raise
+        await self._drain()
+        raise StopAsyncIteration
+
+    def _read(self, data: bytes) -> Iterator[Chunk | None]:
+        """Give what a piece of the body says, as far as it is asked for; None after a slice that says nothing."""
+        for at in range(0, len(data), SLICE_BYTES):
+            said = False
+            for event in self._parser.feed(data[at : at + SLICE_BYTES]):
                 if event.data == _DONE:
-                    return self._end()
+                    yield self._end()
+                    return
                 if event.event == "error":
                     raise self._answer.error(event.data)
-                self._ready.extend(self._answer.add(event.data))
-        except ProviderFault as fault:
-            fault.answered = True
-            self._fault = fault
+                said = True
+                yield from self._answer.add(event.data)
+            if not said:
+                yield None
+        if not data:
+            yield self._end()
 
-    def _end(self) -> None:
-        self._ready.extend(self._answer.end())
+    def _end(self) -> Finish:
         self._ended = True
+        return self._answer.end()
 
     async def _drain(self) -> None:
         """Read on to the end of the body: only then the connection can be used again."""
@@ -159,52 +166,55 @@ class StreamedCompletion:
 class Answer:
     """Puts one answer together: what a document or event adds comes out as chunks, what ends it is kept for last."""
 
-    def __init__(self, provider: str, redact: Redact) -> None:
+    def __init__(self, provider: str) -> None:
         self.started = False
         """There was a choice in it."""
         self.reason: str | None = None
+        """Once it is known, only usage can follow."""
         self._provider = provider
-        self._redact = redact
-        self._usage: Usage | None = None
         self._spoke = False
-        self._tools: dict[int, None] = {}
-        """Indices of the calls that have begun, in order."""
+        self._tools = ToolCalls()
 
     def add(self, document: bytes | str) -> Iterator[Chunk]:
-        """Give what a document says; an empty ``Delta`` where it says nothing, as a sign of life."""
+        """Give what a document says, usage last; an empty ``Delta`` where it says nothing, as a sign of life. A fault
+        is raised after the usage that came with it."""
         completion = self._decode(document)
-        if completion.error:
-            raise self.error(document)
-        self._usage = read_usage(completion.usage) or self._usage
-        said = False
-        for choice in completion.choices or ():
-            for chunk in self._add_choice(choice):
-                said = True
-                yield chunk
-        if not said:
+        usage, said, fault = read_usage(completion.usage), False, None
+        try:
+            if completion.error:
+                raise self.error(document)
+            for choice in completion.choices or ():
+                usage = read_usage(choice.usage) or usage
+                for chunk in self._add_choice(choice):
+                    said = True
+                    yield chunk
+        except ProviderFault as raised:
+            fault = raised
+        if usage is not None:
+            yield usage
+        elif not said and fault is None:
             yield Delta("")
+        if fault is not None:
+            raise fault
 
-    def end(self) -> list[Chunk]:
-        """Usage and ``Finish``; raises if the answer is none, or not whole."""
+    def end(self) -> Finish:
+        """Raises if the answer is none, or not whole."""
         if self.reason is None:
             raise ProviderFault("truncated", f"{self._provider} ended the stream without a finish reason", status=200)
         if self._tools and self.reason == "stop":
             self.reason = "tool_calls"  # a host's word where one tool was demanded
         if not self._spoke and not self._tools and self.reason in ("stop", "tool_calls"):
             raise self.malformed("neither content nor tool calls")
-        return [*([self._usage] if self._usage else ()), Finish(self.reason)]
+        return Finish(self.reason)
 
     def malformed(self, what: str, document: bytes | str = "") -> ProviderFault:
         """The fault of an answer that is none."""
         message = f"{self._provider} sent an answer with {what}"
-        return ProviderFault("malformed", message, status=200, body=self._shown(document)[:BODY_CHARS])
+        return ProviderFault("malformed", message, status=200, body=start_of(_written(document)))
 
     def error(self, document: bytes | str) -> ProviderFault:
         """The fault that a document tells of."""
-        return fault_in_answer(self._provider, self._shown(document))
-
-    def _shown(self, document: bytes | str) -> str:
-        return self._redact(document.decode("utf-8", "replace") if isinstance(document, bytes) else document)
+        return fault_in_answer(self._provider, _written(document))
 
     def _decode(self, document: bytes | str) -> _Completion:
         try:
@@ -217,7 +227,8 @@ class Answer:
         if choice.index:  # one was asked for
             return
         self.started = True
-        self._usage = read_usage(choice.usage) or self._usage
+        if self.reason is not None:
+            return
         part = choice.delta or choice.message or _Part()
         if part.refusal:
             raise ProviderFault("refused", f"{self._provider} refused to answer", status=200)
@@ -225,24 +236,10 @@ class Answer:
             self._spoke = True
             if text := _text(part.content):
                 yield Delta(text)
-        for position, call in enumerate(part.tool_calls or ()):
-            yield self._tool_delta(call, position)
+        for call in part.tool_calls or ():
+            yield self._tools.add(call)
         if choice.finish_reason:
             self._finish(choice.finish_reason)
-
-    def _tool_delta(self, call: _ToolCall, position: int) -> ToolDelta:
-        function = call.function or _Function()
-        arguments = _arguments(function.arguments)
-        index = call.index if call.index is not None else self._index_of(call, position)
-        if index in self._tools:
-            return ToolDelta(index, arguments)
-        self._tools[index] = None
-        return ToolDelta(index, arguments, call.id or f"call_{index}", function.name or "")
-
-    def _index_of(self, call: _ToolCall, position: int) -> int:
-        """For a host that sends none: a piece with an id or name begins a call, another goes on with the last."""
-        begins = bool(call.id or (call.function and call.function.name))
-        return len(self._tools) if begins or not self._tools else next(reversed(self._tools))
 
     def _finish(self, reason: str) -> None:
         if reason in _FAULT_REASONS:
@@ -281,7 +278,5 @@ def _text(content: str | list[dict[str, Any]]) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _arguments(arguments: Any) -> str:
-    if isinstance(arguments, str):
-        return arguments
-    return "" if arguments is None else msgspec.json.encode(arguments).decode()
+def _written(document: bytes | str) -> str:
+    return document.decode("utf-8", "replace") if isinstance(document, bytes) else document

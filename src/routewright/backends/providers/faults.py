@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
@@ -17,7 +17,12 @@ from routewright.wire import FaultKind
 
 BODY_CHARS = 2048
 """How much of a body a fault keeps."""
+_START_CHARS = 2 * BODY_CHARS
+"""As much is kept until it is concealed, lest a credential be cut in two first."""
 MAX_RETRY_AFTER_S = 86_400.0
+
+Redact = Callable[[str], str]
+"""Hides our credentials in what a server sent, with as many other characters."""
 
 _BY_STATUS = {
     401: FaultKind.AUTH,
@@ -70,22 +75,33 @@ _TEXT_KINDS = tuple((kind, re.compile(pattern, re.IGNORECASE | re.DOTALL)) for k
 
 
 def fault_of_answer(provider: str, status: int, headers: Mapping[str, str], body: str) -> ProviderFault:
-    """The fault that an answer with a status other than 200 stands for. ``body`` is free of secrets already."""
+    """The fault that an answer with a status other than 200 stands for, not yet concealed."""
     error = _parse(body)
     kind = _kind(status, error.code, error.text)
     message = f"{provider} answered {status}" + (f" {error.code}" if error.code else "")
-    return ProviderFault(kind, message, status=status, retry_after=retry_after(headers), body=body[:BODY_CHARS])
+    return ProviderFault(kind, message, status=status, retry_after=retry_after(headers), body=start_of(body))
 
 
 def fault_in_answer(provider: str, body: str) -> ProviderFault:
-    """The fault that an error inside an answer with status 200 stands for."""
+    """The fault that an error inside an answer with status 200 stands for, not yet concealed."""
     error = _parse(body)
     if error.code.isdecimal() and 400 <= int(error.code) < 600:
         kind = _kind(int(error.code), "", error.text)
     else:
         kind = _BY_CODE.get(error.code) or _kind_of_text(error.text) or FaultKind.MALFORMED
     message = f"{provider} answered 200 with an error" + (f": {error.code}" if error.code else "")
-    return ProviderFault(kind, message, status=200, body=body[:BODY_CHARS])
+    return ProviderFault(kind, message, status=200, body=start_of(body))
+
+
+def start_of(body: str) -> str:
+    """As much of a body as a fault that will be concealed takes along."""
+    return body[:_START_CHARS]
+
+
+def conceal(fault: ProviderFault, redact: Redact) -> None:
+    """Hide our credentials in all that a finished fault says, whatever it was read from."""
+    fault.message, fault.body = redact(fault.message), redact(fault.body)[:BODY_CHARS]
+    fault.args = (fault.kind, fault.message)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, NoReturn
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,16 +19,19 @@ from routewright.backends.transport import AutoTransport
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Response, Transport
 from routewright.wire import Chunk, FaultKind, Message, Model, NamedToolChoice, UpstreamCall
-from routewright.wire.secret import HIDDEN, Secret
+from routewright.wire.secret import Secret
 
 from .completion import StreamedCompletion, WholeCompletion
-from .faults import BODY_CHARS, fault_of_answer
+from .faults import conceal, fault_of_answer, start_of
 from .hosts import HOSTS, Host, complete_url
 
 _ERROR_BYTES = 64 << 10
 """How much of an error answer is read."""
 _SECRET_CHARS = 6
+"""Shorter ones are words, not secrets."""
+_MEDIA_CHARS = 40
 _URL_CHARS = 200
+_NOTHING = r"(?!)"
 _USAGE_FIELD = "stream_options"
 _TOOL_CHOICES = ("auto", "none", "required")
 
@@ -63,6 +67,7 @@ class OpenAIProvider:
         self._key = _key(api_key, self._host, environ)
         self._models = models_of(models)
         self._headers = {str(name).lower(): _header(name, value) for name, value in (headers or {}).items()}
+        self._spellings = _spellings([self._key, *self._headers.values()])
         self.refuses_usage = False
         """The host has refused to be asked for the usage of a stream, and is asked no more."""
         self._own_transport = transport is None
@@ -116,8 +121,9 @@ class OpenAIProvider:
         if media in ("application/json", ""):
             return WholeCompletion(self.name, response, self._redact)
         body = await self._start_of(response)
-        message = f"{self.name} answered with the content type {self._redact(content_type)!r}"
-        raise ProviderFault("malformed", message, status=200, body=body[:BODY_CHARS])
+        shown = self._redact(content_type).partition(";")[0].strip()[:_MEDIA_CHARS]
+        message = f"{self.name} answered with the content type {shown!r}"
+        raise ProviderFault("malformed", message, status=200, body=start_of(body))
 
     async def _start_of(self, response: Response) -> str:
         """The first part of a body, for a fault. A connection that breaks meanwhile changes nothing."""
@@ -129,14 +135,11 @@ class OpenAIProvider:
                     break
         except ProviderFault:
             pass
-        return self._redact(start[:_ERROR_BYTES].decode("utf-8", "replace"))
+        return start[:_ERROR_BYTES].decode("utf-8", "replace")
 
     def _redact(self, text: str) -> str:
         """Hide our credentials, should a server say them back."""
-        for secret in (self._key, *self._headers.values()):
-            for written in _spellings(secret):
-                text = text.replace(written, HIDDEN)
-        return text
+        return re.sub(self._spellings.reveal(), _stars, text, flags=re.IGNORECASE)
 
 
 def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
@@ -212,6 +215,13 @@ class _Call:
         return await self._enter()
 
     async def _enter(self) -> AsyncIterator[Chunk]:
+        try:
+            return await self._open()
+        except ProviderFault as fault:
+            conceal(fault, self._provider._redact)
+            raise
+
+    async def _open(self) -> AsyncIterator[Chunk]:
         self._exchange = self._provider._send(self._call)
         response = await self._exchange.__aenter__()
         try:
@@ -309,7 +319,17 @@ def _is_header_value(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _spellings(secret: Secret | None) -> set[str]:
-    """How a server may write it back: plainly, in JSON, in a URL. Short ones are words, not secrets."""
-    text = secret.reveal() if secret is not None else ""
-    return {text, text.replace("/", "\\/"), quote(text, safe="")} if len(text) >= _SECRET_CHARS else set()
+def _spellings(secrets: Sequence[Secret | None]) -> Secret:
+    """A pattern of the ways in which a server may write them back: in JSON, in a URL."""
+    texts = (secret.reveal() for secret in secrets if secret is not None)
+    longest_first = sorted((text for text in texts if len(text) >= _SECRET_CHARS), key=len, reverse=True)
+    return Secret("|".join("".join(map(_spelt, text)) for text in longest_first) or _NOTHING)
+
+
+def _spelt(character: str) -> str:
+    code = f"{ord(character):02x}"
+    return rf"(?:\\{{0,3}}{re.escape(character)}|\\{{1,3}}u00{code}|%{code})"
+
+
+def _stars(match: re.Match[str]) -> str:
+    return "*" * len(match[0])

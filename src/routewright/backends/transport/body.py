@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from routewright.errors import ProviderFault
 _PIECE_BYTES = 1 << 16
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _INFLATABLE = ("gzip", "x-gzip", "deflate")
+_WORD = re.compile(r"[a-z0-9-]{1,16}")
 
 Receive = Callable[[], Awaitable[bytes]]
 """Waits for the next raw bytes of a body; empty at its end."""
@@ -99,4 +101,5 @@ def _inflater(content_encoding: str) -> _Inflater | None:
         return None
     if encoding in _INFLATABLE:
         return _Inflater()
-    raise ProviderFault("malformed", f"the answer has the content-encoding {encoding!r}, which was not asked for")
+    shown = encoding if _WORD.fullmatch(encoding) else "that is no short word"  # a server may say anything there
+    raise ProviderFault("malformed", f"the answer has a content-encoding ({shown}) which was not asked for")
