@@ -278,6 +278,15 @@ def test_a_model_past_its_deprecation_date_is_never_picked() -> None:
     assert [(r.model, r.reason) for r in decision.rejected] == [("a/gone", Reason.DEPRECATED)]
 
 
+def test_a_model_that_cannot_answer_at_the_length_asked_for_is_rejected() -> None:
+    pool = [model("a/short", max_output_tokens=1_000, quality=0.99), model("b/long")]
+    decision = decide(simple(goal="quality", max_output_tokens=1_001), board(pool))
+    assert decision.model == "b/long"
+    assert decision.chain == []
+    assert [(r.model, r.reason) for r in decision.rejected] == [("a/short", Reason.CONTEXT)]
+    assert decide(simple(goal="quality", max_output_tokens=1_000), board(pool)).model == "a/short"
+
+
 def test_a_free_tier_is_routed_to_only_where_it_is_named() -> None:
     free = model("a/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
     pool = [free, model("b/paid", quality=0.4)]
