@@ -152,6 +152,13 @@ def test_a_sample_is_taken_from_all_over_a_prompt() -> None:
     assert abs(mixed.estimate / whole - 1) < 0.05
 
 
+def test_a_sample_holds_no_word_that_is_not_in_the_prompt() -> None:
+    taken = tokens.WHOLE_CHARACTERS // tokens.SLICES
+    piece = ("end" + " word" * (taken // 5 - 1)).ljust(taken - 1, ".") + " "  # with what is not looked at behind it
+    asked = request((piece + "....") * tokens.SLICES)
+    assert bounds_of(asked).low == (taken // 5 - 1) * tokens.SLICES
+
+
 def test_sixteen_megabytes_hold_nobody_up() -> None:
     texts = ["a word " * 2_300_000, "ein Wörtchen " * 1_200_000, "的" * 5_300_000]
     for asked in map(request, texts):

@@ -10,9 +10,11 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from msgspec.structs import replace
 
 from routewright import (
     CallableProvider,
+    Catalogue,
     InternalError,
     MemoryStorage,
     Model,
@@ -78,6 +80,16 @@ async def test_a_call_that_is_cancelled_while_its_tokens_are_counted_leaves_its_
     trace = await only_trace(storage)
     assert (trace.status, trace.error, trace.spans) == ("cancelled", None, [])
     assert trace.decision_input is not None
+
+
+def test_a_prompt_with_an_image_is_counted_in_both_vocabularies_since_neither_says_it_all() -> None:
+    sees = replace(TIGHT, modalities=("text", "image"), context_window=7_500)
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+    content = [{"type": "text", "text": LONG}, image]
+    router = Router(providers=[CallableProvider(lambda call: "x", models=[sees])], catalogue=Catalogue(()))
+    decision = router.decide([{"role": "user", "content": content}])
+    assert decision.input.tokens.counted
+    assert decision.input.tokens.high < 7_100  # 6,000 of the image, and not a token a byte
 
 
 @pytest.mark.anyio
