@@ -25,6 +25,7 @@ from routewright import (
     Trace,
     TraceStore,
 )
+from routewright._core.tokens import MESSAGE_TOKENS, PRIMING_TOKENS
 
 Call = Callable[[Router], Coroutine[Any, Any, None]]
 
@@ -90,6 +91,17 @@ def test_a_prompt_with_an_image_is_counted_in_both_vocabularies_since_neither_sa
     decision = router.decide([{"role": "user", "content": content}])
     assert decision.input.tokens.counted
     assert decision.input.tokens.high < 7_100  # 6,000 of the image, and not a token a byte
+
+
+@pytest.mark.anyio
+async def test_input_that_no_provider_tells_of_is_never_taken_for_more_than_its_bound() -> None:
+    class Counts:
+        def count(self, text: str, encoding: str) -> int:
+            return 400 if encoding == "cl100k_base" else 500
+
+    provider = CallableProvider(lambda call: "x", models=[replace(TIGHT, tokenizer="cl100k_base")])
+    answer = await Router(providers=[provider], settings=Settings(tokens=Counts())).route(LONG)
+    assert answer.routing.tokens.input == 400 + PRIMING_TOKENS + MESSAGE_TOKENS
 
 
 @pytest.mark.anyio
