@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from routewright import Model, Pricing
 from routewright._core.catalogue import snapshot
 from routewright._core.health import health_snapshot
+from routewright._core.intake import RULES
 from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool
 from routewright._core.quality import micro
@@ -122,6 +123,7 @@ def _input(
     tokens = round(10 ** (chance.uniform(3.9, 4.4) if "context" in constraints else chance.uniform(1.3, 3.0)))
     counted = bool({"context", "token budget", "cost budget"} & set(constraints))
     return DecisionInput(
+        rules=RULES,
         catalogue="cat_benchmark",
         health="hea_benchmark",
         as_of=TODAY,

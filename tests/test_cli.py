@@ -620,7 +620,7 @@ def test_a_closed_stream_is_a_sentence_or_done_without(line: str, code: int, out
 
 
 SLOW = """
-import sys
+import signal, sys
 from functools import partial
 import anyio
 from routewright import Router
@@ -634,6 +634,7 @@ async def slowly(call):
         print("ended", file=sys.stderr)
 
 Router.sandbox = partial(Router.sandbox, answers=slowly)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
 sys.exit(main(["route", "--sandbox", "--stream", "Hello"]))
 """
 

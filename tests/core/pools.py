@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright._core.board import Board, Boards
 from routewright._core.catalogue import snapshot
 from routewright._core.health import health_snapshot
+from routewright._core.intake import RULES
 from routewright._core.pool import Pool
 from routewright.wire import (
     Availability,
@@ -25,7 +27,7 @@ TODAY = "2026-11-21"
 
 T = TypeVar("T")
 
-prices = st.floats(0.01, 200).map(lambda usd: round(usd, 4))
+prices = st.sampled_from([0.0, 0.5, 2.0, 5_000.0]) | st.floats(0.01, 200).map(lambda usd: round(usd, 4))
 
 
 @st.composite
@@ -51,11 +53,11 @@ def models(draw: st.DrawFn, name: int = 0) -> Model:
             draw(st.sampled_from([(), ("us",), ("us", "eu")])),
         ),
         deprecated_at=draw(st.sampled_from([None] * 7 + ["2026-11-20", "2026-11-21", "2026-11-22"])),
-        max_output_tokens=draw(st.sampled_from([None, 1_000, 8_192])),
+        max_output_tokens=draw(st.sampled_from([None, 100, 1_000, 8_192])),
         structured_output=draw(st.booleans()),
         reasoning=draw(st.booleans()),
         tokenizer=draw(st.sampled_from([None, "o200k_base", "cl100k_base"])),
-        quality=draw(st.floats(0, 1)),
+        quality=draw(st.sampled_from([0.5, 0.9]) | st.floats(0, 1)),
         ttft_s=draw(st.sampled_from([0.25, 0.5, 1.0, 4.0, 16.0, 64.0])),
         tokens_per_s=draw(st.sampled_from([25.0, 50.0, 100.0, 400.0, 1600.0])),
         free_tier=draw(st.integers(0, 9)) == 9,
@@ -65,7 +67,25 @@ def models(draw: st.DrawFn, name: int = 0) -> Model:
 
 @st.composite
 def pools(draw: st.DrawFn, least: int = 1, most: int = 12) -> list[Model]:
-    return [draw(models(name)) for name in range(draw(st.integers(least, most)))]
+    """Some models are twins of earlier ones in all but a trifle: so there are ties, and those that are almost one."""
+    pool: list[Model] = []
+    for name in range(draw(st.integers(least, most))):
+        alike = bool(pool) and draw(st.booleans())
+        pool.append(draw(twins(draw(st.sampled_from(pool)), name) if alike else models(name)))
+    return pool
+
+
+@st.composite
+def twins(draw: st.DrawFn, model: Model, name: int) -> Model:
+    quality, ttft_s = model.quality or 0.0, model.ttft_s or 0.0
+    trifles: list[dict[str, Any]] = [
+        {},
+        {"quality": min(1.0, quality + 0.000_002)},
+        {"ttft_s": ttft_s + 0.001},
+        {"pricing_per_1m": None},
+        {"pricing_per_1m": draw(pricings())},
+    ]
+    return replace(model, id=f"{model.provider}/m{name:03}", **draw(st.sampled_from(trifles)))
 
 
 @st.composite
@@ -73,7 +93,7 @@ def healths(draw: st.DrawFn, pool: list[Model]) -> dict[str, ModelHealth]:
     seen = draw(st.lists(st.sampled_from(pool), unique_by=lambda m: m.id, max_size=4))
     return {
         model.id: ModelHealth(
-            stability=draw(st.integers(0, 1000)),
+            stability=draw(st.sampled_from([100, 300, 900]) | st.integers(0, 1000)),
             ttft_ms=draw(st.none() | st.integers(50, 100_000)),
             us_per_token=draw(st.none() | st.integers(100, 50_000)),
             output_tokens=draw(st.none() | st.integers(1, 20_000)),
@@ -106,6 +126,7 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
     region_sets: list[tuple[str, ...]] = [("us",), ("eu",), ("us", "eu")]
     regions = draw(seldom(st.sampled_from(region_sets)))
     return DecisionInput(
+        rules=RULES,
         catalogue="c",
         health="h",
         as_of=TODAY,
@@ -118,7 +139,7 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
         max_output_tokens=draw(seldom(st.integers(1, 10_000))),
         budget_nanos=draw(seldom(st.integers(0, 2_000_000_000))),
         budget_tokens=draw(seldom(st.integers(1, 60_000))),
-        timeout_ms=draw(st.sampled_from([1_000, 10_000, 60_000])),
+        timeout_ms=draw(st.sampled_from([1_000, 10_000, 600_000])),
         regions=regions or (),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,16 @@ from msgspec.structs import replace
 
 from routewright._core.attempt import FAULTS, Attempts, Call, Done, End, Failed, Succeeded, Wait
 from routewright._core.cost import usage_nanos
+from routewright._core.intake import RULES
 from routewright._core.plan import build_plan
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, FaultKind, Model, PriceTier, Pricing, TokenBounds, Usage
 
 from .pools import TODAY, board
 
-GIVEN = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20), goal="quality")
+GIVEN = DecisionInput(
+    catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20), rules=RULES, goal="quality"
+)
 DEADLINE = 60.0
 
 
@@ -134,6 +138,18 @@ def test_no_pause_is_begun_that_the_deadline_would_cut() -> None:
     assert called(attempts, 58.0) == "b/two"
 
 
+def test_pauses_double_and_a_shorter_retry_after_shortens_none() -> None:
+    attempts, pauses = machine(max_retries=4), []
+    called(attempts)
+    for asked_s in (None, 0.0, 3.0, None):
+        fail(attempts, "server", retry_after=asked_s)
+        step = attempts.next(0.0)
+        assert isinstance(step, Wait)
+        pauses.append(step.seconds)
+        called(attempts)
+    assert pauses == [0.25, 0.5, 3.0, 2.0]
+
+
 def test_the_end_of_the_chain_is_the_end() -> None:
     attempts = machine(fallback=("b/two",))
     for expected in ("a/one", "b/two"):
@@ -171,6 +187,16 @@ def test_first_signs_of_life_are_due_in_time_for_the_fallback() -> None:
     assert call.due(45.0) == DEADLINE  # the last has all that is left
 
 
+def test_another_try_leaves_the_first_fallback_as_much_time_as_the_first_did() -> None:
+    attempts = machine([model("a/slow", 0.99, ttft_s=60.0), *POOL[1:]])
+    for now, due_at in ((0.0, 45.0), (30.0, 45.0), (44.0, 56.0)):  # a quarter of all, then of what is left
+        step = attempts.next(now)
+        call = attempts.next(now) if isinstance(step, Wait) else step
+        assert isinstance(call, Call)
+        assert call.latest == due_at
+        fail(attempts, "server", now=now)
+
+
 def test_what_an_attempt_used_is_gone_from_the_room() -> None:
     attempts = machine(budget_nanos=20_000_000)
     first = attempts.next(0.0)
@@ -197,6 +223,36 @@ def test_unknown_usage_after_content_is_taken_at_its_worst() -> None:
     assert first.output_cap is not None
     fail(attempts, "timeout", touched=True)
     assert attempts.room.nanos == 10_000_000 - (40_000 + 4_000 * first.output_cap)
+
+
+def test_of_an_attempt_that_used_more_than_its_cap_all_is_gone() -> None:
+    attempts = machine(budget_nanos=50_000_000, budget_tokens=50_000, max_output_tokens=1_000)
+    called(attempts)
+    fail(attempts, "reset", usage=Usage(40, 3_000), touched=True)
+    assert attempts.room == (50_000_000 - (40_000 + 4_000 * 3_000), 50_000 - 3_040)
+
+
+def test_what_came_with_the_end_of_an_answer_is_all_that_it_used() -> None:
+    attempts = machine(budget_nanos=50_000_000, budget_tokens=50_000)
+    called(attempts)
+    fail(attempts, "malformed", usage=Usage(40, 10), touched=True, final=True)
+    assert attempts.room == (50_000_000 - 80_000, 50_000 - 50)
+
+
+@pytest.mark.parametrize(
+    ("given", "by_budget"),
+    [
+        ({"budget_tokens": 2_000}, True),
+        ({"budget_tokens": 50_000}, True),  # the default cap, which stands for the budget
+        ({"budget_tokens": 50_000, "max_output_tokens": 500}, False),
+        ({"max_output_tokens": 500}, False),
+        ({}, False),
+    ],
+)
+def test_a_cap_is_the_budgets_where_it_is_below_what_was_asked_for(given: dict[str, Any], by_budget: bool) -> None:
+    call = machine(**given).next(0.0)
+    assert isinstance(call, Call)
+    assert call.capped_by_budget is by_budget
 
 
 def test_a_fault_before_any_answer_costs_nothing() -> None:

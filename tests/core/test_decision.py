@@ -6,6 +6,7 @@ import gc
 import pickle
 import weakref
 from dataclasses import dataclass
+from operator import ne
 
 import msgspec
 import pytest
@@ -15,15 +16,16 @@ from msgspec.structs import replace
 
 from routewright._core.board import BOARDS_KEPT, Board, Boards
 from routewright._core.catalogue import snapshot
-from routewright._core.constraints import Ask, CountTokens, failures
+from routewright._core.constraints import REASONS, Ask, CountTokens, failures
 from routewright._core.decision import Decision, decide
 from routewright._core.explain import explain
 from routewright._core.health import health_snapshot
+from routewright._core.intake import RULES
 from routewright._core.plan import CHAIN_LENGTH
 from routewright._core.pool import Pool
 from routewright._core.rules import NUMBERS
 from routewright.errors import BudgetExceeded, NoCandidates
-from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason, TokenBounds
+from routewright.wire import Candidate, DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason, TokenBounds
 
 from .pools import TODAY, board, healths, inputs, models, pools
 
@@ -45,6 +47,10 @@ def cases(draw: st.DrawFn, least: int = 1, most: int = 12) -> Case:
     return Case(pool, draw(healths(pool)), draw(inputs(pool)))
 
 
+OWN = [REASONS.index(reason) for reason in (Reason.CONTEXT, Reason.BUDGET_TOKENS, Reason.BUDGET_COST)]
+"""Columns of the questions that are asked row by row."""
+
+
 def decided(case: Case) -> Decision | None:
     try:
         return decide(case.given, case.board)
@@ -57,7 +63,7 @@ def ranking(decision: Decision | None) -> list[str]:
 
 
 def simple(**given: object) -> DecisionInput:
-    start = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20))
+    start = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20), rules=RULES)
     return replace(start, **given)
 
 
@@ -70,7 +76,11 @@ def model(name: str, **given: object) -> Model:
 
 @given(cases())
 def test_walking_and_the_whole_table_agree_on_who_fits(case: Case) -> None:
-    table = failures(case.given, Ask(case.given, case.board.outlook), case.board.order(case.given).eligible)
+    ask = Ask(case.given, case.board.outlook)
+    table = failures(case.given, ask, case.board.order(case.given).eligible)
+    by_row = [ask.fits(row) for row in range(len(case.pool))]
+    assert by_row == (~table[:, OWN].any(axis=1)).tolist()
+    assert all(ask.affordable_at_best()[by_row]), "what fits is not ruled out at first sight"
     fitting = {case.pool[row].id for row in range(len(case.pool)) if not table[row].any()}
     decision = decided(case)
     if fitting:
@@ -168,6 +178,60 @@ def test_what_is_beaten_in_every_raw_value_never_stands_above(case: Case) -> Non
             assert not (beaten and strictly), f"{above.model} stands above {below.model}"
 
 
+def place(candidate: Candidate) -> tuple[float, ...]:
+    """What orders candidates, the best first; ids, which are in the pool's order, come last."""
+    cost = float("inf") if candidate.cost_usd is None else candidate.cost_usd
+    return -candidate.score, -candidate.quality, cost, candidate.latency_s, -candidate.stability
+
+
+@given(cases(least=4))
+def test_candidates_stand_by_score_then_raw_values_then_id_and_late_ones_by_latency_first(case: Case) -> None:
+    decision = decided(case)
+    if decision is None:
+        return
+    found, timeout_s = decision.candidates, case.given.timeout_ms / 1000
+    assert [each.late for each in found] == [each.latency_s > timeout_s for each in found]
+    assert found == sorted(found, key=lambda c: (c.late, c.latency_s if c.late else 0, *place(c), c.model))
+
+
+DEAR = Pricing(9_000.0, 9_000.0)
+BEYOND_THE_SCALES = model("x/x", pricing_per_1m=DEAR, tokens_per_s=1_600.0, ttft_s=1.0)
+"""Dearer than the scale's end, quicker than its beginning; quality is on a step of the grid."""
+WORSE_AFTER_ALL = {"ttft_s": 1.1, "stability": 300}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"quality": 0.51, "pricing_per_1m": Pricing(9_100.0, 9_000.0), **WORSE_AFTER_ALL}, {}),
+        (WORSE_AFTER_ALL, {"pricing_per_1m": Pricing(9_100.0, 9_000.0)}),
+        (WORSE_AFTER_ALL, {"pricing_per_1m": None}),
+        ({"ttft_s": 0.9, "stability": 300}, {}),
+        ({}, {"stability": 300}),
+        ({"id": "a/a"}, {"id": "z/z"}),
+    ],
+    ids=["quality", "cost", "cost unknown", "latency", "stability", "id"],
+)
+def test_equal_scores_stand_by_raw_quality_cost_latency_stability_then_id(
+    first: dict[str, object], second: dict[str, object]
+) -> None:
+    """In each case every value after the one that decides says the opposite."""
+    better, worse = ({"id": name, "stability": 400} | given for name, given in (("z/z", first), ("a/a", second)))
+    seen = {str(given["id"]): ModelHealth(stability=given.pop("stability")) for given in (better, worse)}  # type: ignore[arg-type]
+    pool = [replace(BEYOND_THE_SCALES, **given) for given in (worse, better)]
+    found = decide(simple(timeout_ms=60_000), board(pool, seen)).candidates
+    assert found[0].score == found[1].score
+    assert [candidate.model for candidate in found] == [better["id"], worse["id"]]
+
+
+def test_a_model_of_unknown_price_gets_nothing_for_its_cost() -> None:
+    found = decide(simple(), board([model("a/unknown", pricing_per_1m=None), model("b/dear")])).candidates
+    assert [(candidate.model, candidate.terms[1] > 0) for candidate in found] == [
+        ("b/dear", True),
+        ("a/unknown", False),
+    ]
+
+
 @given(cases(), st.data())
 def test_tightening_a_constraint_never_admits_a_model(case: Case, data: st.DataObject) -> None:
     loose = set(ranking(decided(case)))
@@ -195,8 +259,8 @@ def test_tightening_a_constraint_never_admits_a_model(case: Case, data: st.DataO
 
 def test_late_models_come_last_and_the_fastest_of_them_first() -> None:
     pool = [
-        model("a/slow", ttft_s=40.0, quality=0.9),
-        model("b/slower", ttft_s=80.0, quality=0.99),
+        model("a/slow", ttft_s=7.0, quality=0.9),  # and four seconds for the answer
+        model("b/slower", ttft_s=9.0, quality=0.99),
         model("c/quick", ttft_s=0.5, quality=0.1),
     ]
     decision = decide(simple(timeout_ms=10_000, strategy="quality-first", goal="quality"), board(pool))
@@ -213,6 +277,15 @@ def test_a_model_past_its_deprecation_date_is_never_picked() -> None:
     decision = decide(simple(goal="quality"), board(pool))
     assert decision.model == "b/here"
     assert [(r.model, r.reason) for r in decision.rejected] == [("a/gone", Reason.DEPRECATED)]
+
+
+def test_a_model_that_cannot_answer_at_the_length_asked_for_is_rejected() -> None:
+    pool = [model("a/short", max_output_tokens=1_000, quality=0.99), model("b/long")]
+    decision = decide(simple(goal="quality", max_output_tokens=1_001), board(pool))
+    assert decision.model == "b/long"
+    assert decision.chain == []
+    assert [(r.model, r.reason) for r in decision.rejected] == [("a/short", Reason.CONTEXT)]
+    assert decide(simple(goal="quality", max_output_tokens=1_000), board(pool)).model == "a/short"
 
 
 def test_a_free_tier_is_routed_to_only_where_it_is_named() -> None:
@@ -374,8 +447,10 @@ def test_the_callers_chain_keeps_the_callers_order_and_drops_what_cannot_serve()
         model("c/gone", deprecated_at="2026-01-01"),
         model("d/four", context_window=30),
         model("e/five"),
+        model("f/shut"),
     ]
-    decision = decide(simple(fallback=("e/five", "c/gone", "a/one", "d/four", "b/two"), goal="quality"), board(pool))
+    asked = simple(fallback=("e/five", "c/gone", "a/one", "f/shut", "d/four", "b/two"), goal="quality")
+    decision = decide(asked, board(pool, {"f/shut": ModelHealth(open=True)}))
     assert decision.model == "a/one"
     assert decision.chain == ["e/five", "b/two"]
 
@@ -395,6 +470,21 @@ def test_the_output_cap_leaves_room_for_the_cheapest_fallback() -> None:
     assert tight.output_cap == (5_000 - 40) // 4
 
 
+def test_room_is_left_for_one_fallback_not_for_the_dearest() -> None:
+    pool = [
+        model("a/one", quality=0.99),
+        model("b/dear", quality=0.4, pricing_per_1m=Pricing(2.0, 8.0)),
+        model("c/cheap", quality=0.2, max_output_tokens=300),
+    ]
+    by_cost = decide(simple(budget_nanos=10_000_000, goal="quality"), board(pool))
+    assert by_cost.chain == ["b/dear", "c/cheap"]
+    assert by_cost.fallback_affordable
+    assert by_cost.output_cap == (10_000 - 1_240 - 40) // 4
+    by_tokens = decide(simple(budget_tokens=2_000, goal="quality"), board(pool))
+    assert by_tokens.fallback_affordable
+    assert by_tokens.output_cap == 2_000 - 340 - 40
+
+
 def test_without_a_budget_no_cap_is_sent() -> None:
     assert decide(simple(), board([model("a/one")])).output_cap is None
     assert decide(simple(max_output_tokens=77), board([model("a/one")])).output_cap == 77
@@ -402,6 +492,11 @@ def test_without_a_budget_no_cap_is_sent() -> None:
 
 def test_a_generous_budget_caps_at_the_default() -> None:
     assert decide(simple(budget_nanos=10**12), board([model("a/one")])).output_cap == 4_096
+
+
+def test_a_model_that_is_known_to_need_more_than_the_default_cap_gets_it() -> None:
+    seen = {"a/one": ModelHealth(output_tokens=5_000, output_p90=9_000)}
+    assert decide(simple(budget_nanos=10**12), board([model("a/one")], seen)).output_cap == 9_000
 
 
 def test_an_unknown_price_is_rejected_under_a_cost_budget_only() -> None:
@@ -439,6 +534,21 @@ def test_equal_inputs_have_equal_digests_and_other_outcomes_others() -> None:
     assert first.digest != decide(simple(goal="quality"), board(pool)).digest
 
 
+def test_a_digest_tells_plans_of_one_input_apart() -> None:
+    given = simple(goal="quality", budget_nanos=6_000_000)
+    one, two = model("a/one", quality=0.99, max_output_tokens=1_000), model("b/two", pricing_per_1m=Pricing(0.1, 0.4))
+    pools = [
+        [one, two],
+        [replace(one, quality=0.8), two],  # another score
+        [replace(one, max_output_tokens=900), two],  # another cap
+        [one, replace(two, pricing_per_1m=Pricing(1.0, 4.0))],  # a fallback that the budget does not pay for
+    ]
+    found = [decide(given, board(pool)) for pool in pools]
+    plans = [(plan.model, plan.chain, plan.score, plan.output_cap, plan.fallback_affordable) for plan in found]
+    assert [sum(map(ne, plan, plans[0])) for plan in plans] == [0, 1, 1, 1]
+    assert len({plan.digest for plan in found}) == 4
+
+
 def refusal_of(case: Case) -> NoCandidates | None:
     try:
         decide(case.given, case.board)
@@ -467,6 +577,5 @@ def test_a_large_catalogue_keeps_fewer_orders() -> None:
     assert len(large._orders) <= 33
 
 
-def test_a_stored_input_says_everything_its_defaults_too() -> None:
-    stored = msgspec.to_builtins(simple())
-    assert set(stored) == set(DecisionInput.__struct_fields__)
+def test_a_stored_input_names_the_rules_that_it_was_decided_by() -> None:
+    assert msgspec.to_builtins(simple())["rules"] == RULES

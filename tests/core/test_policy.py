@@ -210,6 +210,9 @@ def test_the_requests_chain_replaces_the_policys_within_its_models() -> None:
     assert kept == Fallback(["b/2"], 0)
     widened = under_policy(request(fallback={"models": ["x/9", "a/1"]}), policy).fallback
     assert widened == Fallback(["a/1"], 0)
+    policy = Policy(name="p", fallback=PolicyFallback(on_partial="restart"))
+    assert under_policy(request(), policy).fallback == Fallback(on_partial="restart")
+    assert under_policy(request(fallback={"on_partial": "error"}), policy).fallback == Fallback(on_partial="error")
 
 
 def test_a_request_that_narrows_the_models_narrows_the_policys_chain_too() -> None:

@@ -15,6 +15,7 @@ from routewright._core.board import Board, Boards
 from routewright._core.catalogue import snapshot
 from routewright._core.decision import decide
 from routewright._core.health import health_snapshot
+from routewright._core.intake import RULES
 from routewright._core.pool import Pool
 from routewright.wire import CatalogueSnapshot, DecisionInput, Goal, HealthSnapshot, ModelHealth, Strategy, TokenBounds
 
@@ -57,6 +58,7 @@ def random_input(chance: Random, catalogue: str, health: str, ids: list[str]) ->
     low = chance.randint(1, 5_000)
     o200k, cl100k = chance.choice([(None, None), (low + 2, low + 1)])
     return DecisionInput(
+        rules=RULES,
         catalogue=catalogue,
         health=health,
         as_of=chance.choice(["2026-11-21", "2026-12-24", "2027-05-01"]),

@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -152,15 +151,25 @@ def test_a_sample_is_taken_from_all_over_a_prompt() -> None:
     assert abs(mixed.estimate / whole - 1) < 0.05
 
 
-def test_sixteen_megabytes_hold_nobody_up() -> None:
-    texts = ["a word " * 2_300_000, "ein Wörtchen " * 1_200_000, "的" * 5_300_000]
-    for asked in map(request, texts):
-        taken = []
-        for _ in range(3):
-            started = time.perf_counter()
-            bounds_of(asked)
-            taken.append(time.perf_counter() - started)
-        assert min(taken) < 0.02  # a few milliseconds; to look at all of it takes 70 to 110
+def test_a_sample_holds_no_word_that_is_not_in_the_prompt() -> None:
+    taken = tokens.WHOLE_CHARACTERS // tokens.SLICES
+    piece = ("end" + " word" * (taken // 5 - 1)).ljust(taken - 1, ".") + " "  # with what is not looked at behind it
+    asked = request((piece + "....") * tokens.SLICES)
+    assert bounds_of(asked).low == (taken // 5 - 1) * tokens.SLICES
+
+
+@pytest.mark.parametrize("text", ["a word " * 2_300_000, "ein Wörtchen " * 1_200_000, "的" * 5_300_000], ids=len)
+def test_of_sixteen_megabytes_little_is_looked_at(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    encode, looked_at = tokens._utf8, 0
+
+    def counted(text: str) -> bytes:
+        nonlocal looked_at
+        looked_at += len(text)
+        return encode(text)
+
+    monkeypatch.setattr(tokens, "_utf8", counted)
+    bounds_of(request(text))
+    assert 0 < looked_at <= tokens.WHOLE_CHARACTERS * (1 + 1 / tokens.SLICES)
 
 
 def test_upper_bound_covers_what_surrounds_the_text() -> None:

@@ -121,4 +121,4 @@ def test_so_is_every_published_field_of_a_span(span: Span, published: str) -> No
 
 def test_the_decision_input_stays_small() -> None:
     shown = msgspec.json.decode(msgspec.json.encode(make_trace(1)))["decision_input"]
-    assert set(shown) == {"catalogue", "health", "as_of", "tokens", "models"}
+    assert set(shown) == {"catalogue", "health", "as_of", "tokens", "models", "rules"}

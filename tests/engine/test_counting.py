@@ -10,9 +10,11 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from msgspec.structs import replace
 
 from routewright import (
     CallableProvider,
+    Catalogue,
     InternalError,
     MemoryStorage,
     Model,
@@ -23,6 +25,7 @@ from routewright import (
     Trace,
     TraceStore,
 )
+from routewright._core.tokens import MESSAGE_TOKENS, PRIMING_TOKENS
 
 Call = Callable[[Router], Coroutine[Any, Any, None]]
 
@@ -78,6 +81,27 @@ async def test_a_call_that_is_cancelled_while_its_tokens_are_counted_leaves_its_
     trace = await only_trace(storage)
     assert (trace.status, trace.error, trace.spans) == ("cancelled", None, [])
     assert trace.decision_input is not None
+
+
+def test_a_prompt_with_an_image_is_counted_in_both_vocabularies_since_neither_says_it_all() -> None:
+    sees = replace(TIGHT, modalities=("text", "image"), context_window=7_500)
+    image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+    content = [{"type": "text", "text": LONG}, image]
+    router = Router(providers=[CallableProvider(lambda call: "x", models=[sees])], catalogue=Catalogue(()))
+    decision = router.decide([{"role": "user", "content": content}])
+    assert decision.input.tokens.counted
+    assert decision.input.tokens.high < 7_100  # 6,000 of the image, and not a token a byte
+
+
+@pytest.mark.anyio
+async def test_input_that_no_provider_tells_of_is_never_taken_for_more_than_its_bound() -> None:
+    class Counts:
+        def count(self, text: str, encoding: str) -> int:
+            return 400 if encoding == "cl100k_base" else 500
+
+    provider = CallableProvider(lambda call: "x", models=[replace(TIGHT, tokenizer="cl100k_base")])
+    answer = await Router(providers=[provider], settings=Settings(tokens=Counts())).route(LONG)
+    assert answer.routing.tokens.input == 400 + PRIMING_TOKENS + MESSAGE_TOKENS
 
 
 @pytest.mark.anyio

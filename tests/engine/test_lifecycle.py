@@ -73,9 +73,16 @@ def test_under_a_fake_clock_there_is_no_thread() -> None:
     assert router.blocking.route("hi").output
 
 
+PATIENCE = """
+import asyncio
+# debugging would tell of a busy machine
+asyncio.BaseEventLoop.slow_callback_duration = property(lambda loop: 60.0, lambda loop, seconds: None)
+"""
+
+
 def run_script(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+        [sys.executable, "-X", "dev", "-W", "error", "-c", PATIENCE + code],
         capture_output=True,
         text=True,
         check=False,
@@ -131,10 +138,7 @@ async def cells():
     answer = await router.route("hi")          # a cell with await
     again = router.blocking.route("hi")        # a cell without
     print(answer.output, again.output)
-loop = asyncio.new_event_loop()
-loop.slow_callback_duration = 60           # debugging would tell of a busy machine
-loop.run_until_complete(cells())
-loop.close()
+asyncio.run(cells())
 """
     assert run_script(code) == "hello hello"
 

@@ -5,16 +5,32 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from functools import partial
 
+import anyio
 import pytest
 
-from routewright import BudgetExceeded, Caller, ProviderFault, RouterError, errors
+from routewright import (
+    BudgetExceeded,
+    Caller,
+    Catalogue,
+    MemoryStorage,
+    Model,
+    Pricing,
+    ProviderFault,
+    Router,
+    RouterError,
+    Settings,
+    TraceStore,
+    errors,
+)
 from routewright._core.request import as_request
 from routewright._engine.outcome import Facts, Outcome
-from routewright.testing import Pause
-from routewright.wire import BudgetRefused, Delta, FallbackTriggered, Finish, Usage
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.testing.provider import Line
+from routewright.wire import BudgetRefused, Delta, FallbackSpan, FallbackTriggered, Finish, Usage
 
-from .support import House, said
+from .support import GOOD, SPARE, House, said
 
 pytestmark = pytest.mark.anyio
 ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))
@@ -33,6 +49,41 @@ async def test_a_timeout_says_so_in_the_event() -> None:
     house = House([said(Pause(100.0))], [ANSWER])
     outcome = await house.router._parts.engine.route(as_request("hi", {"goal": "quality"}), Caller())
     assert [event.reason for event in outcome.events if isinstance(event, FallbackTriggered)] == ["timeout"]
+
+
+async def test_only_the_fallback_that_served_is_shown_as_used() -> None:
+    down = said(Pause(1.0), ProviderFault("auth"))
+    third = Model(id="third/three", like="good/one", quality=0.1, pricing_per_1m=Pricing(1.0, 4.0))
+    clock = FakeClock()
+    scripts = {GOOD: [down], SPARE: [down], third: [ANSWER]}
+    providers = [ScriptedProvider(script, models=[model], clock=clock) for model, script in scripts.items()]
+    router = Router(providers=providers, catalogue=Catalogue(()), settings=Settings(clock=clock))
+    spans = (await router.route("hi", goal="quality")).trace.spans
+    found = [(span.from_model, span.to_model, span.used) for span in spans if isinstance(span, FallbackSpan)]
+    assert found == [("good/one", "spare/two", False), ("spare/two", "third/three", True)]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("text", [[Delta("half an answer")], []])
+async def test_who_leaves_is_charged_only_if_some_of_the_answer_had_been_delivered(
+    text: list[Line], streamed: bool
+) -> None:
+    storage = MemoryStorage()
+    house = House([said(Usage(100, 20), *text, Pause(30.0))], storage=storage)
+
+    async def read() -> None:
+        async with house.router.stream("hi", goal="quality") as stream:
+            async for _ in stream:
+                pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read if streamed else partial(house.router.route, "hi", goal="quality"))
+        await house.clock.advance(1.0)
+        group.cancel_scope.cancel()
+    (trace,) = await TraceStore(storage).newest()
+    assert trace.status == "cancelled"
+    assert trace.cost_usd == pytest.approx((100 * 1.0 + 20 * 4.0) / 1e6)
+    assert trace.charged_usd == (trace.cost_usd if text and streamed else 0.0)
 
 
 async def test_an_ordinary_call_tells_nothing() -> None:

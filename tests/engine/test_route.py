@@ -187,6 +187,14 @@ async def test_a_policy_may_let_a_refusal_fall_back() -> None:
     assert answer.routing.selected_model == "spare/two"
 
 
+async def test_a_filtered_answer_that_told_its_usage_costs_the_budget_no_more() -> None:
+    policy = Policy(name="open", fallback=PolicyFallback(on_refusal="fallback"))
+    house = House([said(Delta("I "), Usage(10, 1), Finish("content_filter"))], [ANSWER], policies=[policy])
+    await house.router.route("hi", policy_id="open", budget={"maxTokens": 2_000})
+    (filtered,), (fallback,) = house.good.calls, house.spare.calls
+    assert fallback.max_output_tokens == (filtered.max_output_tokens or 0) - 11
+
+
 async def test_the_deadline_covers_the_whole_call_and_is_met_to_the_instant() -> None:
     house = House([said(Pause(100.0), *ANSWER)], [said(Pause(100.0), *ANSWER)])
     with pytest.raises(RouterTimeoutError, match="timeout_ms=20000"):
@@ -233,6 +241,20 @@ async def test_without_usage_the_cost_is_estimated_and_marked() -> None:
     assert 150 < answer.routing.tokens.output < 250
     assert 200 < answer.routing.tokens.input < 400
     assert answer.routing.cost_usd > 0
+
+
+async def test_an_estimate_keeps_to_the_cap_that_the_provider_was_sent() -> None:
+    house = House([said(Delta("The sky scatters blue light more than red. " * 20), Finish("stop"))])
+    answer = await house.router.route("hi", goal="quality", params={"max_output_tokens": 50})
+    assert answer.routing.tokens.output == 50
+
+
+@pytest.mark.parametrize("usage", [Usage(5, 5, cached=6), Usage(-1, 5), Usage(5, -1), Usage(5, 5, cached=-1)])
+async def test_usage_that_cannot_be_is_estimated(usage: Usage) -> None:
+    house = House([said(Delta("Blue light."), usage, Finish("stop"))])
+    span = (await house.router.route("hi", goal="quality")).trace.spans[-1]
+    assert isinstance(span, ModelSpan)
+    assert span.usage_estimated
 
 
 async def test_an_answer_cut_by_the_budget_says_so() -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -28,7 +29,7 @@ from routewright import (
     UnsupportedWrite,
 )
 from routewright._engine import trace as trace_module
-from routewright.testing import FakeClock
+from routewright.testing import FakeClock, Pause
 from routewright.wire import Delta, Finish, PutTrace, Query, Scan, Trace, Write, Written
 
 from .support import House, said
@@ -91,6 +92,19 @@ async def test_a_trace_can_be_read_and_rated_before_it_is_written() -> None:
         await router.trace(answer.trace_id, caller=Caller("other"))
     await router.aclose()
     assert [trace.id for trace in await TraceStore(storage).newest()] == [answer.trace_id]
+
+
+async def test_a_trace_that_waits_is_shown_to_its_own_account_and_environment_alone() -> None:
+    storage = Waits()
+    storage.down = True
+    router = House([said(Delta("x"), Finish("stop"))], storage=storage).router
+    answer = await router.route("hi", goal="quality")
+    assert router.trace_counts.waiting == 1
+    assert (await router.trace(answer.trace_id)).environment == "production"
+    for other in (Caller("other"), Caller(environment="sandbox")):
+        with pytest.raises(NotFound):
+            await router.trace(answer.trace_id, caller=other)
+    await router.aclose()
 
 
 async def test_many_writers_and_flushes_at_once_lose_and_double_nothing() -> None:
@@ -178,6 +192,24 @@ async def test_one_account_that_is_away_holds_up_no_other() -> None:
     storage.before = None
     await router.flush()
     assert await storage.ids("a") == [first.trace_id]
+    await router.aclose()
+
+
+async def test_where_every_account_tried_is_away_the_others_are_left_for_the_next_pass() -> None:
+    async def away(account: str, writes: Sequence[Write]) -> None:
+        if account != "_system":
+            tried.append(account)
+            raise StorageUnavailable("down")
+
+    storage, tried = Waits(away), list[str]()
+    router = sandbox(storage)
+    for account in "abcde":
+        await router.route("hi", caller=Caller(account))
+    with pytest.raises(StorageUnavailable, match="5 wait"):
+        await router.flush()
+    assert tried == ["a", "b", "c"]
+    storage.before = None
+    await router.flush()
     await router.aclose()
 
 
@@ -297,6 +329,18 @@ async def test_closing_ends_within_two_seconds_whatever_hangs_and_says_once_what
     assert lost == ["the router was closed; traces that could not be written before, and are lost: 1"]
     await house.router.aclose()
     assert storage.closed == 1
+
+
+async def test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted() -> None:
+    storage = Waits()
+    house = House([said(Pause(5.0), Delta("x"), Finish("stop"))], storage=storage)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(house.router.route, "hi", goal="quality"))
+        await house.clock.advance(1.0)
+        await house.router.aclose()
+        assert house.router.trace_counts == (0, 0, 0)
+    assert house.router.trace_counts == (0, 0, 1)
+    assert storage.applies == 0
 
 
 @pytest.mark.parametrize("door", ["async", "blocking"])

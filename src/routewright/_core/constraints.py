@@ -127,14 +127,15 @@ class Ask:
         return usd(nanos(self.worst_picos(row, self.high(row))))
 
     def affordable_at_best(self) -> BoolArray:
-        """Rows that a budget does not rule out at first sight: shortest input, lowest price. Shape (n,)."""
+        """Rows that a budget does not rule out at first sight: at the shortest input, which is never dearer than a
+        longer one. Shape (n,)."""
         outlook, low = self.outlook, min(low for low, _ in self.input)
         held = outlook.held_output(self.output)
         kept = np.ones(len(outlook.pool), dtype=np.bool_)
         if self.budget_tokens is not None:
             kept &= held <= self.budget_tokens - low
         if self.budget_picos is not None:
-            kept &= outlook.pool.picos(outlook.pool.lowest, low, held) <= self.budget_picos
+            kept &= outlook.pool.picos(outlook.pool.worst, low, held) <= self.budget_picos
         return kept
 
     def held_output(self, row: int) -> int:

@@ -66,8 +66,6 @@ class Pool:
         self.prices: list[tuple[Price, ...]] = [prices_of(m) for m in models]
         self.base = Columns.of([prices[-1] if prices else _UNPRICED for prices in self.prices])
         """Prices of short inputs."""
-        self.lowest = Columns.of([_lowest(prices) for prices in self.prices])
-        """The least that a token of input and of output costs at any length."""
         self._flat: list[Price | None] = [_flat(prices) for prices in self.prices]
         self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self.prices])
         """The most that a token costs in short inputs: a fresh one is not always the dearest."""
@@ -133,12 +131,6 @@ def _flat(prices: tuple[Price, ...]) -> Price | None:
     if not prices:
         return _UNKNOWN
     return dearest_at(prices, 1) if len(prices) == 1 else None
-
-
-def _lowest(prices: tuple[Price, ...]) -> Price:
-    if not prices:
-        return _UNPRICED
-    return Price(-1, min(price.input for price in prices), min(price.output for price in prices), 0, 0)
 
 
 def _abilities(model: Model) -> int:

@@ -6,9 +6,9 @@ Whether model and policy ids exist is the catalogue's question.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from datetime import datetime
+from sys import float_info
 from typing import Any, NamedTuple
 
 import msgspec
@@ -59,7 +59,7 @@ class Range(NamedTuple):
     """The numbers that a field takes. ``above``: the lower bound itself is out."""
 
     low: float
-    high: float = sys.float_info.max
+    high: float = float_info.max
     whole: bool = False
     above: bool = False
 

@@ -21,6 +21,7 @@ from routewright.wire import (
     DecisionInput,
     DecisionSpan,
     Environment,
+    FallbackReason,
     FallbackSpan,
     FallbackTriggered,
     ModelSpan,
@@ -151,8 +152,7 @@ class Facts:
         if decided is None or served is None or served.model == decided.model:
             return None
         primary = [attempt for attempt in self.attempts if attempt.model == decided.model]
-        fault = primary[-1].fault if primary else None
-        reason = "budget" if fault is None else FAULTS[fault].reason
+        reason = _reason(primary[-1])
         spent_ms = round(sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary), 3)
         return FallbackTriggered(self.id, decided.model, served.model, reason, spent_ms, self.admitted.metadata)
 
@@ -195,7 +195,6 @@ class Facts:
         return spans
 
     def _fallback_span(self, span_id: int, before: Attempt, attempt: Attempt) -> FallbackSpan:
-        reason = "upstream_5xx" if before.fault is None else FAULTS[before.fault].reason
         return FallbackSpan(
             id=span_id,
             name="fallback",
@@ -203,7 +202,7 @@ class Facts:
             used=attempt is self.served,
             from_model=before.model,
             to_model=attempt.model,
-            reason=reason,
+            reason=_reason(before),
         )
 
     def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
@@ -309,6 +308,12 @@ def _status(end: End | None, error: RouterError | None) -> TraceStatus:
     if error is None:
         return "cancelled"
     return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed"
+
+
+def _reason(failed: Attempt) -> FallbackReason:
+    """Why another model was called after an attempt."""
+    assert failed.fault is not None, "only a fault leads to another model"
+    return FAULTS[failed.fault].reason
 
 
 def _tokens(usage: Usage | None) -> Tokens | None:

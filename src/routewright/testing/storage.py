@@ -8,6 +8,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from routewright._core.intake import RULES
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.wire import (
@@ -47,7 +48,12 @@ def make_trace(number: int, **given: Any) -> Trace:
         "strategy": "balanced",
         "metadata": {"team": "search", "nested": {"deep": [1, None, "é"]}},
         "decision_input": DecisionInput(
-            catalogue="cat_1", health="hea_1", as_of="2026-11-21", tokens=TokenBounds(1, 2, 1), models=("a/one",)
+            rules=RULES,
+            catalogue="cat_1",
+            health="hea_1",
+            as_of="2026-11-21",
+            tokens=TokenBounds(1, 2, 1),
+            models=("a/one",),
         ),
     }
     return Trace(**facts | given)

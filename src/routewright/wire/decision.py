@@ -56,7 +56,7 @@ class TokenBounds(Struct, frozen=True):
         return self.estimate if self.o200k is None else self.o200k
 
 
-class DecisionInput(Struct, frozen=True, kw_only=True):
+class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything a decision depends on, without text. With the three snapshots it replays bit for bit."""
 
     catalogue: str
@@ -86,8 +86,8 @@ class DecisionInput(Struct, frozen=True, kw_only=True):
     """Quality per catalogue row in millionths, where it is not the catalogue's own."""
     assignment: str = ""
     """Key that fixes random choices of a policy for this caller."""
-    rules: int = 1
-    """Version of the scoring rules."""
+    rules: int
+    """Version of the scoring rules. Without a default, so that it is always stored."""
 
 
 class CatalogueSnapshot(Struct, frozen=True, tag="catalogue", tag_field="kind"):
