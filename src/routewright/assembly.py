@@ -49,19 +49,20 @@ class Parts:
         catalogue: Catalogue | None,
         policies: Sequence[Policy],
         storage: Storage | None,
-        settings: Settings,
+        settings: Settings | None,
         *,
         environment: Environment = "production",
         answers: Answers | None = None,
         faults: Faults | None = None,
     ) -> None:
+        settings = Settings() if settings is None else settings
         _check(providers, catalogue, policies, storage, settings)
         self._policies = tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
         self.settings = settings
         self.environment: Environment = environment
         """Where callers are who do not say otherwise."""
-        self.catalogue = catalogue or Catalogue()
-        self.storage: Storage = storage or MemoryStorage()
+        self.catalogue = Catalogue() if catalogue is None else catalogue
+        self.storage: Storage = MemoryStorage() if storage is None else storage
         self.worker = Worker(settings.clock)
         self._log = TraceLog(self.storage, self.worker)
         self._given = providers
