@@ -20,7 +20,7 @@ from ._core.tokens import Vocabulary, count_request
 from ._engine.fleet import Fleet, declared
 from ._engine.route import Engine
 from ._engine.trace import TraceCounts, TraceLog
-from ._engine.worker import CLOSED, Worker
+from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
@@ -35,7 +35,6 @@ T = TypeVar("T")
 # seconds after the beginning by which each step of closing ends (contract 1: two in all)
 WORKER_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.4, 1.7, 1.9
 WORKER_S = 0.8  # it then has 0.2 for what it cancels
-CLOSE_S = 2.0
 
 _logger = logging.getLogger(__name__)
 

@@ -132,7 +132,7 @@ class Stream:
         try:
             await execution.aclose()
         finally:
-            self._outcome = await self._engine.conclude(entry, execution)
+            self._outcome = self._engine.conclude(entry, execution)
 
     async def _next_event(self) -> RouteEvent | None:
         if self._outcome is not None or self._closed:
@@ -193,7 +193,7 @@ class Stream:
 
     async def _end_event(self, execution: Execution) -> RouteEvent:
         assert self._entry is not None, "an execution follows an admission"
-        self._outcome = outcome = await self._engine.conclude(self._entry, execution)
+        self._outcome = outcome = self._engine.conclude(self._entry, execution)
         if outcome.error is None:
             return RouteCompleted(self._next_id(), outcome.response)
         return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(outcome.error)))
