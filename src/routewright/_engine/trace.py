@@ -3,13 +3,11 @@ other is written in batches behind it, and the queue is read before the store, s
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
@@ -30,7 +28,8 @@ from routewright.wire import (
     Write,
 )
 
-from .crew import Job, this_loop
+from .crew import Job
+from .loop import from_elsewhere
 from .outcome import Facts
 from .worker import Worker
 
@@ -270,7 +269,7 @@ class TraceLog:
                     self._writing = True
                     return
                 written = anyio.Event()
-                self._on_written.append(_from_elsewhere(written.set))
+                self._on_written.append(from_elsewhere(written.set))
             await written.wait()
 
     def _end(self) -> None:
@@ -300,11 +299,3 @@ def checked_trace(found: object, trace_id: str) -> Trace:
     if not isinstance(found, Trace):
         raise InternalError(f"the storage gave {type(found).__name__} in the place of a trace")
     return found
-
-
-def _from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
-    """The same action, to be called from any thread."""
-    loop: Any = this_loop()
-    if isinstance(loop, asyncio.AbstractEventLoop):
-        return partial(loop.call_soon_threadsafe, action)
-    return partial(loop.run_sync_soon, action)

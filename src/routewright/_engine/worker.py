@@ -29,7 +29,8 @@ from routewright.errors import RouterClosed
 from routewright.fork import Guard
 from routewright.protocols import Clock
 
-from .crew import GRACE_S, NEVER, Call, Crew, Job, this_loop
+from .crew import GRACE_S, NEVER, Call, Crew, Job
+from .loop import is_closed, this_loop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -312,9 +313,7 @@ class _CallersLoop:
         loop = this_loop()
         crew = self._crews.get(loop)
         if crew is None:
-            for closed in [
-                old for old in self._crews if isinstance(old, asyncio.AbstractEventLoop) and old.is_closed()
-            ]:
+            for closed in [old for old in self._crews if is_closed(old)]:
                 del self._crews[closed]  # its tasks may have been dropped before they could end
             crew = self._crews[loop] = Crew(self._clock)
             for daemon in self._daemons:
