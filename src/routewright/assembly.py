@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -68,7 +67,7 @@ class Parts:
         self._missed = ""
         self._answers = answers
         self._faults = faults
-        self._guard = Guard(threading.RLock)
+        self._guard = Guard()
         self._fleets: dict[Environment, Fleet] = {}
         self._engine: Engine | None = None
         self._closed = False
