@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import anyio
@@ -26,9 +28,10 @@ from routewright import (
     StorageUnavailable,
     TraceStore,
     UnsupportedWrite,
+    fork,
 )
 from routewright._engine import trace as trace_module
-from routewright.testing import FakeClock
+from routewright.testing import FakeClock, Pause
 from routewright.wire import Delta, Finish, PutTrace, Query, Scan, Trace, Write, Written
 
 from .support import House, said
@@ -232,6 +235,113 @@ async def test_a_flush_waits_for_the_pass_that_another_thread_is_in() -> None:
     assert await storage.ids() == [answer.trace_id]
     assert storage.applies == 2  # snapshots, and once the trace
     await router.aclose()
+
+
+def left_midway(router: Router, storage: Waits) -> tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]:
+    """A flush that writes in a loop that stands still, and the trace of one call behind it."""
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> asyncio.Task[None]:
+        await router.route("hi")
+        writes = asyncio.Event()
+
+        async def hold(account: str, writes_: Sequence[Write]) -> None:
+            writes.set()
+            await asyncio.Event().wait()
+
+        storage.before = hold
+        flush = loop.create_task(router.flush())
+        await writes.wait()
+        storage.before = None
+        return flush
+
+    return loop, loop.run_until_complete(begin())
+
+
+def still() -> Settings:
+    """Time that stands still, so that nothing is written in the background."""
+    return Settings(clock=FakeClock(autojump=False))
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_flush_takes_over_from_one_whose_loop_was_closed_under_it(backend: str) -> None:
+    storage = Waits()
+    router = Router.sandbox(storage=storage, settings=still())
+    loop, lost = left_midway(router, storage)
+    loop.close()
+    at_once: list[int] = []
+
+    async def count(account: str, writes: Sequence[Write]) -> None:
+        at_once.append(1)
+        await anyio.wait_all_tasks_blocked()
+        at_once.append(-1)
+
+    async def flush_again() -> None:
+        storage.before = count
+        async with anyio.create_task_group() as group:
+            group.start_soon(router.flush)
+            await anyio.wait_all_tasks_blocked()
+            assert at_once
+            collect(lost)  # which ends the lost one: it must not make way for a third
+            group.start_soon(router.flush)
+
+    anyio.run(flush_again, backend=backend)
+    assert at_once == [1, -1] * 2  # snapshots, and the trace
+    assert router.trace_counts == (0, 0, 0)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_who_waits_for_a_flush_goes_on_with_the_next_trace_after_its_loop_was_closed(backend: str) -> None:
+    storage = Waits()
+    router = Router.sandbox(storage=storage, settings=still())
+    loop, lost = left_midway(router, storage)
+
+    async def wait_for_it() -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(router.flush)
+            await anyio.wait_all_tasks_blocked()
+            loop.close()
+            await router.route("hi")
+
+    anyio.run(wait_for_it, backend=backend)
+    assert len(asyncio.run(storage.ids())) == 2
+    collect(lost)
+
+
+def collect(task: Any) -> None:
+    """Do what the garbage collector does to the coroutine of a task that nobody knows any more."""
+    task._log_destroy_pending = False
+    with suppress(RuntimeError):  # of a scope that misses its loop; the collector would only print it
+        task.get_coro().close()
+
+
+def test_the_collector_may_end_a_call_or_a_flush_inside_any_lock() -> None:
+    storage = Waits()
+    router = Router.sandbox(storage=storage, settings=still())
+    loop, flush = left_midway(router, storage)
+    loop.close()
+    kept = MemoryStorage()
+    house = House([said(Pause(1.0))], storage=kept)
+    loop = asyncio.new_event_loop()
+    call = loop.create_task(house.router.route("hi", goal="quality"))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+    def end_both() -> None:
+        with ExitStack() as held:
+            for thing in list(fork._renewed):
+                if isinstance(thing, fork.Guard):
+                    held.enter_context(thing.lock)
+            collect(flush)
+            collect(call)
+
+    thread = threading.Thread(target=end_both, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    asyncio.run(router.flush())
+    assert [trace.status for trace in asyncio.run(TraceStore(kept).newest())] == ["cancelled"]
 
 
 async def test_a_storage_that_fails_at_once_never_fails_a_call(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,12 +4,10 @@ other is written in batches behind it, and the queue is read before the store, s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
-
-import anyio
 
 from routewright._core.scan import quoted
 from routewright.errors import InternalError, NotFound, PreconditionFailed, RouterError, StorageUnavailable
@@ -29,7 +27,7 @@ from routewright.wire import (
 )
 
 from .crew import Job
-from .loop import from_elsewhere
+from .loop import Signal, is_closed, this_loop
 from .outcome import Facts
 from .worker import Worker
 
@@ -86,8 +84,7 @@ class TraceLog:
     def renew(self) -> None:
         """Begin with nothing: what waited at a fork is the parent's to write."""
         self._queue: dict[str, Waiting] = {}  # by trace id, in the order of their ends; out only when written
-        self._writing = False
-        self._on_written: list[Callable[[], object]] = []
+        self._pass: _Pass | None = None
         self._refused = self._lost = self._told = 0
         self._failed: Exception | None = None
         self._faults = 0
@@ -169,6 +166,9 @@ class TraceLog:
                 self._queue[ended.facts.id] = ended
             else:
                 self._lost += 1
+        writing = self._pass
+        if writing is not None and writing.is_lost:
+            self._end(writing)  # else those who wait for it already would wait for ever
         if fits:
             self._job.poke()
         else:
@@ -183,7 +183,7 @@ class TraceLog:
 
     async def write(self) -> bool:
         """Try to write what waits now. True: some of it still does, since the storage is unavailable."""
-        await self._begin()
+        mine = await self._begin()
         faults = self._faults
         try:
             down: set[str] = set()
@@ -201,7 +201,7 @@ class TraceLog:
             self._in_trouble = self._in_trouble and self._faults > faults
             return bool(down)
         finally:
-            self._end()
+            self._end(mine)
 
     def _batches(self) -> Iterable[list[Waiting]]:
         by_account: dict[str, list[Waiting]] = {}
@@ -261,24 +261,42 @@ class TraceLog:
             self._in_trouble = True
             _log.warning("traces cannot be written: %s: %s", type(error).__name__, error)
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> _Pass:
         """Wait until no other pass writes, whichever loop and thread it runs in."""
-        while True:
-            with self._guard.lock:
-                if not self._writing:
-                    self._writing = True
-                    return
-                written = anyio.Event()
-                self._on_written.append(from_elsewhere(written.set))
-            await written.wait()
+        mine = _Pass()
+        while (other := self._become(mine)) is not mine:
+            await other.ended.wait()
+        return mine
 
-    def _end(self) -> None:
+    def _become(self, mine: _Pass) -> _Pass:
+        """The pass that writes now: this one, unless another does."""
         with self._guard.lock:
-            self._writing = False
-            wake, self._on_written = self._on_written, []
-        for each in wake:
-            with suppress(RuntimeError):  # that loop is gone
-                each()
+            other = self._pass
+            if other is not None and not other.is_lost:
+                return other
+            self._pass = mine
+        if other is not None:
+            other.ended.set()
+        return mine
+
+    def _end(self, ended: _Pass) -> None:
+        with self._guard.lock:
+            if self._pass is ended:
+                self._pass = None
+        ended.ended.set()
+
+
+class _Pass:
+    """One go through the queue, in one event loop."""
+
+    def __init__(self) -> None:
+        self._loop = this_loop()
+        self.ended = Signal()
+
+    @property
+    def is_lost(self) -> bool:
+        """Its loop was closed under it, so it will never end."""
+        return is_closed(self._loop)
 
 
 @contextmanager
