@@ -167,6 +167,40 @@ async def test_what_is_refused_is_set_aside_counted_and_told_and_the_rest_is_wri
     await router.aclose()
 
 
+async def test_a_storage_that_cancels_itself_is_away_for_now() -> None:
+    async def cancel_once(account: str, writes: Sequence[Write]) -> None:
+        storage.before = None
+        raise asyncio.CancelledError
+
+    storage, clock = Waits(cancel_once), FakeClock()
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    answer = await router.route("hi")
+    await clock.sleep(0.03)
+    assert router.trace_counts == (1, 0, 0)
+    await clock.sleep(1.0)
+    assert await storage.ids() == [answer.trace_id]
+    storage.before = cancel_once
+    await router.route("hi")
+    with pytest.raises(StorageUnavailable, match="Waits cancelled itself"):
+        await router.flush()
+    await router.aclose()
+
+
+async def test_a_flush_that_is_cancelled_ends() -> None:
+    storage = Waits(hang)
+    router = sandbox(storage)
+    await router.route("hi")
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(router.flush)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+    assert scope.cancelled_caught
+    storage.before = None
+    await router.flush()
+    await router.aclose()
+
+
 async def test_one_account_that_is_away_holds_up_no_other() -> None:
     async def away(account: str, writes: Sequence[Write]) -> None:
         if account == "a":

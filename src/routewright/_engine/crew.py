@@ -13,7 +13,7 @@ import anyio
 
 from routewright.protocols import Clock
 
-from .loop import this_loop
+from .loop import is_cancelled, this_loop
 
 if TYPE_CHECKING:
     from .worker import Worker
@@ -144,7 +144,9 @@ class Crew:
 async def _contain(call: Call) -> None:
     try:
         await call()
-    except (Exception, SystemExit):
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
         _logger.exception("background work failed: %s", _name_of(call))
 
 

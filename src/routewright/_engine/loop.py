@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any
 
 import anyio
@@ -22,6 +23,15 @@ def this_loop() -> object | None:
         return trio.lowlevel.current_trio_token()
     except RuntimeError:  # also where a context that came from another thread names a kind of loop
         return None
+
+
+def is_cancelled() -> bool:
+    """This task is being cancelled. Where it is not, a ``CancelledError`` is a fault of what raised it."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # trio
+        task = None
+    return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -inf
 
 
 def is_closed(loop: object) -> bool:

@@ -3,6 +3,7 @@ other is written in batches behind it, and the queue is read before the store, s
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from routewright.wire import (
 )
 
 from .crew import Job
-from .loop import Signal, is_closed, this_loop
+from .loop import Signal, is_cancelled, is_closed, this_loop
 from .outcome import Facts
 from .worker import Worker
 
@@ -217,7 +218,7 @@ class TraceLog:
         """Write traces of one account; where they are refused, one by one, to find those that are to blame."""
         await self._keep({snapshot.id: snapshot for waiting in batch for snapshot in waiting.snapshots})
         try:
-            await self._storage.apply(batch[0].account, [PutTrace(waiting.facts.trace) for waiting in batch])
+            await self._apply(batch[0].account, [PutTrace(waiting.facts.trace) for waiting in batch])
         except StorageUnavailable:
             raise
         except Exception as error:
@@ -233,7 +234,7 @@ class TraceLog:
         if not new:
             return
         try:
-            await self._storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in new])
+            await self._apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in new])
         except StorageUnavailable:
             raise
         except Exception as error:
@@ -241,6 +242,14 @@ class TraceLog:
         if len(self._kept) > _REMEMBERED:
             self._kept.clear()
         self._kept.update(snapshot.id for snapshot in new)
+
+    async def _apply(self, account: str, writes: list[Write]) -> None:
+        try:
+            await self._storage.apply(account, writes)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
 
     def _forget(self, batch: list[Waiting]) -> None:
         with self._guard.lock:
