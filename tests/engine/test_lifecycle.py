@@ -99,6 +99,20 @@ print(router.blocking.route("hi").output)
     assert run_script(code) == "hello"
 
 
+def test_a_router_can_be_closed_as_the_interpreter_exits() -> None:
+    code = """
+import atexit
+from routewright import CallableProvider, Model, Router
+class Mine(CallableProvider):
+    async def aclose(self):
+        print("closed")
+router = Router(providers=[Mine(lambda call: "hello", models=[Model(id="a/one")])])
+atexit.register(router.blocking.close)
+print(router.blocking.route("hi").output)
+"""
+    assert run_script(code).split() == ["hello", "closed"]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_parent_and_child_of_a_fork_both_go_on_with_ids_of_their_own() -> None:
     code = """

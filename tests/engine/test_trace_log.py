@@ -6,8 +6,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -19,6 +19,7 @@ from routewright import (
     Caller,
     InternalError,
     MemoryStorage,
+    Model,
     NotFound,
     PreconditionFailed,
     ProviderFault,
@@ -31,8 +32,9 @@ from routewright import (
     fork,
 )
 from routewright._engine import trace as trace_module
-from routewright.testing import FakeClock, Pause
-from routewright.wire import Delta, Finish, PutTrace, Query, Scan, Trace, Write, Written
+from routewright._engine.loop import Signal
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.wire import Chunk, Delta, Finish, PutTrace, Query, Scan, Trace, UpstreamCall, Write, Written
 
 from .support import House, said
 
@@ -456,6 +458,151 @@ async def test_closing_ends_within_two_seconds_of_real_time(door: str) -> None:
     assert time.monotonic() - began < 2.5  # with what the machine takes
     assert storage.closed == 1
     assert router.trace_counts == (0, 0, 1)
+
+
+doors = pytest.mark.parametrize("door", ["async", "blocking", "blocking in a loop"])
+
+
+async def close(router: Router, door: str) -> None:
+    if door == "async":
+        await router.aclose()
+    elif door == "blocking":
+        await anyio.to_thread.run_sync(router.blocking.close)
+    else:
+        router.blocking.close()
+
+
+class Watched(ScriptedProvider):
+    """Puts down when it is closed, and does first what a test says."""
+
+    def __init__(self, order: list[str], before: Callable[[UpstreamCall | None], Awaitable[object]]) -> None:
+        super().__init__(["x"], models=[Model(id="a/one")])
+        self.order = order
+        self.before = before
+
+    @asynccontextmanager
+    async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:  # type: ignore[override]
+        await self.before(call)
+        async with super().open(call) as chunks:
+            yield chunks
+
+    async def aclose(self) -> None:
+        await self.before(None)
+        self.order.append("provider")
+
+
+@doors
+async def test_every_door_closes_in_one_order_and_lets_a_call_in_the_background_end_first(door: str) -> None:
+    order: list[str] = []
+    begun = threading.Event()
+
+    class Last(Waits):
+        async def aclose(self) -> None:
+            order.append("storage")
+
+    async def write(account: str, writes: Sequence[Write]) -> None:
+        order.append(account)
+
+    async def end_a_while_after_closing_began(call: UpstreamCall | None) -> None:
+        begun.set()
+        while not router._parts._closed:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+
+    storage = Last(write)
+    router = Router(providers=[Watched(order, end_a_while_after_closing_began)], storage=storage)
+    outputs: list[str] = []
+    asking = threading.Thread(target=lambda: outputs.append(router.blocking.route("hi").output))
+    asking.start()
+    assert await anyio.to_thread.run_sync(begun.wait, 10)
+    await close(router, door)
+    asking.join(10)
+    assert outputs == ["x"]
+    assert order == ["_system", "default", "provider", "storage"]
+    assert [trace.status for trace in await TraceStore(storage).newest()] == ["completed"]
+
+
+@doors
+async def test_closing_does_not_wait_for_a_provider_that_blocks_the_background(
+    door: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, go_on, order = threading.Event(), threading.Event(), list[str]()
+
+    async def block(call: UpstreamCall | None) -> None:
+        if call is not None:
+            begun.set()
+            go_on.wait(10)
+
+    storage = Waits()
+    router = Router(providers=[Watched(order, block)], storage=storage)
+    outputs: list[str] = []
+    asking = threading.Thread(target=lambda: outputs.append(router.blocking.route("hi").output))
+    asking.start()
+    assert await anyio.to_thread.run_sync(begun.wait, 10)
+    began = time.monotonic()
+    await close(router, door)
+    assert time.monotonic() - began < 2.5  # with what the machine takes
+    assert (order, storage.closed) == (["provider"], 1)
+    assert "background work blocks its thread and was left behind" in caplog.text
+    go_on.set()
+    await anyio.to_thread.run_sync(asking.join, 10)
+    assert outputs == ["x"]
+
+
+@pytest.mark.parametrize("first", ["async", "blocking"])
+@pytest.mark.parametrize("second", ["async", "blocking"])
+async def test_who_closes_while_another_does_waits_for_it(
+    first: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    begun, waits = threading.Event(), threading.Event()
+
+    class Told(Signal):
+        """Says when somebody begins to wait."""
+
+        async def wait(self) -> None:
+            waits.set()
+            await super().wait()
+
+        def block(self, timeout: float) -> None:
+            waits.set()
+            super().block(timeout)
+
+    async def until_somebody_waits(call: UpstreamCall | None) -> None:
+        if call is None:
+            begun.set()
+            await anyio.to_thread.run_sync(waits.wait, 1)
+
+    monkeypatch.setattr("routewright.assembly.Signal", Told)
+    router = Router(providers=[Watched(order, until_somebody_waits)])
+    await router.route("hi")
+    async with anyio.create_task_group() as group:
+        group.start_soon(close, router, first)
+        assert await anyio.to_thread.run_sync(begun.wait, 10)
+        await close(router, second)
+        order.append("second")
+    assert order == ["provider", "second"]
+
+
+async def test_a_door_that_would_wait_for_itself_leaves_the_router_as_it_is() -> None:
+    house = House([said(Delta("x"), Finish("stop"))])
+    with pytest.raises(RuntimeError, match="use aclose"):
+        house.router.blocking.close()
+    assert (await house.router.route("hi", goal="quality")).output == "x"
+    await house.router.aclose()
+    assert house.good.closed == 1
+
+    async def close_from_inside(call: UpstreamCall | None) -> None:
+        if call is not None:
+            with pytest.raises(RuntimeError, match="would wait for itself"):
+                router.blocking.close()
+
+    order: list[str] = []
+    router = Router(providers=[Watched(order, close_from_inside)])
+    assert await anyio.to_thread.run_sync(lambda: router.blocking.route("hi").output) == "x"
+    await router.aclose()
+    assert order == ["provider"]
 
 
 async def test_everything_is_closed_even_where_closing_fails(caplog: pytest.LogCaptureFixture) -> None:

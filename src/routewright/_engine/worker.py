@@ -84,6 +84,14 @@ class Worker:
             return False
         return True
 
+    def check_blocking(self) -> None:
+        """Raise ``RuntimeError`` in code that would wait for itself if it blocked until the background has ended."""
+        home = self._home
+        if isinstance(home, _Thread) and home.forks == _forks:
+            home.check_blocking()
+        elif self._clock.virtual:
+            _check_no_loop()
+
     def close(self, timeout: float = CLOSE_S) -> None:
         """Block until all that was started or poked is done; cancel it after ``timeout`` seconds. Twice is once."""
         home = self._leave()
@@ -144,8 +152,7 @@ class _Thread:
         _threads.add(self)
 
     def run(self, call: Callable[[], Awaitable[T]]) -> T:
-        if self._is_this_thread():
-            raise RuntimeError("this code runs in the background already and would wait for itself; await the call")
+        self.check_blocking()
         waiter = _Waiter(call)
         try:
             self._submit(partial(waiter.begin, self._crew), contextvars.copy_context())
@@ -171,6 +178,10 @@ class _Thread:
         except RouterClosed:
             job.due_since = NEVER
             raise
+
+    def check_blocking(self) -> None:
+        if self._is_this_thread():
+            raise RuntimeError("this code runs in the background already and would wait for itself; await the call")
 
     def begin_close(self, timeout: float) -> None:
         """Ask the thread to end. Called by the garbage collector too, so it must not take a lock."""
@@ -277,8 +288,7 @@ class _CallersLoop:
         self._with_crew(lambda crew: crew.poke(job))
 
     def close(self, timeout: float) -> None:
-        if this_loop() is not None:
-            raise RuntimeError("a virtual clock stands still while its event loop is blocked; use aclose")
+        _check_no_loop()
         anyio.run(self.aclose, timeout)
 
     async def aclose(self, timeout: float) -> None:
@@ -323,6 +333,11 @@ class _CallersLoop:
         for action in postponed:
             action(crew)
         return crew
+
+
+def _check_no_loop() -> None:
+    if this_loop() is not None:
+        raise RuntimeError("a virtual clock stands still while its event loop is blocked; use aclose")
 
 
 def _mark_thread_as_asyncio() -> None:
