@@ -98,6 +98,23 @@ async def test_a_trace_can_be_read_and_rated_before_it_is_written() -> None:
     assert [trace.id for trace in await TraceStore(storage).newest()] == [answer.trace_id]
 
 
+@pytest.mark.parametrize("immediate", [True, False])
+async def test_who_reads_a_trace_cannot_change_it_for_others(immediate: bool) -> None:
+    storage = MemoryStorage() if immediate else Waits()
+    router = Router.sandbox(storage=storage)
+    answer = await router.route("hi", metadata={"tags": ["mine"]})
+    for _ in range(2):
+        for trace in (answer.trace, await router.trace(answer.trace_id)):
+            assert trace.metadata == {"tags": ["mine"]}
+            assert [span.type for span in trace.spans] == ["decision", "model"]
+            trace.metadata["tags"].append("theirs")
+            trace.spans.clear()
+    await router.flush()
+    (kept,) = await TraceStore(storage).newest()
+    assert (kept.metadata, len(kept.spans)) == ({"tags": ["mine"]}, 2)
+    await router.aclose()
+
+
 async def test_many_writers_and_flushes_at_once_lose_and_double_nothing() -> None:
     storage = Waits()
     router = Router.sandbox(storage=storage)
