@@ -211,7 +211,8 @@ class Stream:
 
 
 class StreamText:
-    """The text of a stream. An iterator, not a generator: leaving it early leaves nothing for the loop to finish."""
+    """The text of a stream. An iterator, not a generator: leaving it early ends nothing, so one may read on. The call
+    ends with its text, or where the stream's context is left."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
