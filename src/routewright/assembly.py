@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,9 +19,10 @@ from ._core.problem import shown
 from ._core.rules import check_names
 from ._core.tokens import Vocabulary, count_request
 from ._engine.fleet import Fleet, declared
+from ._engine.loop import Signal, this_loop
 from ._engine.route import Engine
 from ._engine.trace import TraceCounts, TraceLog
-from ._engine.worker import CLOSED, Worker
+from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
@@ -35,7 +37,6 @@ T = TypeVar("T")
 # seconds after the beginning by which each step of closing ends (contract 1: two in all)
 WORKER_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.4, 1.7, 1.9
 WORKER_S = 0.8  # it then has 0.2 for what it cancels
-CLOSE_S = 2.0
 
 _logger = logging.getLogger(__name__)
 
@@ -49,29 +50,31 @@ class Parts:
         catalogue: Catalogue | None,
         policies: Sequence[Policy],
         storage: Storage | None,
-        settings: Settings,
+        settings: Settings | None,
         *,
         environment: Environment = "production",
         answers: Answers | None = None,
         faults: Faults | None = None,
     ) -> None:
+        settings = Settings() if settings is None else settings
         _check(providers, catalogue, policies, storage, settings)
         self._policies = tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
         self.settings = settings
         self.environment: Environment = environment
         """Where callers are who do not say otherwise."""
-        self.catalogue = catalogue or Catalogue()
-        self.storage: Storage = storage or MemoryStorage()
+        self.catalogue = Catalogue() if catalogue is None else catalogue
+        self.storage: Storage = MemoryStorage() if storage is None else storage
         self.worker = Worker(settings.clock)
         self._log = TraceLog(self.storage, self.worker)
         self._given = providers
         self._missed = ""
         self._answers = answers
         self._faults = faults
-        self._guard = Guard(threading.RLock)
+        self._guard = Guard()
         self._fleets: dict[Environment, Fleet] = {}
         self._engine: Engine | None = None
         self._closed = False
+        self._freed = Signal()
 
     @property
     def engine(self) -> Engine:
@@ -122,19 +125,29 @@ class Parts:
         raise RuntimeError(f"{type(self.storage).__name__} says that it is immediate and yet waits")
 
     def close(self) -> None:
-        """Close from a thread without an event loop. Twice is once."""
-        fleets = self._leave()
-        if fleets is not None:
-            try:
-                self.worker.run(self._free, fleets, None)
-            finally:
-                self.worker.close(CLOSE_S - STORAGE_BY_S)
+        """Do what ``aclose`` does from plain code. Raises ``RuntimeError`` where that would wait for itself."""
+        self.worker.check_blocking()
+        fleets, began = self._leave(), self.settings.clock.monotonic()
+        if fleets is None:
+            self._freed.block(CLOSE_S)
+            return
+        with ExitStack() as closing:
+            closing.callback(self._freed.set)
+            closing.callback(_run_apart, partial(self._free, fleets, began))
+            self.worker.close(WORKER_S)
 
     async def aclose(self) -> None:
-        """Refuse calls, let the worker end, write what waits, free providers and, last, the storage. Twice is once."""
-        fleets = self._leave()
-        if fleets is not None:
-            await self._free(fleets, self.worker)
+        """Refuse calls, let the worker end, write what waits, free providers and, last, the storage. Who closes again
+        waits for the first to end."""
+        fleets, began = self._leave(), self.settings.clock.monotonic()
+        if fleets is None:
+            with self.settings.clock.deadline(began + CLOSE_S):
+                await self._freed.wait()
+            return
+        async with AsyncExitStack() as closing:  # goes on when it is cancelled, too
+            closing.callback(self._freed.set)
+            closing.push_async_callback(self._free, fleets, began)
+            await self._by(began + WORKER_BY_S, partial(self.worker.aclose, WORKER_S))
 
     def _leave(self) -> list[Fleet] | None:
         """Begin to refuse calls. None: that had happened before."""
@@ -143,24 +156,21 @@ class Parts:
                 return None
             fleets, self._fleets = self.fleets(), {}
             self._engine, self._closed = None, True
+            self._log.retries = False
             return fleets
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise RouterClosed(CLOSED)
 
-    async def _free(self, fleets: list[Fleet], worker: Worker | None) -> None:
+    async def _free(self, fleets: list[Fleet], began: float) -> None:
         """Do each thing by its time, whatever became of those before it. What fails is logged: the answers are out."""
-        began = self.settings.clock.monotonic()
         providers = [provider for fleet in fleets for provider in fleet.providers]
-        async with AsyncExitStack() as closing:  # goes on when it is cancelled, too
+        async with AsyncExitStack() as closing:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
             closing.callback(self._log.close)
-            closing.push_async_callback(self._by, began + TRACES_BY_S, self._log.write)
-            self._log.retries = False
-            if worker is not None:
-                await self._by(began + WORKER_BY_S, partial(worker.aclose, WORKER_S))
+            await self._by(began + TRACES_BY_S, self._log.write)
 
     async def _close_all(self, at: float, providers: list[Provider]) -> None:
         async with anyio.create_task_group() as group:
@@ -218,6 +228,16 @@ class Parts:
     def _published(self) -> list[PolicySnapshot]:
         fleet = self.fleet(self.environment)
         return publish(self._policies, fleet.today(), fleet.aliases, fleet.pool.row)
+
+
+def _run_apart(async_fn: Callable[[], Awaitable[object]]) -> None:
+    """Run it in an event loop of its own: in this thread, or else beside the loop that runs here."""
+    if this_loop() is None:
+        contextvars.Context().run(anyio.run, async_fn)  # a context may name a kind of loop that is not here
+        return
+    thread = threading.Thread(target=anyio.run, args=[async_fn], name="routewright-close", daemon=True)
+    thread.start()
+    thread.join(CLOSE_S)
 
 
 def check_storage(storage: object) -> None:

@@ -6,6 +6,7 @@ Works in plain scripts, in threads, in notebooks, and inside a running event loo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from ._engine.answer import Answer
 from ._engine.stream import Stream
 from ._engine.worker import Worker
+from .errors import RouterClosed
 from .options import Options, RequestLike
 from .wire import Caller, OutputDelta, RouteEvent, Trace
 
@@ -78,6 +80,8 @@ class BlockingStream:
     with router.blocking.stream("Tell me a story") as stream:
         for text in stream.text():
             print(text, end="")
+
+    A loop over events may be left and gone on with, so without ``with`` the call ends when somebody calls ``close``.
     """
 
     def __init__(self, stream: Stream, wait: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
@@ -97,11 +101,14 @@ class BlockingStream:
             yield event
 
     def text(self) -> Iterator[str]:
-        """The answer's text as it comes (``Stream.text``)."""
+        """The answer's text as it comes (``Stream.text``). Leaving the loop ends the call."""
         self._stream.expect_text()
-        for event in self:
-            if isinstance(event, OutputDelta):
-                yield event.data.text
+        try:
+            for event in self:
+                if isinstance(event, OutputDelta):
+                    yield event.data.text
+        finally:
+            self.close()
         self._stream.raise_failure()
 
     @property
@@ -111,4 +118,5 @@ class BlockingStream:
 
     def close(self) -> None:
         """End the call."""
-        self._wait(self._stream.aclose)
+        with suppress(RouterClosed):  # nothing goes on in a closed one
+            self._wait(self._stream.aclose)

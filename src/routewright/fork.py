@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 LONGEST_IMPORT_S = 10.0
@@ -27,23 +26,25 @@ def renew_in_children(thing: Renewed) -> None:
 
 
 class Guard:
-    """A lock that is open in every child: ``with guard.lock``. What it guards may be half done there; keep it small."""
+    """A lock that is open in every child: ``with guard.lock``. What it guards may be half done there; keep it small.
 
-    __slots__ = ("__weakref__", "_make", "lock")
+    The thread that holds it may take it again: the garbage collector may run inside, and there end a call whose loop
+    was closed under it, which takes locks to do so.
+    """
 
-    def __init__(self, make: Callable[[], Any] = threading.Lock) -> None:
-        self._make = make
-        self.lock: threading.Lock
+    __slots__ = ("__weakref__", "lock")
+
+    def __init__(self) -> None:
         renew_in_children(self)
 
     def renew(self) -> None:
         """Put an open lock in the place of this one."""
-        self.lock = self._make()
+        self.lock = threading.RLock()
 
 
 _renewed: WeakSet[Renewed] = WeakSet()
 
-importing = Guard(threading.RLock)
+importing = Guard()
 """To be held around an import that is left until it is needed: a fork waits for its end. A child would find the module
 half imported for ever. (What another library imports late has that fault still.)"""
 

@@ -151,8 +151,9 @@ class Storage(Protocol):
     """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
 
     Safe to call from any event loop and thread. What ``apply`` returned from is there for every later ``read``.
-    Nothing of one account is ever seen through another's name. Every method raises ``UnsupportedWrite`` for a kind that
-    it does not know, and ``StorageUnavailable`` for what may succeed later.
+    A trace stays as it was written, whatever becomes of the object that was given or read. Nothing of one account is
+    ever seen through another's name. Every method raises ``UnsupportedWrite`` for a kind that it does not know, and
+    ``StorageUnavailable`` for what may succeed later.
     """
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
@@ -202,7 +203,7 @@ class TraceDraft(Protocol):
 
     @property
     def trace(self) -> Trace:
-        """Make the trace."""
+        """Make the trace, a new one each time."""
         ...
 
 

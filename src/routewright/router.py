@@ -67,7 +67,7 @@ class Router:
         storage: Storage | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self._parts = Parts(providers, catalogue, policies, storage, settings or Settings())
+        self._parts = Parts(providers, catalogue, policies, storage, settings)
         self._caller = Caller()
 
     @classmethod
@@ -88,7 +88,7 @@ class Router:
         """
         router = cls.__new__(cls)
         router._parts = Parts(
-            (), catalogue, policies, storage, settings or Settings(),
+            (), catalogue, policies, storage, settings,
             environment="sandbox", answers=answers, faults=faults,
         )  # fmt: skip
         router._caller = Caller(environment="sandbox")

@@ -137,3 +137,6 @@ class Draft:
     @property
     def decision_input(self) -> DecisionInput | None:
         return self.trace.decision_input
+
+    def copy(self) -> Draft:
+        return self

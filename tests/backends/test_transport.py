@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -20,6 +20,7 @@ from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.backends.transport.aiohttp import AiohttpTransport
 from routewright.backends.transport.body import Body
 from routewright.backends.transport.httpx2 import Httpx2Transport
+from routewright.backends.transport.pool import LoopPool, LoopPools
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
 
@@ -358,6 +359,43 @@ def test_ten_loops_one_after_another_share_a_transport(server: OpenAIServer) -> 
     for pools in (transport._asyncio, transport._trio):
         assert pools is not None
         assert not pools._pools._pools  # type: ignore[attr-defined]  # what it keeps must not grow with the loops
+
+
+def test_loops_in_two_threads_may_sweep_one_pool_that_is_over() -> None:
+    here, sweeping = "over", -1
+
+    class Pool(LoopPool):
+        ends = 0
+
+        def loop_is_over(self) -> bool:
+            if self.loop == "over" and sweeping == 1:
+                look("second")  # as another thread does at this moment
+            return bool(self.loop == "over")
+
+        def loop_runs_here(self) -> bool:
+            return False
+
+        def call_in_loop(self, callback: Callable[[], None]) -> None:
+            callback()
+
+        async def close_connections(self) -> None: ...
+
+        def abort_connections(self) -> None: ...
+
+        def abandon_connections(self) -> None:
+            self.ends += 1
+
+    def look(loop: str) -> None:
+        nonlocal here, sweeping
+        here, sweeping = loop, sweeping + 1
+        pools.get()
+
+    pools = LoopPools(Pool, lambda: here)
+    over = pools.get()
+    sweeping = 0
+    look("first")
+    assert (over.ends, sweeping) == (1, 2)
+    assert sorted(pools._pools) == ["first", "second"]
 
 
 def test_dropped_transport_closes_its_connections_while_the_loop_runs_on(server: OpenAIServer) -> None:

@@ -31,7 +31,9 @@ from routewright import (
     ValidationFailed,
     read_policies,
 )
+from routewright.backends.transport import AutoTransport
 from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.wire import UpstreamCall
 
 from .support import House
 
@@ -143,6 +145,36 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router.sandbox(faults=wrong(5)).decide("hi")) == (
         "faults: 5 is not a dict; map model ids, or '*', to kinds of fault"
     )
+    assert refusal(lambda: Router(settings=wrong({}))) == "settings: an object is not Settings; pass Settings(...)"
+    assert refusal(lambda: Router.sandbox(faults=wrong([])).decide("hi")) == (
+        "faults: an array is not a dict; map model ids, or '*', to kinds of fault"
+    )
+
+
+@pytest.mark.anyio
+async def test_a_part_that_seems_empty_is_still_the_one_that_was_given() -> None:
+    class Empty:
+        def __len__(self) -> int:
+            return 0
+
+    class Kept(Empty, MemoryStorage):
+        pass
+
+    class Sent(Empty, AutoTransport):
+        pass
+
+    class Known(Empty, Catalogue):
+        pass
+
+    class Said(Empty):
+        def __call__(self, call: UpstreamCall) -> str:
+            return "mine"
+
+    storage, transport = Kept(), Sent()
+    answer = await Router.sandbox(Said(), storage=storage, catalogue=Known([MINE])).route("hi")
+    assert (answer.output, answer.routing.selected_model) == ("mine", "mine/one")
+    assert [trace.id for trace in await TraceStore(storage).newest()] == [answer.trace_id]
+    assert OpenAIProvider("k", transport=transport)._transport is transport
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,18 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import anyio
+import anyio.lowlevel
 import pytest
 import trio
 
-from routewright import Model, Pricing, Router, Settings
+from routewright import CallableProvider, MemoryStorage, Model, Pricing, Router, Settings, TraceStore
 from routewright.testing import FakeClock, ScriptedProvider
+from routewright.wire import UpstreamCall
 
 
 async def ask(router: Router) -> str:
@@ -52,6 +56,36 @@ def test_the_blocking_door_works_in_plain_code_threads_and_running_loops() -> No
     router.blocking.feedback(trace.id, 1.0)
     router.blocking.close()
     router.blocking.close()
+
+
+def test_leaving_a_loop_over_text_ends_the_call_also_without_with() -> None:
+    left = threading.Event()
+
+    async def speak(call: UpstreamCall) -> AsyncIterator[str]:
+        try:
+            for word in ("one ", "two ", "three "):
+                yield word
+                await anyio.lowlevel.checkpoint()
+        finally:
+            left.set()
+
+    storage = MemoryStorage()
+    router = Router(providers=[CallableProvider(speak, models=[Model(id="a/one")])], storage=storage)
+    for text in (stream := router.blocking.stream("hi")).text():
+        assert text == "one "
+        break
+    assert left.is_set()
+    assert [trace.status for trace in asyncio.run(TraceStore(storage).newest())] == ["cancelled"]
+    stream.close()
+
+    stream = router.blocking.stream("hi")
+    assert [event.event for event in islice(stream, 1)] == ["route.started"]
+    assert "".join(stream.text()) == "one two three "  # events may be left and gone on with
+    assert stream.result.output == "one two three "
+
+    for _ in router.blocking.stream("hi").text():
+        router.blocking.close()
+        break
 
 
 def test_closing_twice_is_closing_once_and_async_with_is_optional() -> None:
@@ -104,6 +138,20 @@ anyio.run(main)
 print(router.blocking.route("hi").output)
 """
     assert run_script(code) == "hello"
+
+
+def test_a_router_can_be_closed_as_the_interpreter_exits() -> None:
+    code = """
+import atexit
+from routewright import CallableProvider, Model, Router
+class Mine(CallableProvider):
+    async def aclose(self):
+        print("closed")
+router = Router(providers=[Mine(lambda call: "hello", models=[Model(id="a/one")])])
+atexit.register(router.blocking.close)
+print(router.blocking.route("hi").output)
+"""
+    assert run_script(code).split() == ["hello", "closed"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
 from routewright import MemoryStorage, NoCandidates, ProviderFault, RouterTimeoutError, TraceStore, UpstreamFailed
 from routewright._engine.stream import Stream
 from routewright.testing import Pause
+from routewright.testing.provider import ScriptedCall
 from routewright.wire import (
+    Chunk,
     Delta,
     Finish,
     OutputDelta,
@@ -230,6 +234,81 @@ async def test_closing_ends_the_wait_of_a_reader_and_no_other_model_is_paid(mome
     assert house.spare.calls == []
     (trace,) = await TraceStore(storage).newest()
     assert (trace.status, trace.spans[-1].status) == ("cancelled", "cancelled")
+
+
+class Counting(MemoryStorage):
+    """Counts the traces that it is given, of one call too."""
+
+    kept = 0
+
+    def keep(self, *given: Any) -> None:
+        self.kept += 1
+        super().keep(*given)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_all_who_close_a_stream_wait_until_it_is_left_which_happens_once(reads: bool) -> None:
+    class Slow(ScriptedCall):
+        async def __aexit__(self, *error: Any) -> None:
+            await house.clock.sleep(0.005)  # which it may
+            await super().__aexit__(*error)
+
+    storage = Counting()
+    house = House([said(Delta("half"), Pause(20.0), *ANSWER)], storage=storage)
+    house.good.open = lambda call: Slow(house.good, call)  # type: ignore[method-assign]
+    stream = house.router.stream("hi", goal="quality")
+    left_open = []
+
+    async def read() -> None:
+        async for _ in stream:
+            pass
+
+    async def close() -> None:
+        await stream.aclose()
+        left_open.append(house.left_open)
+
+    async with anyio.create_task_group() as group:
+        if reads:
+            group.start_soon(read)
+        else:
+            for _ in range(2):
+                await anext(stream)
+        await house.clock.advance(1.0)
+        for _ in range(3):
+            group.start_soon(close)
+    assert left_open == [0, 0, 0]
+    assert house.clock.monotonic() < 2.0
+    assert storage.kept == 1
+
+
+async def test_a_stream_that_is_closed_as_its_last_piece_comes_is_not_completed() -> None:
+    comes = anyio.Event()
+
+    class Waiting(ScriptedCall):
+        async def __anext__(self) -> Chunk:
+            chunk = await super().__anext__()
+            if isinstance(chunk, Finish):
+                await comes.wait()
+            return chunk
+
+    storage = MemoryStorage()
+    house = House([ANSWER], storage=storage)
+    house.good.open = lambda call: Waiting(house.good, call)  # type: ignore[method-assign]
+    stream = house.router.stream("hi", goal="quality")
+    events: list[str] = []
+
+    async def read() -> None:
+        events.extend([event.event async for event in stream])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await house.clock.advance(1.0)
+        comes.set()
+        await stream.aclose()
+    assert events == ["route.started", "output.delta", "output.delta"]
+    with pytest.raises(RuntimeError, match="left before its end"):
+        _ = stream.result
+    assert [trace.status for trace in await TraceStore(storage).newest()] == ["cancelled"]
 
 
 async def test_text_that_is_asked_for_late_is_not_switched_either() -> None:

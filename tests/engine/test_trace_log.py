@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +20,7 @@ from routewright import (
     Caller,
     InternalError,
     MemoryStorage,
+    Model,
     NotFound,
     PreconditionFailed,
     ProviderFault,
@@ -27,10 +30,12 @@ from routewright import (
     StorageUnavailable,
     TraceStore,
     UnsupportedWrite,
+    fork,
 )
 from routewright._engine import trace as trace_module
-from routewright.testing import FakeClock, Pause
-from routewright.wire import Delta, Finish, PutTrace, Query, Scan, Trace, Write, Written
+from routewright._engine.loop import Signal
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.wire import Chunk, Delta, Finish, PutTrace, Query, Scan, Trace, UpstreamCall, Write, Written
 
 from .support import House, said
 
@@ -107,6 +112,23 @@ async def test_a_trace_that_waits_is_shown_to_its_own_account_and_environment_al
     await router.aclose()
 
 
+@pytest.mark.parametrize("immediate", [True, False])
+async def test_who_reads_a_trace_cannot_change_it_for_others(immediate: bool) -> None:
+    storage = MemoryStorage() if immediate else Waits()
+    router = Router.sandbox(storage=storage)
+    answer = await router.route("hi", metadata={"tags": ["mine"]})
+    for _ in range(2):
+        for trace in (answer.trace, await router.trace(answer.trace_id)):
+            assert trace.metadata == {"tags": ["mine"]}
+            assert [span.type for span in trace.spans] == ["decision", "model"]
+            trace.metadata["tags"].append("theirs")
+            trace.spans.clear()
+    await router.flush()
+    (kept,) = await TraceStore(storage).newest()
+    assert (kept.metadata, len(kept.spans)) == ({"tags": ["mine"]}, 2)
+    await router.aclose()
+
+
 async def test_many_writers_and_flushes_at_once_lose_and_double_nothing() -> None:
     storage = Waits()
     router = Router.sandbox(storage=storage)
@@ -175,6 +197,43 @@ async def test_what_is_refused_is_set_aside_counted_and_told_and_the_rest_is_wri
     assert (await storage.ids("a"), await storage.ids("b")) == ([answers[1].trace_id], [answers[2].trace_id])
     assert router.trace_counts == (0, 1, 0)
     await router.flush()  # it was told
+    await router.aclose()
+
+
+async def test_a_storage_that_cancels_itself_is_away_for_now() -> None:
+    async def cancel_once(account: str, writes: Sequence[Write]) -> None:
+        storage.before = None
+        raise asyncio.CancelledError
+
+    storage, clock = Waits(cancel_once), FakeClock()
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    answer = await router.route("hi")
+    await clock.sleep(0.03)
+    assert router.trace_counts == (1, 0, 0)
+    await clock.sleep(1.0)
+    assert await storage.ids() == [answer.trace_id]
+    storage.before = cancel_once
+    await router.route("hi")
+    with pytest.raises(StorageUnavailable, match="Waits cancelled itself"):
+        await router.flush()
+    await router.aclose()
+
+
+async def test_a_flush_that_is_cancelled_ends() -> None:
+    async def hang_once(account: str, writes: Sequence[Write]) -> None:
+        storage.before = None  # what goes on behind may have its turn before the test has
+        await anyio.sleep_forever()
+
+    storage = Waits(hang_once)
+    router = sandbox(storage)
+    await router.route("hi")
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as group:
+            group.start_soon(router.flush)
+            await anyio.wait_all_tasks_blocked()
+            scope.cancel()
+    assert scope.cancelled_caught
+    await router.flush()
     await router.aclose()
 
 
@@ -264,6 +323,113 @@ async def test_a_flush_waits_for_the_pass_that_another_thread_is_in() -> None:
     assert await storage.ids() == [answer.trace_id]
     assert storage.applies == 2  # snapshots, and once the trace
     await router.aclose()
+
+
+def left_midway(router: Router, storage: Waits) -> tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]:
+    """A flush that writes in a loop that stands still, and the trace of one call behind it."""
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> asyncio.Task[None]:
+        await router.route("hi")
+        writes = asyncio.Event()
+
+        async def hold(account: str, writes_: Sequence[Write]) -> None:
+            writes.set()
+            await asyncio.Event().wait()
+
+        storage.before = hold
+        flush = loop.create_task(router.flush())
+        await writes.wait()
+        storage.before = None
+        return flush
+
+    return loop, loop.run_until_complete(begin())
+
+
+def still() -> Settings:
+    """Time that stands still, so that nothing is written in the background."""
+    return Settings(clock=FakeClock(autojump=False))
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_flush_takes_over_from_one_whose_loop_was_closed_under_it(backend: str) -> None:
+    storage = Waits()
+    router = Router.sandbox(storage=storage, settings=still())
+    loop, lost = left_midway(router, storage)
+    loop.close()
+    at_once: list[int] = []
+
+    async def count(account: str, writes: Sequence[Write]) -> None:
+        at_once.append(1)
+        await anyio.wait_all_tasks_blocked()
+        at_once.append(-1)
+
+    async def flush_again() -> None:
+        storage.before = count
+        async with anyio.create_task_group() as group:
+            group.start_soon(router.flush)
+            await anyio.wait_all_tasks_blocked()
+            assert at_once
+            collect(lost)  # which ends the lost one: it must not make way for a third
+            group.start_soon(router.flush)
+
+    anyio.run(flush_again, backend=backend)
+    assert at_once == [1, -1] * 2  # snapshots, and the trace
+    assert router.trace_counts == (0, 0, 0)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_who_waits_for_a_flush_goes_on_with_the_next_trace_after_its_loop_was_closed(backend: str) -> None:
+    storage = Waits()
+    router = Router.sandbox(storage=storage, settings=still())
+    loop, lost = left_midway(router, storage)
+
+    async def wait_for_it() -> None:
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(router.flush)
+            await anyio.wait_all_tasks_blocked()
+            loop.close()
+            await router.route("hi")
+
+    anyio.run(wait_for_it, backend=backend)
+    assert len(asyncio.run(storage.ids())) == 2
+    collect(lost)
+
+
+def collect(task: Any) -> None:
+    """Do what the garbage collector does to the coroutine of a task that nobody knows any more."""
+    task._log_destroy_pending = False
+    with suppress(RuntimeError):  # of a scope that misses its loop; the collector would only print it
+        task.get_coro().close()
+
+
+def test_the_collector_may_end_a_call_or_a_flush_inside_any_lock() -> None:
+    storage = Waits()
+    router = Router.sandbox(storage=storage, settings=still())
+    loop, flush = left_midway(router, storage)
+    loop.close()
+    kept = MemoryStorage()
+    house = House([said(Pause(1.0))], storage=kept)
+    loop = asyncio.new_event_loop()
+    call = loop.create_task(house.router.route("hi", goal="quality"))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+    def end_both() -> None:
+        with ExitStack() as held:
+            for thing in list(fork._renewed):
+                if isinstance(thing, fork.Guard):
+                    held.enter_context(thing.lock)
+            collect(flush)
+            collect(call)
+
+    thread = threading.Thread(target=end_both, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    asyncio.run(router.flush())
+    assert [trace.status for trace in asyncio.run(TraceStore(kept).newest())] == ["cancelled"]
 
 
 async def test_a_storage_that_fails_at_once_never_fails_a_call(caplog: pytest.LogCaptureFixture) -> None:
@@ -356,6 +522,151 @@ async def test_closing_ends_within_two_seconds_of_real_time(door: str) -> None:
     assert time.monotonic() - began < 2.5  # with what the machine takes
     assert storage.closed == 1
     assert router.trace_counts == (0, 0, 1)
+
+
+doors = pytest.mark.parametrize("door", ["async", "blocking", "blocking in a loop"])
+
+
+async def close(router: Router, door: str) -> None:
+    if door == "async":
+        await router.aclose()
+    elif door == "blocking":
+        await anyio.to_thread.run_sync(router.blocking.close)
+    else:
+        router.blocking.close()
+
+
+class Watched(ScriptedProvider):
+    """Puts down when it is closed, and does first what a test says."""
+
+    def __init__(self, order: list[str], before: Callable[[UpstreamCall | None], Awaitable[object]]) -> None:
+        super().__init__(["x"], models=[Model(id="a/one")])
+        self.order = order
+        self.before = before
+
+    @asynccontextmanager
+    async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:  # type: ignore[override]
+        await self.before(call)
+        async with super().open(call) as chunks:
+            yield chunks
+
+    async def aclose(self) -> None:
+        await self.before(None)
+        self.order.append("provider")
+
+
+@doors
+async def test_every_door_closes_in_one_order_and_lets_a_call_in_the_background_end_first(door: str) -> None:
+    order: list[str] = []
+    begun = threading.Event()
+
+    class Last(Waits):
+        async def aclose(self) -> None:
+            order.append("storage")
+
+    async def write(account: str, writes: Sequence[Write]) -> None:
+        order.append(account)
+
+    async def end_a_while_after_closing_began(call: UpstreamCall | None) -> None:
+        begun.set()
+        while not router._parts._closed:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+
+    storage = Last(write)
+    router = Router(providers=[Watched(order, end_a_while_after_closing_began)], storage=storage)
+    outputs: list[str] = []
+    asking = threading.Thread(target=lambda: outputs.append(router.blocking.route("hi").output))
+    asking.start()
+    assert await anyio.to_thread.run_sync(begun.wait, 10)
+    await close(router, door)
+    asking.join(10)
+    assert outputs == ["x"]
+    assert order == ["_system", "default", "provider", "storage"]
+    assert [trace.status for trace in await TraceStore(storage).newest()] == ["completed"]
+
+
+@doors
+async def test_closing_does_not_wait_for_a_provider_that_blocks_the_background(
+    door: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, go_on, order = threading.Event(), threading.Event(), list[str]()
+
+    async def block(call: UpstreamCall | None) -> None:
+        if call is not None:
+            begun.set()
+            go_on.wait(10)
+
+    storage = Waits()
+    router = Router(providers=[Watched(order, block)], storage=storage)
+    outputs: list[str] = []
+    asking = threading.Thread(target=lambda: outputs.append(router.blocking.route("hi").output))
+    asking.start()
+    assert await anyio.to_thread.run_sync(begun.wait, 10)
+    began = time.monotonic()
+    await close(router, door)
+    assert time.monotonic() - began < 2.5  # with what the machine takes
+    assert (order, storage.closed) == (["provider"], 1)
+    assert "background work blocks its thread and was left behind" in caplog.text
+    go_on.set()
+    await anyio.to_thread.run_sync(asking.join, 10)
+    assert outputs == ["x"]
+
+
+@pytest.mark.parametrize("first", ["async", "blocking"])
+@pytest.mark.parametrize("second", ["async", "blocking"])
+async def test_who_closes_while_another_does_waits_for_it(
+    first: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    begun, waits = threading.Event(), threading.Event()
+
+    class Told(Signal):
+        """Says when somebody begins to wait."""
+
+        async def wait(self) -> None:
+            waits.set()
+            await super().wait()
+
+        def block(self, timeout: float) -> None:
+            waits.set()
+            super().block(timeout)
+
+    async def until_somebody_waits(call: UpstreamCall | None) -> None:
+        if call is None:
+            begun.set()
+            await anyio.to_thread.run_sync(waits.wait, 1)
+
+    monkeypatch.setattr("routewright.assembly.Signal", Told)
+    router = Router(providers=[Watched(order, until_somebody_waits)])
+    await router.route("hi")
+    async with anyio.create_task_group() as group:
+        group.start_soon(close, router, first)
+        assert await anyio.to_thread.run_sync(begun.wait, 10)
+        await close(router, second)
+        order.append("second")
+    assert order == ["provider", "second"]
+
+
+async def test_a_door_that_would_wait_for_itself_leaves_the_router_as_it_is() -> None:
+    house = House([said(Delta("x"), Finish("stop"))])
+    with pytest.raises(RuntimeError, match="use aclose"):
+        house.router.blocking.close()
+    assert (await house.router.route("hi", goal="quality")).output == "x"
+    await house.router.aclose()
+    assert house.good.closed == 1
+
+    async def close_from_inside(call: UpstreamCall | None) -> None:
+        if call is not None:
+            with pytest.raises(RuntimeError, match="would wait for itself"):
+                router.blocking.close()
+
+    order: list[str] = []
+    router = Router(providers=[Watched(order, close_from_inside)])
+    assert await anyio.to_thread.run_sync(lambda: router.blocking.route("hi").output) == "x"
+    await router.aclose()
+    assert order == ["provider"]
 
 
 async def test_everything_is_closed_even_where_closing_fails(caplog: pytest.LogCaptureFixture) -> None:

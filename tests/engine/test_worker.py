@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import gc
 import logging
@@ -189,7 +190,7 @@ class TestThread:
             signal.signal(signal.SIGINT, before)
         assert cancelled.wait(10)
 
-    @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3)])
+    @pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(3), asyncio.CancelledError()])
     def test_error_of_a_started_task_is_logged_and_ends_nothing_else(
         self, worker: Worker, caplog: pytest.LogCaptureFixture, error: BaseException
     ) -> None:

@@ -13,6 +13,8 @@ import anyio
 
 from routewright.protocols import Clock
 
+from .loop import is_cancelled, this_loop
+
 if TYPE_CHECKING:
     from .worker import Worker
 
@@ -142,7 +144,9 @@ class Crew:
 async def _contain(call: Call) -> None:
     try:
         await call()
-    except (Exception, SystemExit):
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
         _logger.exception("background work failed: %s", _name_of(call))
 
 
@@ -159,15 +163,3 @@ def _spawn(async_fn: Callable[[], Coroutine[Any, Any, None]], context: contextva
     import trio  # an extra: only there when it runs
 
     return trio.lowlevel.spawn_system_task(async_fn, context=context)
-
-
-def this_loop() -> object | None:
-    """The running asyncio loop or the token of the running trio; None outside of both."""
-    try:
-        if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
-            return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-    import trio
-
-    return trio.lowlevel.current_trio_token()

@@ -5,6 +5,7 @@ What is made of them is made when it is asked for.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -63,7 +64,6 @@ class Facts:
     """What became of one call, without a word of prompt or answer; its ``trace`` is made when it is read."""
 
     __slots__ = (
-        "_trace",
         "admitted",
         "attempts",
         "cost_nanos",
@@ -95,7 +95,6 @@ class Facts:
         self.cost_nanos = sum([attempt.cost_nanos for attempt in attempts])
         """Paid upstream, over all attempts."""
         self.decision = decision
-        self._trace: Trace | None = None
 
     @property
     def id(self) -> str:
@@ -141,22 +140,7 @@ class Facts:
 
     @property
     def trace(self) -> Trace:
-        """The trace (spec 2.6, contract 9)."""
-        if self._trace is None:
-            self._trace = self._make_trace()
-        return self._trace
-
-    def fallback_triggered(self) -> FallbackTriggered | None:
-        """The event of a call that another model than the chosen one served (spec 6.3)."""
-        decided, served = self.decision, self.served
-        if decided is None or served is None or served.model == decided.model:
-            return None
-        primary = [attempt for attempt in self.attempts if attempt.model == decided.model]
-        reason = _reason(primary[-1])
-        spent_ms = round(sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary), 3)
-        return FallbackTriggered(self.id, decided.model, served.model, reason, spent_ms, self.admitted.metadata)
-
-    def _make_trace(self) -> Trace:
+        """The trace (spec 2.6, contract 9). Each who reads it gets one of his own."""
         admitted, served = self.admitted, self.served
         return Trace(
             id=admitted.trace_id,
@@ -175,11 +159,21 @@ class Facts:
             cost_usd=usd(self.cost_nanos),
             charged_usd=usd(self.charged_nanos),
             tokens=self.tokens,
-            metadata=admitted.metadata,
+            metadata=deepcopy(admitted.metadata),
             error=self.error_code,
             decision_input=self.given,
             spans=self._spans(),
         )
+
+    def fallback_triggered(self) -> FallbackTriggered | None:
+        """The event of a call that another model than the chosen one served (spec 6.3)."""
+        decided, served = self.decision, self.served
+        if decided is None or served is None or served.model == decided.model:
+            return None
+        primary = [attempt for attempt in self.attempts if attempt.model == decided.model]
+        reason = _reason(primary[-1])
+        spent_ms = round(sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary), 3)
+        return FallbackTriggered(self.id, decided.model, served.model, reason, spent_ms, self.admitted.metadata)
 
     def _spans(self) -> list[Span]:
         spans: list[Span] = []

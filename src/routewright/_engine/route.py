@@ -9,7 +9,7 @@ where the bounds leave it open; the execution calls models; ``conclude`` keeps t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import (
     Caller,
     DecisionInput,
+    Environment,
     FaultKind,
     OnPartial,
     Policy,
@@ -79,7 +80,7 @@ class Engine:
     def __init__(
         self,
         *,
-        fleet: Callable[[Literal["production", "sandbox"]], Fleet],
+        fleet: Callable[[Environment], Fleet],
         policies: Sequence[PolicySnapshot],
         log: TraceLog,
         clock: Clock,
@@ -110,9 +111,9 @@ class Engine:
             try:
                 await execution.aclose()
             finally:
-                await self.conclude(entry, execution)
+                self.conclude(entry, execution)
             raise
-        return raise_failure(await self.conclude(entry, execution))
+        return raise_failure(self.conclude(entry, execution))
 
     def admit(self, request: RouteRequest, caller: Caller) -> Entry:
         """Lay the policy over a checked request and make the decision's input."""
@@ -184,7 +185,7 @@ class Engine:
             sandbox=entry.admitted.caller.environment == "sandbox",
         )
 
-    async def conclude(self, entry: Entry, execution: Execution) -> Outcome:
+    def conclude(self, entry: Entry, execution: Execution) -> Outcome:
         """Make the outcome of an execution that ended or was left, and keep its trace."""
         decision, error = Decision(execution.plan), None
         decision.settle(execution.plan.reading)

@@ -61,7 +61,9 @@ class Stream:
         self._closed = False
         self._reading = False
         self._read: anyio.Event | None = None
-        """Set once the reader has stopped, for one who waits to close."""
+        """Set once the reader has stopped, for those who wait to close."""
+        self._left: anyio.Event | None = None
+        """Made by the one who leaves the call, and set once it is left."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,7 +121,7 @@ class Stream:
         """End the call. What was produced so far is in its trace."""
         self._closed = True
         if self._reading:  # another task: a provider is not left while it is asked
-            self._read = anyio.Event()
+            self._read = self._read or anyio.Event()
             if self._execution is not None:
                 self._execution.interrupt()
             await self._read.wait()
@@ -129,10 +131,15 @@ class Stream:
         execution, entry = self._execution, self._entry
         if execution is None or entry is None or self._outcome is not None:
             return
+        if self._left is not None:
+            await self._left.wait()
+            return
+        self._left = anyio.Event()
         try:
             await execution.aclose()
         finally:
-            self._outcome = await self._engine.conclude(entry, execution)
+            self._outcome = self._engine.conclude(entry, execution)
+            self._left.set()
 
     async def _next_event(self) -> RouteEvent | None:
         if self._outcome is not None or self._closed:
@@ -193,7 +200,7 @@ class Stream:
 
     async def _end_event(self, execution: Execution) -> RouteEvent:
         assert self._entry is not None, "an execution follows an admission"
-        self._outcome = outcome = await self._engine.conclude(self._entry, execution)
+        self._outcome = outcome = self._engine.conclude(self._entry, execution)
         if outcome.error is None:
             return RouteCompleted(self._next_id(), outcome.response)
         return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(outcome.error)))
@@ -204,7 +211,8 @@ class Stream:
 
 
 class StreamText:
-    """The text of a stream. An iterator, not a generator: leaving it early leaves nothing for the loop to finish."""
+    """The text of a stream. An iterator, not a generator: leaving it early ends nothing, so one may read on. The call
+    ends with its text, or where the stream's context is left."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

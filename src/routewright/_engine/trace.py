@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any, NamedTuple
-
-import anyio
+from typing import NamedTuple
 
 from routewright._core.scan import quoted
 from routewright.errors import InternalError, NotFound, PreconditionFailed, RouterError, StorageUnavailable
@@ -30,7 +27,8 @@ from routewright.wire import (
     Write,
 )
 
-from .crew import Job, this_loop
+from .crew import Job
+from .loop import Signal, is_cancelled, is_closed, this_loop
 from .outcome import Facts
 from .worker import Worker
 
@@ -87,8 +85,7 @@ class TraceLog:
     def renew(self) -> None:
         """Begin with nothing: what waited at a fork is the parent's to write."""
         self._queue: dict[str, Waiting] = {}  # by trace id, in the order of their ends; out only when written
-        self._writing = False
-        self._on_written: list[Callable[[], object]] = []
+        self._pass: _Pass | None = None
         self._refused = self._lost = self._told = 0
         self._failed: Exception | None = None
         self._faults = 0
@@ -170,6 +167,9 @@ class TraceLog:
                 self._queue[ended.facts.id] = ended
             else:
                 self._lost += 1
+        writing = self._pass
+        if writing is not None and writing.is_lost:
+            self._end(writing)  # else those who wait for it already would wait for ever
         if fits:
             self._job.poke()
         else:
@@ -184,7 +184,7 @@ class TraceLog:
 
     async def write(self) -> bool:
         """Try to write what waits now. True: some of it still does, since the storage is unavailable."""
-        await self._begin()
+        mine = await self._begin()
         faults = self._faults
         try:
             down: set[str] = set()
@@ -202,7 +202,7 @@ class TraceLog:
             self._in_trouble = self._in_trouble and self._faults > faults
             return bool(down)
         finally:
-            self._end()
+            self._end(mine)
 
     def _batches(self) -> Iterable[list[Waiting]]:
         by_account: dict[str, list[Waiting]] = {}
@@ -218,7 +218,7 @@ class TraceLog:
         """Write traces of one account; where they are refused, one by one, to find those that are to blame."""
         await self._keep({snapshot.id: snapshot for waiting in batch for snapshot in waiting.snapshots})
         try:
-            await self._storage.apply(batch[0].account, [PutTrace(waiting.facts.trace) for waiting in batch])
+            await self._apply(batch[0].account, [PutTrace(waiting.facts.trace) for waiting in batch])
         except StorageUnavailable:
             raise
         except Exception as error:
@@ -234,7 +234,7 @@ class TraceLog:
         if not new:
             return
         try:
-            await self._storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in new])
+            await self._apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in new])
         except StorageUnavailable:
             raise
         except Exception as error:
@@ -242,6 +242,14 @@ class TraceLog:
         if len(self._kept) > _REMEMBERED:
             self._kept.clear()
         self._kept.update(snapshot.id for snapshot in new)
+
+    async def _apply(self, account: str, writes: list[Write]) -> None:
+        try:
+            await self._storage.apply(account, writes)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
 
     def _forget(self, batch: list[Waiting]) -> None:
         with self._guard.lock:
@@ -262,24 +270,42 @@ class TraceLog:
             self._in_trouble = True
             _log.warning("traces cannot be written: %s: %s", type(error).__name__, error)
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> _Pass:
         """Wait until no other pass writes, whichever loop and thread it runs in."""
-        while True:
-            with self._guard.lock:
-                if not self._writing:
-                    self._writing = True
-                    return
-                written = anyio.Event()
-                self._on_written.append(_from_elsewhere(written.set))
-            await written.wait()
+        mine = _Pass()
+        while (other := self._become(mine)) is not mine:
+            await other.ended.wait()
+        return mine
 
-    def _end(self) -> None:
+    def _become(self, mine: _Pass) -> _Pass:
+        """The pass that writes now: this one, unless another does."""
         with self._guard.lock:
-            self._writing = False
-            wake, self._on_written = self._on_written, []
-        for each in wake:
-            with suppress(RuntimeError):  # that loop is gone
-                each()
+            other = self._pass
+            if other is not None and not other.is_lost:
+                return other
+            self._pass = mine
+        if other is not None:
+            other.ended.set()
+        return mine
+
+    def _end(self, ended: _Pass) -> None:
+        with self._guard.lock:
+            if self._pass is ended:
+                self._pass = None
+        ended.ended.set()
+
+
+class _Pass:
+    """One go through the queue, in one event loop."""
+
+    def __init__(self) -> None:
+        self._loop = this_loop()
+        self.ended = Signal()
+
+    @property
+    def is_lost(self) -> bool:
+        """Its loop was closed under it, so it will never end."""
+        return is_closed(self._loop)
 
 
 @contextmanager
@@ -300,11 +326,3 @@ def checked_trace(found: object, trace_id: str) -> Trace:
     if not isinstance(found, Trace):
         raise InternalError(f"the storage gave {type(found).__name__} in the place of a trace")
     return found
-
-
-def _from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
-    """The same action, to be called from any thread."""
-    loop: Any = this_loop()
-    if isinstance(loop, asyncio.AbstractEventLoop):
-        return partial(loop.call_soon_threadsafe, action)
-    return partial(loop.run_sync_soon, action)

@@ -29,7 +29,8 @@ from routewright.errors import RouterClosed
 from routewright.fork import Guard
 from routewright.protocols import Clock
 
-from .crew import GRACE_S, NEVER, Call, Crew, Job, this_loop
+from .crew import GRACE_S, NEVER, Call, Crew, Job
+from .loop import is_closed, this_loop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -82,6 +83,14 @@ class Worker:
         except RouterClosed:
             return False
         return True
+
+    def check_blocking(self) -> None:
+        """Raise ``RuntimeError`` in code that would wait for itself if it blocked until the background has ended."""
+        home = self._home
+        if isinstance(home, _Thread) and home.forks == _forks:
+            home.check_blocking()
+        elif self._clock.virtual:
+            _check_no_loop()
 
     def close(self, timeout: float = CLOSE_S) -> None:
         """Block until all that was started or poked is done; cancel it after ``timeout`` seconds. Twice is once."""
@@ -143,8 +152,7 @@ class _Thread:
         _threads.add(self)
 
     def run(self, call: Callable[[], Awaitable[T]]) -> T:
-        if self._is_this_thread():
-            raise RuntimeError("this code runs in the background already and would wait for itself; await the call")
+        self.check_blocking()
         waiter = _Waiter(call)
         try:
             self._submit(partial(waiter.begin, self._crew), contextvars.copy_context())
@@ -170,6 +178,10 @@ class _Thread:
         except RouterClosed:
             job.due_since = NEVER
             raise
+
+    def check_blocking(self) -> None:
+        if self._is_this_thread():
+            raise RuntimeError("this code runs in the background already and would wait for itself; await the call")
 
     def begin_close(self, timeout: float) -> None:
         """Ask the thread to end. Called by the garbage collector too, so it must not take a lock."""
@@ -276,8 +288,7 @@ class _CallersLoop:
         self._with_crew(lambda crew: crew.poke(job))
 
     def close(self, timeout: float) -> None:
-        if this_loop() is not None:
-            raise RuntimeError("a virtual clock stands still while its event loop is blocked; use aclose")
+        _check_no_loop()
         anyio.run(self.aclose, timeout)
 
     async def aclose(self, timeout: float) -> None:
@@ -312,9 +323,7 @@ class _CallersLoop:
         loop = this_loop()
         crew = self._crews.get(loop)
         if crew is None:
-            for closed in [
-                old for old in self._crews if isinstance(old, asyncio.AbstractEventLoop) and old.is_closed()
-            ]:
+            for closed in [old for old in self._crews if is_closed(old)]:
                 del self._crews[closed]  # its tasks may have been dropped before they could end
             crew = self._crews[loop] = Crew(self._clock)
             for daemon in self._daemons:
@@ -324,6 +333,11 @@ class _CallersLoop:
         for action in postponed:
             action(crew)
         return crew
+
+
+def _check_no_loop() -> None:
+    if this_loop() is not None:
+        raise RuntimeError("a virtual clock stands still while its event loop is blocked; use aclose")
 
 
 def _mark_thread_as_asyncio() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
+from routewright._engine.loop import this_loop
 from routewright.fork import Guard
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class FakeClock:
             schedule.wake()
 
     def _schedule(self) -> Schedule:
-        key = _this_loop()
+        key = this_loop()
         schedule = self._schedules.get(key)
         if schedule is None:
             with self._guard.lock:  # loops that ended with timers set must not be kept by them
@@ -336,15 +337,6 @@ class TrioSchedule(Schedule):
 
 def _make_schedule(clock: FakeClock, loop: Any) -> Schedule:
     return AsyncioSchedule(clock, loop) if isinstance(loop, asyncio.AbstractEventLoop) else TrioSchedule(clock, loop)
-
-
-def _this_loop() -> object:
-    """The running asyncio loop or trio's token."""
-    if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
-        return asyncio.get_running_loop()
-    import trio  # an extra: only there when it runs
-
-    return trio.lowlevel.current_trio_token()
 
 
 def _is_a_watch(handle: Any) -> bool:

@@ -13,8 +13,10 @@ from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.protocols import Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    Candidate,
     CatalogueSnapshot,
     DecisionInput,
+    DecisionSpan,
     FeedbackByTrace,
     HealthSnapshot,
     Model,
@@ -59,6 +61,22 @@ def make_trace(number: int, **given: Any) -> Trace:
     return Trace(**facts | given)
 
 
+def _span() -> DecisionSpan:
+    best = Candidate("a/one", 0.5, 0.5, 0.01, 1.0, 0.9, (0.5, 0.5, 0.5, 0.5))
+    return DecisionSpan(id=1, name="decision", start_ms=0.0, candidates=[best], rejected={"budget": 1}, digest="d")
+
+
+def _deface(trace: Trace) -> None:
+    trace.metadata["nested"]["deep"].append("more")
+    trace.metadata["more"] = 1
+    (span,) = trace.spans
+    assert isinstance(span, DecisionSpan)
+    span.candidates.clear()
+    span.rejected.clear()
+    trace.spans.clear()
+    trace.children.append("tr_more")
+
+
 @pytest.mark.anyio
 class StorageContract:
     """Inherit it and override ``make``.
@@ -76,6 +94,19 @@ class StorageContract:
         storage, trace = self.make(), make_trace(1)
         await storage.apply("default", [PutTrace(trace)])
         assert await storage.read("default", TraceById(trace.id)) == trace
+        await storage.aclose()
+
+    async def test_what_becomes_of_a_trace_outside_changes_nothing_that_is_kept(self) -> None:
+        storage, given, before = self.make(), make_trace(1, spans=[_span()]), make_trace(1, spans=[_span()])
+        await storage.apply("default", [PutTrace(given)])
+        _deface(given)
+        for _ in range(2):
+            found = await storage.read("default", TraceById(before.id))
+            assert found == before
+            _deface(found)
+            (found,) = await storage.scan("default", Traces(), after=None, limit=5)
+            assert found == before
+            _deface(found)
         await storage.aclose()
 
     async def test_what_is_not_there_is_none(self) -> None:

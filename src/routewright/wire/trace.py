@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .account import Environment
 from .decision import Candidate, DecisionInput
@@ -108,3 +109,24 @@ class Trace(Struct, frozen=True, kw_only=True):
     spans: list[Span] = []
     children: list[str] = []
     """Ids of sub-traces."""
+
+    def copy(self) -> Trace:
+        """The same trace, of which nothing that can be changed is shared with this one."""
+        return _own(self)
+
+
+T = TypeVar("T")
+
+
+def _own(value: T) -> T:
+    match value:
+        case list():
+            return [_own(item) for item in value]  # type: ignore[return-value]
+        case dict():
+            return {key: _own(item) for key, item in value.items()}  # type: ignore[return-value]
+        case Struct():
+            fields = {name: getattr(value, name) for name in value.__struct_fields__}
+            return replace(
+                value, **{name: _own(held) for name, held in fields.items() if isinstance(held, list | dict)}
+            )
+    return value

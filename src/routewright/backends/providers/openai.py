@@ -71,7 +71,7 @@ class OpenAIProvider:
         self.refuses_usage = False
         """The host has refused to be asked for the usage of a stream, and is asked no more."""
         self._own_transport = transport is None
-        self._transport = transport or AutoTransport()
+        self._transport = AutoTransport() if transport is None else transport
 
     def __repr__(self) -> str:
         return f"OpenAIProvider(name={self.name!r}, base_url={self._url!r})"

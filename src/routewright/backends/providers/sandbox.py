@@ -44,15 +44,16 @@ class SandboxProvider:
 
     def __init__(self, models: Sequence[Model], answers: Answers | None = None, faults: Faults | None = None) -> None:
         self._models = tuple(models)
-        self._answers: Answers = answers or {}
+        self._answers: Answers = {} if answers is None else answers
         self._threads = Threads()
         if not callable(self._answers):
             rebuilt(self._answers, dict[str, str], "answers")
-        if not isinstance(faults or {}, Mapping):
+        faults = {} if faults is None else faults
+        if not isinstance(faults, Mapping):
             hint = "map model ids, or '*', to kinds of fault"
             raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is not a dict", hint))
         known = {"*", *(model.id for model in self._models)}
-        self._faults = {_known(model, known): _kinds(model, kinds) for model, kinds in (faults or {}).items()}
+        self._faults = {_known(model, known): _kinds(model, kinds) for model, kinds in faults.items()}
 
     def models(self) -> Sequence[Model]:
         """Every model of the catalogue."""

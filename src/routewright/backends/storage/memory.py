@@ -45,7 +45,8 @@ class MemoryStorage:
         router = Router(storage=MemoryStorage(newest=1_000))
 
     Of more than ``accounts`` accounts the one that was not written to for longest goes. Feedback goes with its trace.
-    A read or scan that meets a writer sees the state before or after its batch. A trace takes about 2 kB.
+    A read or scan that meets a writer sees the state before or after its batch. What is read is a copy. A trace takes
+    about 2 kB.
     """
 
     def __init__(self, *, newest: int = 10_000, accounts: int = 1_000) -> None:
@@ -136,7 +137,7 @@ class MemoryStorage:
     def _write(self, kept: _Account, write: Write) -> Written:
         match write:
             case PutTrace(trace):
-                return Written(self._put_trace(kept, trace))
+                return Written(self._put_trace(kept, trace.copy()))
             case PutFeedback(trace_id):
                 return Written(self._put(kept.feedback, trace_id, write))
             case PutSnapshot(snapshot):
@@ -178,7 +179,7 @@ def _at_least_one(setting: str, number: object) -> None:
 
 
 def _whole(trace: Trace | TraceDraft) -> Trace:
-    return trace if isinstance(trace, Trace) else trace.trace
+    return trace.copy() if isinstance(trace, Trace) else trace.trace
 
 
 def _check(kept: _Account, write: Write, index: int, created: dict[str, Environment | None]) -> None:

@@ -141,8 +141,7 @@ class LoopPools(Generic[P]):
 
     def _make_here(self, loop: Loop) -> P:
         for other, pool in list(self._pools.items()):
-            if pool.is_stale:
-                del self._pools[other]
+            if pool.is_stale and self._pools.pop(other, None) is not None:  # else another thread swept it
                 pool.end()
         pool = self._pools[loop] = self._make(loop)
         pool.keep(self._pools.pop)

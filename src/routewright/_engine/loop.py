@@ -1,0 +1,81 @@
+"""Which event loop runs here, and how do loops and threads hear of one another?"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Any
+
+import anyio
+
+
+def this_loop() -> object | None:
+    """The running asyncio loop or the token of the running trio; None outside of both."""
+    try:
+        if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+            return asyncio.get_running_loop()
+        import trio  # an extra: only there when it runs
+
+        return trio.lowlevel.current_trio_token()
+    except RuntimeError:  # also where a context that came from another thread names a kind of loop
+        return None
+
+
+def is_cancelled() -> bool:
+    """This task is being cancelled. Where it is not, a ``CancelledError`` is a fault of what raised it."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # trio
+        task = None
+    return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -inf
+
+
+def is_closed(loop: object) -> bool:
+    """Nothing runs in it any more. A run of trio ends with its tasks, so only asyncio leaves some behind."""
+    return isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed()
+
+
+class Signal:
+    """An event that any loop and thread may set or wait for. It takes no lock, so a finaliser may set it too."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._wake: list[Callable[[], object]] = []
+
+    def set(self) -> None:
+        """Wake all who wait, now and later."""
+        self.is_set = True
+        while self._wake:
+            with suppress(IndexError, RuntimeError):  # another thread took it; its loop is gone
+                self._wake.pop()()
+
+    async def wait(self) -> None:
+        """Wait in this loop."""
+        here = anyio.Event()
+        wake = _from_elsewhere(here.set)
+        self._wake.append(wake)
+        try:
+            if not self.is_set:  # asked after the line above, so that it cannot be missed
+                await here.wait()
+        finally:
+            with suppress(ValueError):
+                self._wake.remove(wake)
+
+    def block(self, timeout: float) -> None:
+        """Block this thread until then, or for ``timeout`` seconds."""
+        here = threading.Event()
+        self._wake.append(here.set)
+        if not self.is_set:
+            here.wait(timeout)
+
+
+def _from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
+    """The same action, to be done in this loop and asked for in any thread. Raises ``RuntimeError`` if it is gone."""
+    loop: Any = this_loop()
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        return partial(loop.call_soon_threadsafe, action)
+    return partial(loop.run_sync_soon, action)
