@@ -104,6 +104,7 @@ class Parts:
     def log(self) -> TraceLog:
         """The way to the traces."""
         self._refuse_if_closed()
+        self._keep_dropped()
         return self._log
 
     @property
@@ -154,10 +155,15 @@ class Parts:
         with self._guard.lock:
             if self._closed:
                 return None
+            self._keep_dropped()
             fleets, self._fleets = self.fleets(), {}
             self._engine, self._closed = None, True
             self._log.retries = False
             return fleets
+
+    def _keep_dropped(self) -> None:
+        if self._engine is not None:
+            self._engine.keep_dropped()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import anyio
@@ -346,3 +347,34 @@ async def test_a_stream_that_ended_before_its_model_was_chosen_has_ended() -> No
         await anext(stream)
     assert [event async for event in stream] == []
     assert [trace.status for trace in await TraceStore(storage).newest()] == ["cancelled"]
+
+
+async def test_a_stream_that_was_dropped_leaves_its_trace_and_its_cost() -> None:
+    storage = MemoryStorage()
+    house = House([said(Delta("half an answer"), Pause(30.0)), ANSWER], storage=storage)
+
+    async def first_words() -> str:
+        async for text in house.router.stream("hi", goal="quality").text():
+            return text
+        raise AssertionError("no text")
+
+    assert await first_words() == "half an answer"
+    gc.collect()
+    await house.clock.advance(5.0)
+    await house.router.route("hi", goal="quality")
+    _, dropped = await TraceStore(storage).newest()
+    assert (dropped.status, dropped.duration_ms) == ("cancelled", 0.0)
+    assert dropped.cost_usd == dropped.charged_usd > 0
+
+
+async def test_a_dropped_stream_is_kept_by_whoever_comes_by() -> None:
+    for comes_by in (lambda router: router.flush(), lambda router: router.aclose()):
+        storage = MemoryStorage()
+        house = House([said(Delta("half"), Pause(30.0))], storage=storage)
+        stream = house.router.stream("hi", goal="quality")
+        await anext(stream)
+        await anext(stream)
+        del stream
+        gc.collect()
+        await comes_by(house.router)  # type: ignore[no-untyped-call]
+        assert [trace.status for trace in await TraceStore(storage).newest()] == ["cancelled"]

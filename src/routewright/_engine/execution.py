@@ -187,14 +187,20 @@ class Execution:
         """Leave the present attempt, if any, whatever happens around."""
         if self._open is None:
             return
-        attempt = self.attempts[-1]
         self._task, self._cancels = _cancels()[0], 0
-        attempt.ended_at = self._clock.monotonic()
         try:
-            if attempt.produced:
-                attempt.settle(self.plan)
+            self.settle()
         finally:
             await self._leave(abandoned=True)
+
+    def settle(self) -> None:
+        """Price what the present attempt, if any, has brought so far."""
+        if self._open is None:
+            return
+        attempt = self.attempts[-1]
+        attempt.ended_at = self._clock.monotonic()
+        if attempt.produced:
+            attempt.settle(self.plan)
 
     def _begin(self, call: Call) -> AttemptStarted:
         provider = self._fleet.server[call.row]

@@ -8,7 +8,9 @@ where the bounds leave it open; the execution calls models; ``conclude`` keeps t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import anyio.to_thread
@@ -97,6 +99,7 @@ class Engine:
         self._clock = clock
         self._rng = rng
         self._count = count
+        self._dropped: deque[tuple[Entry, Execution, float]] = deque()
         self._counted_in: set[Vocabulary] = set()
         self._predictor = predictor
         self._default_output_cap = default_output_cap
@@ -117,6 +120,8 @@ class Engine:
 
     def admit(self, request: RouteRequest, caller: Caller) -> Entry:
         """Lay the policy over a checked request and make the decision's input."""
+        if self._dropped:
+            self.keep_dropped()
         started_at = self._clock.monotonic()
         fleet = self.fleet(caller.environment)
         fleet.require_providers()
@@ -185,14 +190,28 @@ class Engine:
             sandbox=entry.admitted.caller.environment == "sandbox",
         )
 
-    def conclude(self, entry: Entry, execution: Execution) -> Outcome:
-        """Make the outcome of an execution that ended or was left, and keep its trace."""
+    def drop(self, entry: Entry, execution: Execution) -> None:
+        """Take a call that nobody holds any more. To be called in a finaliser, which may run anywhere: so it takes no
+        lock, and the trace is kept by whoever comes by."""
+        execution.settle()
+        self._dropped.append((entry, execution, self._clock.monotonic()))
+
+    def keep_dropped(self) -> None:
+        """Keep the traces of calls that were dropped."""
+        while self._dropped:
+            with suppress(IndexError):  # another thread took it
+                self.conclude(*self._dropped.popleft())
+
+    def conclude(self, entry: Entry, execution: Execution, at: float | None = None) -> Outcome:
+        """Make the outcome of an execution that ended or was left, at present if not said otherwise, and keep its
+        trace."""
         decision, error = Decision(execution.plan), None
         decision.settle(execution.plan.reading)
         if execution.end is not None and execution.end is not End.SUCCEEDED:
             error = failure(entry.admitted, execution)
             error.request_id = self.ids("req_")
-        facts = Facts(entry.admitted, decision, execution.attempts, execution.end, error, self._clock.monotonic())
+        ended_at = self._clock.monotonic() if at is None else at
+        facts = Facts(entry.admitted, decision, execution.attempts, execution.end, error, ended_at)
         outcome = Outcome(facts, entry.request.budget, error)
         self._keep(entry, outcome)
         return outcome

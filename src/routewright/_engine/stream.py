@@ -65,6 +65,11 @@ class Stream:
         self._left: anyio.Event | None = None
         """Made by the one who leaves the call, and set once it is left."""
 
+    def __del__(self) -> None:
+        """Without ``async with`` a stream may be dropped before its end; what it cost is not."""
+        if self._execution is not None and self._entry is not None and self._outcome is None and self._left is None:
+            self._engine.drop(self._entry, self._execution)
+
     async def __aenter__(self) -> Self:
         return self
 
