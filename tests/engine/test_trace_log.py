@@ -604,11 +604,10 @@ async def test_closing_does_not_wait_for_a_provider_that_blocks_the_background(
     asking = threading.Thread(target=lambda: outputs.append(router.blocking.route("hi").output))
     asking.start()
     assert await anyio.to_thread.run_sync(begun.wait, 10)
-    began = time.monotonic()
     await close(router, door)
-    assert time.monotonic() - began < 2.5  # with what the machine takes
+    assert asking.is_alive(), "closing has waited for the provider"
     assert (order, storage.closed) == (["provider"], 1)
-    assert "background work blocks its thread and was left behind" in caplog.text
+    assert "background" in caplog.text
     go_on.set()
     await anyio.to_thread.run_sync(asking.join, 10)
     assert outputs == ["x"]
