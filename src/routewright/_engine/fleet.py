@@ -24,7 +24,7 @@ PUBLISH_EVERY_S = 0.25
 FADE_EVERY_S = 30.0
 """Health that nothing was added to is published anew after this long, since it fades."""
 
-SHAKY = 500
+DEGRADED_BELOW = 500
 """A model that is sure to answer fewer of a thousand calls than this is shown as degraded."""
 
 NO_PROVIDER = (
@@ -81,7 +81,7 @@ class Fleet:
         """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""
         board = self.board()
         called = board.eligible(Kind(0, self.today(), (), named=True)).passed
-        shaky = board.outlook.stability < SHAKY
+        shaky = board.outlook.stability < DEGRADED_BELOW
         shaky[list(board.outlook.open)] = True
         return [
             _at_present(model, called=bool(called[row]), shaky=bool(shaky[row]))

@@ -168,7 +168,7 @@ class Facts:
     def fallback_triggered(self) -> FallbackTriggered | None:
         """The event of a call that another model than the chosen one served (spec 6.3)."""
         decided, served = self.decision, self.served
-        if decided is None or served is None or served.model == decided.model:
+        if decided is None or served is None or not self.fell_back:
             return None
         primary = [attempt for attempt in self.attempts if attempt.model == decided.model]
         reason = _reason(primary[-1])
