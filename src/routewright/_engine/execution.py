@@ -19,7 +19,6 @@ import anyio.lowlevel
 
 from routewright._core.attempt import FAULTS, IDLE_S, Attempts, Call, Done, End, Failed, Succeeded, Wait
 from routewright._core.plan import Plan
-from routewright.errors import ProviderFault
 from routewright.protocols import Clock, Deadline, Rng
 from routewright.wire import (
     Chunk,
@@ -34,6 +33,7 @@ from routewright.wire import (
 )
 
 from .attempt import Attempt
+from .fault import CUT_SHORT, FILTERED, TOO_LATE, Told, told
 from .fleet import Fleet
 
 FAREWELL_S = 0.5
@@ -45,21 +45,6 @@ TURN = 64
 
 _log = logging.getLogger(__name__)
 _NO_PARAMS = Params()
-
-
-class Told(NamedTuple):
-    """What is said of an attempt that failed."""
-
-    kind: FaultKind
-    text: str
-    answered: bool = False
-    """The provider had begun to answer."""
-    retry_after: float | None = None
-
-
-_CUT_SHORT = Told(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
-_TOO_LATE = Told(FaultKind.TIMEOUT, "timeout: no answer in time")
-_FILTERED = Told(FaultKind.REFUSED, "refused: the provider's moderation refused the content")
 
 
 class AttemptStarted(NamedTuple):
@@ -166,7 +151,7 @@ class Execution:
         """``wake_at`` has passed."""
         self._limit = None
         if self._open is not None and not self._interrupted:
-            await self._ended(_TOO_LATE, abandoned=True)
+            await self._ended(TOO_LATE, abandoned=True)
 
     def _set_off(self, attempt: Attempt) -> None:
         """Let the attempt's time begin."""
@@ -248,11 +233,11 @@ class Execution:
                     attempt.delivered = attempt.spoke
                     return part
         except StopAsyncIteration:
-            fault = _CUT_SHORT
+            fault = CUT_SHORT
         except BaseException as error:
             if self._passes(error):
                 raise
-            fault = _told(error) or self._odd(error, attempt)
+            fault = told(error) or self._odd(error, attempt)
         if self._is_cancelled(by_scopes=attempt.finish_reason is None):  # what the provider made of it does not count
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
@@ -308,7 +293,7 @@ class Execution:
         if attempt.finish_reason is None:
             await self._failed(fault, abandoned=abandoned)
         elif attempt.finish_reason == "content_filter":
-            await self._failed(_FILTERED, abandoned=abandoned)
+            await self._failed(FILTERED, abandoned=abandoned)
         else:
             await self._succeeded(attempt, abandoned=abandoned)
 
@@ -383,23 +368,6 @@ class Execution:
             _log.warning("provider %s raised %s on leaving", self.attempts[-1].provider, type(error).__name__)
 
 
-def _told(error: BaseException) -> Told | None:
-    """What a provider's fault says; None of another exception, and of one that cannot be read."""
-    if not isinstance(error, ProviderFault):
-        return None
-    try:
-        return Told(_kind(error.kind), str(error), bool(error.answered), _seconds(error.retry_after))
-    except Exception:  # a subclass may have left out the constructor, or fail at being shown
-        return None
-
-
-def _seconds(value: object) -> float | None:
-    """A retry-after as it was given, where it is a number with sense in it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if value >= 0 else None
-
-
 def _cancels() -> tuple[asyncio.Task[object] | None, int]:
     """This task, and how often ``cancel`` was called on it and not taken back; trio has only scopes."""
     try:
@@ -407,10 +375,3 @@ def _cancels() -> tuple[asyncio.Task[object] | None, int]:
     except RuntimeError:
         return None, 0
     return task, 0 if task is None else task.cancelling()
-
-
-def _kind(kind: str) -> FaultKind:
-    try:
-        return FaultKind(kind)
-    except ValueError:  # a provider's own word
-        return FaultKind.SERVER

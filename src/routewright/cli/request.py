@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from routewright._core.problem import did_you_mean
 from routewright._core.request import decode_request
+from routewright._core.scan import quoted
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, Model, Params, Part, RouteRequest, TextPart
 
@@ -89,7 +90,7 @@ def _messages(args: Arguments) -> list[Message]:
 def _parts(text: str, images: Sequence[str]) -> list[Part]:
     for url in images:
         if not url.startswith(("https:", "http:", "data:")):
-            problem = f"{url!r} is no URL, and files are not read"
+            problem = f"{quoted(url)} is no URL, and files are not read"
             raise ValidationFailed.of(Problem("--image", problem, "give https://... or data:image/png;base64,..."))
     said: list[Part] = [TextPart(text)] if text else []
     return [*said, *(ImagePart(ImageUrl(url)) for url in images)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -112,18 +112,16 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     def copy(self) -> Trace:
         """The same trace, of which nothing that can be changed is shared with this one."""
-        return _own(self)
+        mine: Trace = _own(self)
+        return mine
 
 
-T = TypeVar("T")
-
-
-def _own(value: T) -> T:
+def _own(value: Any) -> Any:
     match value:
         case list():
-            return [_own(item) for item in value]  # type: ignore[return-value]
+            return [_own(item) for item in value]
         case dict():
-            return {key: _own(item) for key, item in value.items()}  # type: ignore[return-value]
+            return {key: _own(item) for key, item in value.items()}
         case Struct():
             fields = {name: getattr(value, name) for name in value.__struct_fields__}
             return replace(

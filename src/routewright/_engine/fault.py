@@ -1,0 +1,47 @@
+"""What is said of an attempt that failed, read once of whatever a provider raised."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from routewright.errors import ProviderFault
+from routewright.wire import FaultKind
+
+
+class Told(NamedTuple):
+    """What is said of an attempt that failed."""
+
+    kind: FaultKind
+    text: str
+    answered: bool = False
+    """The provider had begun to answer."""
+    retry_after: float | None = None
+
+
+CUT_SHORT = Told(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
+TOO_LATE = Told(FaultKind.TIMEOUT, "timeout: no answer in time")
+FILTERED = Told(FaultKind.REFUSED, "refused: the provider's moderation refused the content")
+
+
+def told(error: BaseException) -> Told | None:
+    """What a provider's fault says; None of another exception, and of one that cannot be read."""
+    if not isinstance(error, ProviderFault):
+        return None
+    try:
+        return Told(_kind(error.kind), str(error), bool(error.answered), _seconds(error.retry_after))
+    except Exception:  # a subclass may have left out the constructor, or fail at being shown
+        return None
+
+
+def _seconds(value: object) -> float | None:
+    """A retry-after as it was given, where it is a number with sense in it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if value >= 0 else None
+
+
+def _kind(kind: str) -> FaultKind:
+    try:
+        return FaultKind(kind)
+    except ValueError:  # a provider's own word
+        return FaultKind.SERVER
