@@ -1,7 +1,7 @@
 """What crosses the door, as frozen structs. No shape is declared twice, and nothing here decides anything."""
 
 from .account import Caller, Environment
-from .catalogue import Availability, AvailabilityStatus, Modality, Model, PriceTier, Pricing, Tokenizer
+from .catalogue import Availability, AvailabilityStatus, Modality, Model, PriceChange, PriceTier, Pricing, Tokenizer
 from .chat import (
     FunctionCall,
     FunctionName,
@@ -43,7 +43,7 @@ from .event import (
     ToolCallData,
     ToolCallDelta,
 )
-from .policy import Policy, PolicyFallback
+from .policy import Capability, Policy, PolicyFallback, PolicyWeights
 from .route import (
     Budget,
     CacheOpts,
@@ -87,6 +87,7 @@ __all__ = [
     "CacheSpan",
     "Caller",
     "Candidate",
+    "Capability",
     "CatalogueSnapshot",
     "Chunk",
     "DecisionInput",
@@ -127,6 +128,8 @@ __all__ = [
     "Policy",
     "PolicyFallback",
     "PolicySnapshot",
+    "PolicyWeights",
+    "PriceChange",
     "PriceTier",
     "Pricing",
     "PushedEvent",

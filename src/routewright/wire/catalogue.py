@@ -18,6 +18,8 @@ class PriceTier(Struct, frozen=True, omit_defaults=True):
     input_usd: float
     output_usd: float
     cached_input_usd: float | None = None
+    cache_write_usd: float | None = None
+    """None: dearer than the shorter inputs' in the proportion of the input prices."""
 
 
 class Pricing(Struct, frozen=True, omit_defaults=True):
@@ -30,6 +32,16 @@ class Pricing(Struct, frozen=True, omit_defaults=True):
     batch_input_usd: float | None = None
     batch_output_usd: float | None = None
     tiers: tuple[PriceTier, ...] = ()
+    reasoning_usd: float | None = None
+    """Of tokens thought before the answer. None: as output."""
+
+
+class PriceChange(Struct, frozen=True):
+    """Prices that hold from a day on, UTC."""
+
+    starts: str
+    """``YYYY-MM-DD``."""
+    pricing_per_1m: Pricing
 
 
 class Availability(Struct, frozen=True):
@@ -56,6 +68,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Default: text alone."""
     pricing_per_1m: Pricing | None = None
     """None: unknown, so the model is left out wherever money is limited."""
+    price_changes: tuple[PriceChange, ...] | None = None
+    """Prices in the place of ``pricing_per_1m`` from their days on, the earliest first. Default: none are known."""
     availability: Availability = Availability()
     deprecated_at: str | None = None
     """RFC 3339 date or timestamp from which the vendor no longer serves it."""
@@ -84,3 +98,5 @@ class Model(Struct, frozen=True, kw_only=True):
     price is given no longer."""
     disabled: bool | None = None
     """Never picked. Default: no."""
+    tags: tuple[str, ...] | None = None
+    """Words of one's own, by which policies may pick it. Default: none."""

@@ -22,6 +22,8 @@ class Reason(StrEnum):
     MODALITY = "modality"
     TOOLS = "tools"
     RESPONSE_FORMAT = "response_format"
+    QUALITY_FLOOR = "quality_floor"
+    LATENCY_CEILING = "latency_ceiling"
     CONTEXT = "context"
     BUDGET_TOKENS = "budget_tokens"
     BUDGET_COST = "budget_cost"
@@ -82,6 +84,12 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget_tokens: int | None = None
     timeout_ms: int = 60_000
     regions: tuple[str, ...] = ()
+    weights: tuple[int, int, int, int] | None = None
+    """Per cent of the score for quality, cost, latency and stability, in the place of goal and strategy."""
+    min_quality: int | None = None
+    """Millionths; models below it are rejected."""
+    max_latency_ms: int | None = None
+    """Models whose expected time to the whole answer is longer are rejected."""
     quality: tuple[int, ...] | None = None
     """Quality per catalogue row in millionths, where it is not the catalogue's own."""
     assignment: str = ""
@@ -106,6 +114,11 @@ class PolicySnapshot(Struct, frozen=True, tag="policy", tag_field="kind"):
     version: str
     """``<policy_name>@<YYYY-MM-DD>``, with ``.2`` ... for further ones of a day."""
     policy: Policy
+    """As its author wrote it, but for id and date."""
+    models: tuple[str, ...] | None = None
+    """Ids of the models that it allows, picked out of the catalogue of its day; None: all."""
+    chain: tuple[str, ...] | None = None
+    """Ids of its own fallbacks, in order; None: it names none."""
 
 
 class ModelHealth(Struct, frozen=True, omit_defaults=True):

@@ -18,6 +18,18 @@ class PolicyFallback(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     on_refusal: Literal["fail", "fallback"] = "fail"
 
 
+class PolicyWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What counts how much in the score, in per cent: whole numbers that make 100."""
+
+    quality: float
+    cost: float
+    latency: float
+    stability: float
+
+
+Capability = Literal["image", "tools", "json", "reasoning"]
+
+
 class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Named rules. Goal and strategy override a request's; limits and lists can only be narrowed by it."""
 
@@ -29,9 +41,20 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     """RFC 3339. Default: when the storage first saw the policy."""
     goal: Goal | None = None
     strategy: Strategy | None = None
+    weights: PolicyWeights | None = None
+    """In the place of the table that goal and strategy stand for."""
     models: list[str] | None = None
+    """What is allowed: ids, aliases, globs (``openai/*``), ``provider:openai``, ``tag:eu``, ``capability:image``."""
+    exclude: list[str] | None = None
+    """What of these is not, written in the same ways."""
+    capabilities: list[Capability] | None = None
+    """Only models that can do all of these."""
     regions: list[str] | None = None
     """Only models known to be served from all of these."""
+    min_quality: float | None = None
+    """Only models of at least this quality, 0 to 1."""
+    max_latency_ms: float | None = None
+    """Only models whose whole answer is expected within this time."""
     fallback: PolicyFallback | None = None
     budget: Budget | None = None
     cache: bool | CacheOpts | None = None

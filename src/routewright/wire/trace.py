@@ -63,6 +63,8 @@ class ModelSpan(_Span, frozen=True, tag="model"):
     usage_estimated: bool = False
     """The provider sent no usage: tokens and cost were estimated from the text."""
     cost_usd: float = 0.0
+    cost_range_usd: tuple[float, float] | None = None
+    """The least and the most that it can have cost, where usage was estimated."""
     finish_reason: str | None = None
     error: str | None = None
 
@@ -99,6 +101,8 @@ class Trace(Struct, frozen=True, kw_only=True):
     fallback_used: bool = False
     cache_hit: bool = False
     cost_usd: float = 0.0
+    cost_range_usd: tuple[float, float] | None = None
+    """The least and the most that it can have cost, where usage was estimated."""
     charged_usd: float = 0.0
     tokens: Tokens = Tokens()
     metadata: dict[str, Any] = {}

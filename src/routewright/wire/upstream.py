@@ -69,12 +69,16 @@ class ToolDelta(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens as the provider counted them. ``output`` includes ``reasoning``; ``input`` includes ``cached``."""
+    """Tokens as the provider counted them. ``output`` includes ``reasoning``; ``input`` includes ``cached`` and
+    ``written``, which have no token in common."""
 
     input: int
     output: int
     cached: int = 0
+    """Read from the vendor's prompt cache."""
     reasoning: int = 0
+    written: int = 0
+    """Written to the vendor's prompt cache."""
 
 
 class Finish(Struct, frozen=True, gc=False):
