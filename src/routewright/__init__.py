@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # the router and what it gives back
     from ._core.decision import Decision
+    from ._core.why_not import WhyNot
     from ._engine.answer import Answer
     from ._engine.stream import Stream
 
@@ -96,6 +97,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Router",
     "Stream",
     "TraceStore",
+    "WhyNot",
     # what a router is made of
     "CallableProvider",
     "Catalogue",
@@ -173,6 +175,7 @@ _HOME = {
     "Stream": "_engine.stream",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
+    "WhyNot": "_core.why_not",
     "read_policies": "config",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""

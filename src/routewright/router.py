@@ -17,6 +17,7 @@ from ._core.intake import RULES
 from ._core.pool import Pool
 from ._core.problem import shown
 from ._core.request import as_request
+from ._core.why_not import WhyNot
 from ._engine.answer import Answer
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
@@ -123,6 +124,16 @@ class Router:
         """
         engine = self._parts.engine
         return Decision(engine.choose_now(engine.admit(self._request(request, options), self._as(caller))))
+
+    def why_not(
+        self, request: RequestLike, model: str, *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> WhyNot:
+        """Say what would have to be true for a model to be chosen: what admits it, which change alone puts it first.
+
+        Counts tokens and decides some fifty times over, a tenth of a second. Raises ``ValidationFailed``.
+        """
+        engine = self._parts.engine
+        return engine.why_not(engine.admit(self._request(request, options), self._as(caller)), model)
 
     def explain(self, decided: Decision | Answer | Trace) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""

@@ -18,12 +18,14 @@ from msgspec.structs import replace
 
 from routewright._core.attempt import End
 from routewright._core.board import Board
+from routewright._core.catalogue import resolve_one
 from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
 from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import by_key, find_policy, under_policy
-from routewright._core.tokens import Vocabulary, bounds_of
+from routewright._core.tokens import VOCABULARIES, Vocabulary, bounds_of
+from routewright._core.why_not import WhyNot, why_not
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import (
@@ -158,6 +160,12 @@ class Engine:
         plan = _plan_uncounted(entry, given)
         return plan or build_plan(self._recounted(entry, given), entry.board, entry.rules)
 
+    def why_not(self, entry: Entry, model: str) -> WhyNot:
+        """Say what would have to be true for a model, or an alias of one, to be chosen. Counts tokens."""
+        model = resolve_one(model, entry.fleet.aliases, entry.fleet.pool.row, "model")
+        given = self._counted(entry, self._predicted(entry), VOCABULARIES)
+        return why_not(given, entry.board, model, entry.rules)
+
     async def choose(self, entry: Entry) -> Plan:
         """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
         given = entry.admitted.given
@@ -246,7 +254,9 @@ class Engine:
         return replace(given, quality=column)
 
     def _recounted(self, entry: Entry, given: DecisionInput) -> DecisionInput:
-        encodings = countable(given, entry.board)
+        return self._counted(entry, given, countable(given, entry.board))
+
+    def _counted(self, entry: Entry, given: DecisionInput, encodings: Sequence[Vocabulary]) -> DecisionInput:
         try:
             tokens = self._count(entry.request, given.tokens, encodings)
         except RouterError:

@@ -73,6 +73,9 @@ class Arguments(argparse.Namespace):
     metadata: list[tuple[str, str]]
     sandbox: bool
 
+    # decide
+    why_not: str | None = None
+
     # route
     stream: bool | None
     explain: bool
@@ -132,6 +135,7 @@ def _add_route(command: argparse.ArgumentParser) -> None:
 def _add_decide(command: argparse.ArgumentParser) -> None:
     _add_request(command)
     command.add_argument("--json", action="store_true", help="one JSON object, with every candidate and rejection")
+    command.add_argument("--why-not", metavar="ID", help="what would have to be true for this model to be chosen")
 
 
 def _add_models(command: argparse.ArgumentParser) -> None:
