@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # the router and what it gives back
+    from ._core.check import PolicyCheck
     from ._core.decision import Decision
     from ._core.why_not import WhyNot
     from ._engine.answer import Answer
@@ -94,6 +95,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "BlockingRouter",
     "BlockingStream",
     "Decision",
+    "PolicyCheck",
     "Router",
     "Stream",
     "TraceStore",
@@ -168,6 +170,7 @@ _HOME = {
     "Limits": "settings",
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
+    "PolicyCheck": "_core.check",
     "Router": "router",
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",

@@ -10,6 +10,7 @@ from typing import Self, TypeVar, Unpack, get_args
 from msgspec.structs import replace
 
 from ._core.board import Board, Boards
+from ._core.check import PolicyCheck
 from ._core.decision import Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
@@ -124,6 +125,16 @@ class Router:
         """
         engine = self._parts.engine
         return Decision(engine.choose_now(engine.admit(self._request(request, options), self._as(caller))))
+
+    def check_policies(
+        self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> list[PolicyCheck]:
+        """Say of every policy what routing a request under it would come to: who serves it at what cost, and what
+        becomes of it while one of the providers is lost.
+
+        Counts tokens and decides once a provider and policy, some milliseconds each. Raises ``ValidationFailed``.
+        """
+        return self._parts.engine.check(self._request(request, options), self._as(caller))
 
     def why_not(
         self, request: RequestLike, model: str, *, caller: Caller | None = None, **options: Unpack[Options]

@@ -15,12 +15,10 @@ from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, Policy, PriceTier, Pricing, Reason
 
 from .board import Board, Boards
-from .catalogue import snapshot
 from .constraints import Ask, failures
 from .health import health_snapshot
 from .money import NANOS_PER_USD, usd_text
 from .plan import Reading, build_plan, walk
-from .pool import Pool
 from .quality import MICRO, micro
 from .refusal import reasons_of, way_of, words_of
 from .scoring import WEIGHTS
@@ -239,9 +237,7 @@ def _scaled(listed: Pricing, parts: int) -> Pricing:
 
 def _board_with(board: Board, changed: Model) -> Board:
     """The board of a catalogue in which one model is another."""
-    before = board.outlook.pool.snapshot
-    models = [changed if model.id == changed.id else model for model in before.models]
-    return Boards(Pool(snapshot(models, before.as_of))).of(board.outlook.health)
+    return board.with_models(changed if model.id == changed.id else model for model in board.outlook.pool.models)
 
 
 def _board_in(board: Board, model: str, **seen: int) -> Board:

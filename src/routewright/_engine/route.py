@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from routewright._core.attempt import End
 from routewright._core.board import Board
 from routewright._core.catalogue import resolve_one
+from routewright._core.check import PolicyCheck, check
 from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
@@ -165,6 +166,15 @@ class Engine:
         model = resolve_one(model, entry.fleet.aliases, entry.fleet.pool.row, "model")
         given = self._counted(entry, self._predicted(entry), VOCABULARIES)
         return why_not(given, entry.board, model, entry.rules)
+
+    def check(self, request: RouteRequest, caller: Caller) -> list[PolicyCheck]:
+        """Check every policy by one request. Counts tokens."""
+        found = []
+        for published in self.policies:
+            entry = self.admit(replace(request, policy_id=published.policy.id), caller)
+            given = self._counted(entry, self._predicted(entry), VOCABULARIES)
+            found.append(check(given, entry.board, published))
+        return found
 
     async def choose(self, entry: Entry) -> Plan:
         """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
