@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         UpstreamFailed,
         ValidationFailed,
     )
+    from .policies import PolicyFile
     from .router import Router
     from .settings import Limits, Settings
     from .trace import TraceStore
@@ -106,6 +107,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Limits",
     "MemoryStorage",
     "OpenAIProvider",
+    "PolicyFile",
     "SandboxProvider",
     "Secret",
     "Settings",
@@ -171,6 +173,7 @@ _HOME = {
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
     "PolicyCheck": "_core.check",
+    "PolicyFile": "policies",
     "Router": "router",
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",

@@ -28,6 +28,7 @@ from .blocking import BlockingRouter
 from .catalogue import Catalogue
 from .errors import NotFound, Problem, ValidationFailed
 from .options import Options, RequestLike
+from .policies import PolicyFile
 from .protocols import Provider, Storage
 from .settings import Settings
 from .wire import (
@@ -39,6 +40,7 @@ from .wire import (
     HealthSnapshot,
     Model,
     Policy,
+    PolicyChanged,
     PutFeedback,
     RouteRequest,
     Trace,
@@ -65,7 +67,7 @@ class Router:
         *,
         providers: Sequence[Provider] | None = None,
         catalogue: Catalogue | None = None,
-        policies: Sequence[Policy] = (),
+        policies: Sequence[Policy] | PolicyFile = (),
         storage: Storage | None = None,
         settings: Settings | None = None,
     ) -> None:
@@ -79,7 +81,7 @@ class Router:
         faults: Faults | None = None,
         *,
         catalogue: Catalogue | None = None,
-        policies: Sequence[Policy] = (),
+        policies: Sequence[Policy] | PolicyFile = (),
         storage: Storage | None = None,
         settings: Settings | None = None,
     ) -> Self:
@@ -175,6 +177,14 @@ class Router:
     def policies(self) -> list[Policy]:
         """The policies that ``policy_id`` can name."""
         return [snapshot.policy for snapshot in self._parts.engine.policies]
+
+    def reload_policies(self, policies: Sequence[Policy] | None = None) -> list[PolicyChanged]:
+        """Put other policies in force, at once and as a whole; without an argument those of the ``PolicyFile`` as it
+        is now. Requests that are on their way keep theirs.
+
+        Raises ``ValidationFailed`` for what is not valid; then those before stay.
+        """
+        return self._parts.reload_policies(policies)
 
     async def feedback(
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None

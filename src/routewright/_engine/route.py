@@ -9,7 +9,7 @@ where the bounds leave it open; the execution calls models; ``conclude`` keeps t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -79,6 +79,13 @@ class Entry(NamedTuple):
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 
 
+class Published(NamedTuple):
+    """The policies in force, replaced as a whole: a request keeps the one that it found."""
+
+    snapshots: Sequence[PolicySnapshot]
+    by_key: Mapping[str, PolicySnapshot]
+
+
 class Engine:
     """The pipeline over one Router's parts. Safe to use from several loops and threads."""
 
@@ -95,10 +102,9 @@ class Engine:
         default_output_cap: int,
     ) -> None:
         self.fleet = fleet
-        self.policies = policies
+        self.publish(policies)
         self.log = log
         self.ids = Ids(clock, rng)
-        self._policies = by_key(policies)
         self._clock = clock
         self._rng = rng
         self._count = count
@@ -106,6 +112,15 @@ class Engine:
         self._counted_in: set[Vocabulary] = set()
         self._predictor = predictor
         self._default_output_cap = default_output_cap
+
+    def publish(self, policies: Sequence[PolicySnapshot]) -> None:
+        """Put policies in the place of those before, for all requests that come from now on."""
+        self._published = Published(policies, by_key(policies))
+
+    @property
+    def policies(self) -> Sequence[PolicySnapshot]:
+        """The policies in force."""
+        return self._published.snapshots
 
     async def route(self, request: RouteRequest, caller: Caller) -> Outcome:
         """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
@@ -131,7 +146,7 @@ class Engine:
         board, policy = fleet.board(), None
         request = with_ids(request, fleet.aliases, fleet.pool.row)
         if request.policy_id is not None:
-            policy = find_policy(request.policy_id, self._policies)
+            policy = find_policy(request.policy_id, self._published.by_key)
             request = under_policy(request, policy.policy)
         given = input_of(
             request,
