@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, Model, PriceTier, Pricing
 
 from ._core.catalogue import given_fields, models_of, overlay
+from ._core.deprecation import Deprecation, deprecations
 from ._core.problem import shown
 from ._core.rules import check_names, is_date
 from ._core.scan import quoted
@@ -50,15 +52,22 @@ class Catalogue:
         from .config import read_catalogue
         from .document import naming
 
-        rows, aliases = read_catalogue(path, known=[model.id for model in cls().models])
+        rows, aliases, as_of = read_catalogue(path, known=[model.id for model in cls().models])
         with naming(path):
-            return cls().overlaid(rows, aliases=aliases)
+            return cls(as_of=as_of).overlaid(rows, aliases=aliases)
 
     def overlaid(self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None) -> Catalogue:
         """Put rows over this catalogue: each holds an ``id`` and the fields of ``Model`` that it gives."""
         new = Catalogue(aliases=self.aliases | dict(aliases or {}), as_of=self.as_of)
         new._models = overlay(self.models, rows)
         return new
+
+    def deprecations(self, within_days: int | None = None, *, today: date | None = None) -> tuple[Deprecation, ...]:
+        """The models that end within some days, those that have ended included, the soonest first.
+
+        ``within_days`` None: all whose end is known. ``today`` None: the day in UTC.
+        """
+        return deprecations(self.models, today or datetime.now(UTC).date(), within_days)
 
     @property
     def models(self) -> tuple[Model, ...]:
