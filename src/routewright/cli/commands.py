@@ -46,6 +46,10 @@ def run(args: Arguments, screen: Screen) -> None:
             anyio.run(_route, args, screen)
         case "decide":
             _decide(args, screen)
+        case "catalogue":
+            from .catalogue import run_catalogue  # which the other commands do not need
+
+            run_catalogue(args, screen)
         case _:
             _models(args, screen)
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from routewright import __version__
 from routewright.wire import Goal, Modality, Strategy
 
+from .catalogue_options import add_catalogue
 from .exits import exit_table
 
 _DESCRIPTION = """\
@@ -24,7 +25,8 @@ examples:
   git diff | routewright route --system "Write a commit message for this diff."
   routewright route --json "Name three rivers." | jq -r .output
   routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
-  routewright models --modality image --provider google"""
+  routewright models --modality image --provider google
+  routewright catalogue import model_prices.json --output models.toml"""
 
 _PROMPT = """
 
@@ -39,6 +41,11 @@ _COMMANDS = {
         _TAKES,
     ),
     "models": ("list the models that can be routed to", "Prices are US dollars per million tokens.", "[OPTIONS]"),
+    "catalogue": (
+        "keep the catalogue up to date: prices of others, models that end",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
 }
 """What each does, what else is to be said of it, what it takes."""
 
@@ -83,13 +90,23 @@ class Arguments(argparse.Namespace):
     modality: list[Modality]
     all: bool
 
+    # catalogue
+    topic: str
+    output: str | None
+    starts: str | None
+    add: list[str]
+    dry_run: bool
+    force: bool
+    within: int | None
+    model_id: str | None
+
 
 def parser() -> argparse.ArgumentParser:
     """Make the parser of the whole command."""
     main = _Parser("routewright", description=_DESCRIPTION, epilog=f"{_EXAMPLES}\n\n{_EXITS}")
     main.add_argument("--version", action="version", version=f"routewright {__version__}")
     commands = main.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, add_options in (("route", _add_route), ("decide", _add_decide), ("models", _add_models)):
+    for name, add_options in _ADD.items():
         does, more, takes = _COMMANDS[name]
         said = f"{does[0].upper()}{does[1:]}. {more}"
         add_options(commands.add_parser(
@@ -171,6 +188,13 @@ def _add_request(command: argparse.ArgumentParser) -> None:
     pool.add_argument("--sandbox", action="store_true", help="canned answers: no key, no network, nobody is billed")
     pool.add_argument("--catalogue", metavar="FILE", help=_CATALOGUE)
     pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name, TOML or JSON")
+
+
+def _add_catalogue(command: argparse.ArgumentParser) -> None:
+    add_catalogue(command, _EXITS)
+
+
+_ADD = {"route": _add_route, "decide": _add_decide, "models": _add_models, "catalogue": _add_catalogue}
 
 
 def _names(text: str) -> list[str]:
