@@ -92,7 +92,9 @@ def bundled() -> tuple[tuple[Model, ...], str]:
     data = files("routewright") / "data"
     listed = msgspec.json.decode((data / "models_catalogue.json").read_bytes(), type=_Listed)
     priors = msgspec.json.decode((data / "model_priors.json").read_bytes(), type=_Priors)
-    return tuple(_model(row, priors.models.get(row.id, _Prior())) for row in listed.models), listed.meta.as_of
+    mended = msgspec.json.decode((data / "price_corrections.json").read_bytes(), type=_Corrections).pricing_per_1m
+    models = (_model(row, priors.models.get(row.id, _Prior()), mended.get(row.id)) for row in listed.models)
+    return tuple(models), listed.meta.as_of
 
 
 class _Row(msgspec.Struct):
@@ -136,13 +138,17 @@ class _Priors(msgspec.Struct):
     models: dict[str, _Prior]
 
 
-def _model(row: _Row, prior: _Prior) -> Model:
+class _Corrections(msgspec.Struct):
+    pricing_per_1m: dict[str, Pricing]
+
+
+def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:
     return Model(
         id=row.id,
         provider=row.provider,
         context_window=row.context_window,
         modalities=row.modalities,
-        pricing_per_1m=_pricing(row),
+        pricing_per_1m=mended or _pricing(row),
         availability=Availability(),
         deprecated_at=row.deprecation_date,
         provider_model_id=row.provider_model_id,

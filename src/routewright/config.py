@@ -174,11 +174,11 @@ class ModelEntry(_Strict):
 class CatalogueFile(_Strict):
     """A catalogue overlay."""
 
-    as_of: Annotated[str, BeforeValidator(_day)] | None = None
     models: tuple[ModelEntry, ...] = ()
     prices: dict[ModelId, PricesEntry] = {}
     aliases: dict[Name, ModelId] = {}
     disabled: tuple[ModelId, ...] = ()
+    as_of: Annotated[str, BeforeValidator(_day)] | None = None
 
 
 class FallbackEntry(_Strict):
@@ -252,9 +252,7 @@ class PolicyFile(_Strict):
 FileModel = TypeVar("FileModel", bound=_Strict)
 
 
-def read_catalogue(
-    given: str | Path, known: Sequence[str]
-) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
+def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
     """Read an overlay of a catalogue that knows some ids: rows for ``Catalogue.overlaid``, aliases, and its date.
 
     Raises ``ValidationFailed`` naming the file and the key.

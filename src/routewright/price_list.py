@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,11 @@ def read_price_list(given: str | Path) -> PriceList:
             raise ValidationFailed.of(Problem("", f"cannot be read: {error.strerror}", "check the path")) from error
 
 
-def day_of(given: str | Path) -> str:
-    """The day on which a file was last changed, ``YYYY-MM-DD``."""
-    return datetime.fromtimestamp(path_of(given).stat().st_mtime, UTC).date().isoformat()
+def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str | None) -> dict[str, Any]:
+    """What a catalogue file says, with a proposal's models put in. The file's other words stay.
 
-
-def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str) -> dict[str, Any]:
-    """What a catalogue file says, with a proposal's models put in. The file's other words stay."""
+    ``as_of``: the day of the facts, ``YYYY-MM-DD``; None: the file's own.
+    """
     models = [dict(entry) for entry in content.get("models", ())]
     entries = {entry["id"]: entry for entry in models}
     prices = dict(content.get("prices", {}))
@@ -53,8 +51,8 @@ def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str) ->
             _put_changes(before, after, entry, prices)
         if len(entry) > 1 and after.id not in entries:
             models.append(entry)
-    rest = {key: value for key, value in content.items() if key not in ("as_of", "models", "prices")}
-    return {"as_of": date.fromisoformat(as_of), **rest, "models": models, "prices": prices}
+    dated = {} if as_of is None else {"as_of": date.fromisoformat(as_of)}
+    return {**content, **dated, "models": models, "prices": prices}
 
 
 def overlay_text(content: Mapping[str, Any]) -> str:

@@ -7,9 +7,8 @@ is told with its place, a row that is no chat model is counted.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Modality, Model, PriceTier, Pricing
@@ -49,6 +48,8 @@ _PER_MILLION = ("input", "output", "cache_read", "cache_write")
 _EXPECTED = "give a JSON file like litellm's price map or models.dev's api.json, or a models.dev folder"
 
 Row = Mapping[str, Any]
+_Task = tuple[Any, ...]
+"""How to read a row: what reads it, its place, and what else that needs."""
 Number = Callable[[str, Row, str], float | None]
 """Reads a price: the row's place, the row, the key."""
 
@@ -87,15 +88,15 @@ def read_list(content: object) -> PriceList:
     rows = _litellm_rows(content) if shape == "litellm" else _models_dev_rows(content)
     read: list[Listed] = []
     unread: list[Problem] = []
-    left_out: Counter[str] = Counter()
-    for take in rows:
+    left_out: dict[str, int] = {}
+    for take, place, *given in rows:
         try:
-            read.append(take())
+            read.append(take(place, *given))
         except ValidationFailed as error:
             unread += error.problems
         except _LeftOut as kind:
-            left_out[str(kind)] += 1
-    return PriceList(shape, tuple(read), tuple(unread), dict(left_out))
+            left_out[str(kind)] = left_out.get(str(kind), 0) + 1
+    return PriceList(shape, tuple(read), tuple(unread), left_out)
 
 
 def shape_of(content: object) -> Shape:
@@ -113,25 +114,27 @@ def provider_of(source: str) -> str:
     return PROVIDERS.get(source, source)
 
 
-def _litellm_rows(content: Row) -> Iterator[Callable[[], Listed]]:
+def _litellm_rows(content: Row) -> Iterator[_Task]:
     for key, row in content.items():
         if key != "sample_spec":
-            yield lambda key=key, row=row: _litellm(key, row)
+            yield _litellm, joined("", key), key, row
 
 
-def _models_dev_rows(content: Row) -> Iterator[Callable[[], Listed]]:
+def _models_dev_rows(content: Row) -> Iterator[_Task]:
     for source, provider in content.items():
         place = joined(joined("", source), "models")
         models = provider.get("models") if isinstance(provider, dict) else None
-        if not isinstance(models, dict):
-            yield lambda place=place, models=models: _refuse(place, "must be an object", models)
-            continue
-        for name, row in models.items():
-            yield lambda place=place, source=source, name=name, row=row: _models_dev(place, source, name, row)
+        if isinstance(models, dict):
+            yield from ((_models_dev, joined(place, name), source, name, row) for name, row in models.items())
+        else:
+            yield _no_models, place, models
 
 
-def _litellm(key: str, row: object) -> Listed:
-    place = joined("", key)
+def _no_models(place: str, models: object) -> Listed:
+    _refuse(place, "must be an object", models)
+
+
+def _litellm(place: str, key: str, row: object) -> Listed:
     row = _object(place, row)
     mode = row.get("mode")
     if mode not in _CHAT_MODES:
@@ -187,7 +190,7 @@ def _bands(place: str, row: Row) -> list[Row]:
     if bands is None:
         return []
     if not isinstance(bands, list):
-        return _refuse(joined(place, "tiered_pricing"), "must be an array", bands)
+        _refuse(joined(place, "tiered_pricing"), "must be an array", bands)
     found = [_object(f"{place}.tiered_pricing[{index}]", band) for index, band in enumerate(bands)]
     return sorted(found, key=lambda band: _starts_at(place, band))
 
@@ -200,12 +203,11 @@ def _band_tiers(place: str, bands: list[Row], base: PriceTier) -> list[PriceTier
 def _starts_at(place: str, band: Row) -> int:
     sizes = band.get("range")
     if not (isinstance(sizes, list) and sizes and _is_whole(sizes[0]) and 0 <= sizes[0] <= _TOKENS.high):
-        return _refuse(f"{place}.tiered_pricing", "must have a 'range' that begins with a whole number", sizes)
+        _refuse(f"{place}.tiered_pricing", "must have a 'range' that begins with a whole number", sizes)
     return int(sizes[0])
 
 
-def _models_dev(parent: str, source: str, name: str, row: object) -> Listed:
-    place = joined(parent, name)
+def _models_dev(place: str, source: str, name: str, row: object) -> Listed:
     row = _object(place, row)
     takes, gives = _kinds(row)
     if "embed" in f"{name} {row.get('family', '')}".lower():
@@ -249,7 +251,7 @@ def _longer(place: str, cost: Row, base: PriceTier) -> tuple[PriceTier, ...]:
         place = joined(place, "context_over_200k")
         return (_tier(place, _OLD_THRESHOLD, _object(place, longer), _PER_MILLION, _usd, base),)
     if not isinstance(tiers, list):
-        return _refuse(joined(place, "tiers"), "must be an array", tiers)
+        _refuse(joined(place, "tiers"), "must be an array", tiers)
     read = [_sized(f"{place}.tiers[{index}]", tier, base) for index, tier in enumerate(tiers)]
     return tuple(sorted(read, key=lambda tier: tier.above_tokens))
 
@@ -259,7 +261,7 @@ def _sized(place: str, tier: object, base: PriceTier) -> PriceTier:
     kind = _object(joined(place, "tier"), tier.get("tier"))
     size = _count(joined(place, "tier"), kind, "size")
     if size is None or kind.get("type", "context") != "context":
-        return _refuse(joined(place, "tier"), "must name a size of the context", kind.get("type"))
+        _refuse(joined(place, "tier"), "must name a size of the context", kind.get("type"))
     return _tier(place, size, tier, _PER_MILLION, _usd, base)
 
 
@@ -317,14 +319,16 @@ def _number(place: str, row: Row, key: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _refuse(joined(place, key), "must be a number", value)
+        _refuse(joined(place, key), "must be a number", value)
     if abs(value) > 1e300:  # or an infinity, or more digits than a float has room for
-        return _refuse(joined(place, key), f"must be {_PRICE} per million tokens", value)
+        _refuse(joined(place, key), f"must be {_PRICE} per million tokens", value)
     return float(value)
 
 
 def _checked(place: str, usd: float) -> float:
-    return usd if _PRICE.admits(usd) else _refuse(place, f"must be {_PRICE} per million tokens", usd)
+    if not _PRICE.admits(usd):
+        _refuse(place, f"must be {_PRICE} per million tokens", usd)
+    return usd
 
 
 def _unless(same: float, price: float | None) -> float | None:
@@ -338,7 +342,7 @@ def _count(place: str, row: Row, key: str) -> int | None:
     if value is None or (value == 0 and _is_whole(value)):
         return None
     if not _is_whole(value) or not _TOKENS.admits(value):
-        return _refuse(joined(place, key), f"must be {_TOKENS}", value)
+        _refuse(joined(place, key), f"must be {_TOKENS}", value)
     return int(value)
 
 
@@ -352,24 +356,28 @@ def _day(place: str, row: Row, key: str) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str) or not is_date(value):
-        return _refuse(joined(place, key), "must be a date", value)
+        _refuse(joined(place, key), "must be a date", value)
     return value
 
 
 def _text(place: str, row: Row, key: str) -> str:
     value = row.get(key)
-    return value if isinstance(value, str) and value else _refuse(joined(place, key), "must be a name", value)
+    if not isinstance(value, str) or not value:
+        _refuse(joined(place, key), "must be a name", value)
+    return value
 
 
 def _object(place: str, value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else _refuse(place, "must be an object", value)
+    if not isinstance(value, dict):
+        _refuse(place, "must be an object", value)
+    return value
 
 
 def _model_id(place: str, name: str) -> str:
-    if MODEL_ID.fullmatch(name) and is_name(name):
-        return name
-    return _refuse(place, "must be a name without spaces, of at most 200 characters", name)
+    if not MODEL_ID.fullmatch(name) or not is_name(name):
+        _refuse(place, "must be a name without spaces, of at most 200 characters", name)
+    return name
 
 
-def _refuse(place: str, problem: str, value: object) -> Any:
+def _refuse(place: str, problem: str, value: object) -> NoReturn:
     raise ValidationFailed.of(Problem(place, f"{problem}, got {shown(value)}", ""))

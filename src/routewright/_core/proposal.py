@@ -6,7 +6,7 @@ told and not taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -89,8 +89,8 @@ class Proposal(NamedTuple):
 class Wish(NamedTuple):
     """What of a list is wanted."""
 
-    today: str
-    """``YYYY-MM-DD``: the day whose prices are compared."""
+    day: str
+    """``YYYY-MM-DD``: today, whose prices are compared."""
     add: tuple[str, ...] = ()
     """Globs over ids of new models."""
     providers: frozenset[str] = frozenset()
@@ -119,7 +119,7 @@ def propose(catalogue: Sequence[Model], listed: PriceList, wish: Wish) -> Propos
             refused.append(problem)
             continue
         after = _updated(ours, said, wish)
-        if found := differences(ours, after, wish.starts or wish.today):
+        if found := differences(ours, after, wish.starts or wish.day):
             changes += found
             updates.append(Update(ours, after))
     same = len(by_id) - len(updates) - len(contradictions) - len(refused)
@@ -158,9 +158,7 @@ def price_on(model: Model, day: str) -> Pricing | None:
     return begun[-1] if begun else model.pricing_per_1m
 
 
-def _wanted(
-    rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish
-) -> tuple[dict[str, list[Listed]], int]:
+def _wanted(rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish) -> tuple[dict[str, list[Listed]], int]:
     """The rows that are asked for by the id of their model, and how many others there are."""
     wanted: dict[str, list[Listed]] = {}
     unknown = 0
@@ -194,7 +192,7 @@ def _agreed(rows: Sequence[Listed]) -> Listed:
 
 def _free(said: Listed, ours: Model, wish: Wish) -> Problem | None:
     """Refuse a price of nothing for what costs something: lists write it where they know none."""
-    now, then = price_on(ours, wish.today), said.model.pricing_per_1m
+    now, then = price_on(ours, wish.day), said.model.pricing_per_1m
     if now is None or then is None or then.input_usd or then.output_usd or not (now.input_usd or now.output_usd):
         return None
     hint = f"if it is free, write so into your catalogue file under prices[{quoted(ours.id)}]"
@@ -204,7 +202,7 @@ def _free(said: Listed, ours: Model, wish: Wish) -> Problem | None:
 def _updated(ours: Model, said: Listed, wish: Wish) -> Model:
     """The model with the list's prices, from a day on or in the place of today's."""
     after = replace(ours, deprecated_at=said.model.deprecated_at or ours.deprecated_at)
-    day = wish.starts or wish.today
+    day = wish.starts or wish.day
     now = price_on(ours, day)
     price = merged(now, said)
     if price is None or price == now:
@@ -214,7 +212,7 @@ def _updated(ours: Model, said: Listed, wish: Wish) -> Model:
         kept = [change for change in changes if change.starts != wish.starts]
         dated = sorted([*kept, PriceChange(wish.starts, price)], key=lambda change: change.starts)
         return replace(after, price_changes=tuple(dated))
-    ahead = tuple(change for change in changes if change.starts > wish.today)
+    ahead = tuple(change for change in changes if change.starts > wish.day)
     return replace(after, pricing_per_1m=price, price_changes=ahead or None)
 
 

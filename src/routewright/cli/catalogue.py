@@ -19,7 +19,7 @@ from routewright.config import read_catalogue, read_policies
 from routewright.document import content_of, naming
 from routewright.errors import Problem, ValidationFailed
 from routewright.outlook import policy_outlooks
-from routewright.price_list import day_of, is_ours, overlay_text, read_price_list, with_proposal
+from routewright.price_list import is_ours, overlay_text, read_price_list, with_proposal
 
 from .blocks import Line
 from .catalogue_page import deprecations_page, outlooks_page, proposal_page, show_page
@@ -50,21 +50,35 @@ def _import(args: Arguments, screen: Screen) -> None:
     proposal = propose(catalogue.models, listed, wish)
     if not args.json:
         screen.show(*proposal_page(listed, proposal))
-    writes = bool(proposal.updates) and not args.dry_run
+    text = overlay_text(with_proposal(content, proposal, _as_of(args)))
+    writes = text != overlay_text(content) and not args.dry_run
     if writes:
-        _write(output, overlay_text(with_proposal(content, proposal, day_of(source))))
+        _write(output, text)
     if args.json:
         screen.json(_proposal_json(listed, proposal, str(output) if writes else None))
     elif writes:
-        screen.say(Line(f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})", "dim"))
+        screen.say(
+            Line(f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})", "dim")
+        )
     else:
-        screen.say(Line("nothing is written" if proposal.updates else "nothing to write", "dim"))
+        screen.say(Line("nothing is written", "dim"))
 
 
 def _wish(args: Arguments) -> Wish:
-    if args.starts is not None and not (len(args.starts) == len("YYYY-MM-DD") and is_date(args.starts)):
-        raise ValidationFailed.of(Problem("--starts", f"must be a date, got {shown(args.starts)}", "write YYYY-MM-DD"))
-    return Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), args.starts)
+    starts = _checked_day("--starts", args.starts)
+    return Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
+
+
+def _as_of(args: Arguments) -> str | None:
+    """The day of the facts. A list that is taken in part does not make the rest younger."""
+    told = _checked_day("--as-of", args.as_of)
+    return told or (_today().isoformat() if args.provider is None else None)
+
+
+def _checked_day(option: str, text: str | None) -> str | None:
+    if text is not None and not (len(text) == len("YYYY-MM-DD") and is_date(text)):
+        raise ValidationFailed.of(Problem(option, f"must be a date, got {shown(text)}", "write YYYY-MM-DD"))
+    return text
 
 
 def _content(args: Arguments, output: Path) -> dict[str, Any]:

@@ -42,15 +42,18 @@ def add_catalogue(command: argparse.ArgumentParser, exits: str) -> None:
 def _add_import(topic: argparse.ArgumentParser) -> None:
     topic.add_argument("file", metavar="FILE", help="the price list")
     topic.add_argument("--output", metavar="FILE",
-                       help="the catalogue file to write, TOML (default: that of --catalogue, else models.toml)")  # fmt: skip
+                       help="the TOML file to write (default: that of --catalogue, else models.toml)")  # fmt: skip
     topic.add_argument("--provider", action="extend", type=_names, metavar="NAME,...",
-                       help="only their prices; the list's own name for one settles rows that contradict each other")  # fmt: skip
+                       help="only their prices; the list's own names settle rows that contradict each other")  # fmt: skip
     topic.add_argument("--starts", metavar="DATE",
                        help="the prices hold from this day on (default: now, in the place of today's)")  # fmt: skip
+    topic.add_argument("--as-of", metavar="DATE", help="the day of the list's facts (default: today)")
     topic.add_argument("--add", action="append", default=[], metavar="GLOB",
                        help="also new models whose ids match, as mistral/*; may be repeated")  # fmt: skip
     topic.add_argument("--dry-run", action="store_true", help="only show what would change")
-    topic.add_argument("--force", action="store_true", help="write over a file whose comments and layout are lost by it")
+    topic.add_argument(
+        "--force", action="store_true", help="write over a file whose comments and layout are lost by it"
+    )
 
 
 def _add_deprecations(topic: argparse.ArgumentParser) -> None:

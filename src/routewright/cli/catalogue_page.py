@@ -25,7 +25,12 @@ def proposal_page(listed: PriceList, proposal: Proposal) -> list[Block]:
     if proposal.changes:
         blocks.append(Table([*_change_rows(proposal.changes)]))
     blocks += [Line(f"{model}  new", "good") for model in proposal.added]
-    blocks += [*_contradictions(proposal), *_unread((*proposal.refused, *listed.unread)), Line(), *_counts(listed, proposal)]
+    blocks += [
+        *_contradictions(proposal),
+        *_unread((*proposal.refused, *listed.unread)),
+        Line(),
+        *_counts(listed, proposal),
+    ]
     return blocks
 
 
@@ -84,10 +89,10 @@ def _change_rows(changes: Sequence[Change]) -> Iterator[Row]:
 
 def _contradictions(proposal: Proposal) -> Iterator[Line]:
     for each in proposal.contradictions[:NAMED]:
-        rows = " and ".join(f"{place} ({source})" for place, source in zip(each.places, each.sources, strict=True))
-        what = ", ".join(each.what)
-        said = f"{each.model}: not taken, since {rows} differ in {what}; choose with --provider {each.sources[-1]}"
-        yield Line(said, "bad")
+        rows = ", ".join(place.strip("[]") for place in each.places)
+        sources = " or ".join(dict.fromkeys(each.sources))
+        said = f"{each.model}: its rows ({rows}) differ in {', '.join(each.what)}, so none is taken"
+        yield Line(f"{said}; choose with --provider {sources}", "bad")
     yield from _and_more(len(proposal.contradictions))
 
 
@@ -124,14 +129,13 @@ def _kinds(left_out: Mapping[str, int]) -> str:
 
 
 def _prices(model: Model, today: str) -> Iterator[Block]:
-    said = {"from the list": model.pricing_per_1m}
-    said |= {f"from {change.starts}": change.pricing_per_1m for change in model.price_changes or ()}
-    begun = [f"from {change.starts}" for change in model.price_changes or () if change.starts <= today]
-    now = begun[-1] if begun else "from the list"
-    for name, pricing in said.items():
+    said = {"": model.pricing_per_1m}
+    said |= {change.starts: change.pricing_per_1m for change in model.price_changes or ()}
+    now = max(day for day in said if day <= today)
+    for day, pricing in said.items():
         prices = prices_of(pricing)
-        note = ", which holds today" if name == now and len(said) > 1 else ""
-        yield Line(f"prices {name}{note}: {'' if prices else 'unknown'}".rstrip())
+        since, note = f" from {day}" if day else "", ", today's" if day == now and len(said) > 1 else ""
+        yield Line(f"prices{since}{note}: {'' if prices else 'unknown'}".rstrip())
         if prices:
             yield Table([Row((f"  {what}", _value(usd), "$/1M")) for what, usd in prices.items()], right=frozenset({1}))
 

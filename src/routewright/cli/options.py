@@ -94,6 +94,7 @@ class Arguments(argparse.Namespace):
     topic: str
     output: str | None
     starts: str | None
+    as_of: str | None
     add: list[str]
     dry_run: bool
     force: bool
