@@ -58,7 +58,7 @@ def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str | N
 def overlay_text(content: Mapping[str, Any]) -> str:
     """A catalogue file as TOML, always in the same layout."""
     tables = {key: value for key, value in content.items() if key in ("models", "prices", "aliases")}
-    lines = [f"{key} = {_toml(value)}" for key, value in content.items() if key not in tables]
+    lines = _pairs({key: value for key, value in content.items() if key not in tables})
     for entry in tables.get("models", ()):
         lines += ["", "[[models]]", *_pairs(entry)]
     for model, prices in tables.get("prices", {}).items():
@@ -133,7 +133,7 @@ def _prices(pricing: Pricing) -> dict[str, Any]:
 
 
 def _pairs(table: Mapping[str, Any]) -> list[str]:
-    return [f"{_key(key)} = {_toml(value)}" for key, value in table.items()]
+    return [f"{_key(key)} = {_toml(value)}" for key, value in table.items() if value is not None]
 
 
 def _key(key: str) -> str:

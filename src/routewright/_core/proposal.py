@@ -73,6 +73,8 @@ class Proposal(NamedTuple):
     changes: tuple[Change, ...]
     updates: tuple[Update, ...]
     """The models that would be changed or added."""
+    kept: Mapping[str, tuple[str, ...]]
+    """Prices that stay beside a new price of input or output, by model: the list does not say them."""
     same: int
     """How many models the list has as the catalogue has them."""
     contradictions: tuple[Contradiction, ...]
@@ -105,6 +107,7 @@ def propose(catalogue: Sequence[Model], listed: PriceList, wish: Wish) -> Propos
     by_id, unknown = _wanted(listed.rows, known, wish)
     changes: list[Change] = []
     updates: list[Update] = []
+    kept: dict[str, tuple[str, ...]] = {}
     contradictions: list[Contradiction] = []
     refused: list[Problem] = []
     for model_id, rows in by_id.items():
@@ -121,9 +124,10 @@ def propose(catalogue: Sequence[Model], listed: PriceList, wish: Wish) -> Propos
         after = _updated(ours, said, wish)
         if found := differences(ours, after, wish.starts or wish.day):
             changes += found
+            kept |= _kept(found, said, facts(after, wish.starts or wish.day))
             updates.append(Update(ours, after))
     same = len(by_id) - len(updates) - len(contradictions) - len(refused)
-    return Proposal(tuple(changes), tuple(updates), same, tuple(contradictions), tuple(refused), unknown)
+    return Proposal(tuple(changes), tuple(updates), kept, same, tuple(contradictions), tuple(refused), unknown)
 
 
 def differences(before: Model, after: Model, day: str) -> list[Change]:
@@ -197,6 +201,15 @@ def _free(said: Listed, ours: Model, wish: Wish) -> Problem | None:
         return None
     hint = f"if it is free, write so into your catalogue file under prices[{quoted(ours.id)}]"
     return Problem(said.place, f"has a price of nothing for {ours.id}, so it is not taken", hint)
+
+
+def _kept(found: Sequence[Change], said: Listed, prices: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Prices that nobody has said to go with the new ones of input or output."""
+    if not any(change.what in ("input", "output") for change in found):
+        return {}
+    told = {*prices_of(said.model.pricing_per_1m), *(change.what for change in found), ENDS}
+    left = tuple(name for name in prices if name not in told)
+    return {said.model.id: left} if left else {}
 
 
 def _updated(ours: Model, said: Listed, wish: Wish) -> Model:

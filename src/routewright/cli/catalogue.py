@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from routewright._core.catalogue import resolve
-from routewright._core.price_list import PriceList
-from routewright._core.problem import shown
+from routewright._core.price_list import PriceList, provider_of
+from routewright._core.problem import did_you_mean, shown
+from routewright._core.problem import listed as listed_names
 from routewright._core.proposal import Proposal, Wish, propose
 from routewright._core.rules import is_date
+from routewright._core.scan import quoted
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.config import read_catalogue, read_policies
@@ -47,6 +49,7 @@ def _import(args: Arguments, screen: Screen) -> None:
     content = _content(args, output)
     catalogue = _base(args, output)
     listed = read_price_list(source)
+    _check_providers(wish, listed)
     proposal = propose(catalogue.models, listed, wish)
     if not args.json:
         screen.show(*proposal_page(listed, proposal))
@@ -67,6 +70,13 @@ def _import(args: Arguments, screen: Screen) -> None:
 def _wish(args: Arguments) -> Wish:
     starts = _checked_day("--starts", args.starts)
     return Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
+
+
+def _check_providers(wish: Wish, listed: PriceList) -> None:
+    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
+    for name in sorted(wish.providers - known):
+        hint = did_you_mean(name, known) or f"it has {listed_names(sorted(known))}"
+        raise ValidationFailed.of(Problem("--provider", f"{quoted(name)} is not in the list", hint))
 
 
 def _as_of(args: Arguments) -> str | None:
@@ -136,6 +146,7 @@ def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -
         "shape": listed.shape,
         "changes": [change._asdict() for change in proposal.changes],
         "added": proposal.added,
+        "kept": proposal.kept,
         "contradictions": [each._asdict() for each in proposal.contradictions],
         "unread": [problem._asdict() for problem in (*listed.unread, *proposal.refused)],
         "left_out": listed.left_out,

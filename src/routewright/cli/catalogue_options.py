@@ -44,7 +44,7 @@ def _add_import(topic: argparse.ArgumentParser) -> None:
     topic.add_argument("--output", metavar="FILE",
                        help="the TOML file to write (default: that of --catalogue, else models.toml)")  # fmt: skip
     topic.add_argument("--provider", action="extend", type=_names, metavar="NAME,...",
-                       help="only their prices; the list's own names settle rows that contradict each other")  # fmt: skip
+                       help="only their prices; the list's own names settle contradictions")  # fmt: skip
     topic.add_argument("--starts", metavar="DATE",
                        help="the prices hold from this day on (default: now, in the place of today's)")  # fmt: skip
     topic.add_argument("--as-of", metavar="DATE", help="the day of the list's facts (default: today)")

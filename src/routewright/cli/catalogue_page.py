@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 from routewright._core.deprecation import Deprecation
 from routewright._core.price_list import PriceList
@@ -23,7 +24,7 @@ def proposal_page(listed: PriceList, proposal: Proposal) -> list[Block]:
     """What a price list would change, line by line, and what of it could not be taken."""
     blocks: list[Block] = [Line(f"a price list of {listed.shape}'s shape", "dim")]
     if proposal.changes:
-        blocks.append(Table([*_change_rows(proposal.changes)]))
+        blocks.append(Table([*_change_rows(proposal)]))
     blocks += [Line(f"{model}  new", "good") for model in proposal.added]
     blocks += [
         *_contradictions(proposal),
@@ -77,14 +78,18 @@ def show_page(model: Model, today: str) -> list[Block]:
     return [Line(model.id, "title"), Line(), Table(rows, prose=True), Line(), *_prices(model, today)]
 
 
-def _change_rows(changes: Sequence[Change]) -> Iterator[Row]:
-    last = ""
-    for change in changes:
-        model, last = ("" if change.model == last else change.model), change.model
+def _change_rows(proposal: Proposal) -> Iterator[Row]:
+    for model, changes in groupby(proposal.changes, key=lambda change: change.model):
+        yield from _model_rows(model, [*changes], proposal.kept.get(model, ()))
+
+
+def _model_rows(model: str, changes: Sequence[Change], kept: Sequence[str]) -> Iterator[Row]:
+    for place, change in enumerate(changes):
         unit = "" if change.what == ENDS else "$/1M"
         mark = f"{change.factor:.3g} times" if change.factor >= SUSPECT else ""
-        cells = (model, change.what, f"{_value(change.before)} -> {_value(change.after)}", unit, mark)
-        yield Row(cells, "bad" if mark else "plain")
+        figures = f"{_value(change.before)} -> {_value(change.after)}"
+        yield Row(("" if place else model, change.what, figures, unit, mark), "bad" if mark else "plain")
+    yield from (Row(("", what, "stays", "", ""), "dim") for what in kept)
 
 
 def _contradictions(proposal: Proposal) -> Iterator[Line]:
