@@ -234,6 +234,15 @@ def test_json_holds_all_of_it(capsys: Capture) -> None:
     assert body["counts"] == {"changed": 1, "added": 0, "same": 0, "unknown": 0}
 
 
+def test_what_could_not_be_read_again_is_not_written(capsys: Capture) -> None:
+    Path("models.toml").write_text('[aliases]\n"openai/gpt-9" = "openai/gpt-4.1"\n')
+    new = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06)
+    assert run("import", save(**{"gpt-9": new}), "--add", "*") == 2
+    assert "aliases['openai/gpt-9']: is the id of a model" in capsys.readouterr().err
+    assert Path("models.toml").read_text().startswith("[aliases]")
+    assert not Path(".models.toml.new").exists()
+
+
 @given(
     st.lists(st.dictionaries(st.text(max_size=8), toml_values, min_size=1), max_size=2),
     st.dictionaries(st.text(max_size=8), st.dictionaries(st.text(max_size=8), toml_values), max_size=2),

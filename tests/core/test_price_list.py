@@ -182,6 +182,10 @@ def test_what_is_no_chat_model_is_counted() -> None:
         ({"a b": litellm()}, r"\['a b'\]: must be a name without spaces"),
         ({"a": litellm(tiered_pricing=5)}, "a.tiered_pricing: must be an array, got 5"),
         ({"a": litellm(tiered_pricing=[{}])}, "a.tiered_pricing: must have a 'range'"),
+        (
+            {"a": litellm(tiered_pricing=[{"range": [9]}, {"range": [9]}])},
+            "a: must have its prices by size once for each",
+        ),
         ({"x": {"models": {"a": 5}}}, "x.models.a: must be an object, got 5"),
         ({"x": {"models": {"a": models_dev(cost=5)}}}, "x.models.a.cost: must be an object, got 5"),
         ({"x": {"models": {"a": models_dev(limit={"context": -1})}}}, "x.models.a.limit.context: must be a whole"),

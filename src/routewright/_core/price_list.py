@@ -170,7 +170,7 @@ def _litellm_pricing(place: str, row: Row) -> Pricing:
         written,
         _per_token(place, row, "input_cost_per_token_batches"),
         _per_token(place, row, "output_cost_per_token_batches"),
-        tiers=(*_long(place, row, list_price), *_band_tiers(place, bands, list_price)),
+        tiers=_rising(place, [*_long(place, row, list_price), *_band_tiers(place, bands, list_price)]),
         reasoning_usd=_unless(output, _per_token(place, row, "output_cost_per_reasoning_token")),
     )
 
@@ -181,7 +181,7 @@ def _long(place: str, row: Row, base: PriceTier) -> list[PriceTier]:
     for key, value in row.items():
         if found := _LONG.fullmatch(key):
             by_size.setdefault(int(found[2]) * 1000, {})[found[1]] = value
-    return [_tier(place, size, by_size[size], _PER_TOKEN, _per_token, base) for size in sorted(by_size)]
+    return [_tier(place, size, prices, _PER_TOKEN, _per_token, base) for size, prices in by_size.items()]
 
 
 def _bands(place: str, row: Row) -> list[Row]:
@@ -252,8 +252,7 @@ def _longer(place: str, cost: Row, base: PriceTier) -> tuple[PriceTier, ...]:
         return (_tier(place, _OLD_THRESHOLD, _object(place, longer), _PER_MILLION, _usd, base),)
     if not isinstance(tiers, list):
         _refuse(joined(place, "tiers"), "must be an array", tiers)
-    read = [_sized(f"{place}.tiers[{index}]", tier, base) for index, tier in enumerate(tiers)]
-    return tuple(sorted(read, key=lambda tier: tier.above_tokens))
+    return _rising(place, [_sized(f"{place}.tiers[{index}]", tier, base) for index, tier in enumerate(tiers)])
 
 
 def _sized(place: str, tier: object, base: PriceTier) -> PriceTier:
@@ -263,6 +262,13 @@ def _sized(place: str, tier: object, base: PriceTier) -> PriceTier:
     if size is None or kind.get("type", "context") != "context":
         _refuse(joined(place, "tier"), "must name a size of the context", kind.get("type"))
     return _tier(place, size, tier, _PER_MILLION, _usd, base)
+
+
+def _rising(place: str, tiers: list[PriceTier]) -> tuple[PriceTier, ...]:
+    sizes = [tier.above_tokens for tier in tiers]
+    if len({*sizes}) < len(sizes) or 0 in sizes:
+        _refuse(place, "must have its prices by size once for each size, above 0", sizes)
+    return tuple(sorted(tiers, key=lambda tier: tier.above_tokens))
 
 
 def _tier(place: str, above: int, row: Row, keys: tuple[str, ...], number: Number, base: PriceTier) -> PriceTier:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -131,14 +132,18 @@ def _base(args: Arguments, output: Path) -> Catalogue:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file so that nobody ever reads half of it."""
+    """Write a catalogue file that can be read again; nobody ever reads half of it."""
     draft = path.with_name(f".{path.name}.new")
     try:
         draft.write_text(text, "utf-8")
+        Catalogue.load(draft)
         draft.replace(path)
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
         raise ValidationFailed.of(Problem(str(path), problem, "check the path")) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -> dict[str, Any]:
