@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-_CATALOGUE = "models and prices over the bundled ones, TOML or JSON"
+CATALOGUE = "models and prices over the bundled ones, TOML or JSON"
 
 _TOPICS = {
     "import": (
@@ -35,7 +35,7 @@ def add_catalogue(command: argparse.ArgumentParser, exits: str) -> None:
         said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}", "epilog": exits}
         topic = topics.add_parser(name, usage=f"routewright catalogue {name} {takes}", **said)
         _ADD[name](topic)
-        topic.add_argument("--catalogue", metavar="FILE", help=_CATALOGUE)
+        topic.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
         topic.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -43,7 +43,7 @@ def _add_import(topic: argparse.ArgumentParser) -> None:
     topic.add_argument("file", metavar="FILE", help="the price list")
     topic.add_argument("--output", metavar="FILE",
                        help="the TOML file to write (default: that of --catalogue, else models.toml)")  # fmt: skip
-    topic.add_argument("--provider", action="extend", type=_names, metavar="NAME,...",
+    topic.add_argument("--provider", action="extend", type=names, metavar="NAME,...",
                        help="only their prices; the list's own names settle contradictions")  # fmt: skip
     topic.add_argument("--starts", metavar="DATE",
                        help="the prices hold from this day on (default: now, in the place of today's)")  # fmt: skip
@@ -68,5 +68,6 @@ def _add_show(topic: argparse.ArgumentParser) -> None:
 _ADD = {"import": _add_import, "deprecations": _add_deprecations, "show": _add_show}
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
+    """Names that commas part."""
     return [name.strip() for name in text.split(",") if name.strip()]

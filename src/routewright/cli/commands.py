@@ -1,4 +1,4 @@
-"""The three commands: each reads its arguments, asks the library, and shows what came of it."""
+"""The commands ``route``, ``decide`` and ``models``: each reads its arguments, asks the library, shows what came."""
 
 from __future__ import annotations
 
