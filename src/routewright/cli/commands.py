@@ -1,4 +1,4 @@
-"""The three commands: each reads its arguments, asks the library, and shows what came of it."""
+"""The commands ``route``, ``decide`` and ``models``: each reads its arguments, asks the library, shows what came."""
 
 from __future__ import annotations
 
@@ -47,6 +47,10 @@ def run(args: Arguments, screen: Screen) -> None:
             anyio.run(_route, args, screen)
         case "decide":
             _decide(args, screen)
+        case "catalogue":
+            from .catalogue import run_catalogue  # which the other commands do not need
+
+            run_catalogue(args, screen)
         case _:
             _models(args, screen)
 
