@@ -16,7 +16,9 @@ FLOORS = [
     ["protocols", "fork"],
     ["_core"],
     ["_engine", "backends"],
-    "settings options document config policies catalogue price_list assembly blocking router trace outlook testing".split(),
+    (
+        "settings options document config policies catalogue price_list assembly blocking router trace outlook testing"
+    ).split(),
     ["cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
