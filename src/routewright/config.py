@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pydantic
 from msgspec import Struct
@@ -23,6 +23,8 @@ from routewright.wire import (
     OnPartial,
     Policy,
     PolicyFallback,
+    PriceChange,
+    PriceTier,
     Pricing,
     Strategy,
     Tokenizer,
@@ -30,7 +32,7 @@ from routewright.wire import (
 
 from ._core.policy import check_apart, checked_policy
 from ._core.problem import did_you_mean, shown
-from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_name
+from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_day, is_name
 from ._core.scan import joined, quoted
 from .document import content_of, naming, path_of
 
@@ -76,6 +78,14 @@ def _date(value: object) -> str:
     return text
 
 
+def _day(value: object) -> str:
+    """A date of TOML's, or one as text."""
+    text = value.isoformat() if isinstance(value, date) else value
+    if not isinstance(text, str) or not is_day(text):
+        raise PydanticCustomError("date", "must be a date, YYYY-MM-DD")
+    return text
+
+
 def _cache_kind(value: object) -> str:
     return "<switch>" if isinstance(value, bool) else "<table>"
 
@@ -83,6 +93,7 @@ def _cache_kind(value: object) -> str:
 _STRICT = Field(strict=True)  # else true would be 1, "5" a number, and "off" false
 Usd = Annotated[float, _STRICT, _within(Pricing, "input_usd")]
 Share = Annotated[float, _STRICT, _within(CacheOpts, "explore")]
+Day = Annotated[str, BeforeValidator(_day)]
 Tokens = Annotated[int, _STRICT, _within(Model, "context_window")]
 Switch = Annotated[bool, _STRICT]
 Name = Annotated[str, AfterValidator(_name)]
@@ -93,6 +104,16 @@ class _Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
+class TierEntry(_Strict):
+    """US dollars per one million tokens of an input that is longer than ``above_tokens``."""
+
+    above_tokens: Tokens
+    input_usd: Usd
+    output_usd: Usd
+    cached_input_usd: Usd | None = None
+    cache_write_usd: Usd | None = None
+
+
 class PricesEntry(_Strict):
     """US dollars per one million tokens."""
 
@@ -100,6 +121,21 @@ class PricesEntry(_Strict):
     output_usd: Usd
     cached_input_usd: Usd | None = None
     cache_write_usd: Usd | None = None
+    reasoning_usd: Usd | None = None
+    batch_input_usd: Usd | None = None
+    batch_output_usd: Usd | None = None
+    tiers: tuple[TierEntry, ...] = ()
+
+    def pricing(self) -> Pricing:
+        """The prices as the library knows them."""
+        prices = {name: getattr(self, name) for name in PricesEntry.model_fields if name != "tiers"}
+        return Pricing(**prices, tiers=tuple(PriceTier(**tier.model_dump()) for tier in self.tiers))
+
+
+class PriceChangeEntry(PricesEntry):
+    """Prices that hold from a day on."""
+
+    starts: Day
 
 
 class ModelEntry(_Strict):
@@ -119,15 +155,18 @@ class ModelEntry(_Strict):
     ttft_s: Annotated[float, _STRICT, _within(Model, "ttft_s")] | None = None
     tokens_per_s: Annotated[float, _STRICT, _within(Model, "tokens_per_s")] | None = None
     prices: PricesEntry | None = None
+    price_changes: tuple[PriceChangeEntry, ...] | None = None
     regions: tuple[Name, ...] | None = None
     deprecated_at: Annotated[str, BeforeValidator(_date)] | None = None
     disabled: Switch | None = None
 
     def row(self) -> dict[str, Any]:
         """The fields of ``Model`` that the entry gives."""
-        fields = self.model_dump(exclude_none=True, exclude={"prices", "regions"})
+        fields = self.model_dump(exclude_none=True, exclude={"prices", "price_changes", "regions"})
         if self.prices is not None:
-            fields["pricing_per_1m"] = Pricing(**self.prices.model_dump())
+            fields["pricing_per_1m"] = self.prices.pricing()
+        if self.price_changes is not None:
+            fields["price_changes"] = tuple(PriceChange(each.starts, each.pricing()) for each in self.price_changes)
         if self.regions is not None:
             fields["availability"] = Availability(regions=self.regions)
         return fields
@@ -140,6 +179,8 @@ class CatalogueFile(_Strict):
     prices: dict[ModelId, PricesEntry] = {}
     aliases: dict[Name, ModelId] = {}
     disabled: tuple[ModelId, ...] = ()
+    as_of: Day | None = None
+    """The day of its facts."""
 
 
 class FallbackEntry(_Strict):
@@ -213,8 +254,16 @@ class PolicyFile(_Strict):
 FileModel = TypeVar("FileModel", bound=_Strict)
 
 
-def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Read an overlay of a catalogue that knows some ids: rows for ``Catalogue.overlaid``, and aliases.
+class Overlay(NamedTuple):
+    """What a catalogue file holds, as ``Catalogue.overlaid`` takes it."""
+
+    rows: list[dict[str, Any]]
+    aliases: dict[str, str]
+    as_of: str | None
+
+
+def read_catalogue(given: str | Path, known: Sequence[str]) -> Overlay:
+    """Read an overlay of a catalogue that knows some ids.
 
     Raises ``ValidationFailed`` naming the file and the key.
     """
@@ -222,7 +271,7 @@ def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[s
     with naming(path):
         file = _read(path, CatalogueFile)
         _check_models(file, known)
-        return list(_rows(file).values()), dict(file.aliases)
+        return Overlay(list(_rows(file).values()), dict(file.aliases), file.as_of)
 
 
 def read_policies(given: str | Path) -> list[Policy]:
@@ -273,7 +322,7 @@ def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
         rows[entry.id] = entry.row()
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
-        row["pricing_per_1m"] = Pricing(**prices.model_dump())
+        row["pricing_per_1m"] = prices.pricing()
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
     return rows

@@ -6,7 +6,8 @@ from decimal import Decimal
 
 NANOS_PER_USD = 1_000_000_000
 PICOS_PER_NANO = 1_000
-_PICOS_PER_TOKEN = 1_000_000  # one dollar per million tokens
+PICOS_PER_USD_1M = 1_000_000
+"""Of a token, where a million of them costs a dollar."""
 
 
 def budget_nanos(usd: float) -> int:
@@ -18,7 +19,7 @@ def budget_nanos(usd: float) -> int:
 def price_picos(usd_per_1m: float) -> int:
     """Turn a list price per million tokens into pico-dollars a token, rounded up."""
     numerator, denominator = _exact(usd_per_1m)
-    return -(-numerator * _PICOS_PER_TOKEN // denominator)
+    return -(-numerator * PICOS_PER_USD_1M // denominator)
 
 
 def nanos(picos: int) -> int:
