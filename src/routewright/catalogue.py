@@ -14,7 +14,7 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, Bill, BillLine, Model, PriceTier, Pricing, Usage
 
-from ._core.catalogue import given_fields, models_of, overlay, resolve
+from ._core.catalogue import given_fields, models_of, overlay
 from ._core.cost import (
     COST_PARTS,
     Price,
@@ -27,7 +27,7 @@ from ._core.cost import (
     usage_nanos,
 )
 from ._core.money import NANOS_PER_USD, PICOS_PER_NANO, PICOS_PER_USD_1M
-from ._core.problem import shown
+from ._core.problem import did_you_mean, shown
 from ._core.rules import check_names, is_day
 from ._core.scan import quoted
 from ._core.shape import rebuilt
@@ -89,7 +89,8 @@ class Catalogue:
     def age_days(self, today: str) -> int | None:
         """How many days before ``today`` (``YYYY-MM-DD``) its facts were true; None where nobody said when."""
         said = self._said_as_of
-        return None if said is None else (date.fromisoformat(today) - date.fromisoformat(said)).days
+        day = date.fromisoformat(_checked_day(today, "today"))
+        return None if said is None else (day - date.fromisoformat(said)).days
 
     def bill(self, model: str, usage: Usage, *, on: str | date | None = None, batch: bool = False) -> Bill:
         """Say what one call costs, by the prices of a day: today's (UTC), if not said otherwise.
@@ -113,10 +114,15 @@ class Catalogue:
         """The date as it was said, here or in the package."""
         return self.as_of if self._models is None else self._as_of
 
-    def _model(self, name: str) -> Model:
+    def _model(self, name: object) -> Model:
         models = {model.id: model for model in self.models}
-        (model_id,) = resolve([name], self.aliases, dict.fromkeys(models, 0), "model")
-        return models[model_id]
+        if not isinstance(name, str):
+            raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(name)}", ""))
+        found = models.get(self.aliases.get(name, name))
+        if found is None:
+            hint = did_you_mean(name, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
+            raise ValidationFailed.of(Problem("model", f"unknown model {quoted(name)}", hint))
+        return found
 
 
 def _checked_day(text: object, path: str = "as_of") -> str:
