@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -112,6 +112,26 @@ async def test_a_decision_replays_at_the_prices_of_its_day() -> None:
     elsewhere = Router(providers=[], storage=storage)
     assert elsewhere.replay(eve.trace).digest == digest
     assert elsewhere.replay(day.trace).digest == day.decision.digest
+
+
+class Ticking(FakeClock):
+    """A clock on which time passes while it is read."""
+
+    reads = 0
+
+    def time(self) -> float:
+        self.reads += 1
+        return super().time() + self.reads / 10
+
+
+@pytest.mark.parametrize("ahead", range(1, 20))
+async def test_a_decision_at_midnight_has_the_prices_of_the_day_that_it_names(ahead: int) -> None:
+    clock = Ticking(MIDNIGHT - ahead / 10)
+    router = Router(providers=[ScriptedProvider((), models=[DEARER])], settings=Settings(clock=clock))
+    for _ in range(10):
+        decision = router.decide("hi", goal="cost")
+        assert decision.input.as_of == decision._boards.pool.as_of
+        assert router.replay(decision).digest == decision.digest
 
 
 async def test_models_are_shown_with_todays_price() -> None:
@@ -267,6 +287,7 @@ some_prices = st.sampled_from([0.0, 0.1, 1.0, 30.0])
     st.tuples(*[some_prices] * 5),
     st.booleans(),
 )
+@example([Delta("x" * 100_000)], Finish("stop"), 1, (1.0, 1.0, 1.0, 1.0, 1.0), False)
 def test_a_cost_lies_within_its_range(
     said_first: list[Chunk],
     end: Finish | ProviderFault,
