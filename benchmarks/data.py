@@ -63,7 +63,7 @@ def outlook(pool: Sequence[Model], constraints: Collection[Constraint] = ()) -> 
             open=opened,
             probe_at_ms=1_000 if opened else None,
         )
-    return Outlook(Pool(snapshot(pool, TODAY)), health_snapshot(seen))
+    return Outlook(Pool(snapshot(pool, TODAY), TODAY), health_snapshot(seen))
 
 
 def inputs(

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from routewright.cli import main
 from routewright.cli.blocks import Line, Row, Table, plain
 from routewright.cli.exits import EXIT_CODES, exit_code
 from routewright.cli.options import Arguments, parser
+from routewright.cli.page import trace_page
 from routewright.cli.request import request_of
-from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, Params, TextPart
+from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
 
 COMMAND = [sys.executable, "-m", "routewright"]
 README = ["route", "--sandbox", "--explain", "--trace", "Why is the sky blue?"]
@@ -120,6 +122,21 @@ def test_json_brings_decision_and_trace_where_they_are_asked_for(capsys: Capture
     assert body["trace"]["spans"][0]["digest"] == decision["digest"]
     assert body["trace"]["id"] == body["trace_id"]
     assert "tokens" in decision["input"]
+
+
+def test_a_trace_shows_what_an_estimated_cost_can_have_been() -> None:
+    span = ModelSpan(
+        id=1, name="a/m", start_ms=0, model="a/m", provider="a", attempt=1, latency_ms=1, cost_usd=0.002,
+        cost_range_usd=(0.001, 0.03), finish_reason="stop",
+    )  # fmt: skip
+    trace = Trace(
+        id="tr_1", status="completed", created_at="", duration_ms=1, environment="production", account="a",
+        policy_version="p", goal="cost", strategy="balanced", cost_usd=0.002, cost_range_usd=(0.001, 0.03),
+        spans=[span],
+    )  # fmt: skip
+    page = plain(trace_page(trace), 100)
+    assert "completed, $0.002 ($0.001 to $0.03)" in page
+    assert "stop, $0.002 ($0.001 to $0.03)" in page
 
 
 def test_an_answer_ends_with_exactly_one_line_end(monkeypatch: Patch, capsys: Capture) -> None:
@@ -545,6 +562,21 @@ def test_models_lists_what_a_key_opens(monkeypatch: Patch, capsys: Capture) -> N
     main(["models", "--json", "--all"])
     everything_known = json.loads(capsys.readouterr().out)["models"]
     assert len(everything_known) > len(current)
+
+
+def test_models_says_that_prices_are_old_once_and_beside_the_list(
+    tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text("as_of = 2020-01-01")
+    assert main(["models", "--all", "--catalogue", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert "2020-01-01" not in out
+    assert re.search(r"the prices are of 2020-01-01, \d+ days ago: renew them with 'routewright catalogue import", err)
+    assert not caplog.records
+    path.write_text(f"as_of = {datetime.now(UTC).date()}")
+    main(["models", "--all", "--catalogue", str(path)])
+    assert "days ago" not in capsys.readouterr().err
 
 
 def test_models_are_filtered_by_provider_and_modality(capsys: Capture) -> None:

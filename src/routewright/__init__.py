@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 
     # what requests, models, policies and traces are made of
     from .wire import (
+        Bill,
         Budget,
         CacheOpts,
         Caller,
@@ -79,12 +80,15 @@ if TYPE_CHECKING:
         Params,
         Policy,
         PolicyFallback,
+        PriceChange,
+        PriceTier,
         Pricing,
         RouteRequest,
         RouteResponse,
         Tool,
         Trace,
         UpstreamCall,
+        Usage,
     )
     from .wire.secret import Secret
 
@@ -114,6 +118,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "SystemClock",
     "read_policies",
     # what requests, models, policies and traces are made of
+    "Bill",
     "Budget",
     "CacheOpts",
     "Caller",
@@ -124,12 +129,15 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Params",
     "Policy",
     "PolicyFallback",
+    "PriceChange",
+    "PriceTier",
     "Pricing",
     "RouteRequest",
     "RouteResponse",
     "Tool",
     "Trace",
     "UpstreamCall",
+    "Usage",
     # errors
     "AuthenticationFailed",
     "BlockedByPolicy",

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -233,6 +234,8 @@ class Parts:
 
     def _make_fleet(self, environment: Environment) -> Fleet:
         models, providers = self.catalogue.models, self._providers
+        if environment == "production":
+            self._warn_if_stale()
         if environment == "sandbox":
             models = declared(models, providers)
             providers = [SandboxProvider(models, self._answers, self._faults)]
@@ -244,6 +247,13 @@ class Parts:
             clock=self.settings.clock,
             missed=self._missed,
         )
+
+    def _warn_if_stale(self) -> None:
+        """Say that prices are old. Called once, since there is one fleet an environment."""
+        today = datetime.fromtimestamp(self.settings.clock.time(), UTC).date().isoformat()
+        said = stale(self.catalogue, today, self.settings.stale_after_days)
+        if said:
+            _logger.warning("%s, or set Settings(stale_after_days=None)", said)
 
     @property
     def _providers(self) -> Sequence[Provider]:
@@ -297,6 +307,14 @@ def _run_apart(async_fn: Callable[[], Awaitable[object]]) -> None:
     thread = threading.Thread(target=anyio.run, args=[async_fn], name="routewright-close", daemon=True)
     thread.start()
     thread.join(CLOSE_S)
+
+
+def stale(catalogue: Catalogue, today: str, after_days: int | None) -> str:
+    """What to say of a catalogue that is old; nothing of one that is not."""
+    age = catalogue.age_days(today)
+    if age is None or after_days is None or age <= after_days:
+        return ""
+    return f"the prices are of {catalogue.as_of}, {age} days ago: renew them with 'routewright catalogue import FILE'"
 
 
 def check_storage(storage: object) -> None:

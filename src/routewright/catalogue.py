@@ -12,12 +12,24 @@ from typing import Any, Literal
 import msgspec
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Availability, Model, PriceTier, Pricing
+from routewright.wire import Availability, Bill, BillLine, Model, PriceTier, Pricing, Usage
 
 from ._core.catalogue import given_fields, models_of, overlay
+from ._core.cost import (
+    COST_PARTS,
+    Price,
+    adds_up,
+    batch_prices_of,
+    charges,
+    price_at,
+    prices_of,
+    pricing_on,
+    usage_nanos,
+)
 from ._core.deprecation import Deprecation, deprecations
-from ._core.problem import shown
-from ._core.rules import check_names, is_date
+from ._core.money import NANOS_PER_USD, PICOS_PER_NANO, PICOS_PER_USD_1M
+from ._core.problem import did_you_mean, shown
+from ._core.rules import check_names, is_day
 from ._core.scan import quoted
 from ._core.shape import rebuilt
 
@@ -52,13 +64,16 @@ class Catalogue:
         from .config import read_catalogue
         from .document import naming
 
-        rows, aliases, as_of = read_catalogue(path, known=[model.id for model in cls().models])
+        read = read_catalogue(path, known=[model.id for model in cls().models])
         with naming(path):
-            return cls(as_of=as_of).overlaid(rows, aliases=aliases)
+            return cls().overlaid(read.rows, aliases=read.aliases, as_of=read.as_of)
 
-    def overlaid(self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None) -> Catalogue:
-        """Put rows over this catalogue: each holds an ``id`` and the fields of ``Model`` that it gives."""
-        new = Catalogue(aliases=self.aliases | dict(aliases or {}), as_of=self.as_of)
+    def overlaid(
+        self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None, as_of: str | None = None
+    ) -> Catalogue:
+        """Put rows over this catalogue: each holds an ``id`` and the fields of ``Model`` that it gives. ``as_of``: the
+        date of the facts, where that is another."""
+        new = Catalogue(aliases=self.aliases | dict(aliases or {}), as_of=as_of or self._said_as_of)
         new._models = overlay(self.models, rows)
         return new
 
@@ -79,11 +94,79 @@ class Catalogue:
         """Date of the facts, ``YYYY-MM-DD``."""
         return self._as_of or bundled()[1]
 
+    def age_days(self, today: str) -> int | None:
+        """How many days before ``today`` (``YYYY-MM-DD``) its facts were true; None where nobody said when."""
+        said = self._said_as_of
+        day = date.fromisoformat(_checked_day(today, "today"))
+        return None if said is None else (day - date.fromisoformat(said)).days
 
-def _checked_day(text: object) -> str:
-    if not isinstance(text, str) or not is_date(text) or len(text) != len("YYYY-MM-DD"):
-        raise ValidationFailed.of(Problem("as_of", f"must be a date, got {shown(text)}", "write 'YYYY-MM-DD'"))
+    def bill(self, model: str, usage: Usage, *, on: str | date | None = None, batch: bool = False) -> Bill:
+        """Say what one call costs, by the prices of a day: today's (UTC), if not said otherwise.
+
+            Catalogue().bill("openai/gpt-4.1", Usage(input=1_000, output=200)).total_usd
+
+        Raises ``ValidationFailed`` for an unknown model, one without such a price, and a usage that does not add up.
+        """
+        found, day = self._model(model), _day(on)
+        usage = _checked_usage(usage)
+        listed = pricing_on(found, day)
+        prices = batch_prices_of(listed) if batch else prices_of(listed)
+        if not prices:
+            raise ValidationFailed.of(_unpriced(found, listed, day))
+        price = price_at(prices, usage.input)
+        above = None if price.above < 0 else price.above
+        return Bill(found.id, day, batch, above, _bill_lines(price, usage), usage_nanos(prices, usage))
+
+    @property
+    def _said_as_of(self) -> str | None:
+        """The date as it was said, here or in the package."""
+        return self.as_of if self._models is None else self._as_of
+
+    def _model(self, name: object) -> Model:
+        models = {model.id: model for model in self.models}
+        if not isinstance(name, str):
+            raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(name)}", ""))
+        found = models.get(self.aliases.get(name, name))
+        if found is None:
+            hint = did_you_mean(name, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
+            raise ValidationFailed.of(Problem("model", f"unknown model {quoted(name)}", hint))
+        return found
+
+
+def _checked_day(text: object, path: str = "as_of") -> str:
+    if not isinstance(text, str) or not is_day(text):
+        raise ValidationFailed.of(Problem(path, f"must be a date, got {shown(text)}", "write 'YYYY-MM-DD'"))
     return text
+
+
+def _day(on: object) -> str:
+    if on is None:
+        return datetime.now(UTC).date().isoformat()
+    return _checked_day(on.isoformat() if isinstance(on, date) else on, "on")
+
+
+def _checked_usage(given: object) -> Usage:
+    usage = rebuilt(given, Usage, "usage")
+    if not adds_up(usage):
+        hint = "'input' includes 'cached' and 'written', 'output' includes 'reasoning', and none is negative"
+        raise ValidationFailed.of(Problem("usage", "does not add up", hint))
+    return usage
+
+
+def _unpriced(model: Model, listed: Pricing | None, day: str) -> Problem:
+    if listed is None:
+        return Problem("model", f"no price of {quoted(model.id)} is known on {day}", "give it one in a catalogue file")
+    problem = f"no batch price of {quoted(model.id)} is known on {day}"
+    return Problem("batch", problem, "give it batch_input_usd and batch_output_usd, or leave 'batch' out")
+
+
+def _bill_lines(price: Price, usage: Usage) -> tuple[BillLine, ...]:
+    charged = zip(COST_PARTS, charges(price, usage), strict=True)
+    return tuple(
+        BillLine(what, tokens, picos / PICOS_PER_USD_1M, tokens * picos / (PICOS_PER_NANO * NANOS_PER_USD))
+        for what, (tokens, picos) in charged
+        if tokens
+    )
 
 
 @cache
@@ -173,7 +256,7 @@ def _pricing(row: _Row) -> Pricing | None:
     return Pricing(
         row.input_usd_per_1m,
         row.output_usd_per_1m,
-        row.cached_input_usd_per_1m,
+        _first(row.cached_input_usd_per_1m, _list_band(row).get("cache_read_input_token_cost")),
         row.cache_write_usd_per_1m,
         row.batch_input_usd_per_1m,
         row.batch_output_usd_per_1m,
@@ -191,6 +274,7 @@ def _long_context(row: _Row) -> list[PriceTier]:
             prices.get(f"input_usd_above_{size}", row.input_usd_per_1m or 0.0),
             prices.get(f"output_usd_above_{size}", row.output_usd_per_1m or 0.0),
             prices.get(f"cached_input_usd_above_{size}"),
+            prices.get(f"cache_write_usd_above_{size}"),
         )
         for size in sorted(sizes)
     ]
@@ -204,10 +288,20 @@ def _bands(row: _Row) -> list[PriceTier]:
             band["input_cost_per_token"],
             band["output_cost_per_token"],
             band.get("cache_read_input_token_cost"),
+            band.get("cache_creation_input_token_cost"),
         )
         for band in row.tiered_prices or []
         if band["range"][0] > 0
     ]
+
+
+def _list_band(row: _Row) -> dict[str, Any]:
+    """The band of the shortest inputs, which may know more than the list price does."""
+    return next((band for band in row.tiered_prices or [] if band["range"][0] == 0), {})
+
+
+def _first(*prices: float | None) -> float | None:
+    return next((price for price in prices if price is not None), None)
 
 
 def _tokens(size: str) -> int:

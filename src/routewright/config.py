@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pydantic
 from msgspec import Struct
@@ -32,7 +32,7 @@ from routewright.wire import (
 
 from ._core.policy import check_apart, checked_policy
 from ._core.problem import did_you_mean, shown
-from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_name
+from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_day, is_name
 from ._core.scan import joined, quoted
 from .document import content_of, naming, path_of
 
@@ -79,10 +79,10 @@ def _date(value: object) -> str:
 
 
 def _day(value: object) -> str:
-    """A date of TOML's, or one as text, without a time."""
-    text = _date(value)
-    if len(text) != len("YYYY-MM-DD"):
-        raise PydanticCustomError("date", "must be a date without a time")
+    """A date of TOML's, or one as text."""
+    text = value.isoformat() if isinstance(value, date) else value
+    if not isinstance(text, str) or not is_day(text):
+        raise PydanticCustomError("date", "must be a date, YYYY-MM-DD")
     return text
 
 
@@ -93,6 +93,7 @@ def _cache_kind(value: object) -> str:
 _STRICT = Field(strict=True)  # else true would be 1, "5" a number, and "off" false
 Usd = Annotated[float, _STRICT, _within(Pricing, "input_usd")]
 Share = Annotated[float, _STRICT, _within(CacheOpts, "explore")]
+Day = Annotated[str, BeforeValidator(_day)]
 Tokens = Annotated[int, _STRICT, _within(Model, "context_window")]
 Switch = Annotated[bool, _STRICT]
 Name = Annotated[str, AfterValidator(_name)]
@@ -104,7 +105,7 @@ class _Strict(pydantic.BaseModel):
 
 
 class TierEntry(_Strict):
-    """Prices of inputs that are longer than ``above_tokens``."""
+    """US dollars per one million tokens of an input that is longer than ``above_tokens``."""
 
     above_tokens: Tokens
     input_usd: Usd
@@ -120,21 +121,21 @@ class PricesEntry(_Strict):
     output_usd: Usd
     cached_input_usd: Usd | None = None
     cache_write_usd: Usd | None = None
+    reasoning_usd: Usd | None = None
     batch_input_usd: Usd | None = None
     batch_output_usd: Usd | None = None
-    reasoning_usd: Usd | None = None
     tiers: tuple[TierEntry, ...] = ()
 
     def pricing(self) -> Pricing:
         """The prices as the library knows them."""
-        fields = self.model_dump(exclude={"starts", "tiers"})
-        return Pricing(**fields, tiers=tuple(PriceTier(**tier.model_dump()) for tier in self.tiers))
+        prices = {name: getattr(self, name) for name in PricesEntry.model_fields if name != "tiers"}
+        return Pricing(**prices, tiers=tuple(PriceTier(**tier.model_dump()) for tier in self.tiers))
 
 
 class PriceChangeEntry(PricesEntry):
     """Prices that hold from a day on."""
 
-    starts: Annotated[str, BeforeValidator(_day)]
+    starts: Day
 
 
 class ModelEntry(_Strict):
@@ -178,7 +179,8 @@ class CatalogueFile(_Strict):
     prices: dict[ModelId, PricesEntry] = {}
     aliases: dict[Name, ModelId] = {}
     disabled: tuple[ModelId, ...] = ()
-    as_of: Annotated[str, BeforeValidator(_day)] | None = None
+    as_of: Day | None = None
+    """The day of its facts."""
 
 
 class FallbackEntry(_Strict):
@@ -252,8 +254,16 @@ class PolicyFile(_Strict):
 FileModel = TypeVar("FileModel", bound=_Strict)
 
 
-def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
-    """Read an overlay of a catalogue that knows some ids: rows for ``Catalogue.overlaid``, aliases, and its date.
+class Overlay(NamedTuple):
+    """What a catalogue file holds, as ``Catalogue.overlaid`` takes it."""
+
+    rows: list[dict[str, Any]]
+    aliases: dict[str, str]
+    as_of: str | None
+
+
+def read_catalogue(given: str | Path, known: Sequence[str]) -> Overlay:
+    """Read an overlay of a catalogue that knows some ids.
 
     Raises ``ValidationFailed`` naming the file and the key.
     """
@@ -261,7 +271,7 @@ def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[s
     with naming(path):
         file = _read(path, CatalogueFile)
         _check_models(file, known)
-        return list(_rows(file).values()), dict(file.aliases), file.as_of
+        return Overlay(list(_rows(file).values()), dict(file.aliases), file.as_of)
 
 
 def read_policies(given: str | Path) -> list[Policy]:

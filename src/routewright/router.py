@@ -167,7 +167,7 @@ class Router:
         return decide(given, self._board(given))
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
-        """Every known model, with price, window, abilities and availability (spec 2.3).
+        """Every known model, with today's price, window, abilities and availability (spec 2.3).
 
         ``availability.status`` is ``unavailable`` for what is not called: no provider serves it, it is disabled, or its
         vendor gave it up; ``degraded`` where most calls of late failed.
@@ -251,8 +251,10 @@ class Router:
         for fleet in self._parts.fleets():
             if fleet.pool.snapshot.id == given.catalogue:
                 health = fleet.board().outlook.health
-                return fleet.boards.of(health if health.id == given.health else self._health(given.health))
-        return Boards(Pool(self._snapshot(given.catalogue, CatalogueSnapshot))).of(self._health(given.health))
+                boards = fleet.boards_on(given.as_of)
+                return boards.of(health if health.id == given.health else self._health(given.health))
+        pool = Pool(self._snapshot(given.catalogue, CatalogueSnapshot), given.as_of)
+        return Boards(pool).of(self._health(given.health))
 
     def _health(self, snapshot_id: str) -> HealthSnapshot:
         return self._snapshot(snapshot_id, HealthSnapshot)

@@ -39,6 +39,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """
 
     limits: Limits = Limits()
+    stale_after_days: int | None = 90
+    """Days after which a Router says once, in its log, that its prices are old; None: never."""
     clock: Clock = field(default_factory=SystemClock)
     rng: Rng = field(default_factory=SystemRandom)
     """Where chance comes from; ``random.Random(seed)`` makes a run repeatable."""
@@ -50,6 +52,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not isinstance(self.limits, Limits):
             raise ValidationFailed.of(Problem("Settings.limits", f"is {shown(self.limits)}", "pass Limits(...)"))
+        days: object = self.stale_after_days
+        if days is not None and (type(days) is not int or days < 0):
+            problem = Problem("Settings.stale_after_days", f"is {shown(days)}", "take a number of days, or None")
+            raise ValidationFailed.of(problem)
         for name, (needed, hint) in _PARTS.items():
             part = getattr(self, name)
             if part is None and name in ("quality", "tokens"):

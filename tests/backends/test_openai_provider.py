@@ -390,6 +390,26 @@ def test_usage_is_read_in_every_host_s_words() -> None:
     assert read_usage(base | {"prompt_tokens_details": {"cached_tokens": 999}}) == Usage(100, 20, 100)
 
 
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        # OpenAI's guide to prompt caching: of 2,600 tokens 2,000 were read, 400 written and 200 neither; OpenRouter too
+        ({"prompt_tokens_details": {"cached_tokens": 2_000, "cache_write_tokens": 400}}, (2_000, 400)),
+        # Alibaba's explicit cache
+        ({"prompt_tokens_details": {"cached_tokens": 0, "cache_creation_input_tokens": 1_605}}, (0, 1_605)),
+        # proxies that put all of Anthropic's input into prompt_tokens
+        ({"prompt_tokens_details": {"cached_tokens": 100, "cache_creation_tokens": 50}}, (100, 50)),
+        ({"cache_creation_input_tokens": 70, "prompt_tokens_details": {"cached_tokens": 5}}, (5, 70)),
+        ({"prompt_tokens_details": {"cache_write_tokens": "9"}, "cache_creation_input_tokens": -1}, (0, 0)),
+        # counted beside the prompt after all: never more than there is
+        ({"prompt_tokens_details": {"cached_tokens": 2_500, "cache_write_tokens": 400}}, (2_500, 100)),
+    ],
+)
+def test_what_was_written_to_a_cache_is_part_of_the_prompt(said: dict[str, Any], read: tuple[int, int]) -> None:
+    base = {"prompt_tokens": 2_600, "completion_tokens": 20, "total_tokens": 2_620}
+    assert read_usage(base | said) == Usage(2_600, 20, cached=read[0], written=read[1])
+
+
 @pytest.mark.parametrize("wrong", [None, -1, 1.5, 3.0, True, "9", 10**12, [], {}])
 def test_usage_that_is_not_sound_is_ignored(wrong: Any) -> None:
     assert read_usage({"prompt_tokens": wrong, "completion_tokens": 1}) is None

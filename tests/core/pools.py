@@ -18,6 +18,7 @@ from routewright.wire import (
     Modality,
     Model,
     ModelHealth,
+    PriceChange,
     PriceTier,
     Pricing,
     TokenBounds,
@@ -32,10 +33,21 @@ prices = st.sampled_from([0.0, 0.5, 2.0, 5_000.0]) | st.floats(0.01, 200).map(la
 
 @st.composite
 def pricings(draw: st.DrawFn) -> Pricing:
+    """With tiers, and with prices for what is cached, written and thought, each now and then."""
+    own = [draw(seldom(prices)) for _ in range(5)]
     tiers: tuple[PriceTier, ...] = ()
     if draw(st.integers(0, 4)) == 0:
-        tiers = (PriceTier(draw(st.integers(100, 5_000)), draw(prices), draw(prices)),)
-    return Pricing(draw(prices), draw(prices), tiers=tiers)
+        tiers = (PriceTier(draw(st.integers(100, 5_000)), draw(prices), draw(prices), own[0], own[1]),)
+    return Pricing(draw(prices), draw(prices), own[2], own[3], tiers=tiers, reasoning_usd=own[4])
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[PriceChange, ...] | None:
+    """Prices that change around today, for one model in eight."""
+    if draw(st.integers(0, 7)):
+        return None
+    days = draw(st.lists(st.sampled_from(["2026-11-20", TODAY, "2026-11-22", "2026-11-23"]), unique=True))
+    return tuple(PriceChange(day, draw(pricings())) for day in sorted(days))
 
 
 @st.composite
@@ -48,6 +60,7 @@ def models(draw: st.DrawFn, name: int = 0) -> Model:
         context_window=draw(st.sampled_from([7, 300, 4_096, 32_768, 128_000, 1_000_000])),
         modalities=("text", *draw(st.sampled_from(extra))),
         pricing_per_1m=draw(st.none() | pricings() | pricings() | pricings()),
+        price_changes=draw(changes()),
         availability=Availability(
             draw(st.sampled_from(["available"] * 7 + ["unavailable"])),
             draw(st.sampled_from([(), ("us",), ("us", "eu")])),
@@ -145,4 +158,4 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
 
 
 def board(pool: list[Model], health: dict[str, ModelHealth] | None = None) -> Board:
-    return Boards(Pool(snapshot(pool, TODAY))).of(health_snapshot(health or {}))
+    return Boards(Pool(snapshot(pool, TODAY), TODAY)).of(health_snapshot(health or {}))

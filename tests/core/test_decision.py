@@ -390,7 +390,7 @@ def test_a_copied_input_has_the_digest_of_the_original() -> None:
 
 def test_a_decision_outlives_its_board_and_hands_out_nothing_of_its_own() -> None:
     pool = [model("a/one", quality=0.9), model("b/two"), model("c/small", context_window=60)]
-    boards = Boards(Pool(snapshot(pool, TODAY)))
+    boards = Boards(Pool(snapshot(pool, TODAY), TODAY))
     first = boards.of(health_snapshot({}))
     decision, gone = decide(simple(), first), weakref.ref(first)
     before = decision.candidates, decision.rejected, decision.digest

@@ -62,28 +62,30 @@ TIERED = Model(
 
 
 def test_the_tier_follows_the_input() -> None:
-    prices = prices_of(TIERED)
+    prices = prices_of(TIERED.pricing_per_1m)
     assert price_at(prices, 200).input == 1_000_000
     assert price_at(prices, 201).input == 2_000_000
     assert price_at(prices, 1_001).input == 500_000
 
 
 def test_the_worst_price_up_to_a_length_is_not_that_of_its_tier() -> None:
-    assert dearest_at(prices_of(TIERED), 5_000) == Price(-1, 2_000_000, 6_000_000, 2_000_000, 2_000_000)
+    assert dearest_at(prices_of(TIERED.pricing_per_1m), 5_000) == Price(
+        -1, 2_000_000, 6_000_000, 2_000_000, 2_000_000, 6_000_000
+    )
 
 
 def test_the_worst_price_holds_what_is_written_to_a_cache_in_every_tier() -> None:
     listed = Pricing(1.0, 4.0, 0.1, cache_write_usd=1.25, tiers=(PriceTier(200, 2.0, 6.0, 0.2),))
-    prices = prices_of(Model(id="v/m", pricing_per_1m=listed))
+    prices = prices_of(listed)
     assert dearest_at(prices, 200).input == 1_250_000
     assert dearest_at(prices, 201).input == 2_500_000
-    free = prices_of(Model(id="v/m", pricing_per_1m=Pricing(0.0, 4.0, cache_write_usd=1.25)))
+    free = prices_of(Pricing(0.0, 4.0, cache_write_usd=1.25))
     assert dearest_at(free, 1).input == 1_250_000
 
 
 def test_cached_input_has_its_own_price() -> None:
     # 60 fresh at $1, 40 cached at $0.10, 10 out at $4, per million
-    assert usage_nanos(prices_of(TIERED), Usage(100, 10, cached=40)) == 60_000 + 4_000 + 40_000
+    assert usage_nanos(prices_of(TIERED.pricing_per_1m), Usage(100, 10, cached=40)) == 60_000 + 4_000 + 40_000
 
 
 def test_no_price_costs_nothing_that_could_be_named() -> None:
@@ -92,7 +94,7 @@ def test_no_price_costs_nothing_that_could_be_named() -> None:
 
 @given(st.integers(0, 10**8), st.integers(0, 10**8), st.integers(0, 10**6), st.integers(0, 10**12))
 def test_affordable_output_is_the_most_that_fits(input_price: int, output_price: int, tokens: int, room: int) -> None:
-    price = Price(-1, input_price, output_price, input_price, input_price)
+    price = Price(-1, input_price, output_price, input_price, input_price, output_price)
     most = affordable_output(price, tokens, room)
     if most < 0:
         assert call_nanos(price, tokens, 0) > room

@@ -79,7 +79,7 @@ def random_input(chance: Random, catalogue: str, health: str, ids: list[str]) ->
 def replay(path: str) -> list[str]:
     """Decide every stored input anew."""
     stored = msgspec.msgpack.decode(Path(path).read_bytes(), type=Stored)
-    pool = Pool(stored.catalogue)
+    pool = Pool(stored.catalogue, "2026-11-21")
     boards = {health.id: Boards(pool).of(health) for health in stored.healths}
     return [outcome(given, boards[given.health]) for given in stored.inputs]
 
@@ -89,7 +89,7 @@ def test_decisions_replay_in_another_process(tmp_path: Path, full: bool) -> None
     catalogue = snapshot(Catalogue().models, Catalogue().as_of)
     ids = [model.id for model in catalogue.models]
     healths = [random_health(chance, ids) for _ in range(8)]
-    boards = {health.id: Boards(Pool(catalogue)).of(health) for health in healths}
+    boards = {health.id: Boards(Pool(catalogue, "2026-11-21")).of(health) for health in healths}
     inputs = [
         random_input(chance, catalogue.id, chance.choice(healths).id, ids) for _ in range(100_000 if full else 1_500)
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from fractions import Fraction
 from functools import partial
 from math import inf
 from random import Random
@@ -11,7 +13,20 @@ from typing import Any
 
 import pytest
 
-from routewright import Catalogue, Model, Policy, Pricing, ProviderFault, Router, RouterError, Settings
+from routewright import (
+    Catalogue,
+    MemoryStorage,
+    Model,
+    Policy,
+    PriceChange,
+    PriceTier,
+    Pricing,
+    ProviderFault,
+    Router,
+    RouterError,
+    Settings,
+    TraceStore,
+)
 from routewright._core.constraints import Ask
 from routewright.errors import NoCandidates
 from routewright.testing import FakeClock, Pause
@@ -20,6 +35,42 @@ from routewright.wire import Chunk, Delta, FaultKind, Finish, ModelSpan, PolicyF
 from .support import GOOD, House, said
 
 pytestmark = pytest.mark.anyio
+
+
+MIDNIGHT = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+
+
+def exact(usd: float) -> Fraction:
+    return Fraction(str(usd))
+
+
+class Metering:
+    """What one call has used, by the meter."""
+
+    def __init__(self, day: str, chance: Random, given: int) -> None:
+        self.day = day
+        self.input = given
+        self.cached = chance.choice([0, chance.randint(0, given)])
+        self.written = chance.choice([0, chance.randint(0, given - self.cached)])
+        self.output = self.reasoning = 0
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.input, self.output, self.cached, self.reasoning, self.written)
+
+    def usd(self, model: Model) -> Fraction:
+        """By the price that held when the call began."""
+        change = model.price_changes[0] if model.price_changes else None
+        price = model.pricing_per_1m if change is None or self.day < change.starts else change.pricing_per_1m
+        assert price is not None
+        at = next((tier for tier in price.tiers if self.input > tier.above_tokens), price)
+        longer, dearer = exact(at.input_usd) / exact(price.input_usd), exact(at.output_usd) / exact(price.output_usd)
+        read, kept = (exact(own or price.input_usd) for own in (price.cached_input_usd, price.cache_write_usd))
+        thought = exact(price.reasoning_usd or price.output_usd)
+        fresh, said = self.input - self.cached - self.written, self.output - self.reasoning
+        given = fresh * exact(price.input_usd) + self.cached * read + self.written * kept
+        made = said * exact(price.output_usd) + self.reasoning * thought
+        return (given * longer + made * dearer) / 10**6
 
 
 class Meter:
@@ -37,18 +88,33 @@ class Meter:
             quality=chance.random(),
             context_window=100_000,
             max_output_tokens=chance.choice([500, 4_000]),
-            pricing_per_1m=Pricing(chance.choice([0.0, 1.0, 30.0]), chance.choice([0.5, 4.0, 90.0])),
+            pricing_per_1m=self.pricing(),
+            price_changes=chance.choice([None, (PriceChange("2026-12-01", self.pricing()),)]),
+            reasoning=True,
             ttft_s=1.0,
         )
         self.prompt: Callable[[], int] = lambda: 0
         self.calls = 0
-        self.input = self.output = 0
+        self.meters: list[Metering] = []
+
+    def pricing(self) -> Pricing:
+        chance = self.chance
+        return Pricing(
+            chance.choice([0.001, 1.0, 30.0]),
+            chance.choice([0.5, 4.0, 90.0]),
+            chance.choice([None, 0.1, 50.0]),
+            chance.choice([None, 1.25, 40.0]),
+            tiers=chance.choice([(), (PriceTier(100, chance.choice([0.5, 20.0]), chance.choice([1.0, 60.0])),)]),
+            reasoning_usd=chance.choice([None, 0.25, 120.0]),
+        )
 
     @property
-    def bill_usd(self) -> float:
-        price = self.model.pricing_per_1m
-        assert price is not None
-        return (self.input * price.input_usd + self.output * price.output_usd) / 1e6
+    def bill_usd(self) -> Fraction:
+        return sum((call.usd(self.model) for call in self.meters), Fraction(0))
+
+    @property
+    def tokens(self) -> int:
+        return sum(call.input + call.output for call in self.meters)
 
     def models(self) -> Sequence[Model]:
         return [self.model]
@@ -56,10 +122,11 @@ class Meter:
     @asynccontextmanager
     async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:
         self.calls += 1
+        day = datetime.fromtimestamp(self.clock.time(), UTC).date().isoformat()
         if self.chance.random() < 0.3:
             await self.clock.sleep(self.chance.choice([0.0, 1.0, 30.0]))
             raise self.fault()
-        self.input += self.prompt()
+        self.meters.append(Metering(day, self.chance, self.prompt()))
         yield Metered(self, call)
 
     def fault(self, *, answered: bool = False) -> ProviderFault:
@@ -75,31 +142,36 @@ class Metered:
     def __init__(self, meter: Meter, call: UpstreamCall) -> None:
         assert call.max_output_tokens is not None, "a budget caps every call"
         self.meter = meter
+        self.metering = meter.meters[-1]
         self.left = meter.chance.choice([0, call.max_output_tokens, meter.chance.randint(0, call.max_output_tokens)])
-        self.made = 0
         self.last: list[Chunk] = []
+        self.early = False
+        """The last that was told is a count of which nobody can see that it is not the last."""
 
     def __aiter__(self) -> Metered:
         return self
 
     async def __anext__(self) -> Chunk:
-        chance, meter = self.meter.chance, self.meter
+        chance, meter, metering = self.meter.chance, self.meter, self.metering
         while not self.last and self.left and chance.random() < 0.8:
             piece = chance.randint(1, self.left)
             self.left -= piece
-            self.made += piece
-            meter.output += piece
+            metering.output += piece
+            metering.reasoning += chance.choice([0, 0, piece])
             await meter.clock.sleep(chance.choice([0.0, 0.0, 0.1, 15.0]))
             told = chance.random()
             if told < 0.3:
-                return Delta("word " * chance.randint(0, 3))
+                self.early = False
+                return Delta("word " * chance.randint(1, 3))
             if told < 0.5:
-                return Usage(chance.randint(0, meter.prompt()), chance.randint(0, self.made))
+                self.early = True
+                return Usage(chance.randint(0, metering.input), chance.randint(0, metering.output))
         return await self.end()
 
     async def end(self) -> Chunk:
         chance, meter = self.meter.chance, self.meter
         if self.last:
+            self.left = 0
             return self.last.pop()
         match chance.randint(0, 5):
             case 0:
@@ -111,8 +183,8 @@ class Metered:
             case 3:
                 raise ZeroDivisionError
         self.last = [Finish(chance.choice(["stop", "length", "content_filter"]))]
-        if chance.random() < 0.7:
-            return Usage(meter.prompt(), self.made)
+        if self.early or chance.random() < 0.7:
+            return self.metering.usage
         return Delta("")
 
 
@@ -130,12 +202,13 @@ async def ask(router: Router, chance: Random, **options: Any) -> None:
 
 
 async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_budget(full: bool) -> None:
-    several = 0
+    several = estimated = turned = 0
     for seed in range(10_000 if full else 300):
-        chance, clock = Random(seed), FakeClock()
+        chance = Random(seed)
+        clock, storage = FakeClock(MIDNIGHT - chance.choice([0.05, 5.0, 20.0, 40_000.0])), MemoryStorage()
         meters = [Meter(name, chance, clock) for name in "abc"[: chance.randint(2, 3)]]
         settings = Settings(clock=clock, rng=Random(seed))
-        router = Router(providers=meters, catalogue=Catalogue(()), settings=settings)
+        router = Router(providers=meters, catalogue=Catalogue(()), settings=settings, storage=storage)
         budget: dict[str, Any] = {}
         if chance.random() < 0.8:
             budget["maxCostUsd"] = chance.choice([0.001, 0.01, 0.05, 0.3])
@@ -151,9 +224,20 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_budget(f
             meter.prompt = partial(Ask(decision.input, outlook).high, outlook.pool.row[meter.model.id])
         await ask(router, chance, **options)
         several += sum(meter.calls for meter in meters) > 1
-        assert sum(meter.bill_usd for meter in meters) <= budget.get("maxCostUsd", inf) + 1e-12, seed
-        assert sum(meter.input + meter.output for meter in meters) <= budget.get("maxTokens", inf), seed
-    assert several > seed / 10
+        turned += len({call.day for meter in meters for call in meter.meters}) > 1
+        bill_usd = sum((meter.bill_usd for meter in meters), Fraction(0))
+        assert bill_usd <= budget.get("maxCostUsd", inf) + 1e-12, seed
+        assert sum(meter.tokens for meter in meters) <= budget.get("maxTokens", inf), seed
+        await router.flush()
+        (trace,) = await TraceStore(storage).newest(1)
+        rounded = 1e-9 * len(trace.spans)  # a nano-dollar an attempt
+        low, high = trace.cost_range_usd or (trace.cost_usd - rounded, trace.cost_usd)
+        assert low <= trace.cost_usd <= high, seed
+        assert low <= trace.cost_usd <= high
+        assert low - 1e-12 <= bill_usd <= high + 1e-12, seed
+        estimated += trace.cost_range_usd is not None
+    assert min(several, estimated) > seed / 10
+    assert turned > seed / 50, "midnight falls between two attempts"
 
 
 async def test_a_broken_answer_that_told_of_little_is_paid_by_its_text() -> None:

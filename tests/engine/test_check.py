@@ -85,7 +85,7 @@ def test_a_check_agrees_with_what_routing_then_does(full: bool) -> None:
         if said.servable:
             decision = desk.decide(prompt, policy_id="p")
             assert [*said.chain] == decision.chain
-            assert said.fitting == len(decision.candidates)
+            assert said.fitting >= len(decision.candidates)  # which may do without counting tokens
             assert said.estimated_cost_usd == decision.front[0].cost_usd
             answer = desk.blocking.route(prompt, policy_id="p")
             assert answer.output == said.model

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import date
 from typing import Any, Literal, assert_never, assert_type
 
 from routewright import (
     Answer,
+    Bill,
     BlockingRouter,
     BlockingStream,
     Budget,
@@ -24,6 +26,8 @@ from routewright import (
     OpenAIProvider,
     Params,
     Policy,
+    PriceChange,
+    PriceTier,
     Pricing,
     Problem,
     ProviderFault,
@@ -40,6 +44,7 @@ from routewright import (
     Trace,
     TraceStore,
     UpstreamCall,
+    Usage,
     ValidationFailed,
     read_policies,
 )
@@ -59,7 +64,6 @@ from routewright.wire import (
     RouteStarted,
     StreamError,
     ToolCallDelta,
-    Usage,
 )
 
 
@@ -183,6 +187,17 @@ def routers_are_made_of_parts(
     Router.sandbox(answers=lambda call: call.model.id)
     Router([])  # type: ignore[call-arg]
     Router(provider=[])  # type: ignore[call-arg]
+
+
+def calls_are_billed_by_the_day(catalogue: Catalogue, day: date) -> None:
+    tiered = Pricing(1.0, 4.0, reasoning_usd=2.0, tiers=(PriceTier(200_000, 2.0, 8.0, cache_write_usd=2.5),))
+    Model(id="local/one", pricing_per_1m=tiered, price_changes=(PriceChange("2027-01-01", tiered),))
+    bill = catalogue.bill("local/one", Usage(10, 5, cached=2, written=3), on=day, batch=True)
+    assert_type(bill, Bill)
+    assert_type((bill.total_usd, bill.total_nanos, bill.above_tokens), tuple[float, int, int | None])
+    assert_type(bill.lines[0].tokens, int)
+    catalogue.bill("local/one", 5)  # type: ignore[arg-type]
+    catalogue.bill("local/one", Usage(1, 1), "2027-01-01")  # type: ignore[call-arg]
 
 
 def what_comes_with_the_library_fits_its_protocols() -> None:

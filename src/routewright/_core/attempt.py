@@ -16,7 +16,7 @@ from typing import NamedTuple
 from routewright.wire import FallbackReason, FaultKind, OnPartial, Usage
 
 from .budget import Room, RoomTooSmall, output_cap
-from .cost import call_nanos, dearest_at, usage_nanos
+from .cost import Prices, call_nanos, dearest_at, usage_nanos
 from .plan import Plan
 
 
@@ -115,6 +115,8 @@ class Succeeded(NamedTuple):
     """The attempt brought a complete answer. ``usage`` may be estimated."""
 
     usage: Usage
+    day: str | None = None
+    """UTC date on which it began; None: the decision's."""
 
 
 class Failed(NamedTuple):
@@ -122,6 +124,8 @@ class Failed(NamedTuple):
 
     row: int
     kind: FaultKind
+    day: str | None = None
+    """UTC date on which it began; None: the decision's."""
     usage: Usage | None = None
     """What it reported, if anything."""
     final: bool = False
@@ -248,19 +252,19 @@ class Attempts:
         if not self.plan.ask.limited:
             return
         row = self.plan.rows[self._place]
-        prices = self.plan.pool.prices[row]
+        prices = self.plan.pool.prices_on(row, ended.day)
         usage, nanos, tokens = ended.usage, 0, 0
         if usage is not None:
             nanos, tokens = usage_nanos(prices, usage), usage.input + usage.output
         if isinstance(ended, Failed) and not ended.final and (ended.touched or FAULTS[ended.kind].billed):
-            worst_nanos, worst_tokens = self._worst(row)
+            worst_nanos, worst_tokens = self._worst(row, prices)
             nanos, tokens = max(nanos, worst_nanos), max(tokens, worst_tokens)
         self.room = self.room.without(nanos, tokens)
 
-    def _worst(self, row: int) -> tuple[int, int]:
+    def _worst(self, row: int, prices: Prices) -> tuple[int, int]:
         """The most nano-dollars and tokens that the present attempt can have used."""
         ask = self.plan.ask
-        prices, high = ask.outlook.pool.prices[row], ask.high(row)
+        high = ask.high(row)
         cap = self._cap or ask.outlook.pool.max_output[row]
         return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap
 

@@ -123,8 +123,8 @@ class Board:
 
     def with_models(self, models: Iterable[Model]) -> Board:
         """The board of other models at the same health, for questions of what would be."""
-        before = self.outlook.pool.snapshot
-        return Boards(Pool(snapshot(tuple(models), before.as_of))).of(self.outlook.health)
+        before = self.outlook.pool
+        return Boards(Pool(snapshot(tuple(models), before.snapshot.as_of), before.as_of)).of(self.outlook.health)
 
     def order(self, given: DecisionInput) -> Order:
         """The order that serves an input; made anew only where the request brings its own qualities."""

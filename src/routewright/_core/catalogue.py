@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Availability, CatalogueSnapshot, Model, PriceTier, Pricing
+from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing
 
 from .problem import did_you_mean, listed, shown
-from .rules import MODEL_ID, Problems, check_date, check_names, check_numbers, check_text
+from .rules import MODEL_ID, Problems, check_date, check_day, check_names, check_numbers, check_text
 from .scan import quoted
 from .shape import rebuilt
 
@@ -150,9 +150,8 @@ def _checked(model: Model) -> Model:
     found: Problems = []
     check_numbers(Model, f"{path}.", model, found)
     if model.pricing_per_1m is not None:
-        check_numbers(Pricing, f"{path}.pricing_per_1m.", model.pricing_per_1m, found)
-        for place, tier in enumerate(model.pricing_per_1m.tiers):
-            check_numbers(PriceTier, f"{path}.pricing_per_1m.tiers[{place}].", tier, found)
+        _check_pricing(f"{path}.pricing_per_1m", model.pricing_per_1m, found)
+    _check_changes(f"{path}.price_changes", model.price_changes or (), found)
     for name in ("provider", "provider_model_id", "display_name"):
         if getattr(model, name):
             check_text(f"{path}.{name}", getattr(model, name), found)
@@ -166,6 +165,24 @@ def _checked(model: Model) -> Model:
     if found:
         raise ValidationFailed.of(*found)
     return model
+
+
+def _check_pricing(path: str, pricing: Pricing, found: Problems) -> None:
+    check_numbers(Pricing, f"{path}.", pricing, found)
+    for place, tier in enumerate(pricing.tiers):
+        check_numbers(PriceTier, f"{path}.tiers[{place}].", tier, found)
+
+
+def _check_changes(path: str, changes: Sequence[PriceChange], found: Problems) -> None:
+    """Hold prices that come later to days that rise, and to the numbers that prices may be."""
+    before = ""
+    for place, change in enumerate(changes):
+        check_day(f"{path}[{place}].starts", change.starts, found)
+        if change.starts <= before:
+            problem = f"must come after {before}, got {quoted(change.starts)}"
+            found.append(Problem(f"{path}[{place}].starts", problem, "list the changes by their days, one a day"))
+        before = change.starts
+        _check_pricing(f"{path}[{place}].pricing_per_1m", change.pricing_per_1m, found)
 
 
 def _checked_kind(model: object) -> Model:
@@ -207,8 +224,8 @@ def _new(fields: Mapping[str, Any], models: Mapping[str, Model]) -> Model:
 
 
 def _freed(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A price of one's own makes a vendor's free offer a model like any other."""
-    return {"free_tier": False, **fields} if fields.get("pricing_per_1m") is not None else fields
+    """A price of one's own makes a vendor's free offer a model like any other, and stands against what was to come."""
+    return {"free_tier": False, "price_changes": None, **fields} if fields.get("pricing_per_1m") is not None else fields
 
 
 def _completed(model: Model) -> Model:

@@ -1,12 +1,12 @@
-"""What a call costs: prices a model, costs an attempt, and how much output a remaining budget buys."""
+"""What a call costs: prices a model on a day, costs an attempt, and how much output a remaining budget buys."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from routewright.wire import Model, Usage
+from routewright.wire import CostPart, Model, PriceTier, Pricing, Usage
 
-from .money import nanos, price_picos
+from .money import PICOS_PER_NANO, nanos, price_picos
 
 
 class Price(NamedTuple):
@@ -19,41 +19,98 @@ class Price(NamedTuple):
     """Input read from the vendor's cache."""
     written: int
     """Input written to it, which some vendors charge for unasked."""
+    reasoning: int
+    """Output that was thought before the answer."""
 
 
-def prices_of(model: Model) -> tuple[Price, ...]:
-    """List a model's prices, the one for the longest inputs first; empty where no price is known."""
-    listed = model.pricing_per_1m
+COST_PARTS: tuple[CostPart, ...] = get_args(CostPart)
+
+Prices = tuple[Price, ...]
+"""Those of one model, the one for the longest inputs first; empty where none is known."""
+
+
+def pricing_on(model: Model, day: str) -> Pricing | None:
+    """The list prices of a day (``YYYY-MM-DD``): those of the last change that has begun."""
+    begun = [change.pricing_per_1m for change in model.price_changes or () if change.starts <= day]
+    return begun[-1] if begun else model.pricing_per_1m
+
+
+def prices_of(listed: Pricing | None) -> Prices:
+    """Turn list prices into prices a token."""
     if listed is None:
         return ()
-
-    base_picos = price_picos(listed.input_usd)
-    written_picos = base_picos if listed.cache_write_usd is None else price_picos(listed.cache_write_usd)
-
-    def price(above: int, input_usd: float, output_usd: float, cached_usd: float | None) -> Price:
-        full = price_picos(input_usd)
-        written = -(-written_picos * full // base_picos) if base_picos else written_picos  # tiers in proportion
-        cached = full if cached_usd is None else price_picos(cached_usd)
-        return Price(above, full, price_picos(output_usd), cached, written)
-
-    tiers = [price(t.above_tokens, t.input_usd, t.output_usd, t.cached_input_usd) for t in listed.tiers]
-    base = price(-1, listed.input_usd, listed.output_usd, listed.cached_input_usd)
-    return (*sorted(tiers, reverse=True), base)
+    full, output = price_picos(listed.input_usd), price_picos(listed.output_usd)
+    base = Price(
+        -1,
+        full,
+        output,
+        _or(listed.cached_input_usd, full),
+        _or(listed.cache_write_usd, full),
+        _or(listed.reasoning_usd, output),
+    )
+    return (*sorted((_tier_of(tier, base) for tier in listed.tiers), reverse=True), base)
 
 
-def price_at(prices: tuple[Price, ...], input_tokens: int) -> Price:
+def batch_prices_of(listed: Pricing | None) -> Prices:
+    """The prices of calls in a batch: what has none of its own is in the proportion of the list's."""
+    if listed is None or listed.batch_input_usd is None or listed.batch_output_usd is None:
+        return ()
+    full, output = price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd)
+    prices = prices_of(listed)
+    return tuple(_in_batch(price, prices[-1], full, output) for price in prices)
+
+
+def _or(usd_per_1m: float | None, picos: int) -> int:
+    return picos if usd_per_1m is None else price_picos(usd_per_1m)
+
+
+def _tier_of(tier: PriceTier, base: Price) -> Price:
+    """What a tier leaves open is in the proportion of its own prices to those of short inputs."""
+    full, output = price_picos(tier.input_usd), price_picos(tier.output_usd)
+    return Price(
+        tier.above_tokens,
+        full,
+        output,
+        _or(tier.cached_input_usd, _scaled(base.cached, full, base.input)),
+        _or(tier.cache_write_usd, _scaled(base.written, full, base.input)),
+        _scaled(base.reasoning, output, base.output),
+    )
+
+
+def _in_batch(price: Price, base: Price, full: int, output: int) -> Price:
+    inputs = [_scaled(picos, full, base.input) for picos in (price.input, price.cached, price.written)]
+    outputs = [_scaled(picos, output, base.output) for picos in (price.output, price.reasoning)]
+    return Price(price.above, inputs[0], outputs[0], inputs[1], inputs[2], outputs[1])
+
+
+def _scaled(picos: int, part: int, whole: int) -> int:
+    """The share of a price, rounded up; of a price of nothing there is none."""
+    return -(-picos * part // whole) if whole else picos
+
+
+def price_at(prices: Prices, input_tokens: int) -> Price:
     """Pick the price that holds for an input of this length."""
     if len(prices) == 1:
         return prices[0]
     return next(price for price in prices if input_tokens > price.above)
 
 
-def dearest_at(prices: tuple[Price, ...], input_tokens: int) -> Price:
+def dearest_at(prices: Prices, input_tokens: int) -> Price:
     """The worst that inputs up to this length can cost: a longer tier is not always the dearer one, nor is a fresh
-    token always dearer than one that is read from a cache or written to it."""
+    token always dearer than one that is read from a cache or written to it. Takes the prices of several days, too."""
     reached = [price for price in prices if input_tokens > price.above]
-    most = max(max(price.input, price.cached, price.written) for price in reached)
-    return Price(-1, most, max(price.output for price in reached), most, most)
+    given = max(max(price.input, price.cached, price.written) for price in reached)
+    made = max(max(price.output, price.reasoning) for price in reached)
+    return Price(-1, given, made, given, given, made)
+
+
+def cheapest_within(prices: Prices, low: int, high: int) -> Price:
+    """The least that a token can cost of an input whose length is between two."""
+    least = price_at(prices, low).above
+    reached = [price for price in prices if least <= price.above < high]
+    given = min(min(price.input, price.cached, price.written) for price in reached)
+    made = min(min(price.output, price.reasoning) for price in reached)
+    return Price(-1, given, made, given, given, made)
 
 
 def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:
@@ -61,13 +118,35 @@ def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:
     return nanos(input_tokens * price.input + output_tokens * price.output)
 
 
-def usage_nanos(prices: tuple[Price, ...], usage: Usage) -> int:
+def charges(price: Price, usage: Usage) -> tuple[tuple[int, int], ...]:
+    """Part a usage into what is priced apart: tokens, and pico-dollars of each, in the order of ``COST_PARTS``."""
+    return (
+        (usage.input - usage.cached - usage.written, price.input),
+        (usage.cached, price.cached),
+        (usage.written, price.written),
+        (usage.output - usage.reasoning, price.output),
+        (usage.reasoning, price.reasoning),
+    )
+
+
+def usage_nanos(prices: Prices, usage: Usage) -> int:
     """Cost of an attempt from its usage; one rounding up. 0 where no price is known."""
     if not prices:
         return 0
-    price = price_at(prices, usage.input)
-    fresh = usage.input - usage.cached
-    return nanos(fresh * price.input + usage.cached * price.cached + usage.output * price.output)
+    return nanos(sum([tokens * picos for tokens, picos in charges(price_at(prices, usage.input), usage)]))
+
+
+def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
+    """The least and the most that a call can cost of which only bounds are known, rounded outwards."""
+    low, high = cheapest_within(prices, *inputs), dearest_at(prices, inputs[1])
+    least = (inputs[0] * low.input + outputs[0] * low.output) // PICOS_PER_NANO
+    return least, call_nanos(high, inputs[1], outputs[1])
+
+
+def adds_up(usage: Usage) -> bool:
+    """Whether the parts of a usage are no more than the whole, and none is negative."""
+    fresh, said = usage.input - usage.cached - usage.written, usage.output - usage.reasoning
+    return min(usage.cached, usage.written, usage.reasoning, fresh, said) >= 0
 
 
 def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:

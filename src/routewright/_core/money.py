@@ -6,8 +6,9 @@ from decimal import Context, Decimal
 
 NANOS_PER_USD = 1_000_000_000
 PICOS_PER_NANO = 1_000
-_PICOS_PER_TOKEN = 1_000_000  # one dollar per million tokens
 _DIGITS = 12  # of a price; what others' lists write beyond them is the dust of float arithmetic
+PICOS_PER_USD_1M = 1_000_000
+"""Of a token, where a million of them costs a dollar."""
 
 
 def budget_nanos(usd: float) -> int:
@@ -19,7 +20,7 @@ def budget_nanos(usd: float) -> int:
 def price_picos(usd_per_1m: float) -> int:
     """Turn a list price per million tokens into pico-dollars a token, rounded up."""
     numerator, denominator = _exact(usd_per_1m)
-    return -(-numerator * _PICOS_PER_TOKEN // denominator)
+    return -(-numerator * PICOS_PER_USD_1M // denominator)
 
 
 def per_million(usd_per_token: float) -> float:

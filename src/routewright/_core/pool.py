@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from routewright.wire import CatalogueSnapshot, Model, Need
 
-from .cost import Price, dearest_at, price_at, prices_of
+from .cost import Price, Prices, dearest_at, price_at, prices_of, pricing_on
 from .money import PICOS_PER_NANO
 from .quality import micro
 from .scale import IntArray
@@ -31,8 +32,8 @@ TOKENIZERS = (*VOCABULARIES, None)
 """Whose token counts are exact; the order of ``tokens.ranges``."""
 
 _MOST_TOKENS = 10**8  # no window is larger; keeps products within 64 bits
-_UNPRICED = Price(-1, 0, 0, 0, 0)
-_UNKNOWN = Price(-1, *[10**30] * 4)
+_UNPRICED = Price(-1, 0, 0, 0, 0, 0)
+_UNKNOWN = Price(-1, *[10**30] * 5)
 _NEVER = date.max.toordinal()
 
 
@@ -52,27 +53,34 @@ class Columns(NamedTuple):
 
 
 class Pool:
-    """All models of a snapshot. Every list and array has one entry per model, in the snapshot's order."""
+    """All models of a snapshot at the prices of a day, ``YYYY-MM-DD``. Every list and array has one entry per model, in
+    the snapshot's order."""
 
-    def __init__(self, snapshot: CatalogueSnapshot) -> None:
-        models = snapshot.models
+    def __init__(self, snapshot: CatalogueSnapshot, as_of: str) -> None:
         self.snapshot = snapshot
+        self.as_of = as_of
+        self.dated = any(model.price_changes for model in snapshot.models)
+        """Another day may have other prices."""
+        models = tuple(_priced_on(model, as_of) for model in snapshot.models)
         self.models: tuple[Model, ...] = models
         self.ids: list[str] = [m.id for m in models]
         self.row: dict[str, int] = {model_id: row for row, model_id in enumerate(self.ids)}
         self.provider: list[str] = [m.provider for m in models]
         self.window: list[int] = [m.context_window or DEFAULT_WINDOW for m in models]
         self.max_output: list[int] = [m.max_output_tokens or m.context_window or DEFAULT_WINDOW for m in models]
-        self.prices: list[tuple[Price, ...]] = [prices_of(m) for m in models]
+        self.prices: list[Prices] = [prices_of(m.pricing_per_1m) for m in models]
         self.base = Columns.of([prices[-1] if prices else _UNPRICED for prices in self.prices])
         """Prices of short inputs."""
-        self._flat: list[Price | None] = [_flat(prices) for prices in self.prices]
-        self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self.prices])
+        self._held: list[Prices] = self._two_days() if self.dated else self.prices
+        """What a budget has to hold."""
+        self._flat: list[Price | None] = [_flat(prices) for prices in self._held]
+        self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self._held])
         """The most that a token costs in short inputs: a fresh one is not always the dearest."""
-        tiered = [row for row, prices in enumerate(self.prices) if len(prices) > 1]
+        tiers = [[price.above for price in prices if price.above >= 0] for prices in self._held]
+        tiered = [row for row, above in enumerate(tiers) if above]
         self.tiered = np.array(tiered, dtype=np.int64)
         """Rows whose price depends on the input's length. Shape (k,)."""
-        self.first_tier = np.array([self.prices[row][-2].above for row in tiered], dtype=np.int64)
+        self.first_tier = np.array([min(tiers[row]) for row in tiered], dtype=np.int64)
         """Input tokens above which their price changes. Shape (k,)."""
         self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
         self.windows = np.array(self.window, dtype=np.int64)
@@ -105,9 +113,26 @@ class Pool:
     def __len__(self) -> int:
         return len(self.models)
 
+    def holds(self, day: str) -> bool:
+        """Whether its prices are those of a day."""
+        return not self.dated or day == self.as_of
+
+    def prices_on(self, row: int, day: str | None) -> Prices:
+        """What a model costs on a day; None: the pool's own."""
+        if day is None or self.holds(day):
+            return self.prices[row]
+        return prices_of(pricing_on(self.snapshot.models[row], day))
+
     def dearest(self, row: int, input_tokens: int) -> Price:
-        """The worst that inputs up to this long can cost a token; beyond every budget where the price is unknown."""
-        return self._flat[row] or dearest_at(self.prices[row], input_tokens)
+        """The worst that inputs up to this long can cost a token, on the pool's day or the next, into which a call may
+        last; beyond every budget where the price is unknown."""
+        return self._flat[row] or dearest_at(self._held[row], input_tokens)
+
+    def _two_days(self) -> list[Prices]:
+        """The prices of the day and of the next; none where the day's are unknown."""
+        morrow = (date.fromisoformat(self.as_of) + timedelta(days=1)).isoformat()
+        both = zip(self.prices, self.snapshot.models, strict=True)
+        return [prices and prices + prices_of(pricing_on(model, morrow)) for prices, model in both]
 
     def picos(self, prices: Columns, input_tokens: IntArray | int, output_tokens: IntArray) -> IntArray:
         """Cost of a call in pico-dollars, shape (n,); 0 where unpriced."""
@@ -126,11 +151,15 @@ class Pool:
         return -(-self.picos(prices, input_tokens, output_tokens) // PICOS_PER_NANO)
 
 
-def _flat(prices: tuple[Price, ...]) -> Price | None:
+def _priced_on(model: Model, day: str) -> Model:
+    return replace(model, pricing_per_1m=pricing_on(model, day)) if model.price_changes else model
+
+
+def _flat(prices: Prices) -> Price | None:
     """The dearest price at any length; None where the length decides."""
     if not prices:
         return _UNKNOWN
-    return dearest_at(prices, 1) if len(prices) == 1 else None
+    return dearest_at(prices, 1) if all(price.above < 0 for price in prices) else None
 
 
 def _abilities(model: Model) -> int:

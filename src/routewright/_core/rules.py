@@ -211,6 +211,17 @@ def check_date(path: str, text: str, found: Problems) -> None:
         found.append(Problem(path, f"must be a date, got {quoted(text)}", "write YYYY-MM-DD, or a timestamp"))
 
 
+def is_day(text: str) -> bool:
+    """Say whether it is a date, written so that text and time have one order."""
+    return len(text) == len("YYYY-MM-DD") and is_date(text)
+
+
+def check_day(path: str, text: str, found: Problems) -> None:
+    """Refuse what is no ``YYYY-MM-DD``."""
+    if not is_day(text):
+        found.append(Problem(path, f"must be a date, got {quoted(text)}", "write 'YYYY-MM-DD'"))
+
+
 def _empty(path: str) -> Problem:
     return Problem(path, "must not be empty", "")
 

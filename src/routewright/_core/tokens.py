@@ -172,6 +172,12 @@ def estimate_text(text: str) -> int:
     return _estimate(len(text), _utf8(text))
 
 
+def text_range(text: str) -> Range:
+    """The fewest and the most tokens of a text, in any vocabulary that falls back to bytes."""
+    size = len(_utf8(text))
+    return -(-size // LONGEST_TOKEN), size
+
+
 def count_request(
     counter: TokenCounter, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary] = VOCABULARIES
 ) -> TokenBounds:

@@ -142,7 +142,7 @@ def _lower_prices(given: DecisionInput, board: Board, model: Model) -> Change | 
         return None
 
     def cheaper(parts: int) -> Board:
-        return _board_with(board, replace(model, pricing_per_1m=_scaled(listed, parts)))
+        return _board_with(board, replace(model, pricing_per_1m=_scaled(listed, parts), price_changes=None))
 
     parts = _most(PARTS - 1, lambda parts: _chosen(given, cheaper(parts)) == model.id)
     if parts is None:

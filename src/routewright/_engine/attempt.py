@@ -7,9 +7,9 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from routewright._core.attempt import Call
-from routewright._core.cost import usage_nanos
+from routewright._core.cost import Prices, adds_up, range_nanos, usage_nanos
 from routewright._core.plan import Plan
-from routewright._core.tokens import estimate_text
+from routewright._core.tokens import MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate_text, text_range
 from routewright.errors import ProviderFault
 from routewright.protocols import Provider
 from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, ToolCall, ToolDelta, Usage
@@ -34,7 +34,11 @@ class Attempt:
         self.tool_calls: dict[int, _ToolText] = {}
         self.usage: Usage | None = None
         self.usage_estimated = False
+        self.day: str | None = None
+        """UTC date on which it began, where prices depend on it."""
         self.cost_nanos = 0
+        self.cost_range_nanos: tuple[int, int] | None = None
+        """The least and the most that it can have cost, where nobody told."""
         self.finish_reason: str | None = None
         self.fault: FaultKind | None = None
         self.fault_text = ""
@@ -97,7 +101,7 @@ class Attempt:
                     self._weigh(len(chunk.arguments) + PIECE_CHARS)
                     return chunk
             case Usage():
-                if min(chunk.input, chunk.output, chunk.cached, chunk.input - chunk.cached) >= 0:
+                if adds_up(chunk):
                     self.usage = chunk  # else it is no usage, and is estimated
                     self._chars_counted = self._chars
             case Finish():
@@ -112,23 +116,59 @@ class Attempt:
         return None
 
     def settle(self, plan: Plan) -> Usage:
-        """Price it by its usage. Where the provider sent none, or not as its last word, the text that came is counted
-        too."""
+        """Price it by its usage and the day on which it began. Where the provider sent no usage, or not as its last
+        word, the text that came is counted too."""
+        prices = plan.pool.prices_on(self.call.row, self.day)
         usage = self.usage
         if usage is None or not self.counted:
             told, made = usage or Usage(_asked(plan, self.call.row), -1), self._made()
+            self.usage = usage = told
             if made > told.output:
                 self.usage_estimated = True
-                told = replace(told, output=made)
-            self.usage = usage = told
-        self.cost_nanos = usage_nanos(plan.pool.prices[self.call.row], usage)
+                self.usage = usage = replace(told, output=made)
+            self.cost_range_nanos = self._range(plan, prices, usage, told.output)
+        self.cost_nanos = usage_nanos(prices, usage)
         return usage
+
+    def doubt(self, plan: Plan) -> None:
+        """Note that it may be billed for all that it can have made, though nothing of that came."""
+        row = self.call.row
+        prices = plan.pool.prices_on(row, self.day)
+        if prices:
+            self.cost_range_nanos = range_nanos(prices, (0, plan.ask.high(row)), (0, self._most(plan)))
+
+    def _range(self, plan: Plan, prices: Prices, usage: Usage, told: int) -> tuple[int, int] | None:
+        """What it can have cost, by the bounds of the prompt and of what came. ``told``: output of which the provider
+        spoke."""
+        if not prices:
+            return None
+        low, high = plan.ask.input[plan.pool.vocabulary[self.call.row]]
+        least, most = self._made_range(plan)
+        inputs = min(low, usage.input), max(high, usage.input)
+        outputs = min(max(least, told), usage.output), max(most, usage.output)
+        return range_nanos(prices, inputs, outputs)
+
+    def _made_range(self, plan: Plan) -> tuple[int, int]:
+        """The fewest and the most output tokens. An answer that broke off may go on where nobody sees it, and so may
+        what was thought."""
+        least, seen = text_range(self.output + self._tool_text())
+        names = sum(TOOL_CALL_TOKENS + text_range(call.name)[1] for call in self.tool_calls.values())
+        most = self._most(plan)
+        if self.finish_reason is None or plan.pool.models[self.call.row].reasoning:
+            return least, most
+        return least, min(seen + names + MESSAGE_TOKENS, most)
+
+    def _most(self, plan: Plan) -> int:
+        """Output tokens that the provider was to make at most."""
+        return self.call.output_cap or plan.pool.max_output[self.call.row]
 
     def _made(self) -> int:
         """Output tokens, estimated from what came."""
-        tool_text = "".join("".join(call.arguments) for call in self.tool_calls.values())
-        made, most = estimate_text(self.output + tool_text), self.call.output_cap
+        made, most = estimate_text(self.output + self._tool_text()), self.call.output_cap
         return made if most is None else min(made, most)
+
+    def _tool_text(self) -> str:
+        return "".join("".join(call.arguments) for call in self.tool_calls.values())
 
     def _collect(self, piece: ToolDelta) -> None:
         call = self.tool_calls.setdefault(piece.index, _ToolText())

@@ -13,8 +13,8 @@ def is_sound(chunk: object) -> bool:
     if isinstance(chunk, Delta):
         return _is_text(chunk.text)
     if isinstance(chunk, Usage):
-        kinds = type(chunk.input) is type(chunk.output) is type(chunk.cached) is type(chunk.reasoning) is int
-        return kinds and max(chunk.input, chunk.output, chunk.cached, chunk.reasoning) <= MAX_COUNT
+        counts = (chunk.input, chunk.output, chunk.cached, chunk.reasoning, chunk.written)
+        return all(type(count) is int for count in counts) and max(counts) <= MAX_COUNT
     if isinstance(chunk, Finish):
         return _is_text(chunk.reason)
     if isinstance(chunk, ToolDelta):

@@ -156,6 +156,8 @@ class Execution:
     def _set_off(self, attempt: Attempt) -> None:
         """Let the attempt's time begin."""
         attempt.started_at = now = self._clock.monotonic()
+        if self.plan.pool.dated:
+            attempt.day = self._fleet.today()
         self.wake_at = attempt.call.due(now)
 
     def interrupt(self) -> None:
@@ -186,6 +188,8 @@ class Execution:
         attempt.ended_at = self._clock.monotonic()
         if attempt.produced:
             attempt.settle(self.plan)
+        elif self._context is not None:
+            attempt.doubt(self.plan)
 
     def _begin(self, call: Call) -> AttemptStarted:
         provider = self._fleet.server[call.row]
@@ -305,7 +309,7 @@ class Execution:
             else:
                 ended_itself = attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated
                 self._fleet.answered(attempt.call.row, usage.output if ended_itself else None)
-            self._machine.feed(Succeeded(usage), now=attempt.ended_at)
+            self._machine.feed(Succeeded(usage, attempt.day), now=attempt.ended_at)
         finally:
             await self._leave(abandoned=abandoned)
         self.end = self._machine.end
@@ -323,11 +327,14 @@ class Execution:
         try:
             if attempt.produced:
                 attempt.settle(self.plan)
+            elif touched or FAULTS[attempt.fault].billed:
+                attempt.doubt(self.plan)
             if not self._sandbox and FAULTS[attempt.fault].blames and not hurried:
                 self._fleet.failed(attempt.call.row)
             ended = Failed(
                 attempt.call.row,
                 attempt.fault,
+                day=attempt.day,
                 usage=reported,
                 final=counted,
                 touched=touched,

@@ -57,7 +57,8 @@ class Fleet:
         models = _overlaid(models, said)
         server = _servers(models, providers, said)
         catalogue = snapshot(unavailable(models, frozenset(server)), as_of)
-        self.pool = Pool(catalogue)
+        self.pool = Pool(catalogue, self.today())
+        """The models at present prices. A request keeps to the pool of its board."""
         self.inline_version = f"inline@{as_of}"
         """What stands as the policy version where no policy is named."""
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
@@ -69,13 +70,22 @@ class Fleet:
         self.boards = Boards(self.pool)
         self._board = self.boards.of(health_snapshot({}))
 
-    def board(self) -> Board:
-        """The present snapshots. Publishes what attempts showed since, where it is time to."""
+    def board(self, today: str | None = None) -> Board:
+        """The present snapshots, at today's prices. Publishes what attempts showed since, where it is time to."""
         if self.health:
             age_s = self._clock.monotonic() - self._published
             if age_s >= (PUBLISH_EVERY_S if self.health.changed else FADE_EVERY_S):
                 self._publish()
-        return self._board
+        board = self._board
+        if board.outlook.pool.dated:
+            day = today or self.today()
+            return board if board.outlook.pool.holds(day) else self._turn_to(day)
+        return board
+
+    def boards_on(self, day: str) -> Boards:
+        """The boards at the prices of a day, which need not be today."""
+        boards = self.boards
+        return boards if boards.pool.holds(day) else Boards(Pool(boards.pool.snapshot, day))
 
     def models(self) -> list[Model]:
         """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""
@@ -85,7 +95,7 @@ class Fleet:
         shaky[list(board.outlook.open)] = True
         return [
             _at_present(model, called=bool(called[row]), shaky=bool(shaky[row]))
-            for row, model in enumerate(self.pool.models)
+            for row, model in enumerate(board.outlook.pool.models)
         ]
 
     def require_providers(self) -> None:
@@ -116,6 +126,14 @@ class Fleet:
         """Book an answer; its length too, where the model ended it by itself."""
         with self._guard.lock:
             self.health.answered(self.pool.ids[row], self._clock.monotonic(), output_tokens)
+
+    def _turn_to(self, day: str) -> Board:
+        """Take the prices of another day."""
+        with self._guard.lock:
+            self.boards = self.boards_on(day)
+            self.pool = self.boards.pool
+            self._board = self.boards.of(self._board.outlook.health)
+            return self._board
 
     def _publish(self) -> None:
         with self._guard.lock:

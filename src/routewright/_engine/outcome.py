@@ -118,6 +118,15 @@ class Facts:
         return served is not None and self.decision is not None and served.model != self.decision.model
 
     @property
+    def cost_range_usd(self) -> tuple[float, float] | None:
+        """The least and the most that all attempts can have cost; None where every provider told."""
+        ranges = [attempt.cost_range_nanos for attempt in self.attempts]
+        if not any(ranges):
+            return None
+        both = [told or (a.cost_nanos, a.cost_nanos) for told, a in zip(ranges, self.attempts, strict=True)]
+        return usd(sum(low for low, _ in both)), usd(sum(high for _, high in both))
+
+    @property
     def charged_nanos(self) -> int:
         """Billed to the account: the cost of an answer, or of what was produced when the caller left after content
         had been delivered."""
@@ -157,6 +166,7 @@ class Facts:
             selected_model=None if served is None else served.model,
             fallback_used=self.fell_back,
             cost_usd=usd(self.cost_nanos),
+            cost_range_usd=self.cost_range_usd,
             charged_usd=usd(self.charged_nanos),
             tokens=self.tokens,
             metadata=deepcopy(admitted.metadata),
@@ -202,7 +212,7 @@ class Facts:
     def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
         spent_ms = round((attempt.ended_at - attempt.started_at) * 1000 + attempt.unslept_ms, 3)
         first_ms = None if attempt.first_at is None else round((attempt.first_at - attempt.started_at) * 1000, 3)
-        failed = attempt.fault is not None
+        failed, ranged = attempt.fault is not None, attempt.cost_range_nanos
         return ModelSpan(
             id=span_id,
             name=attempt.model,
@@ -217,6 +227,7 @@ class Facts:
             tokens=_tokens(attempt.usage),
             usage_estimated=attempt.usage_estimated,
             cost_usd=usd(attempt.cost_nanos),
+            cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),
             finish_reason=attempt.finish_reason,
             error=attempt.fault,
         )

@@ -143,18 +143,20 @@ class Engine:
         started_at = self._clock.monotonic()
         fleet = self.fleet(caller.environment)
         fleet.require_providers()
-        board, policy = fleet.board(), None
-        request = with_ids(request, fleet.aliases, fleet.pool.row)
+        today = fleet.today()
+        board, policy = fleet.board(today), None
+        pool = board.outlook.pool
+        request = with_ids(request, fleet.aliases, pool.row)
         if request.policy_id is not None:
             policy = find_policy(request.policy_id, self._published.by_key)
             request = under_policy(request, policy.policy)
         given = input_of(
             request,
             bounds_of(request),
-            pool=fleet.pool,
+            pool=pool,
             health=board.outlook.health.id,
             policy=policy,
-            as_of=fleet.today(),
+            as_of=today,
             default_output_cap=self._default_output_cap,
         )
         admitted = Admitted(
@@ -259,14 +261,14 @@ class Engine:
         self._keep(entry, Outcome(facts, entry.request.budget, told))
 
     def _keep(self, entry: Entry, outcome: Outcome) -> None:
-        snapshots: list[Snapshot] = [entry.fleet.pool.snapshot, entry.board.outlook.health]
+        snapshots: list[Snapshot] = [entry.board.outlook.pool.snapshot, entry.board.outlook.health]
         if entry.policy is not None:
             snapshots.append(entry.policy)
         self.log.put(outcome.facts, snapshots)
 
     def _predicted(self, entry: Entry) -> DecisionInput:
         """The input with a quality for each model, where somebody predicts it."""
-        given, models = entry.admitted.given, entry.fleet.pool.models
+        given, models = entry.admitted.given, entry.board.outlook.pool.models
         if self._predictor is None:
             return given
         try:

@@ -13,10 +13,12 @@ from routewright._core.decision import Decision
 from routewright._core.why_not import WhyNot
 from routewright._engine.answer import Answer
 from routewright._engine.identity import Ids
+from routewright.assembly import stale
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, NoProviders, RouterError
 from routewright.router import Router
+from routewright.settings import Settings
 from routewright.wire import Model, OutputDelta, Policy, RouteFallback, RouteRequest, error_envelope
 
 from .blocks import Block, Line
@@ -143,7 +145,11 @@ def _why_page(why: WhyNot | None, args: Arguments) -> list[Block]:
 
 def _models(args: Arguments, screen: Screen) -> None:
     today = datetime.now(UTC).date().isoformat()
-    models = Router(catalogue=_catalogue(args)).models()
+    catalogue, settings = _catalogue(args) or Catalogue(), Settings(stale_after_days=None)  # it is said here
+    said = stale(catalogue, today, Settings().stale_after_days)
+    if said:
+        screen.say(Line(said, "dim"))
+    models = Router(catalogue=catalogue, settings=settings).models()
     configured = any(model.availability.status != "unavailable" for model in models)
     if not configured:
         screen.say(Line(_NOTHING_CONFIGURED, "dim"))

@@ -80,7 +80,7 @@ def refusal_page(detail: Mapping[str, Any]) -> list[Block]:
 
 def trace_page(trace: Trace) -> list[Block]:
     """The span tree, with what took how long."""
-    root = Row((trace.kind, _duration(0), _duration(trace.duration_ms), f"{trace.status}, {_dollars(trace.cost_usd)}"))
+    root = Row((trace.kind, _duration(0), _duration(trace.duration_ms), f"{trace.status}, {_cost(trace)}"))
     rows = [root, *_span_rows(trace.spans, None, "")]
     return [Line(), Line(f"Trace {trace.id}", "title"), Line(), Table(rows, _SPAN_HEAD, frozenset({1, 2}), prose=True)]
 
@@ -202,8 +202,8 @@ def _model_says(span: ModelSpan) -> str:
         said.append(f"first token at {_duration(span.ttft_ms)}")
     if span.tokens is not None:
         said.append(f"{_tokens(span.tokens)}{' (estimated)' if span.usage_estimated else ''}")
-    if span.cost_usd:
-        said.append(_dollars(span.cost_usd))
+    if span.cost_usd or span.cost_range_usd:
+        said.append(_cost(span))
     return ", ".join(said)
 
 
@@ -246,6 +246,14 @@ def _duration(ms: float) -> str:
 def _dollars(usd: float) -> str:
     """Every digit down to the nano-dollar in which money is counted."""
     return f"${usd_text(round(usd * NANOS_PER_USD))}"
+
+
+def _cost(billed: Trace | ModelSpan) -> str:
+    """What it cost; where that was estimated, also what it can have cost."""
+    if billed.cost_range_usd is None:
+        return _dollars(billed.cost_usd)
+    low, high = map(_dollars, billed.cost_range_usd)
+    return f"{_dollars(billed.cost_usd)} ({low} to {high})"
 
 
 def _aligned(values: Sequence[float | None]) -> list[str]:

@@ -1,6 +1,7 @@
 """What crosses the door, as frozen structs. No shape is declared twice, and nothing here decides anything."""
 
 from .account import Caller, Environment
+from .bill import Bill, BillLine, CostPart
 from .catalogue import Availability, AvailabilityStatus, Modality, Model, PriceChange, PriceTier, Pricing, Tokenizer
 from .chat import (
     FunctionCall,
@@ -81,6 +82,8 @@ __all__ = [
     "SYSTEM_ACCOUNT",
     "Availability",
     "AvailabilityStatus",
+    "Bill",
+    "BillLine",
     "Budget",
     "BudgetRefused",
     "CacheOpts",
@@ -90,6 +93,7 @@ __all__ = [
     "Capability",
     "CatalogueSnapshot",
     "Chunk",
+    "CostPart",
     "DecisionInput",
     "DecisionSpan",
     "Delta",

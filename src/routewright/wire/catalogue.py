@@ -18,8 +18,9 @@ class PriceTier(Struct, frozen=True, omit_defaults=True):
     input_usd: float
     output_usd: float
     cached_input_usd: float | None = None
+    """None: other than the shorter inputs' in the proportion of the input prices."""
     cache_write_usd: float | None = None
-    """None: dearer than the shorter inputs' in the proportion of the input prices."""
+    """None: likewise."""
 
 
 class Pricing(Struct, frozen=True, omit_defaults=True):
@@ -30,6 +31,7 @@ class Pricing(Struct, frozen=True, omit_defaults=True):
     cached_input_usd: float | None = None
     cache_write_usd: float | None = None
     batch_input_usd: float | None = None
+    """Of calls in a batch; what has no such price of its own follows in proportion."""
     batch_output_usd: float | None = None
     tiers: tuple[PriceTier, ...] = ()
     reasoning_usd: float | None = None

@@ -35,6 +35,9 @@ _REASONS = {
     "sensitive": "content_filter",
 }
 """Any other reason is some host's word for a natural end."""
+_WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")
+"""What was written to the vendor's cache, a part of the prompt's tokens: the words of OpenAI and OpenRouter, of Alibaba
+and of proxies in front of Anthropic."""
 _FAULT_REASONS = ("error", "network_error", "insufficient_system_resource")
 
 
@@ -256,15 +259,21 @@ def read_usage(usage: Any) -> Usage | None:
         return None
     cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
     cached = cached or _count(usage.get("prompt_cache_hit_tokens")) or _count(usage.get("cached_tokens")) or 0
+    written = (
+        _detail(usage, "prompt_tokens_details", *_WRITTEN) or _count(usage.get("cache_creation_input_tokens")) or 0
+    )
     reasoning = _detail(usage, "completion_tokens_details", "reasoning_tokens")
     if reasoning and _count(usage.get("total_tokens")) == given + made + reasoning:
         made += reasoning  # xAI counts them beside the others, OpenAI among them
-    return Usage(given, made, min(cached, given), min(reasoning, made))
+    cached = min(cached, given)
+    return Usage(given, made, cached, min(reasoning, made), min(written, given - cached))
 
 
-def _detail(usage: dict[str, Any], group: str, name: str) -> int:
+def _detail(usage: dict[str, Any], group: str, *names: str) -> int:
+    """The first count of a group that is one and not 0."""
     details = usage.get(group)
-    return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0
+    counts = (_count(details.get(name)) for name in names) if isinstance(details, dict) else ()
+    return next(filter(None, counts), 0)
 
 
 def _count(value: Any) -> int | None:
