@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     # the router and what it gives back
     from ._core.decision import Decision
     from ._engine.answer import Answer
+    from ._engine.steps import StepCall, StepDone, Steps, StepWait
     from ._engine.stream import Stream
 
     # what comes with the library for each protocol
     from .backends.clock import SystemClock
     from .backends.providers.callable import CallableProvider
+    from .backends.providers.hosted import HostedProvider
     from .backends.providers.openai import OpenAIProvider
     from .backends.providers.sandbox import SandboxProvider
     from .backends.storage.memory import MemoryStorage
@@ -69,8 +71,10 @@ if TYPE_CHECKING:
         Budget,
         CacheOpts,
         Caller,
+        Delta,
         Fallback,
         FaultKind,
+        Finish,
         Message,
         Model,
         Params,
@@ -80,8 +84,10 @@ if TYPE_CHECKING:
         RouteRequest,
         RouteResponse,
         Tool,
+        ToolDelta,
         Trace,
         UpstreamCall,
+        Usage,
     )
     from .wire.secret import Secret
 
@@ -94,11 +100,16 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "BlockingStream",
     "Decision",
     "Router",
+    "StepCall",
+    "StepDone",
+    "StepWait",
+    "Steps",
     "Stream",
     "TraceStore",
     # what a router is made of
     "CallableProvider",
     "Catalogue",
+    "HostedProvider",
     "Limits",
     "MemoryStorage",
     "OpenAIProvider",
@@ -111,8 +122,10 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Budget",
     "CacheOpts",
     "Caller",
+    "Delta",
     "Fallback",
     "FaultKind",
+    "Finish",
     "Message",
     "Model",
     "Params",
@@ -122,8 +135,10 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "RouteRequest",
     "RouteResponse",
     "Tool",
+    "ToolDelta",
     "Trace",
     "UpstreamCall",
+    "Usage",
     # errors
     "AuthenticationFailed",
     "BlockedByPolicy",
@@ -163,6 +178,7 @@ _HOME = {
     "CallableProvider": "backends.providers.callable",
     "Catalogue": "catalogue",
     "Decision": "_core.decision",
+    "HostedProvider": "backends.providers.hosted",
     "Limits": "settings",
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
@@ -170,6 +186,10 @@ _HOME = {
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",
     "Settings": "settings",
+    "StepCall": "_engine.steps",
+    "StepDone": "_engine.steps",
+    "StepWait": "_engine.steps",
+    "Steps": "_engine.steps",
     "Stream": "_engine.stream",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",

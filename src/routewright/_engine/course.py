@@ -5,20 +5,22 @@ Nothing here waits or calls anybody. An ``Execution`` awaits providers and tells
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple, assert_never
 
 from routewright._core.attempt import FAULTS, IDLE_S, Attempts, Call, Done, End, Failed, Succeeded, Wait
 from routewright._core.plan import Plan
 from routewright.protocols import Clock, Provider, Rng
-from routewright.wire import Chunk, Delta, Finish, OnPartial, Params, RouteRequest, ToolDelta, UpstreamCall
+from routewright.wire import Chunk, Delta, FaultKind, Finish, OnPartial, Params, RouteRequest, ToolDelta, UpstreamCall
 
 from .attempt import Attempt
-from .fault import FILTERED, Told
+from .fault import FILTERED, Told, told
 from .fleet import Fleet
 
 FAREWELL_S = 0.5
 """How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""
 
+_log = logging.getLogger(__name__)
 _NO_PARAMS = Params()
 
 
@@ -181,6 +183,16 @@ class Course:
             retry_after=fault.retry_after,
         )
         self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
+
+    def _told(self, error: BaseException, attempt: Attempt, *, entered: bool) -> Told:
+        """What a provider's fault says. Of anything else it alone is to blame for raising it; it had been ``entered``,
+        or not."""
+        said = told(error)
+        if said is not None:
+            return said
+        name = type(error).__name__
+        _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, name)
+        return Told(FaultKind.SERVER, f"server: {name} in the provider", answered=entered)
 
     def _blamed_from(self, attempt: Attempt) -> float:
         """Until when a provider may be silent before that is its own fault, whatever time the caller gave."""

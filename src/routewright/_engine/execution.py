@@ -16,11 +16,10 @@ import anyio
 import anyio.lowlevel
 
 from routewright.protocols import Deadline
-from routewright.wire import Chunk, FaultKind, UpstreamCall
+from routewright.wire import Chunk, UpstreamCall
 
-from .attempt import Attempt
 from .course import FAREWELL_S, AttemptStarted, Course, Part
-from .fault import CUT_SHORT, TOO_LATE, Told, told
+from .fault import CUT_SHORT, TOO_LATE, Told
 
 LATE_S = 0.01
 """How much later than its deadline a call may end for the sake of leaving."""
@@ -127,18 +126,12 @@ class Execution(Course):
         except BaseException as error:
             if self._passes(error):
                 raise
-            fault = told(error) or self._odd(error, attempt)
+            fault = self._told(error, attempt, entered=self._context is not None)
         if self._is_cancelled(by_scopes=attempt.finish_reason is None):  # what the provider made of it does not count
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
         await self._ended(fault)
         return None
-
-    def _odd(self, error: BaseException, attempt: Attempt) -> Told:
-        """What a provider must not raise; if it does, it alone is to blame."""
-        name = type(error).__name__
-        _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, name)
-        return Told(FaultKind.SERVER, f"server: {name} in the provider", answered=self._context is not None)
 
     def _passes(self, error: BaseException) -> bool:
         """Whether it is no provider's doing: it ends the program, this task or the coroutine that runs here."""
