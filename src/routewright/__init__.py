@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .backends.providers.callable import CallableProvider
     from .backends.providers.hosted import HostedProvider
     from .backends.providers.openai import OpenAIProvider
+    from .backends.providers.request import HttpRequest
     from .backends.providers.sandbox import SandboxProvider
     from .backends.storage.memory import MemoryStorage
     from .blocking import BlockingRouter, BlockingStream
@@ -110,6 +111,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "CallableProvider",
     "Catalogue",
     "HostedProvider",
+    "HttpRequest",
     "Limits",
     "MemoryStorage",
     "OpenAIProvider",
@@ -179,6 +181,7 @@ _HOME = {
     "Catalogue": "catalogue",
     "Decision": "_core.decision",
     "HostedProvider": "backends.providers.hosted",
+    "HttpRequest": "backends.providers.request",
     "Limits": "settings",
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
