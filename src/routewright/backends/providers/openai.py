@@ -69,6 +69,7 @@ class OpenAIProvider:
         self.name = name
         self._host = host or _host(name, base_url)
         self._url = _checked_url(*((base_url, "base_url") if base_url else _url_of_host(self._host, environ)))
+        self._chat_url = f"{self._url}/chat/completions"
         self._keys = KeyRing(_keys(api_key, self._host, environ), SystemClock() if clock is None else clock)
         self._models = models_of(models)
         self._headers = {str(name).lower(): _header(name, value) for name, value in (headers or {}).items()}
@@ -102,7 +103,11 @@ class OpenAIProvider:
 
     def request(self, call: UpstreamCall) -> HttpRequest:
         """A call as HTTP, for those who send it themselves. It asks for the answer whole; ``read`` takes that."""
-        return self._request(msgspec.structs.replace(call, stream=False), next(self._keys.turn()))
+        call, key = msgspec.structs.replace(call, stream=False), next(self._keys.turn())
+        hidden = {"authorization", *self._headers}
+        headers = self._sent(call, key).items()
+        shown: dict[str, str | Secret] = {name: Secret(value) if name in hidden else value for name, value in headers}
+        return HttpRequest("POST", self._chat_url, shown, self._body(call), key)
 
     def read(self, request: HttpRequest, status: int, headers: Mapping[str, str], body: bytes) -> list[Chunk]:
         """The chunks of what came back. Raises ``ProviderFault``; the key of one that was refused is put aside."""
@@ -119,21 +124,24 @@ class OpenAIProvider:
             conceal(fault, self._redact)
             raise
 
-    def _request(self, call: UpstreamCall, key: Secret) -> HttpRequest:
-        headers: dict[str, str | Secret] = {"content-type": "application/json", "accept": "application/json"}
+    def _send(self, call: UpstreamCall, key: Secret) -> AbstractAsyncContextManager[Response]:
+        """Make the HTTP request of a call."""
+        return self._transport.request("POST", self._chat_url, headers=self._sent(call, key), body=self._body(call))
+
+    def _sent(self, call: UpstreamCall, key: Secret) -> dict[str, str]:
+        """The headers, with everything in the open."""
+        headers = {"content-type": "application/json", "accept": "application/json"}
         if call.stream:
             headers |= {"accept": EVENTS, "accept-encoding": "identity"}
         if key.reveal():
-            headers["authorization"] = Secret(f"Bearer {key.reveal()}")
-        headers |= self._headers
+            headers["authorization"] = f"Bearer {key.reveal()}"
+        return headers | {name: value.reveal() for name, value in self._headers.items()}
+
+    def _body(self, call: UpstreamCall) -> bytes:
         body = request_body(call, self._host)
         if self.refuses_usage:
             body.pop(USAGE_FIELD, None)
-        return HttpRequest("POST", f"{self._url}/chat/completions", headers, msgspec.json.encode(body), key)
-
-    def _send(self, call: UpstreamCall, key: Secret) -> AbstractAsyncContextManager[Response]:
-        request = self._request(call, key)
-        return self._transport.request(request.method, request.url, headers=request.reveal(), body=request.body)
+        return msgspec.json.encode(body)
 
     async def _read(self, response: Response) -> AsyncIterator[Chunk]:
         """The chunks of an answer whose headers are there, or the fault that it is."""
