@@ -496,6 +496,22 @@ def test_decide_refuses_as_route_would(capsys: Capture) -> None:
     assert "budget_tokens" in err
 
 
+def test_decide_says_what_would_have_to_be_true_for_another_model(capsys: Capture) -> None:
+    assert main(["decide", "--sandbox", "--why-not", "openai/gpt-4.1", "Hello"]) == 0
+    out, _ = capsys.readouterr()
+    assert str(Router.sandbox().why_not("Hello", "openai/gpt-4.1")) in out
+    assert main(["decide", "--sandbox", "--json", "--why-not", "openai/gpt-4.1", "Hello"]) == 0
+    told = json.loads(capsys.readouterr().out)["why_not"]
+    assert (told["model"], told["place"] > 1, told["changes"][0]["what"]) == ("openai/gpt-4.1", True, "models")
+
+
+def test_it_says_so_of_a_refused_request_too_in_the_words_of_the_command_line(capsys: Capture) -> None:
+    assert main(["decide", "--sandbox", "--max-cost", "0", "--why-not", "openai/gpt-4.1", "Hello"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "openai/gpt-4.1 is rejected by budget_cost; nobody is chosen.\nTo be considered: raise --max-cost to" in err
+
+
 # files
 
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # the router and what it gives back
+    from ._core.check import PolicyCheck
     from ._core.decision import Decision
+    from ._core.why_not import WhyNot
     from ._engine.answer import Answer
     from ._engine.steps import StepCall, StepDone, Steps, StepWait
     from ._engine.stream import Stream
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         UpstreamFailed,
         ValidationFailed,
     )
+    from .policies import PolicyFile
     from .router import Router
     from .settings import Limits, Settings
     from .trace import TraceStore
@@ -100,6 +103,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "BlockingRouter",
     "BlockingStream",
     "Decision",
+    "PolicyCheck",
     "Router",
     "StepCall",
     "StepDone",
@@ -107,6 +111,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Steps",
     "Stream",
     "TraceStore",
+    "WhyNot",
     # what a router is made of
     "CallableProvider",
     "Catalogue",
@@ -115,6 +120,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Limits",
     "MemoryStorage",
     "OpenAIProvider",
+    "PolicyFile",
     "SandboxProvider",
     "Secret",
     "Settings",
@@ -185,6 +191,8 @@ _HOME = {
     "Limits": "settings",
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
+    "PolicyCheck": "_core.check",
+    "PolicyFile": "policies",
     "Router": "router",
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",
@@ -196,6 +204,7 @@ _HOME = {
     "Stream": "_engine.stream",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
+    "WhyNot": "_core.why_not",
     "read_policies": "config",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""

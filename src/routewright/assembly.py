@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import anyio
 
-from ._core.policy import checked_policy, publish
+from ._core.policy import changes_between, checked_policy, publish
 from ._core.problem import shown
 from ._core.rules import check_names
 from ._core.tokens import Vocabulary, count_request
@@ -27,11 +28,12 @@ from .backends.providers.hosted import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
-from .errors import Problem, RouterClosed, ValidationFailed
-from .fork import Guard, importing
-from .protocols import ImmediateStorage, Provider, Storage, TokenCounter
+from .errors import Problem, RouterClosed, RouterError, ValidationFailed
+from .fork import Guard, importing, renew_in_children
+from .policies import PolicyFile
+from .protocols import Clock, ImmediateStorage, Provider, Storage, TokenCounter
 from .settings import Settings
-from .wire import Environment, Model, Policy, PolicySnapshot, RouteRequest, TokenBounds
+from .wire import Environment, Model, Policy, PolicyChanged, PolicySnapshot, RouteRequest, TokenBounds
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ class Parts:
         self,
         providers: Sequence[Provider] | None,
         catalogue: Catalogue | None,
-        policies: Sequence[Policy],
+        policies: Sequence[Policy] | PolicyFile,
         storage: Storage | None,
         settings: Settings | None,
         *,
@@ -59,7 +61,9 @@ class Parts:
     ) -> None:
         settings = Settings() if settings is None else settings
         _check(providers, catalogue, policies, storage, settings)
-        self._policies = tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
+        self._policy_file = policies if isinstance(policies, PolicyFile) else None
+        self._policies = () if isinstance(policies, PolicyFile) else _checked_policies(policies)
+        self._published: list[PolicySnapshot] = []
         self.settings = settings
         self.environment: Environment = environment
         """Where callers are who do not say otherwise."""
@@ -77,6 +81,12 @@ class Parts:
         self._engine: Engine | None = None
         self._closed = False
         self._freed = Signal()
+        if self._policy_file is not None:
+            renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin as at first use: in a child nobody watches the file of policies yet."""
+        self._engine = None
 
     @property
     def engine(self) -> Engine:
@@ -133,6 +143,17 @@ class Parts:
             return result
         waiting.close()
         raise RuntimeError(f"{type(self.storage).__name__} says that it is immediate and yet waits")
+
+    def reload_policies(self, policies: Sequence[Policy] | None) -> list[PolicyChanged]:
+        """Put policies, or those of the file as it is now, in force at once. What is not valid changes nothing."""
+        engine = self.engine
+        if policies is not None:
+            _check_replaceable(policies, self._policy_file)
+            policies = _checked_policies(policies)
+        with self._guard.lock:
+            before = self._published
+            engine.publish(self._publish() if policies is None else self._put_in_force(policies))
+            return changes_between(before, self._published)
 
     def close(self) -> None:
         """Do what ``aclose`` does from plain code. Raises ``RuntimeError`` where that would wait for itself."""
@@ -205,9 +226,9 @@ class Parts:
 
     def _make_engine(self) -> Engine:
         settings = self.settings
-        return Engine(
+        engine = Engine(
             fleet=self.fleet,
-            policies=self._published(),
+            policies=self._publish(),
             log=self._log,
             clock=settings.clock,
             rng=settings.rng,
@@ -215,6 +236,9 @@ class Parts:
             predictor=settings.quality,
             default_output_cap=settings.limits.default_max_output_tokens,
         )
+        if self._policy_file is not None:
+            self.worker.start_daemon(_watch, self._policy_file, weakref.ref(self), settings.clock)
+        return engine
 
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
         models = self.catalogue.models
@@ -241,9 +265,38 @@ class Parts:
             self._given = providers_from_environment(os.environ)
         return self._given
 
-    def _published(self) -> list[PolicySnapshot]:
+    def _publish(self) -> list[PolicySnapshot]:
+        if self._policy_file is None:
+            return self._put_in_force(self._policies)
+        with self._policy_file.noting() as file:
+            return self._put_in_force(file.read())
+
+    def _put_in_force(self, policies: Sequence[Policy]) -> list[PolicySnapshot]:
         fleet = self.fleet(self.environment)
-        return publish(self._policies, fleet.today(), fleet.aliases, fleet.pool.row)
+        self._published = publish(policies, fleet.today(), fleet.aliases, fleet.pool.row, self._published)
+        return self._published
+
+
+async def _watch(file: PolicyFile, router: weakref.ref[Parts], clock: Clock) -> None:
+    """Take a file's policies anew whenever it has changed, for as long as the Router lives."""
+    while True:
+        await clock.sleep(file.every_s)
+        parts = router()
+        if parts is None:
+            return
+        if file.has_changed():
+            await _take(file, parts, clock)
+        del parts
+
+
+async def _take(file: PolicyFile, parts: Parts, clock: Clock) -> None:
+    take = partial(parts.reload_policies, None)
+    try:
+        changes = take() if clock.virtual else await anyio.to_thread.run_sync(take, abandon_on_cancel=True)
+    except RouterError as error:
+        _logger.warning("the policies stay as they were: %s", error)
+    else:
+        _logger.debug("policies of %s are in force: %s", file.path, changes)
 
 
 def _hosted(models: Sequence[Model]) -> Sequence[Provider]:
@@ -274,13 +327,29 @@ def _check(providers: object, catalogue: object, policies: object, storage: obje
     if catalogue is not None and not isinstance(catalogue, Catalogue):
         problem = Problem("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
         raise ValidationFailed.of(problem)
-    if not isinstance(policies, Sequence) or isinstance(policies, str):
-        problem = Problem("policies", "is not a list of Policy", "pass read_policies(path) or [Policy(...)]")
-        raise ValidationFailed.of(problem)
+    if not isinstance(policies, PolicyFile):
+        _check_policies(policies)
     if storage is not None:
         check_storage(storage)
     if not isinstance(settings, Settings):
         raise ValidationFailed.of(Problem("settings", f"{shown(settings)} is not Settings", "pass Settings(...)"))
+
+
+def _check_policies(policies: object) -> None:
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
+        hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
+        raise ValidationFailed.of(Problem("policies", "is not a list of Policy", hint))
+
+
+def _check_replaceable(policies: object, file: PolicyFile | None) -> None:
+    _check_policies(policies)
+    if file is not None:
+        hint = "change the file, and call reload_policies() to have it taken at once"
+        raise ValidationFailed.of(Problem("policies", f"are those of {file.path}", hint))
+
+
+def _checked_policies(policies: Sequence[Policy]) -> tuple[Policy, ...]:
+    return tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
 
 
 def _check_providers(providers: object) -> None:

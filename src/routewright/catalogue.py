@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,7 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, Model, PriceTier, Pricing
 
 from ._core.catalogue import given_fields, models_of, overlay
+from ._core.deprecation import Deprecation, deprecations
 from ._core.problem import shown
 from ._core.rules import check_names, is_date
 from ._core.scan import quoted
@@ -50,15 +52,22 @@ class Catalogue:
         from .config import read_catalogue
         from .document import naming
 
-        rows, aliases = read_catalogue(path, known=[model.id for model in cls().models])
+        rows, aliases, as_of = read_catalogue(path, known=[model.id for model in cls().models])
         with naming(path):
-            return cls().overlaid(rows, aliases=aliases)
+            return cls(as_of=as_of).overlaid(rows, aliases=aliases)
 
     def overlaid(self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None) -> Catalogue:
         """Put rows over this catalogue: each holds an ``id`` and the fields of ``Model`` that it gives."""
         new = Catalogue(aliases=self.aliases | dict(aliases or {}), as_of=self.as_of)
         new._models = overlay(self.models, rows)
         return new
+
+    def deprecations(self, within_days: int | None = None, *, today: date | None = None) -> tuple[Deprecation, ...]:
+        """The models that end within some days, those that have ended included, the soonest first.
+
+        ``within_days`` None: all whose end is known. ``today`` None: the day in UTC.
+        """
+        return deprecations(self.models, today or datetime.now(UTC).date(), within_days)
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -83,7 +92,9 @@ def bundled() -> tuple[tuple[Model, ...], str]:
     data = files("routewright") / "data"
     listed = msgspec.json.decode((data / "models_catalogue.json").read_bytes(), type=_Listed)
     priors = msgspec.json.decode((data / "model_priors.json").read_bytes(), type=_Priors)
-    return tuple(_model(row, priors.models.get(row.id, _Prior())) for row in listed.models), listed.meta.as_of
+    mended = msgspec.json.decode((data / "price_corrections.json").read_bytes(), type=_Corrections).pricing_per_1m
+    models = (_model(row, priors.models.get(row.id, _Prior()), mended.get(row.id)) for row in listed.models)
+    return tuple(models), listed.meta.as_of
 
 
 class _Row(msgspec.Struct):
@@ -127,13 +138,17 @@ class _Priors(msgspec.Struct):
     models: dict[str, _Prior]
 
 
-def _model(row: _Row, prior: _Prior) -> Model:
+class _Corrections(msgspec.Struct):
+    pricing_per_1m: dict[str, Pricing]
+
+
+def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:
     return Model(
         id=row.id,
         provider=row.provider,
         context_window=row.context_window,
         modalities=row.modalities,
-        pricing_per_1m=_pricing(row),
+        pricing_per_1m=mended or _pricing(row),
         availability=Availability(),
         deprecated_at=row.deprecation_date,
         provider_model_id=row.provider_model_id,

@@ -23,6 +23,8 @@ from routewright.wire import (
     OnPartial,
     Policy,
     PolicyFallback,
+    PriceChange,
+    PriceTier,
     Pricing,
     Strategy,
     Tokenizer,
@@ -76,6 +78,14 @@ def _date(value: object) -> str:
     return text
 
 
+def _day(value: object) -> str:
+    """A date of TOML's, or one as text, without a time."""
+    text = _date(value)
+    if len(text) != len("YYYY-MM-DD"):
+        raise PydanticCustomError("date", "must be a date without a time")
+    return text
+
+
 def _cache_kind(value: object) -> str:
     return "<switch>" if isinstance(value, bool) else "<table>"
 
@@ -93,6 +103,16 @@ class _Strict(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
+class TierEntry(_Strict):
+    """Prices of inputs that are longer than ``above_tokens``."""
+
+    above_tokens: Tokens
+    input_usd: Usd
+    output_usd: Usd
+    cached_input_usd: Usd | None = None
+    cache_write_usd: Usd | None = None
+
+
 class PricesEntry(_Strict):
     """US dollars per one million tokens."""
 
@@ -100,6 +120,21 @@ class PricesEntry(_Strict):
     output_usd: Usd
     cached_input_usd: Usd | None = None
     cache_write_usd: Usd | None = None
+    batch_input_usd: Usd | None = None
+    batch_output_usd: Usd | None = None
+    reasoning_usd: Usd | None = None
+    tiers: tuple[TierEntry, ...] = ()
+
+    def pricing(self) -> Pricing:
+        """The prices as the library knows them."""
+        fields = self.model_dump(exclude={"starts", "tiers"})
+        return Pricing(**fields, tiers=tuple(PriceTier(**tier.model_dump()) for tier in self.tiers))
+
+
+class PriceChangeEntry(PricesEntry):
+    """Prices that hold from a day on."""
+
+    starts: Annotated[str, BeforeValidator(_day)]
 
 
 class ModelEntry(_Strict):
@@ -119,15 +154,18 @@ class ModelEntry(_Strict):
     ttft_s: Annotated[float, _STRICT, _within(Model, "ttft_s")] | None = None
     tokens_per_s: Annotated[float, _STRICT, _within(Model, "tokens_per_s")] | None = None
     prices: PricesEntry | None = None
+    price_changes: tuple[PriceChangeEntry, ...] | None = None
     regions: tuple[Name, ...] | None = None
     deprecated_at: Annotated[str, BeforeValidator(_date)] | None = None
     disabled: Switch | None = None
 
     def row(self) -> dict[str, Any]:
         """The fields of ``Model`` that the entry gives."""
-        fields = self.model_dump(exclude_none=True, exclude={"prices", "regions"})
+        fields = self.model_dump(exclude_none=True, exclude={"prices", "price_changes", "regions"})
         if self.prices is not None:
-            fields["pricing_per_1m"] = Pricing(**self.prices.model_dump())
+            fields["pricing_per_1m"] = self.prices.pricing()
+        if self.price_changes is not None:
+            fields["price_changes"] = tuple(PriceChange(each.starts, each.pricing()) for each in self.price_changes)
         if self.regions is not None:
             fields["availability"] = Availability(regions=self.regions)
         return fields
@@ -140,6 +178,7 @@ class CatalogueFile(_Strict):
     prices: dict[ModelId, PricesEntry] = {}
     aliases: dict[Name, ModelId] = {}
     disabled: tuple[ModelId, ...] = ()
+    as_of: Annotated[str, BeforeValidator(_day)] | None = None
 
 
 class FallbackEntry(_Strict):
@@ -213,8 +252,8 @@ class PolicyFile(_Strict):
 FileModel = TypeVar("FileModel", bound=_Strict)
 
 
-def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Read an overlay of a catalogue that knows some ids: rows for ``Catalogue.overlaid``, and aliases.
+def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[str, Any]], dict[str, str], str | None]:
+    """Read an overlay of a catalogue that knows some ids: rows for ``Catalogue.overlaid``, aliases, and its date.
 
     Raises ``ValidationFailed`` naming the file and the key.
     """
@@ -222,7 +261,7 @@ def read_catalogue(given: str | Path, known: Sequence[str]) -> tuple[list[dict[s
     with naming(path):
         file = _read(path, CatalogueFile)
         _check_models(file, known)
-        return list(_rows(file).values()), dict(file.aliases)
+        return list(_rows(file).values()), dict(file.aliases), file.as_of
 
 
 def read_policies(given: str | Path) -> list[Policy]:
@@ -273,7 +312,7 @@ def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
         rows[entry.id] = entry.row()
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
-        row["pricing_per_1m"] = Pricing(**prices.model_dump())
+        row["pricing_per_1m"] = prices.pricing()
     for model_id in file.disabled:
         rows.setdefault(model_id, {"id": model_id})["disabled"] = True
     return rows

@@ -26,8 +26,14 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except ValidationFailed as error:
-        problems = [each._replace(path=f"{path}: {each.path}" if each.path else str(path)) for each in error.problems]
+        problems = [each._replace(path=_named(path, each.path)) for each in error.problems]
         raise ValidationFailed.of(*problems) from None
+
+
+def _named(path: str | Path, place: str) -> str:
+    if place.startswith(str(path)):
+        return place  # named where it was read
+    return f"{path}: {place}" if place else str(path)
 
 
 def path_of(given: object) -> Path:

@@ -10,6 +10,7 @@ from typing import Self, TypeVar, Unpack, get_args
 from msgspec.structs import replace
 
 from ._core.board import Board, Boards
+from ._core.check import PolicyCheck
 from ._core.decision import Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
@@ -17,6 +18,7 @@ from ._core.intake import RULES
 from ._core.pool import Pool
 from ._core.problem import shown
 from ._core.request import as_request
+from ._core.why_not import WhyNot
 from ._engine.answer import Answer
 from ._engine.steps import HostedCourse, Steps
 from ._engine.stream import Stream
@@ -27,6 +29,7 @@ from .blocking import BlockingRouter
 from .catalogue import Catalogue
 from .errors import NotFound, Problem, ValidationFailed
 from .options import Options, RequestLike
+from .policies import PolicyFile
 from .protocols import Provider, Storage
 from .settings import Settings
 from .wire import (
@@ -38,6 +41,7 @@ from .wire import (
     HealthSnapshot,
     Model,
     Policy,
+    PolicyChanged,
     PutFeedback,
     RouteRequest,
     Trace,
@@ -64,7 +68,7 @@ class Router:
         *,
         providers: Sequence[Provider] | None = None,
         catalogue: Catalogue | None = None,
-        policies: Sequence[Policy] = (),
+        policies: Sequence[Policy] | PolicyFile = (),
         storage: Storage | None = None,
         settings: Settings | None = None,
     ) -> None:
@@ -78,7 +82,7 @@ class Router:
         faults: Faults | None = None,
         *,
         catalogue: Catalogue | None = None,
-        policies: Sequence[Policy] = (),
+        policies: Sequence[Policy] | PolicyFile = (),
         storage: Storage | None = None,
         settings: Settings | None = None,
     ) -> Self:
@@ -136,6 +140,26 @@ class Router:
         engine = self._parts.engine
         return Decision(engine.choose_now(engine.admit(self._request(request, options), self._as(caller))))
 
+    def check_policies(
+        self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> list[PolicyCheck]:
+        """Say of every policy what routing a request under it would come to: who serves it at what cost, and what
+        becomes of it while one of the providers is lost.
+
+        Counts tokens and decides once a provider and policy, some milliseconds each. Raises ``ValidationFailed``.
+        """
+        return self._parts.engine.check(self._request(request, options), self._as(caller))
+
+    def why_not(
+        self, request: RequestLike, model: str, *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> WhyNot:
+        """Say what would have to be true for a model to be chosen: what admits it, which change alone puts it first.
+
+        Counts tokens and decides some fifty times over, a tenth of a second. Raises ``ValidationFailed``.
+        """
+        engine = self._parts.engine
+        return engine.why_not(engine.admit(self._request(request, options), self._as(caller)), model)
+
     def explain(self, decided: Decision | Answer | Trace) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
         if isinstance(decided, Answer):
@@ -165,6 +189,14 @@ class Router:
     def policies(self) -> list[Policy]:
         """The policies that ``policy_id`` can name."""
         return [snapshot.policy for snapshot in self._parts.engine.policies]
+
+    def reload_policies(self, policies: Sequence[Policy] | None = None) -> list[PolicyChanged]:
+        """Put other policies in force, at once and as a whole; without an argument those of the ``PolicyFile`` as it
+        is now. Requests that are on their way keep theirs.
+
+        Raises ``ValidationFailed`` for what is not valid; then those before stay.
+        """
+        return self._parts.reload_policies(policies)
 
     async def feedback(
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None

@@ -169,3 +169,41 @@ def test_traces_that_wait_at_a_fork_are_the_parents_to_write() -> None:
         router.blocking.close()
     """
     assert run_script(code) == "1"
+
+
+def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
+    code = """
+        import json, logging, os, tempfile
+        from routewright import PolicyFile
+
+        path = os.path.join(tempfile.mkdtemp(), "policies.json")
+
+        def write(model):
+            with open(path + ".new", "w") as file:
+                file.write(json.dumps({"policies": [{"name": "desk", "models": [model]}]}))
+            os.replace(path + ".new", path)
+
+        class Taken(logging.Handler):
+            def emit(self, record):
+                if "are in force" in record.getMessage():
+                    taken.set()
+
+        taken = threading.Event()
+        log = logging.getLogger("routewright.assembly")
+        log.setLevel(logging.DEBUG)
+        log.addHandler(Taken())
+        write("openai/gpt-4.1")
+        router = Router.sandbox(policies=PolicyFile(path, every_s=0.05))
+        assert router.decide("Hello", policy_id="desk").model == "openai/gpt-4.1"
+
+        def work():
+            taken.clear()
+            assert router.decide("Hello", policy_id="desk").model == "openai/gpt-4.1"
+            write("openai/gpt-6-luna")
+            assert taken.wait(15)
+            assert router.decide("Hello", policy_id="desk").model == "openai/gpt-6-luna"
+
+        assert in_child(work) == 0
+        router.blocking.close()
+    """
+    run_script(code)

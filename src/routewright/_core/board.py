@@ -6,12 +6,14 @@ numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
 
-from routewright.wire import Candidate, DecisionInput, Goal, HealthSnapshot, Strategy
+from routewright.wire import Candidate, DecisionInput, Goal, HealthSnapshot, Model, Strategy
 
+from .catalogue import snapshot
 from .constraints import Eligible, Kind
 from .money import usd
 from .outlook import Outlook
@@ -118,6 +120,11 @@ class Board:
         self._orders: dict[OrderKey, Order] = {}
         self._eligible: dict[Kind, Eligible] = {}
         self._scores: dict[RequestClass, Scores] = {}
+
+    def with_models(self, models: Iterable[Model]) -> Board:
+        """The board of other models at the same health, for questions of what would be."""
+        before = self.outlook.pool.snapshot
+        return Boards(Pool(snapshot(tuple(models), before.as_of))).of(self.outlook.health)
 
     def order(self, given: DecisionInput) -> Order:
         """The order that serves an input; made anew only where the request brings its own qualities."""

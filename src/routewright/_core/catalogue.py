@@ -106,14 +106,17 @@ def check_aliases(aliases: Mapping[str, str], known: Mapping[str, int]) -> None:
 
 def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> list[str]:
     """Turn names and aliases into model ids. Raises ``ValidationFailed`` naming the nearest known id."""
-    ids = []
-    for place, name in enumerate(names):
-        model_id = aliases.get(name, name)
-        if model_id not in known:
-            hint = did_you_mean(name, [*known, *aliases]) or "Router.models() lists the known ids"
-            raise ValidationFailed.of(Problem(f"{path}[{place}]", f"unknown model {quoted(name)}", hint))
-        ids.append(model_id)
+    ids = [resolve_one(name, aliases, known, f"{path}[{place}]") for place, name in enumerate(names)]
     return list(dict.fromkeys(ids))
+
+
+def resolve_one(name: str, aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> str:
+    """Turn a name or alias into a model id. Raises ``ValidationFailed`` naming the nearest known id."""
+    model_id = aliases.get(name, name)
+    if model_id not in known:
+        hint = did_you_mean(name, [*known, *aliases]) or "Router.models() lists the known ids"
+        raise ValidationFailed.of(Problem(path, f"unknown model {quoted(name)}", hint))
+    return model_id
 
 
 def resolve_lists(

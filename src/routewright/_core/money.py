@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Context, Decimal
 
 NANOS_PER_USD = 1_000_000_000
 PICOS_PER_NANO = 1_000
 _PICOS_PER_TOKEN = 1_000_000  # one dollar per million tokens
+_DIGITS = 12  # of a price; what others' lists write beyond them is the dust of float arithmetic
 
 
 def budget_nanos(usd: float) -> int:
@@ -19,6 +20,12 @@ def price_picos(usd_per_1m: float) -> int:
     """Turn a list price per million tokens into pico-dollars a token, rounded up."""
     numerator, denominator = _exact(usd_per_1m)
     return -(-numerator * _PICOS_PER_TOKEN // denominator)
+
+
+def per_million(usd_per_token: float) -> float:
+    """Turn a price a token into one per million tokens: 1.25e-06 is exactly 1.25. Takes what is finite."""
+    context = Context(prec=_DIGITS, traps=[])  # our own: the application's may round otherwise, or trap
+    return float(context.scaleb(context.create_decimal(repr(usd_per_token)), 6))
 
 
 def nanos(picos: int) -> int:

@@ -9,7 +9,16 @@ from typing import TypeVar
 import msgspec
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback, PolicySnapshot, RouteRequest
+from routewright.wire import (
+    Budget,
+    CacheOpts,
+    Fallback,
+    Policy,
+    PolicyChanged,
+    PolicyFallback,
+    PolicySnapshot,
+    RouteRequest,
+)
 
 from .catalogue import content_id, resolve_lists
 from .ids import ALPHABET
@@ -178,14 +187,20 @@ def _narrower_bound(asked: CacheOpts, given: CacheOpts) -> dict[str, float | Non
 
 
 def publish(
-    policies: Iterable[Policy], today: str, aliases: Mapping[str, str], known: Mapping[str, int]
+    policies: Iterable[Policy],
+    today: str,
+    aliases: Mapping[str, str],
+    known: Mapping[str, int],
+    previous: Iterable[PolicySnapshot] = (),
 ) -> list[PolicySnapshot]:
     """Give policies their ids, dates and versions, and put ids in the place of aliases.
 
-    ``today`` as ``YYYY-MM-DD``, for those that bring no date. Raises ``ValidationFailed`` for a name or id that stands
-    twice, for unknown models, and for a chain outside the policy's own models.
+    ``today`` as ``YYYY-MM-DD``, for those that bring no date. A policy that is as it was among the ``previous`` keeps
+    its version; one that was changed gets a new one. Raises ``ValidationFailed`` for a name or id that stands twice,
+    for unknown models, and for a chain outside the policy's own models.
     """
     published: list[PolicySnapshot] = []
+    before = {snapshot.policy.name: snapshot for snapshot in previous}
     policies = tuple(policies)
     check_apart(policies)
     for policy in policies:
@@ -193,9 +208,45 @@ def publish(
         full = msgspec.structs.replace(
             full, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
-        version = f"{policy.name}@{(full.created_at or today)[:10]}"
-        published.append(PolicySnapshot("pos_" + content_id([version, full]), version, full))
+        published.append(_version_of(full, before.get(policy.name), today))
     return published
+
+
+def changes_between(before: Iterable[PolicySnapshot], now: Iterable[PolicySnapshot]) -> list[PolicyChanged]:
+    """What one publication changed, in the order of the policies, those that are gone last."""
+    old = {snapshot.policy.name: snapshot for snapshot in before}
+    new = {snapshot.policy.name: snapshot for snapshot in now}
+    return [
+        PolicyChanged((new.get(name) or old[name]).policy.id, name, _label(old.get(name)), _label(new.get(name)))
+        for name in (*new, *(name for name in old if name not in new))
+        if _label(old.get(name)) != _label(new.get(name))
+    ]
+
+
+def _label(snapshot: PolicySnapshot | None) -> str | None:
+    return None if snapshot is None else snapshot.version
+
+
+def _version_of(policy: Policy, before: PolicySnapshot | None, today: str) -> PolicySnapshot:
+    """A version of a policy, which is the one before where nothing was changed."""
+    if before is None:
+        return _snapshot(policy, f"{policy.name}@{(policy.created_at or today)[:10]}")
+    policy = msgspec.structs.replace(policy, created_at=before.policy.created_at)
+    if policy == before.policy:
+        return before
+    return _snapshot(policy, _next_version(before.version, f"{policy.name}@{today}"))
+
+
+def _snapshot(policy: Policy, version: str) -> PolicySnapshot:
+    return PolicySnapshot("pos_" + content_id([version, policy]), version, policy)
+
+
+def _next_version(before: str, today: str) -> str:
+    """``name@date``; where that was the version before, or a further one of it, the next: ``name@date.2``."""
+    stem, _, number = before.removeprefix(today).partition(".")
+    if stem:
+        return today
+    return f"{today}.{int(number or 1) + 1}"
 
 
 def _with_ids(policy: Policy, aliases: Mapping[str, str], known: Mapping[str, int]) -> Policy:

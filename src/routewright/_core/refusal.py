@@ -59,7 +59,7 @@ def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible, policy: 
     listed = _named(given, outlook, firsts, policy) or ", ".join(
         f"{count} {reason}" for reason, count in count_reasons(first).items()
     )
-    by_budget = any(set(_reasons(row)) <= _BUDGET for row in failed)
+    by_budget = any(set(reasons_of(row)) <= _BUDGET for row in failed)
     error = BudgetExceeded if by_budget else NoCandidates
     return error(
         f"no model fits: {len(firsts)} asked, rejected: {listed or 'none'}; {suggestion}",
@@ -95,17 +95,17 @@ def _suggestion(given: DecisionInput, ways: list[Way], policy: Policy | None) ->
     if not ways:
         return "no change of the request helps: configure a provider or enable a model"
     way = min(ways, key=lambda way: way.effort)
-    return f"{' and '.join(_words(given, way, policy))} to admit {way.model}"
+    return f"{' and '.join(words_of(given, way, policy))} to admit {way.model}"
 
 
 def ways_of(given: DecisionInput, outlook: Outlook, failed: BoolArray, policy: Policy | None) -> list[Way]:
     """Every model that some change would admit, with that change."""
-    ways = [_way(given, outlook, row, set(_reasons(failed[row])), policy) for row in range(len(outlook.pool))]
+    ways = [way_of(given, outlook, row, set(reasons_of(failed[row])), policy) for row in range(len(outlook.pool))]
     return [way for way in ways if way is not None]
 
 
-def _way(given: DecisionInput, outlook: Outlook, row: int, reasons: set[Reason], policy: Policy | None) -> Way | None:
-    """Change the input question by question, each with what was changed before."""
+def way_of(given: DecisionInput, outlook: Outlook, row: int, reasons: set[Reason], policy: Policy | None) -> Way | None:
+    """What would admit one row, found question by question, each with what was changed before; None: nothing would."""
     pool = outlook.pool
     if reasons & _FIXED or pool.disabled[row]:
         return None
@@ -204,8 +204,8 @@ def _changes(given: DecisionInput, changed: DecisionInput) -> list[str]:
     return [name for name in _CHANGEABLE if getattr(given, name) != getattr(changed, name)]
 
 
-def _words(given: DecisionInput, way: Way, policy: Policy | None) -> Iterator[str]:
-    """What to do about each field that has to change."""
+def words_of(given: DecisionInput, way: Way, policy: Policy | None) -> Iterator[str]:
+    """What to do about each field that has to change. ``policy`` is the one that was laid over the input."""
     by = _owner(policy)
     for name in _changes(given, way.given):
         for words in _said(name, given, way):
@@ -249,5 +249,6 @@ def _worst_nanos(ask: Ask, row: int) -> int | None:
     return nanos(ask.worst_picos(row, ask.high(row))) if ask.outlook.pool.prices[row] else None
 
 
-def _reasons(row: BoolArray) -> list[Reason]:
+def reasons_of(row: BoolArray) -> list[Reason]:
+    """The questions that one row of ``failures`` fails, in their order."""
     return [reason for reason, fails in zip(REASONS, row.tolist(), strict=True) if fails]

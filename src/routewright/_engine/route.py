@@ -9,7 +9,7 @@ where the bounds leave it open; the execution calls models; ``conclude`` keeps t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -18,12 +18,15 @@ from msgspec.structs import replace
 
 from routewright._core.attempt import End
 from routewright._core.board import Board
+from routewright._core.catalogue import resolve_one
+from routewright._core.check import PolicyCheck, check
 from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
 from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import by_key, find_policy, under_policy
-from routewright._core.tokens import Vocabulary, bounds_of
+from routewright._core.tokens import VOCABULARIES, Vocabulary, bounds_of
+from routewright._core.why_not import WhyNot, why_not
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import (
@@ -79,6 +82,13 @@ class Entry(NamedTuple):
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 
 
+class Published(NamedTuple):
+    """The policies in force, replaced as a whole: a request keeps the one that it found."""
+
+    snapshots: Sequence[PolicySnapshot]
+    by_key: Mapping[str, PolicySnapshot]
+
+
 class Engine:
     """The pipeline over one Router's parts. Safe to use from several loops and threads."""
 
@@ -95,10 +105,9 @@ class Engine:
         default_output_cap: int,
     ) -> None:
         self.fleet = fleet
-        self.policies = policies
+        self.publish(policies)
         self.log = log
         self.ids = Ids(clock, rng)
-        self._policies = by_key(policies)
         self._clock = clock
         self._rng = rng
         self._count = count
@@ -106,6 +115,15 @@ class Engine:
         self._counted_in: set[Vocabulary] = set()
         self._predictor = predictor
         self._default_output_cap = default_output_cap
+
+    def publish(self, policies: Sequence[PolicySnapshot]) -> None:
+        """Put policies in the place of those before, for all requests that come from now on."""
+        self._published = Published(policies, by_key(policies))
+
+    @property
+    def policies(self) -> Sequence[PolicySnapshot]:
+        """The policies in force."""
+        return self._published.snapshots
 
     async def route(self, request: RouteRequest, caller: Caller) -> Outcome:
         """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
@@ -132,7 +150,7 @@ class Engine:
         board, policy = fleet.board(), None
         request = with_ids(request, fleet.aliases, fleet.pool.row)
         if request.policy_id is not None:
-            policy = find_policy(request.policy_id, self._policies)
+            policy = find_policy(request.policy_id, self._published.by_key)
             request = under_policy(request, policy.policy)
         given = input_of(
             request,
@@ -161,6 +179,21 @@ class Engine:
         given = self._predicted(entry)
         plan = _plan_uncounted(entry, given)
         return plan or build_plan(self._recounted(entry, given), entry.board, entry.rules)
+
+    def why_not(self, entry: Entry, model: str) -> WhyNot:
+        """Say what would have to be true for a model, or an alias of one, to be chosen. Counts tokens."""
+        model = resolve_one(model, entry.fleet.aliases, entry.fleet.pool.row, "model")
+        given = self._counted(entry, self._predicted(entry), VOCABULARIES)
+        return why_not(given, entry.board, model, entry.rules)
+
+    def check(self, request: RouteRequest, caller: Caller) -> list[PolicyCheck]:
+        """Check every policy by one request. Counts tokens."""
+        found = []
+        for published in self.policies:
+            entry = self.admit(replace(request, policy_id=published.policy.id), caller)
+            given = self._counted(entry, self._predicted(entry), VOCABULARIES)
+            found.append(check(given, entry.board, published))
+        return found
 
     async def choose(self, entry: Entry) -> Plan:
         """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
@@ -270,7 +303,9 @@ class Engine:
         return replace(given, quality=column)
 
     def _recounted(self, entry: Entry, given: DecisionInput) -> DecisionInput:
-        encodings = countable(given, entry.board)
+        return self._counted(entry, given, countable(given, entry.board))
+
+    def _counted(self, entry: Entry, given: DecisionInput, encodings: Sequence[Vocabulary]) -> DecisionInput:
         try:
             tokens = self._count(entry.request, given.tokens, encodings)
         except RouterError:

@@ -20,13 +20,14 @@ import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
 
 from routewright.errors import RouterClosed
-from routewright.fork import Guard
+from routewright.fork import Guard, importing
 from routewright.protocols import Clock
 
 from .crew import GRACE_S, NEVER, Call, Crew, Job
@@ -143,6 +144,8 @@ class _Thread:
         self._submitting = threading.RLock()  # a finaliser that the garbage collector runs in here may submit as well
         for daemon in daemons:
             self.start_daemon(daemon)
+        with importing.lock:  # a child that is forked while the thread does it would find it half imported
+            import_module("anyio._backends._asyncio")
         self._thread = threading.Thread(target=self._serve, name="routewright-worker", daemon=True)
         try:
             self._thread.start()

@@ -1,4 +1,4 @@
-"""The command ``routewright``: ``route``, ``decide`` and ``models``.
+"""The command ``routewright``: ``route``, ``decide``, ``models`` and ``catalogue``.
 
     0  done                     3  no model fits (422)          6  time ran out (504)      130  interrupted
     1  fault of ours (500)      4  content refused (403)        7  key or money (401, 402) 141  nobody reads the output

@@ -1,4 +1,4 @@
-"""The three commands: each reads its arguments, asks the library, and shows what came of it."""
+"""The commands ``route``, ``decide`` and ``models``: each reads its arguments, asks the library, shows what came."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import anyio
 import msgspec
 
 from routewright._core.decision import Decision
+from routewright._core.why_not import WhyNot
 from routewright._engine.answer import Answer
 from routewright._engine.identity import Ids
 from routewright.backends.clock import SystemClock
@@ -46,6 +47,10 @@ def run(args: Arguments, screen: Screen) -> None:
             anyio.run(_route, args, screen)
         case "decide":
             _decide(args, screen)
+        case "catalogue":
+            from .catalogue import run_catalogue  # which the other commands do not need
+
+            run_catalogue(args, screen)
         case _:
             _models(args, screen)
 
@@ -58,8 +63,9 @@ def failed(error: RouterError, args: Arguments, screen: Screen) -> None:
     screen.say(Line(f"routewright: {_said(error, args)}", "bad"))
 
 
-def _said(error: RouterError, args: Arguments) -> str:
-    message = str(error)
+def _said(text: object, args: Arguments) -> str:
+    """What the library says, with options in the place of fields."""
+    message = str(text)
     if args.request is not None:
         return message  # who writes JSON knows the fields by their own names
     for field, option in _OPTIONS.items():
@@ -108,26 +114,31 @@ async def _streamed(router: Router, request: RouteRequest, screen: Screen) -> An
 
 
 def _decide(args: Arguments, screen: Screen) -> None:
-    try:
-        decision = _decided(args, screen)
-    except NoCandidates as error:
-        if not args.json and error.detail.get("rejected_candidates"):
-            screen.say(*refusal_page(error.detail))
-        raise
-    if args.json:
-        screen.json(_decision_json(decision))
-    else:
-        screen.show(*decision_page(decision)[1:])
-
-
-def _decided(args: Arguments, screen: Screen) -> Decision:
     router = _router(args, sandbox=args.sandbox)
     request = request_of(args, router.models())
     try:
-        return router.decide(request)
+        _show_decision(router, request, args, screen)
     except NoProviders:
         screen.say(Line(_NOTHING_CONFIGURED, "dim"))
-        return _router(args, sandbox=True).decide(request)
+        _show_decision(_router(args, sandbox=True), request, args, screen)
+
+
+def _show_decision(router: Router, request: RouteRequest, args: Arguments, screen: Screen) -> None:
+    why = None if args.why_not is None else router.why_not(request, args.why_not)
+    try:
+        decision = router.decide(request)
+    except NoCandidates as error:
+        if not args.json and error.detail.get("rejected_candidates"):
+            screen.say(*refusal_page(error.detail), *_why_page(why, args))
+        raise
+    if args.json:
+        screen.json(_decision_json(decision) | ({} if why is None else {"why_not": why}))
+    else:
+        screen.show(*decision_page(decision)[1:], *_why_page(why, args))
+
+
+def _why_page(why: WhyNot | None, args: Arguments) -> list[Block]:
+    return [] if why is None else [Line(), *map(Line, _said(why, args).splitlines())]
 
 
 def _models(args: Arguments, screen: Screen) -> None:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from routewright import __version__
 from routewright.wire import Goal, Modality, Strategy
 
+from .catalogue_options import CATALOGUE, add_catalogue, names
 from .exits import exit_table
 
 _DESCRIPTION = """\
@@ -24,7 +25,8 @@ examples:
   git diff | routewright route --system "Write a commit message for this diff."
   routewright route --json "Name three rivers." | jq -r .output
   routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
-  routewright models --modality image --provider google"""
+  routewright models --modality image --provider google
+  routewright catalogue import model_prices.json --output models.toml"""
 
 _PROMPT = """
 
@@ -39,10 +41,14 @@ _COMMANDS = {
         _TAKES,
     ),
     "models": ("list the models that can be routed to", "Prices are US dollars per million tokens.", "[OPTIONS]"),
+    "catalogue": (
+        "keep the catalogue up to date: prices of others, models that end",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
 }
 """What each does, what else is to be said of it, what it takes."""
 
-_CATALOGUE = "models and prices over the bundled ones, TOML or JSON"
 _EXITS = f"exit codes:\n{exit_table()}"
 
 
@@ -73,6 +79,9 @@ class Arguments(argparse.Namespace):
     metadata: list[tuple[str, str]]
     sandbox: bool
 
+    # decide
+    why_not: str | None = None
+
     # route
     stream: bool | None
     explain: bool
@@ -83,13 +92,24 @@ class Arguments(argparse.Namespace):
     modality: list[Modality]
     all: bool
 
+    # catalogue
+    topic: str
+    output: str | None
+    starts: str | None
+    as_of: str | None
+    add: list[str]
+    dry_run: bool
+    force: bool
+    within: int | None
+    model_id: str | None
+
 
 def parser() -> argparse.ArgumentParser:
     """Make the parser of the whole command."""
     main = _Parser("routewright", description=_DESCRIPTION, epilog=f"{_EXAMPLES}\n\n{_EXITS}")
     main.add_argument("--version", action="version", version=f"routewright {__version__}")
     commands = main.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, add_options in (("route", _add_route), ("decide", _add_decide), ("models", _add_models)):
+    for name, add_options in _ADD.items():
         does, more, takes = _COMMANDS[name]
         said = f"{does[0].upper()}{does[1:]}. {more}"
         add_options(commands.add_parser(
@@ -132,6 +152,7 @@ def _add_route(command: argparse.ArgumentParser) -> None:
 def _add_decide(command: argparse.ArgumentParser) -> None:
     _add_request(command)
     command.add_argument("--json", action="store_true", help="one JSON object, with every candidate and rejection")
+    command.add_argument("--why-not", metavar="ID", help="what would have to be true for this model to be chosen")
 
 
 def _add_models(command: argparse.ArgumentParser) -> None:
@@ -140,8 +161,8 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     command.add_argument("--all", action="store_true",
                          help="also what cannot be called: deprecated, disabled, without a key")  # fmt: skip
     command.add_argument("--json", action="store_true", help="one JSON object")
-    command.add_argument("--provider", action="extend", type=_names, metavar="NAME,...", help="only their models")
-    command.add_argument("--catalogue", metavar="FILE", help=_CATALOGUE)
+    command.add_argument("--provider", action="extend", type=names, metavar="NAME,...", help="only their models")
+    command.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
 
 
 def _add_request(command: argparse.ArgumentParser) -> None:
@@ -162,19 +183,22 @@ def _add_request(command: argparse.ArgumentParser) -> None:
     choice.add_argument("--max-tokens", type=float, metavar="N", help="never use more, input and output together")
     choice.add_argument("--timeout-ms", type=float, metavar="MS", help="time for everything (default: 60000)")
     chain = choice.add_mutually_exclusive_group()
-    chain.add_argument("--fallback", action="extend", type=_names, metavar="ID,...", help="who follows on a failure")
+    chain.add_argument("--fallback", action="extend", type=names, metavar="ID,...", help="who follows on a failure")
     chain.add_argument("--no-fallback", action="store_const", const=[], dest="fallback", help="nobody does")
     pool = command.add_argument_group("the models")
     only = pool.add_mutually_exclusive_group()
-    only.add_argument("--model", action="extend", type=_names, metavar="ID,...", help="only these models")
-    only.add_argument("--provider", action="extend", type=_names, metavar="NAME,...", help="only models of theirs")
+    only.add_argument("--model", action="extend", type=names, metavar="ID,...", help="only these models")
+    only.add_argument("--provider", action="extend", type=names, metavar="NAME,...", help="only models of theirs")
     pool.add_argument("--sandbox", action="store_true", help="canned answers: no key, no network, nobody is billed")
-    pool.add_argument("--catalogue", metavar="FILE", help=_CATALOGUE)
+    pool.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
     pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name, TOML or JSON")
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _add_catalogue(command: argparse.ArgumentParser) -> None:
+    add_catalogue(command, _EXITS)
+
+
+_ADD = {"route": _add_route, "decide": _add_decide, "models": _add_models, "catalogue": _add_catalogue}
 
 
 def _pair(text: str) -> tuple[str, str]:

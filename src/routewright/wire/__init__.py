@@ -75,7 +75,7 @@ from .storage import (
 )
 from .trace import CacheSpan, DecisionSpan, FallbackSpan, ModelSpan, Span, SpanStatus, Trace, TraceStatus
 from .upstream import Chunk, Delta, FaultKind, Finish, ToolDelta, UpstreamCall, Usage
-from .webhook import BudgetRefused, FallbackReason, FallbackTriggered, PushedEvent
+from .webhook import BudgetRefused, FallbackReason, FallbackTriggered, PolicyChanged, PushedEvent
 
 __all__ = [
     "SYSTEM_ACCOUNT",
@@ -126,6 +126,7 @@ __all__ = [
     "Params",
     "Part",
     "Policy",
+    "PolicyChanged",
     "PolicyFallback",
     "PolicySnapshot",
     "PolicyWeights",

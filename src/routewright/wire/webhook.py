@@ -33,4 +33,16 @@ class BudgetRefused(Struct, frozen=True):
     metadata: dict[str, Any]
 
 
-PushedEvent = FallbackTriggered | BudgetRefused
+class PolicyChanged(Struct, frozen=True):
+    """A policy was published, in another version than before or for the first time, or it was taken away."""
+
+    type: ClassVar[str] = "router.policy_changed"
+    policy_id: str
+    name: str
+    from_version: str | None
+    """None: it is new."""
+    to_version: str | None
+    """None: it is gone."""
+
+
+PushedEvent = FallbackTriggered | BudgetRefused | PolicyChanged

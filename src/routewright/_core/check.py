@@ -1,0 +1,112 @@
+"""Would a policy's requests be served? Decides one request as routing would, and again without each provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routewright.errors import NoCandidates
+from routewright.wire import Availability, DecisionInput, Model, PolicySnapshot
+
+from .board import Board
+from .decision import Decision
+from .plan import Plan, Reading, build_plan, walk
+
+
+class ProviderLoss(Struct, frozen=True):
+    """What becomes of a policy's requests while one provider serves nothing."""
+
+    provider: str
+    model: str | None
+    """Who is chosen then; None: nobody fits, the policy breaks."""
+
+
+class ModelEnd(Struct, frozen=True):
+    """A model of the plan that its vendor gives up."""
+
+    model: str
+    deprecated_at: str
+
+
+class PolicyCheck(Struct, frozen=True, kw_only=True):
+    """What routing one request under a policy comes to today."""
+
+    policy: str
+    id: str
+    version: str
+    allowed: int
+    """Models that the policy's own lists leave."""
+    fitting: int = 0
+    """Models that serve the request."""
+    model: str | None = None
+    """Who is chosen; None: nobody fits."""
+    chain: tuple[str, ...] = ()
+    estimated_cost_usd: float | None = None
+    """Expected of the chosen model. None: its price is unknown."""
+    worst_cost_usd: float | None = None
+    """What a budget must hold for the chosen model."""
+    fallback_affordable: bool = True
+    """False: the budget pays for the chosen model's answer alone."""
+    problem: str | None = None
+    """Why nobody fits, and what to change."""
+    losses: tuple[ProviderLoss, ...] = ()
+    """One for each provider of the models that fit."""
+    ends: tuple[ModelEnd, ...] = ()
+    """Models of the plan that have a date from which they are served no longer, the soonest first."""
+
+    @property
+    def servable(self) -> bool:
+        """Whether the request is served today."""
+        return self.model is not None
+
+    @property
+    def breaks_without(self) -> list[str]:
+        """Providers whose loss leaves nobody."""
+        return [loss.provider for loss in self.losses if loss.model is None]
+
+
+def check(given: DecisionInput, board: Board, snapshot: PolicySnapshot) -> PolicyCheck:
+    """Check a policy by one request: its input with counted tokens, over which the policy was laid."""
+    policy, pool = snapshot.policy, board.outlook.pool
+    allowed = len(pool) if snapshot.models is None else len(snapshot.models)
+    said = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
+    try:
+        plan = build_plan(given, board, policy)
+    except NoCandidates as error:
+        return replace(said, problem=error.message)
+    reading = Reading(given, board)
+    rows = list(walk(reading, reading.ask.fits)) or plan.rows
+    return replace(
+        said,
+        fitting=len(rows),
+        model=plan.models[0],
+        chain=tuple(plan.models[1:]),
+        estimated_cost_usd=Decision(plan).front[0].cost_usd,
+        worst_cost_usd=reading.ask.worst_usd(plan.rows[0]),
+        fallback_affordable=plan.fallback_affordable,
+        losses=tuple(_losses(given, board, sorted({pool.provider[row] for row in rows}))),
+        ends=tuple(_ends(plan)),
+    )
+
+
+def _losses(given: DecisionInput, board: Board, providers: list[str]) -> Iterator[ProviderLoss]:
+    for provider in providers:
+        without = board.with_models(_lost(model, provider) for model in board.outlook.pool.models)
+        try:
+            yield ProviderLoss(provider, build_plan(given, without).models[0])
+        except NoCandidates:
+            yield ProviderLoss(provider, None)
+
+
+def _lost(model: Model, provider: str) -> Model:
+    if model.provider != provider:
+        return model
+    return replace(model, availability=Availability("unavailable", model.availability.regions))
+
+
+def _ends(plan: Plan) -> list[ModelEnd]:
+    models = [plan.pool.models[row] for row in plan.rows]
+    ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
+    return sorted(ends, key=lambda end: end.deprecated_at)

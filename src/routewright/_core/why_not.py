@@ -1,0 +1,268 @@
+"""What would have to be true for a model to win: what keeps it out, and each change that alone would put it first.
+
+Every change is found by deciding again with it, so what is said holds. Changes of two things at once are not sought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routewright.errors import NoCandidates
+from routewright.wire import DecisionInput, Model, ModelHealth, Policy, PriceTier, Pricing, Reason
+
+from .board import Board, Boards
+from .constraints import Ask, failures
+from .health import health_snapshot
+from .money import NANOS_PER_USD, usd_text
+from .plan import Reading, build_plan, walk
+from .quality import MICRO, micro
+from .refusal import reasons_of, way_of, words_of
+from .scoring import WEIGHTS
+
+PARTS = 1_000
+"""Prices and times are lowered in steps of a thousandth."""
+HUNDREDTHS = 100
+
+Lever = Literal["models", "goal", "prices", "quality", "latency", "stability", "timeout_ms"]
+
+
+class Change(Struct, frozen=True):
+    """One thing that, changed alone, lets the model win."""
+
+    what: Lever
+    said: str
+    """In words, with the value."""
+    value: float | None = None
+    """The bound: a share of the present prices, a quality, seconds, a share of calls, milliseconds."""
+
+
+class WhyNot(Struct, frozen=True, kw_only=True):
+    """Why a model is not chosen for a request; ``str`` tells it in a few lines."""
+
+    model: str
+    chosen: str | None
+    """Who is; None: nobody fits."""
+    place: int | None
+    """Its place among the models that fit; None: it is rejected."""
+    fitting: int
+    rejected_by: tuple[Reason, ...] = ()
+    """All constraints that it fails, in their order."""
+    admission: str | None = None
+    """What would admit it; None: it fits, or nothing that can be asked for would help."""
+    wins_then: bool = False
+    """It is chosen once it is admitted."""
+    changes: tuple[Change, ...] = ()
+    """Each alone would let it win; where it is rejected, after its admission."""
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def why_not(given: DecisionInput, board: Board, model: str, policy: Policy | None = None) -> WhyNot:
+    """Ask it of a model of the catalogue and an input whose tokens are counted. ``policy`` was laid over the input.
+
+    Takes about a tenth of a second: it decides some fifty times.
+    """
+    outlook = board.outlook
+    row = outlook.pool.row[model]
+    fitting = _fitting(given, board)
+    failed = reasons_of(failures(given, Ask(given, outlook), Reading(given, board).order.eligible)[row])
+    admitted, admission = given, None
+    if failed:
+        way = way_of(given, outlook, row, set(failed), policy)
+        if way is not None:
+            admitted, admission = way.given, " and ".join(words_of(given, way, policy))
+    hopeless = bool(failed) and admission is None
+    wins = not hopeless and _chosen(admitted, board) == model
+    return WhyNot(
+        model=model,
+        chosen=_chosen(given, board),
+        place=fitting.index(row) + 1 if row in fitting else None,
+        fitting=len(fitting),
+        rejected_by=tuple(failed),
+        admission=admission,
+        wins_then=bool(failed) and wins,
+        changes=() if hopeless or wins else tuple(_changes(admitted, board, row, policy)),
+    )
+
+
+def _fitting(given: DecisionInput, board: Board) -> list[int]:
+    reading = Reading(given, board)
+    return list(walk(reading, reading.ask.fits))
+
+
+def _chosen(given: DecisionInput, board: Board) -> str | None:
+    try:
+        return build_plan(given, board).models[0]
+    except NoCandidates:
+        return None
+
+
+def _changes(given: DecisionInput, board: Board, row: int, policy: Policy | None) -> Iterator[Change]:
+    """Every lever by itself, the caller's own first."""
+    model = board.outlook.pool.models[row]
+    if _chosen(replace(given, models=(model.id,)), board) == model.id:
+        yield Change("models", f"models names it alone: [{model.id!r}]")
+    directions = [
+        f"goal={goal} strategy={strategy}"
+        for strategy, goals in WEIGHTS.items()
+        for goal in goals
+        if _chosen(replace(given, goal=goal, strategy=strategy, weights=None), board) == model.id
+    ]
+    if directions:
+        yield Change("goal", f"{_director(policy)} asks for {', or '.join(directions)}")
+    for lever in (_longer_time, _lower_prices, _higher_quality, _shorter_latency, _higher_stability):
+        change = lever(given, board, model)
+        if change is not None:
+            yield change
+
+
+def _director(policy: Policy | None) -> str:
+    """Who says what matters: a policy that names any of it has the last word."""
+    if policy is None or (policy.goal, policy.strategy, policy.weights) == (None, None, None):
+        return "the request"
+    return f"policy {policy.name!r}"
+
+
+def _longer_time(given: DecisionInput, board: Board, model: Model) -> Change | None:
+    latency_ms = Reading(given, board).order.scores.latency[board.outlook.pool.row[model.id]]
+    if latency_ms <= given.timeout_ms or _chosen(replace(given, timeout_ms=latency_ms), board) != model.id:
+        return None
+    return Change("timeout_ms", f"timeout_ms is at least {latency_ms}, as long as it is expected to take", latency_ms)
+
+
+def _lower_prices(given: DecisionInput, board: Board, model: Model) -> Change | None:
+    pool = board.outlook.pool
+    listed = pool.models[pool.row[model.id]].pricing_per_1m
+    if listed is None:
+        return None
+
+    def cheaper(parts: int) -> Board:
+        return _board_with(board, replace(model, pricing_per_1m=_scaled(listed, parts)))
+
+    parts = _most(PARTS - 1, lambda parts: _chosen(given, cheaper(parts)) == model.id)
+    if parts is None:
+        return None
+    if not parts:
+        return Change("prices", "it costs nothing", 0.0)
+    price = _scaled(listed, parts)
+    said = f"${_exact(price.input_usd)} in and ${_exact(price.output_usd)} out per million tokens"
+    return Change("prices", f"its prices are at most {parts / 10:g} % of what they are: {said}", parts / PARTS)
+
+
+def _higher_quality(given: DecisionInput, board: Board, model: Model) -> Change | None:
+    pool = board.outlook.pool
+    row = pool.row[model.id]
+    present = int(pool.quality[row]) if given.quality is None else given.quality[row]
+
+    def wins(lacking: int) -> bool:
+        quality = (HUNDREDTHS - lacking) / HUNDREDTHS
+        if given.quality is None:
+            return _chosen(given, _board_with(board, replace(model, quality=quality))) == model.id
+        column = (*given.quality[:row], micro(quality), *given.quality[row + 1 :])
+        return _chosen(replace(given, quality=column), board) == model.id
+
+    lacking = _most(HUNDREDTHS - 1 - present * HUNDREDTHS // MICRO, wins)
+    if lacking is None:
+        return None
+    quality = (HUNDREDTHS - lacking) / HUNDREDTHS
+    return Change("quality", f"its quality is at least {quality:.2f}, not {present / MICRO:.3g}", quality)
+
+
+def _shorter_latency(given: DecisionInput, board: Board, model: Model) -> Change | None:
+    outlook = board.outlook
+    row = outlook.pool.row[model.id]
+
+    def faster(parts: int) -> Board:
+        ttft_ms = outlook.ttft_ms[row] * parts // PARTS
+        us_per_token = int(outlook.us_per_token[row]) * parts // PARTS
+        return _board_in(board, model.id, ttft_ms=ttft_ms, us_per_token=us_per_token)
+
+    def latency_s(board: Board) -> float:
+        return Reading(given, board).order.scores.latency[row] / 1000
+
+    parts = _most(PARTS - 1, lambda parts: _chosen(given, faster(parts)) == model.id)
+    if parts is None:
+        return None
+    fast_s = latency_s(faster(parts))
+    return Change("latency", f"its answers take at most {fast_s:g} s, not {latency_s(board):g} s", fast_s)
+
+
+def _higher_stability(given: DecisionInput, board: Board, model: Model) -> Change | None:
+    present = int(board.outlook.stability[board.outlook.pool.row[model.id]])
+
+    def wins(lacking: int) -> bool:
+        return _chosen(given, _board_in(board, model.id, stability=PARTS - lacking)) == model.id
+
+    lacking = _most(PARTS - 1 - present, wins)
+    if lacking is None:
+        return None
+    share = (PARTS - lacking) / PARTS
+    return Change("stability", f"at least {share:.1%} of its calls succeed, not {present / PARTS:.1%}", share)
+
+
+def _most(most: int, wins: Callable[[int], bool]) -> int | None:
+    """The largest number from 0 up with which it wins, given that smaller ones only help; None: not even 0."""
+    if most < 0 or not wins(0):
+        return None
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if wins(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _exact(usd_per_1m: float) -> str:
+    """Every digit: rounded up it would be too much."""
+    return usd_text(round(usd_per_1m * NANOS_PER_USD))
+
+
+def _scaled(listed: Pricing, parts: int) -> Pricing:
+    """Prices lowered to so many thousandths."""
+
+    def lower(holder: Pricing | PriceTier) -> dict[str, float]:
+        prices = {name: getattr(holder, name) for name in holder.__struct_fields__ if name.endswith("_usd")}
+        return {name: round(usd * parts / PARTS, 9) for name, usd in prices.items() if usd is not None}
+
+    tiers = tuple(replace(tier, **lower(tier)) for tier in listed.tiers)
+    return replace(listed, tiers=tiers, **lower(listed))
+
+
+def _board_with(board: Board, changed: Model) -> Board:
+    """The board of a catalogue in which one model is another."""
+    return board.with_models(changed if model.id == changed.id else model for model in board.outlook.pool.models)
+
+
+def _board_in(board: Board, model: str, **seen: int) -> Board:
+    """The board of a health in which one model does otherwise."""
+    health = board.outlook.health.models
+    changed = replace(health.get(model, ModelHealth()), **seen)
+    return Boards(board.outlook.pool).of(health_snapshot({**health, model: changed}))
+
+
+def _lines(why: WhyNot) -> Iterator[str]:
+    if why.chosen == why.model:
+        yield f"{why.model} is chosen."
+        return
+    if why.place is not None:
+        yield f"{why.model} is number {why.place} of {why.fitting} models that fit; {why.chosen} is chosen."
+    else:
+        yield f"{why.model} is rejected by {', '.join(why.rejected_by)}; {why.chosen or 'nobody'} is chosen."
+        if why.admission is None:
+            yield "No change of the request admits it."
+            return
+        yield f"To be considered: {why.admission}." + (" It is chosen then." if why.wins_then else "")
+        if why.wins_then:
+            return
+    if not why.changes:
+        yield "No single change puts it first."
+        return
+    yield "It would be chosen if, by itself,"
+    yield from (f"  - {change.said}" for change in why.changes)

@@ -1,0 +1,204 @@
+"""The command ``catalogue``: ``import``, ``deprecations`` and ``show``."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from routewright._core.catalogue import resolve
+from routewright._core.price_list import PriceList, provider_of
+from routewright._core.problem import did_you_mean, shown
+from routewright._core.problem import listed as listed_names
+from routewright._core.proposal import Proposal, Wish, propose
+from routewright._core.rules import is_date
+from routewright._core.scan import quoted
+from routewright.backends.clock import SystemClock
+from routewright.catalogue import Catalogue
+from routewright.config import read_catalogue, read_policies
+from routewright.document import content_of, naming
+from routewright.errors import Problem, ValidationFailed
+from routewright.outlook import policy_outlooks
+from routewright.price_list import is_ours, overlay_text, read_price_list, with_proposal
+
+from .blocks import Line
+from .catalogue_page import deprecations_page, outlooks_page, proposal_page, show_page
+from .options import Arguments
+from .screen import Screen
+
+_OUTPUT = "models.toml"
+
+
+def run_catalogue(args: Arguments, screen: Screen) -> None:
+    """Do what the command line says. Raises ``RouterError``."""
+    match args.topic:
+        case "import":
+            _import(args, screen)
+        case "deprecations":
+            _deprecations(args, screen)
+        case _:
+            _show(args, screen)
+
+
+def _import(args: Arguments, screen: Screen) -> None:
+    source = args.file or ""
+    output = Path(args.output or args.catalogue or _OUTPUT)
+    wish = _wish(args)
+    content = _content(args, output)
+    catalogue = _base(args, output)
+    listed = read_price_list(source)
+    _check_providers(wish, listed)
+    proposal = propose(catalogue.models, listed, wish)
+    if not args.json:
+        screen.show(*proposal_page(listed, proposal))
+    text = overlay_text(with_proposal(content, proposal, _as_of(args)))
+    writes = text != overlay_text(content) and not args.dry_run
+    if writes:
+        _write(output, text)
+    if args.json:
+        screen.json(_proposal_json(listed, proposal, str(output) if writes else None))
+    elif writes:
+        screen.say(
+            Line(f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})", "dim")
+        )
+    else:
+        screen.say(Line("nothing is written", "dim"))
+
+
+def _wish(args: Arguments) -> Wish:
+    starts = _checked_day("--starts", args.starts)
+    return Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
+
+
+def _check_providers(wish: Wish, listed: PriceList) -> None:
+    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
+    for name in sorted(wish.providers - known):
+        hint = did_you_mean(name, known) or f"it has {listed_names(sorted(known))}"
+        raise ValidationFailed.of(Problem("--provider", f"{quoted(name)} is not in the list", hint))
+
+
+def _as_of(args: Arguments) -> str | None:
+    """The day of the facts. A list that is taken in part does not make the rest younger."""
+    told = _checked_day("--as-of", args.as_of)
+    return told or (_today().isoformat() if args.provider is None else None)
+
+
+def _checked_day(option: str, text: str | None) -> str | None:
+    if text is not None and not (len(text) == len("YYYY-MM-DD") and is_date(text)):
+        raise ValidationFailed.of(Problem(option, f"must be a date, got {shown(text)}", "write YYYY-MM-DD"))
+    return text
+
+
+def _content(args: Arguments, output: Path) -> dict[str, Any]:
+    """What the file to be written says already, or the one that it takes the place of."""
+    if output.suffix.lower() != ".toml":
+        hint = "give --output models.toml"
+        raise ValidationFailed.of(Problem("--output", f"{shown(str(output))} is no TOML file, which is written", hint))
+    told = None if args.catalogue is None else Path(args.catalogue)
+    if output.exists() and told is not None and not _is_same(output, told):
+        hint = "leave out --catalogue to write over it, or name a new file"
+        raise ValidationFailed.of(Problem("--output", f"{output} exists, and is not the file of --catalogue", hint))
+    source = output if output.exists() else told
+    if source is None:
+        return {}
+    content = _checked(source)
+    if source == output and not args.force and not args.dry_run and not is_ours(source, content):
+        hint = "give --force, or another --output"
+        problem = "was written by hand: its comments and layout would be lost"
+        raise ValidationFailed.of(Problem(str(source), problem, hint))
+    return content
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    return second.exists() and first.samefile(second)
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """The content of a catalogue file, as it stands there. Raises ``ValidationFailed`` for what is none."""
+    read_catalogue(path, known=[model.id for model in Catalogue().models])
+    with naming(path):
+        content = content_of(path)
+    assert isinstance(content, dict)
+    return content
+
+
+def _base(args: Arguments, output: Path) -> Catalogue:
+    """The catalogue that the list is compared with."""
+    path = args.catalogue or (output if output.exists() else None)
+    return Catalogue() if path is None else Catalogue.load(path)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a catalogue file that can be read again; nobody ever reads half of it."""
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        draft.write_text(text, "utf-8")
+        Catalogue.load(draft)
+        draft.replace(path)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+        raise ValidationFailed.of(Problem(str(path), problem, "check the path")) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -> dict[str, Any]:
+    return {
+        "shape": listed.shape,
+        "changes": [change._asdict() for change in proposal.changes],
+        "added": proposal.added,
+        "kept": proposal.kept,
+        "contradictions": [each._asdict() for each in proposal.contradictions],
+        "unread": [problem._asdict() for problem in (*listed.unread, *proposal.refused)],
+        "left_out": listed.left_out,
+        "counts": {
+            "changed": len(proposal.updates) - len(proposal.added),
+            "added": len(proposal.added),
+            "same": proposal.same,
+            "unknown": proposal.unknown,
+        },
+        "written": written,
+    }
+
+
+def _deprecations(args: Arguments, screen: Screen) -> None:
+    if args.within is not None and args.within < 0:
+        raise ValidationFailed.of(Problem("--within", f"must be at least 0, got {args.within}", ""))
+    today, catalogue = _today(), _catalogue(args)
+    policies = [] if args.policies is None else read_policies(args.policies)
+    found = catalogue.deprecations(args.within, today=today)
+    lost = policy_outlooks(catalogue, policies, today, args.within)
+    if args.json:
+        screen.json({"models": found, "policies": lost})
+        return
+    if found:
+        screen.show(*deprecations_page(found))
+    else:
+        screen.say(Line("no model ends in this time", "dim"))
+    if lost:
+        screen.show(Line(), *outlooks_page(lost))
+    elif policies:
+        screen.say(Line("every policy keeps its first choice", "dim"))
+
+
+def _show(args: Arguments, screen: Screen) -> None:
+    catalogue = _catalogue(args)
+    known = {model.id: place for place, model in enumerate(catalogue.models)}
+    named = resolve([args.model_id or ""], catalogue.aliases, known, "MODEL")[0]
+    model = catalogue.models[known[named]]
+    if args.json:
+        screen.json(msgspec.to_builtins(model))
+    else:
+        screen.show(*show_page(model, _today().isoformat()))
+
+
+def _catalogue(args: Arguments) -> Catalogue:
+    return Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
+
+
+def _today() -> date:
+    return datetime.fromtimestamp(SystemClock().time(), UTC).date()

@@ -1,0 +1,111 @@
+"""Which models end when, what stands in for them, and what policies lose by it."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright import Budget, Catalogue, Model, Policy, Pricing, ValidationFailed
+from routewright._core.deprecation import deprecations
+from routewright.outlook import PolicyOutlook, policy_outlooks
+
+TODAY = date(2026, 11, 20)
+
+
+def model(name: str, ends: str | None = None, **rest: object) -> Model:
+    fields: dict[str, object] = {"quality": 0.5, "pricing_per_1m": Pricing(1.0, 2.0), **rest}
+    return Model(id=f"v/{name}", provider="v", deprecated_at=ends, **fields)  # type: ignore[arg-type]
+
+
+def replacement(*others: Model, **ending: object) -> str | None:
+    found = deprecations([model("old", "2026-12-01", **ending), *others], TODAY)
+    return {each.model: each.replacement for each in found}["v/old"]
+
+
+def test_the_soonest_comes_first_and_days_are_counted() -> None:
+    models = [model("c", "2027-01-01"), model("a", "2026-11-21T08:00:00Z"), model("b", "2026-11-20"), model("d")]
+    found = deprecations(models, TODAY)
+    assert [(each.model, each.ends, each.days_left) for each in found] == [
+        ("v/b", "2026-11-20", 0),
+        ("v/a", "2026-11-21", 1),
+        ("v/c", "2027-01-01", 42),
+    ]
+
+
+@given(st.integers(0, 100), st.lists(st.integers(-100, 200), max_size=5))
+def test_within_days_means_at_most_so_many(within: int, ends: list[int]) -> None:
+    models = [model(f"m{place}", str(TODAY + timedelta(days))) for place, days in enumerate(ends)]
+    found = deprecations(models, TODAY, within)
+    assert sorted(each.days_left for each in found) == sorted(days for days in ends if days <= within)
+
+
+def test_a_disabled_model_is_not_listed() -> None:
+    assert deprecations([model("a", "2026-12-01", disabled=True)], TODAY) == ()
+
+
+def test_the_replacement_is_nearest_in_quality_and_price() -> None:
+    assert replacement(model("far", quality=0.9), model("near", quality=0.55)) == "v/near"
+    assert replacement(model("dear", pricing_per_1m=Pricing(9.0, 9.0)), model("near")) == "v/near"
+    assert replacement(model("b"), model("a")) == "v/a"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        model("x", "2026-11-30"),
+        model("x", "2026-12-01"),
+        model("x", disabled=True),
+        model("x", free_tier=True),
+        model("x", modalities=("text",)),
+        model("x", modalities=("text", "image"), structured_output=False),
+        Model(id="w/x", provider="w", quality=0.5),
+    ],
+)
+def test_no_replacement_is_what_ends_no_later_or_cannot_do_the_same(other: Model) -> None:
+    assert replacement(other, modalities=("text", "image"), structured_output=True) is None
+
+
+def test_a_catalogue_says_which_of_its_models_end() -> None:
+    found = Catalogue().deprecations(10, today=TODAY)
+    assert ("anthropic/claude-sonnet-4-5", 10) in [(each.model, each.days_left) for each in found]
+    assert len(Catalogue().deprecations(today=TODAY)) > len(found)
+    assert Catalogue().deprecations()  # today
+
+
+def test_a_policy_loses_its_first_choice_and_then_its_last() -> None:
+    catalogue = Catalogue([model("a", "2026-12-01", quality=0.9), model("b", "2027-01-01"), model("c")])
+    policies = [
+        Policy(name="both", models=["v/a", "v/b"], goal="quality"),
+        Policy(name="stays", models=["v/c"]),
+        Policy(name="all", goal="quality", strategy="quality-first"),
+    ]
+    assert policy_outlooks(catalogue, policies, TODAY) == (
+        PolicyOutlook("both", "v/a", "2026-12-01", "v/b", "2027-01-01"),
+        PolicyOutlook("all", "v/a", "2026-12-01", "v/b", None),
+    )
+    assert policy_outlooks(catalogue, policies, TODAY, 20) == (
+        PolicyOutlook("both", "v/a", "2026-12-01", "v/b", None),
+        PolicyOutlook("all", "v/a", "2026-12-01", "v/b", None),
+    )
+    assert policy_outlooks(catalogue, policies, TODAY, 5) == ()
+
+
+def test_a_policy_that_has_no_model_today_is_empty_from_today() -> None:
+    catalogue = Catalogue([model("a", "2026-11-01"), model("b")])
+    lost = policy_outlooks(catalogue, [Policy(name="old", models=["v/a"])], TODAY)
+    assert lost == (PolicyOutlook("old", None, None, None, "2026-11-20"),)
+
+
+def test_a_budget_counts_in_what_a_policy_keeps() -> None:
+    dear = model("dear", pricing_per_1m=Pricing(1000.0, 1000.0))
+    catalogue = Catalogue([model("cheap", "2026-12-01"), dear])
+    policies = [Policy(name="thrifty", budget=Budget(max_cost_usd=0.1))]
+    assert policy_outlooks(catalogue, policies, TODAY)[0].empty_from == "2026-12-01"
+
+
+def test_a_policy_of_unknown_models_is_refused() -> None:
+    with pytest.raises(ValidationFailed, match="unknown model 'v/z'"):
+        policy_outlooks(Catalogue([model("a")]), [Policy(name="p", models=["v/z"])], TODAY)

@@ -1,0 +1,179 @@
+"""What is said of a model that was not chosen holds: each change, made by itself, puts it first, and no smaller one."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from routewright._core.board import Board
+from routewright._core.catalogue import given_fields, overlay
+from routewright._core.plan import Reading, build_plan
+from routewright._core.scoring import WEIGHTS
+from routewright._core.why_not import HUNDREDTHS, PARTS, Change, WhyNot, why_not
+from routewright.errors import NoCandidates
+from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason, TokenBounds
+
+from . import pools
+
+
+def plain(**changes: object) -> DecisionInput:
+    tokens = TokenBounds(100, 100, 100, 100, 100, counted=True)
+    return replace(DecisionInput(rules=2, catalogue="c", health="h", as_of=pools.TODAY, tokens=tokens), **changes)
+
+
+def catalogue(*rows: Model) -> list[Model]:
+    return list(overlay((), [given_fields(row) for row in rows]))
+
+
+CHEAP = Model(id="a/cheap", quality=0.5, pricing_per_1m=Pricing(0.1, 0.4), ttft_s=0.5, tokens_per_s=100)
+DEAR = Model(id="b/dear", quality=0.7, pricing_per_1m=Pricing(2, 8), ttft_s=0.5, tokens_per_s=100)
+
+
+def ask(model: str, *rows: Model, **changes: object) -> WhyNot:
+    return why_not(plain(**changes), pools.board(catalogue(*rows)), model)
+
+
+def change(why: WhyNot, what: str) -> Change:
+    return next(each for each in why.changes if each.what == what)
+
+
+def chosen(asked: DecisionInput, board: Board) -> str | None:
+    try:
+        return build_plan(asked, board).models[0]
+    except NoCandidates:
+        return None
+
+
+def test_the_chosen_one_needs_nothing() -> None:
+    why = ask("a/cheap", CHEAP, DEAR)
+    assert (why.place, why.fitting, why.changes) == (1, 2, ())
+    assert str(why) == "a/cheap is chosen."
+
+
+def test_the_dearer_one_is_told_which_price_quality_and_direction_would_do() -> None:
+    why = ask("b/dear", CHEAP, DEAR)
+    assert str(why).splitlines()[0] == "b/dear is number 2 of 2 models that fit; a/cheap is chosen."
+    assert {each.what for each in why.changes} >= {"models", "prices", "quality"}
+    share = change(why, "prices").value or 0.0
+    assert 0 < share < 0.5
+    assert f"${2 * share:g} in and ${8 * share:g} out per million tokens" in change(why, "prices").said
+
+
+def test_a_rejected_model_is_told_all_its_reasons_and_what_admits_it() -> None:
+    why = ask("b/dear", CHEAP, DEAR, budget_nanos=1_000_000, models=("a/cheap",))
+    assert why.rejected_by == (Reason.WHITELIST, Reason.BUDGET_COST)
+    assert why.place is None
+    assert "add 'b/dear' to models and raise budget.maxCostUsd to " in (why.admission or "")
+    assert "To be considered: add 'b/dear' to models" in str(why)
+
+
+def test_a_model_that_is_chosen_once_it_is_admitted_says_so() -> None:
+    why = ask("b/dear", CHEAP, DEAR, budget_nanos=1_000_000, goal="quality", strategy="quality-first")
+    assert why.wins_then
+    assert str(why).endswith("It is chosen then.")
+
+
+def test_what_no_request_can_change_is_said_to_be_so() -> None:
+    why = ask("b/dear", CHEAP, replace(DEAR, deprecated_at="2026-01-01"))
+    assert (why.rejected_by, why.admission, why.changes) == ((Reason.DEPRECATED,), None, ())
+    assert str(why).endswith("No change of the request admits it.")
+
+
+def test_a_late_model_is_told_how_much_time_it_needs() -> None:
+    slow = replace(CHEAP, ttft_s=90.0, quality=0.95)
+    why = ask("a/cheap", slow, DEAR, timeout_ms=30_000)
+    assert (change(why, "timeout_ms").value or 0) > 90_000
+
+
+def _applied(each: Change, asked: DecisionInput, pool: list[Model], health: dict[str, ModelHealth], model: str) -> bool:
+    """Whether the model is chosen with the change made by other means than the rule's own."""
+    row = next(place for place, known in enumerate(pool) if known.id == model)
+    value = each.value or 0.0
+    changed, seen, now = pool[row], health.get(model, ModelHealth()), asked
+    match each.what:
+        case "models":
+            now = replace(asked, models=(model,))
+        case "timeout_ms":
+            now = replace(asked, timeout_ms=int(value))
+        case "prices":
+            assert changed.pricing_per_1m is not None
+            changed = replace(changed, pricing_per_1m=_times(changed.pricing_per_1m, value))
+        case "quality" if asked.quality is None:
+            changed = replace(changed, quality=value)
+        case "quality":
+            assert asked.quality is not None
+            now = replace(asked, quality=(*asked.quality[:row], round(value * 1e6), *asked.quality[row + 1 :]))
+        case "stability":
+            seen = replace(seen, stability=round(value * PARTS))
+        case _:
+            return True  # directions and times have tests of their own
+    board = pools.board([*pool[:row], changed, *pool[row + 1 :]], {**health, model: seen})
+    return chosen(now, board) == model
+
+
+def _times(listed: Pricing, share: float) -> Pricing:
+    tiers = tuple(
+        PriceTier(tier.above_tokens, round(tier.input_usd * share, 9), round(tier.output_usd * share, 9))
+        for tier in listed.tiers
+    )
+    return Pricing(round(listed.input_usd * share, 9), round(listed.output_usd * share, 9), tiers=tiers)
+
+
+@given(st.data())
+def test_each_change_made_by_itself_puts_it_first(data: st.DataObject) -> None:
+    pool = data.draw(pools.pools(least=2, most=6))
+    health = data.draw(pools.healths(pool))
+    asked = data.draw(pools.inputs(pool))
+    board = pools.board(pool, health)
+    why = why_not(asked, board, data.draw(st.sampled_from(pool)).id)
+    assume(why.admission is None)
+    for each in why.changes:
+        assert _applied(each, asked, pool, health, why.model), each
+
+
+@given(st.data())
+def test_no_smaller_change_does(data: st.DataObject) -> None:
+    pool = data.draw(pools.pools(least=2, most=6))
+    health = data.draw(pools.healths(pool))
+    asked = data.draw(pools.inputs(pool))
+    why = why_not(asked, pools.board(pool, health), data.draw(st.sampled_from(pool)).id)
+    assume(why.admission is None)
+    step = {"prices": 1 / PARTS, "quality": -1 / HUNDREDTHS, "stability": -1 / PARTS}
+    for each in why.changes:
+        if each.what in step and each.value is not None:
+            less = Change(each.what, each.said, each.value + step[each.what])
+            assert not _applied(less, asked, pool, health, why.model), each
+
+
+@given(st.data())
+def test_a_direction_that_is_named_is_one_and_no_other(data: st.DataObject) -> None:
+    pool = data.draw(pools.pools(least=2, most=6))
+    asked = data.draw(pools.inputs(pool))
+    board = pools.board(pool)
+    for why in (why_not(asked, board, model.id) for model in pool):
+        if why.admission is None and why.changes:
+            assert _named_directions(why) == {
+                (goal, strategy)
+                for strategy, goals in WEIGHTS.items()
+                for goal in goals
+                if chosen(replace(asked, goal=goal, strategy=strategy), board) == why.model
+            }
+
+
+def _named_directions(why: WhyNot) -> set[tuple[str, ...]]:
+    said = " ".join(each.said for each in why.changes if each.what == "goal")
+    return set(re.findall(r"goal=([\w-]+) strategy=([\w-]+)", said))
+
+
+@given(st.data())
+def test_places_are_those_of_the_walk(data: st.DataObject) -> None:
+    pool = data.draw(pools.pools(least=2, most=8))
+    asked = data.draw(pools.inputs(pool))
+    board = pools.board(pool)
+    whys = [why_not(asked, board, model.id) for model in pool]
+    places = [why.place for why in whys if why.place is not None]
+    assert sorted(places) == list(range(1, len(places) + 1))
+    assert all((why.place is None) == bool(why.rejected_by) or Reading(asked, board).board.outlook.open for why in whys)

@@ -1,0 +1,204 @@
+"""A file of policies is taken anew when it changes, as a whole; one that is not valid changes nothing and says why."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+from routewright import Policy, PolicyFile, Router, Settings, ValidationFailed
+from routewright.testing import FakeClock
+from routewright.wire import PolicyChanged
+
+pytestmark = pytest.mark.anyio
+
+FAST = '[[policies]]\nname = "desk"\nmodels = ["openai/gpt-4.1"]\n'
+GOOD = '[[policies]]\nname = "desk"\nmodels = ["openai/gpt-6-luna"]\n'
+BAD = '[[policies]]\nname = "desk"\nmodells = ["openai/gpt-4.1"]\n'
+UNKNOWN = '[[policies]]\nname = "desk"\nmodels = ["openai/gpt-0"]\n'
+
+
+def write(path: Path, text: str) -> None:
+    """As editors do: another file under the same name."""
+    aside = path.with_suffix(".new")
+    aside.write_text(text)
+    os.replace(aside, path)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "policies.toml"
+    write(found, FAST)
+    return found
+
+
+def router(path: Path, clock: FakeClock) -> Router:
+    return Router.sandbox(policies=PolicyFile(path, every_s=2), settings=Settings(clock=clock))
+
+
+def model(router: Router) -> str:
+    return router.decide("Hello", policy_id="desk").model
+
+
+async def test_a_change_is_in_force_within_its_time(path: Path) -> None:
+    clock = FakeClock()
+    async with router(path, clock) as desk:
+        assert model(desk) == "openai/gpt-4.1"
+        write(path, GOOD)
+        await clock.advance(1.9)
+        assert model(desk) == "openai/gpt-4.1"
+        await clock.advance(0.2)
+        assert model(desk) == "openai/gpt-6-luna"
+
+
+@pytest.mark.parametrize(("text", "said"), [(BAD, "modells"), (UNKNOWN, "openai/gpt-0")])
+async def test_a_file_that_is_not_valid_leaves_what_was_and_says_why_once(
+    path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    file = PolicyFile(path)
+    async with Router.sandbox(policies=file, settings=Settings(clock=clock)) as desk:
+        model(desk)
+        write(path, text)
+        with caplog.at_level(logging.WARNING):
+            await clock.advance(10)
+        assert model(desk) == "openai/gpt-4.1"
+        assert [said in record.message and str(path) in record.message for record in caplog.records] == [True]
+        assert file.problem is not None
+        write(path, GOOD)
+        await clock.advance(2.1)
+        assert model(desk) == "openai/gpt-6-luna"
+        assert not isinstance(file.problem, ValidationFailed)
+
+
+async def test_a_file_that_is_gone_leaves_what_was(path: Path) -> None:
+    clock = FakeClock()
+    async with router(path, clock) as desk:
+        model(desk)
+        os.unlink(path)
+        await clock.advance(3)
+        assert model(desk) == "openai/gpt-4.1"
+        write(path, GOOD)
+        await clock.advance(3)
+        assert model(desk) == "openai/gpt-6-luna"
+
+
+async def test_at_first_a_file_that_is_not_valid_is_refused(path: Path) -> None:
+    write(path, BAD)
+    with pytest.raises(ValidationFailed, match="modells"):
+        model(router(path, FakeClock()))
+
+
+async def test_a_request_under_way_keeps_its_policy(path: Path) -> None:
+    clock = FakeClock()
+    async with router(path, clock) as desk, desk.stream("Hello", policy_id="desk") as stream:
+        await anext(stream)
+        write(path, GOOD)
+        await clock.advance(3)
+        async for _ in stream:
+            pass
+        assert stream.result.routing.selected_model == "openai/gpt-4.1"
+        assert model(desk) == "openai/gpt-6-luna"
+
+
+async def test_it_can_be_taken_at_once_and_tells_what_changed(path: Path) -> None:
+    desk = router(path, FakeClock(1_800_000_000))
+    today = "2027-01-15"
+    policy = desk.policies()[0]
+    assert desk.reload_policies() == []
+    write(path, GOOD + '[[policies]]\nname = "new"\n')
+    assert desk.reload_policies() == [
+        PolicyChanged(policy.id, "desk", f"desk@{today}", f"desk@{today}.2"),
+        PolicyChanged(desk.policies()[1].id, "new", None, f"new@{today}"),
+    ]
+    write(path, BAD)
+    with pytest.raises(ValidationFailed, match="modells"):
+        desk.reload_policies()
+    assert model(desk) == "openai/gpt-6-luna"
+
+
+def test_a_router_of_objects_takes_others_and_keeps_versions_of_what_stays() -> None:
+    fast, good = Policy(name="desk", models=["openai/gpt-4.1"]), Policy(name="desk", models=["openai/gpt-6-luna"])
+    clock = FakeClock(1_800_000_000)
+    desk = Router.sandbox(policies=[fast], settings=Settings(clock=clock))
+    versions = [desk.decide("Hello", policy_id="desk").input.policy]
+    for policies in ([fast], [good], [good], [fast]):
+        desk.reload_policies(policies)
+        versions.append(desk.decide("Hello", policy_id="desk").input.policy)
+    assert versions[0] == versions[1] != versions[2] == versions[3]
+    assert versions[4] not in versions[:4]  # a version is said once
+    assert [change.from_version for change in desk.reload_policies([])] == ["desk@2027-01-15.3"]
+    with pytest.raises(ValidationFailed, match="unknown policy"):
+        desk.decide("Hello", policy_id="desk")
+
+
+async def test_the_next_day_begins_anew() -> None:
+    clock = FakeClock(1_800_000_000)
+    desk = Router.sandbox(policies=[Policy(name="desk")], settings=Settings(clock=clock))
+    desk.policies()
+    await clock.advance(86_400)
+    changed = desk.reload_policies([Policy(name="desk", goal="quality")])
+    assert [change.to_version for change in changed] == ["desk@2027-01-16"]
+
+
+def test_policies_that_are_not_valid_change_nothing() -> None:
+    desk = Router.sandbox(policies=[Policy(name="desk")])
+    before = desk.policies()
+    for wrong in ([Policy(name="desk", models=["a/b"])], ["desk"], "policies.toml", [Policy(name="a@b")]):
+        with pytest.raises(ValidationFailed):
+            desk.reload_policies(wrong)  # type: ignore[arg-type]
+        assert desk.policies() == before
+
+
+def test_a_router_that_follows_a_file_takes_no_others(path: Path) -> None:
+    with pytest.raises(ValidationFailed, match=r"policies: are those of .*policies\.toml; change the file"):
+        router(path, FakeClock()).reload_policies([Policy(name="desk")])
+
+
+@pytest.mark.parametrize("every_s", [0, -1, float("inf"), float("nan"), True, "2"])
+def test_a_time_that_is_none_is_refused(path: Path, every_s: float) -> None:
+    with pytest.raises(ValidationFailed, match=r"every_s: must be a number from 0\.05"):
+        PolicyFile(path, every_s=every_s)
+
+
+class _Taken(logging.Handler):
+    """Is set when the background says that it took a file."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.event = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "are in force" in record.getMessage():
+            self.event.set()
+
+
+def test_by_the_real_clock_it_is_watched_in_the_background(path: Path) -> None:
+    log, taken = logging.getLogger("routewright.assembly"), _Taken()
+    log.addHandler(taken)
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    desk = Router.sandbox(policies=PolicyFile(path, every_s=0.05))
+    try:
+        assert model(desk) == "openai/gpt-4.1"
+        write(path, GOOD)
+        assert taken.event.wait(20)
+        assert model(desk) == "openai/gpt-6-luna"
+    finally:
+        desk.blocking.close()
+        log.setLevel(level)
+        log.removeHandler(taken)
+
+
+def test_a_router_that_is_dropped_is_watched_for_no_longer(path: Path) -> None:
+    desk = Router.sandbox(policies=PolicyFile(path, every_s=0.05))
+    model(desk)
+    dropped = weakref.ref(desk._parts)
+    del desk
+    gc.collect()
+    assert dropped() is None

@@ -1,0 +1,41 @@
+"""``Router.why_not``: the rule of the core, asked of a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from routewright import Catalogue, Model, Policy, Pricing, Router, ValidationFailed
+
+CHEAP = Model(id="a/cheap", quality=0.5, pricing_per_1m=Pricing(0.1, 0.4))
+DEAR = Model(id="b/dear", quality=0.7, pricing_per_1m=Pricing(2, 8))
+
+
+def router(*policies: Policy) -> Router:
+    catalogue = Catalogue([CHEAP, DEAR], aliases={"best": "b/dear"})
+    return Router.sandbox(catalogue=catalogue, policies=policies)
+
+
+def test_what_it_says_of_a_price_lets_the_model_win() -> None:
+    why = router().why_not("Hello", "best")
+    share = next(change.value for change in why.changes if change.what == "prices")
+    assert share is not None
+    cheaper = Catalogue([CHEAP, Model(id="b/dear", quality=0.7, pricing_per_1m=Pricing(2 * share, 8 * share))])
+    assert (why.chosen, Router.sandbox(catalogue=cheaper).decide("Hello").model) == ("a/cheap", "b/dear")
+
+
+def test_an_unknown_model_is_named_with_the_nearest() -> None:
+    with pytest.raises(ValidationFailed, match="model: unknown model 'b/deer'; did you mean 'b/dear'"):
+        router().why_not("Hello", "b/deer")
+
+
+def test_a_policy_that_says_what_matters_is_the_one_to_change() -> None:
+    frugal = Policy(name="frugal", strategy="cost-optimized")
+    said = str(router(frugal).why_not("Hello", "b/dear", policy_id="frugal"))
+    assert "policy 'frugal' asks for goal=quality" in said
+    assert "the request asks for goal=quality" in str(router().why_not("Hello", "b/dear"))
+
+
+def test_a_model_outside_the_policy_is_admitted_by_both() -> None:
+    narrow = Policy(name="narrow", models=["a/cheap"])
+    why = router(narrow).why_not("Hello", "b/dear", policy_id="narrow")
+    assert why.admission == "add 'b/dear' to models, also in policy 'narrow',"
