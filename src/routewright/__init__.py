@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from ._core.decision import Decision
     from ._core.why_not import WhyNot
     from ._engine.answer import Answer
+    from ._engine.steps import StepCall, StepDone, Steps, StepWait
     from ._engine.stream import Stream
 
     # what comes with the library for each protocol
     from .backends.clock import SystemClock
     from .backends.providers.callable import CallableProvider
+    from .backends.providers.hosted import HostedProvider
     from .backends.providers.openai import OpenAIProvider
+    from .backends.providers.request import HttpRequest
     from .backends.providers.sandbox import SandboxProvider
     from .backends.storage.memory import MemoryStorage
     from .blocking import BlockingRouter, BlockingStream
@@ -73,8 +76,10 @@ if TYPE_CHECKING:
         Budget,
         CacheOpts,
         Caller,
+        Delta,
         Fallback,
         FaultKind,
+        Finish,
         Message,
         Model,
         Params,
@@ -86,6 +91,7 @@ if TYPE_CHECKING:
         RouteRequest,
         RouteResponse,
         Tool,
+        ToolDelta,
         Trace,
         UpstreamCall,
         Usage,
@@ -102,12 +108,18 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Decision",
     "PolicyCheck",
     "Router",
+    "StepCall",
+    "StepDone",
+    "StepWait",
+    "Steps",
     "Stream",
     "TraceStore",
     "WhyNot",
     # what a router is made of
     "CallableProvider",
     "Catalogue",
+    "HostedProvider",
+    "HttpRequest",
     "Limits",
     "MemoryStorage",
     "OpenAIProvider",
@@ -122,8 +134,10 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Budget",
     "CacheOpts",
     "Caller",
+    "Delta",
     "Fallback",
     "FaultKind",
+    "Finish",
     "Message",
     "Model",
     "Params",
@@ -135,6 +149,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "RouteRequest",
     "RouteResponse",
     "Tool",
+    "ToolDelta",
     "Trace",
     "UpstreamCall",
     "Usage",
@@ -177,6 +192,8 @@ _HOME = {
     "CallableProvider": "backends.providers.callable",
     "Catalogue": "catalogue",
     "Decision": "_core.decision",
+    "HostedProvider": "backends.providers.hosted",
+    "HttpRequest": "backends.providers.request",
     "Limits": "settings",
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
@@ -186,6 +203,10 @@ _HOME = {
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",
     "Settings": "settings",
+    "StepCall": "_engine.steps",
+    "StepDone": "_engine.steps",
+    "StepWait": "_engine.steps",
+    "Steps": "_engine.steps",
     "Stream": "_engine.stream",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",

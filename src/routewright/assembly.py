@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 
@@ -25,6 +25,7 @@ from ._engine.loop import Signal, this_loop
 from ._engine.route import Engine
 from ._engine.trace import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
+from .backends.providers.hosted import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
@@ -33,7 +34,7 @@ from .fork import Guard, importing, renew_in_children
 from .policies import PolicyFile
 from .protocols import Clock, ImmediateStorage, Provider, Storage, TokenCounter
 from .settings import Settings
-from .wire import Environment, Policy, PolicyChanged, PolicySnapshot, RouteRequest, TokenBounds
+from .wire import Environment, Model, Policy, PolicyChanged, PolicySnapshot, RouteRequest, TokenBounds
 
 T = TypeVar("T")
 
@@ -72,11 +73,12 @@ class Parts:
         self.worker = Worker(settings.clock)
         self._log = TraceLog(self.storage, self.worker)
         self._given = providers
+        self._named = bool(providers)
         self._missed = ""
         self._answers = answers
         self._faults = faults
         self._guard = Guard()
-        self._fleets: dict[Environment, Fleet] = {}
+        self._fleets: dict[str, Fleet] = {}
         self._engine: Engine | None = None
         self._closed = False
         self._freed = Signal()
@@ -97,8 +99,8 @@ class Parts:
                 engine = self._engine = self._engine or self._make_engine()
         return engine
 
-    def fleet(self, environment: Environment) -> Fleet:
-        """Providers and models of an environment."""
+    def fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
+        """Providers and models of an environment, or those of a host that has named none."""
         fleet = self._fleets.get(environment)
         if fleet is None:
             with self._guard.lock:
@@ -106,6 +108,13 @@ class Parts:
                 fleet = self._fleets.get(environment) or self._make_fleet(environment)
                 self._fleets[environment] = fleet
         return fleet
+
+    def hosted(self, environment: Environment) -> Fleet:
+        """What a host may call that makes its calls itself: all that is in the catalogue, unless providers were
+        passed."""
+        if self._named or environment == "sandbox":
+            return self.fleet(environment)
+        return self.fleet("hosted")
 
     def fleets(self) -> list[Fleet]:
         """The fleets that were asked for so far."""
@@ -232,8 +241,9 @@ class Parts:
             self.worker.start_daemon(_watch, self._policy_file, weakref.ref(self), settings.clock)
         return engine
 
-    def _make_fleet(self, environment: Environment) -> Fleet:
-        models, providers = self.catalogue.models, self._providers
+    def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
+        models = self.catalogue.models
+        providers = _hosted(models) if environment == "hosted" else self._providers
         if environment == "production":
             self._warn_if_stale()
         if environment == "sandbox":
@@ -297,6 +307,11 @@ async def _take(file: PolicyFile, parts: Parts, clock: Clock) -> None:
         _logger.warning("the policies stay as they were: %s", error)
     else:
         _logger.debug("policies of %s are in force: %s", file.path, changes)
+
+
+def _hosted(models: Sequence[Model]) -> Sequence[Provider]:
+    """Everybody's models, to be called by somebody else."""
+    return [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
 
 
 def _run_apart(async_fn: Callable[[], Awaitable[object]]) -> None:

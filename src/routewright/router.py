@@ -20,6 +20,7 @@ from ._core.problem import shown
 from ._core.request import as_request
 from ._core.why_not import WhyNot
 from ._engine.answer import Answer
+from ._engine.steps import HostedCourse, Steps
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
 from .assembly import Parts
@@ -119,6 +120,17 @@ class Router:
         """Answer a request piece by piece. Nothing happens before the first piece is asked for."""
         engine = self._parts.engine
         return Stream(engine, self._request(request, options), self._as(caller))
+
+    def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
+        """Choose a model, and leave the calls to you: the result says step by step what to do, and is told what came.
+
+        Where no ``providers`` were passed, every model of the catalogue is one that you can call. Tokens are counted
+        on the spot, as by ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
+        """
+        engine, caller = self._parts.engine, self._as(caller)
+        fleet = self._parts.hosted(caller.environment)
+        entry = engine.admit(self._request(request, options), caller, fleet)
+        return Steps(engine, entry, engine.course(HostedCourse, entry, engine.choose_here(entry)))
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose without calling anything. Takes microseconds, unless tokens have to be counted.

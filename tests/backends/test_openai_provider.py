@@ -16,13 +16,16 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from routewright import Router
 from routewright.backends.providers.completion import SLICE_BYTES, StreamedCompletion, read_usage
 from routewright.backends.providers.completion import Answer as Completion
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import fault_in_answer, fault_of_answer, retry_after
 from routewright.backends.providers.hosts import HOSTS, Host, complete_url
-from routewright.backends.providers.openai import OpenAIProvider, request_body
+from routewright.backends.providers.openai import OpenAIProvider
+from routewright.backends.providers.request import request_body
 from routewright.errors import ProviderFault, ValidationFailed
+from routewright.testing import FakeClock
 from routewright.wire import (
     Chunk,
     Delta,
@@ -51,6 +54,7 @@ from .openai_server import (
     Cut,
     Gate,
     OpenAIServer,
+    Request,
     delta,
     echo,
     events,
@@ -778,9 +782,8 @@ def test_key_comes_from_the_host_s_variable_when_the_provider_is_made() -> None:
     environ = {"MISTRAL_API_KEY": f" {KEY}\n"}
     provider = OpenAIProvider(name="mistral", environ=environ)
     environ.clear()
-    assert provider._key is not None
-    assert provider._key.reveal() == KEY
-    assert OpenAIProvider(Secret(KEY))._key.reveal() == KEY  # type: ignore[union-attr]  # it was given
+    assert [key.reveal() for key in provider._keys.keys] == [KEY]
+    assert [key.reveal() for key in OpenAIProvider(Secret(KEY))._keys.keys] == [KEY]
 
 
 def test_missing_key_names_the_variable() -> None:
@@ -803,7 +806,7 @@ def test_text_that_cannot_be_a_key_is_refused_without_being_shown(bad: str) -> N
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"api_key": 4921}, "api_key: must be a string, got int"),
+        ({"api_key": 4921}, "api_key: must be a string or a list of them, got int"),
         ({"base_url": 4921}, "base_url: must be a string, got int; write 'https://host/path'"),
         ({"host": "4921"}, "host: must be a Host, got str; name a known one as name=..., or pass base_url=..."),
         ({"name": 4921}, "name: must be a string, got int; name the provider"),
@@ -1148,3 +1151,192 @@ async def test_a_stream_is_read_no_further_than_it_is_asked_for() -> None:
     for _ in range(3):
         assert await anext(stream) == Delta("")
     assert counting.read == 3
+
+
+# --- several keys
+
+KEYS = ["sk-Canary-one-0123456789", "sk-Canary-two-0123456789", "sk-Canary-3-0123456789"]
+
+
+def by_key(answers: dict[str, Answer]) -> Callable[[Request], Answer]:
+    """Answer each key as the test tells, others well."""
+
+    def answer(request: Request) -> Answer:
+        key = request.headers["authorization"].removeprefix("Bearer ")
+        return answers.get(key) or echo(request)
+
+    return answer
+
+
+def asked(server: OpenAIServer) -> list[int]:
+    """Which keys came, by their places."""
+    came = [request.headers["authorization"].removeprefix("Bearer ") for request in server.requests]
+    server.requests.clear()
+    return [KEYS.index(key) for key in came]
+
+
+@pytest.fixture
+async def ringed(server: OpenAIServer, anyio_backend: str) -> AsyncIterator[OpenAIProvider]:
+    made = OpenAIProvider(KEYS, base_url=server.url, clock=FakeClock())
+    yield made
+    await made.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("status", "body"), [(401, {}), (402, {}), (403, {}), (429, {}), (400, {"error": "Incorrect API key provided"})]
+)
+async def test_a_call_goes_on_with_the_next_key_where_one_is_refused(
+    server: OpenAIServer, ringed: OpenAIProvider, status: int, body: Any, stream: bool
+) -> None:
+    server.answer = by_key({KEYS[0]: of_json(body, status), KEYS[1]: of_json(body, status)})
+    for expected in ([0, 1, 2], [2], [2]):
+        assert await chunks_of(ringed, call("abc", stream=stream))
+        assert asked(server) == expected
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("status", "body"), [(403, {"error": "Your input was flagged"}), (404, {}), (422, {}), (498, {}), (500, {})]
+)
+async def test_what_another_key_would_not_mend_is_told_at_once(
+    server: OpenAIServer, ringed: OpenAIProvider, status: int, body: Any
+) -> None:
+    server.answer = lambda request: of_json(body, status)
+    assert (await fault_of(ringed)).status == status
+    assert asked(server) == [0]
+
+
+@pytest.mark.anyio
+async def test_when_all_keys_are_at_their_limit_the_soonest_time_is_told(
+    server: OpenAIServer, ringed: OpenAIProvider
+) -> None:
+    limits = {key: of_json({}, 429, retry_after=str(9 - place)) for place, key in enumerate(KEYS)}
+    server.answer = by_key(limits)
+    fault = await fault_of(ringed)
+    assert (fault.kind, fault.status, fault.retry_after) == ("rate_limited", 429, 7.0)
+    assert asked(server) == [0, 1, 2]
+    await fault_of(ringed)
+    assert asked(server) == [2], "the one due soonest, alone"
+
+
+@pytest.mark.anyio
+async def test_a_lone_key_has_its_faults_told_as_they_are(server: OpenAIServer) -> None:
+    provider = OpenAIProvider([KEYS[0]], base_url=server.url)
+    server.answer = lambda request: of_json({}, 429)
+    for _ in range(3):
+        assert (await fault_of(provider)).retry_after is None
+    assert asked(server) == [0, 0, 0]
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_the_engine_hears_nothing_of_a_key_that_was_refused(server: OpenAIServer, ringed: OpenAIProvider) -> None:
+    server.answer = by_key({KEYS[0]: of_json({}, 401)})
+    model = Model(id="openai/gpt-x", like="openai/gpt-4.1")
+    ringed._models = (model,)
+    answer = await Router(providers=[ringed]).route("hi")
+    assert [span.type for span in answer.trace.spans] == ["decision", "model"]
+    assert asked(server) == [0, 1]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [401, 429, 500])
+async def test_no_key_is_anywhere_whichever_of_them_the_server_says_back(
+    server: OpenAIServer, ringed: OpenAIProvider, status: int
+) -> None:
+    server.answer = lambda request: of_json({"error": {"message": f"bad: {KEYS}", "code": KEYS[1]}}, status)
+    fault = await fault_of(ringed)
+    assert "Canary" not in written(fault)
+    assert "Canary" not in repr(ringed) + repr(vars(ringed)) + repr(vars(ringed._keys))
+
+
+def test_keys_of_the_environment_are_parted_by_commas() -> None:
+    environ = {"OPENAI_API_KEY": f"{KEYS[0]}, {KEYS[1]},,{KEYS[0]} ,"}
+    ring = OpenAIProvider(environ=environ)._keys
+    assert [key.reveal() for key in ring.keys] == KEYS[:2]
+    (provider,) = providers_from_environment(environ)
+    assert len(provider._keys.keys) == 2
+    assert [key.reveal() for key in OpenAIProvider([Secret(KEYS[0]), KEYS[2]])._keys.keys] == [KEYS[0], KEYS[2]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "api_key: openai needs a key; set OPENAI_API_KEY"),
+        ([KEY, None], r"api_key\[1\]: must be a string, got NoneType; leave it out"),
+        ([KEY, " "], r"api_key\[1\]: is empty; leave it out"),
+        ([KEY, "sk-Canary x"], "api_key: is not a key"),
+        (b"sk-Canary", "api_key: must be a string or a list of them, got bytes"),
+        ({"sk-Canary": 1}, "api_key: must be a string or a list of them, got dict"),
+    ],
+)
+def test_a_list_that_holds_no_keys_is_refused_and_none_is_shown(given: Any, said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said) as caught:
+        OpenAIProvider(given, environ={})
+    assert "Canary" not in written(caught.value)
+
+
+# --- requests that somebody else sends
+
+
+def test_a_request_is_what_the_provider_would_send_with_its_key_hidden() -> None:
+    provider = OpenAIProvider(KEY, headers={"X-Org": "Canary-org"})
+    request = provider.request(call("abc"))
+    assert (request.method, request.url) == ("POST", "https://api.openai.com/v1/chat/completions")
+    assert request.reveal() == {
+        "content-type": "application/json",
+        "accept": "application/json",
+        "authorization": f"Bearer {KEY}",
+        "x-org": "Canary-org",
+    }
+    assert json.loads(request.body) == {"model": "gpt-x", "messages": [{"role": "user", "content": "abc"}]}
+    for shown in (repr(request), str(request), repr(request.headers), json.dumps(request.headers)):
+        assert "Canary" not in shown
+    assert "abc" not in repr(request)
+
+
+def test_a_server_without_a_key_is_sent_none() -> None:
+    provider = OpenAIProvider(name="vllm", environ={})
+    assert "authorization" not in provider.request(call()).reveal()
+
+
+def test_an_answer_that_somebody_else_fetched_is_read_into_chunks() -> None:
+    provider = OpenAIProvider(KEY)
+    request = provider.request(call())
+    body = b"".join(piece for piece in whole("hello").pieces if isinstance(piece, bytes))
+    for headers in ({"Content-Type": "application/json; charset=utf-8"}, {}):
+        assert provider.read(request, 200, headers, body) == [Delta("hello"), Usage(9, 3), Finish("stop")]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "kind", "answered"),
+    [
+        (200, {}, b"{}", "malformed", True),
+        (200, {"content-type": "text/html"}, b"<html>", "malformed", True),
+        (200, {}, b'{"error": {"code": 429}}', "rate_limited", True),
+        (429, {"Retry-After": "3"}, b"", "rate_limited", False),
+        (401, {}, b"\xff" + KEY.encode(), "auth", False),
+        (500, {}, b"", "server", False),
+    ],
+)
+def test_a_fault_that_somebody_else_fetched_is_read_as_the_providers_own(
+    status: int, headers: dict[str, str], body: bytes, kind: str, answered: bool
+) -> None:
+    provider = OpenAIProvider(KEY)
+    with pytest.raises(ProviderFault) as caught:
+        provider.read(provider.request(call()), status, headers, body)
+    fault = caught.value
+    assert (fault.kind, fault.status, fault.answered) == (kind, status, answered)
+    assert fault.retry_after == (3.0 if headers.get("Retry-After") else None)
+    assert "Canary" not in written(fault)
+
+
+def test_a_key_that_was_refused_is_in_no_request_for_a_while() -> None:
+    clock = FakeClock()
+    provider = OpenAIProvider(KEYS, clock=clock)
+    first = provider.request(call())
+    with pytest.raises(ProviderFault):
+        provider.read(first, 401, {}, b"")
+    assert provider.request(call()).reveal()["authorization"] == f"Bearer {KEYS[1]}"

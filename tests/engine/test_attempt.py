@@ -24,7 +24,8 @@ from routewright import (
     Settings,
 )
 from routewright._engine.attempt import MAX_ANSWER_CHARS
-from routewright._engine.execution import FAREWELL_S, LATE_S, TURN
+from routewright._engine.course import FAREWELL_S
+from routewright._engine.execution import LATE_S, TURN
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import Chunk, Delta, Finish, ModelSpan, OutputDelta, RouteFallback, ToolDelta, UpstreamCall, Usage

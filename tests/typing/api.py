@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import date
 from typing import Any, Literal, assert_never, assert_type
 
@@ -17,7 +18,11 @@ from routewright import (
     Caller,
     Catalogue,
     Decision,
+    Delta,
     Fallback,
+    Finish,
+    HostedProvider,
+    HttpRequest,
     Limits,
     MemoryStorage,
     Message,
@@ -37,7 +42,12 @@ from routewright import (
     RouteResponse,
     RouterTimeoutError,
     SandboxProvider,
+    Secret,
     Settings,
+    StepCall,
+    StepDone,
+    Steps,
+    StepWait,
     Stream,
     SystemClock,
     Tool,
@@ -53,8 +63,6 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
     Candidate,
     Chunk,
-    Delta,
-    Finish,
     OutputDelta,
     Reason,
     Rejection,
@@ -142,6 +150,28 @@ async def a_stream_gives_events_or_text(router: Router) -> None:
         assert_type(text, str)
 
 
+def steps_say_what_to_do_and_are_told_what_came(router: Router, provider: OpenAIProvider) -> None:
+    with router.steps("hi", goal="quality") as steps:
+        assert_type(steps, Steps)
+        match steps.next():
+            case StepCall() as call:
+                assert_type(call.upstream, UpstreamCall)
+                request = provider.request(call.upstream)
+                assert_type(request, HttpRequest)
+                assert_type(request.reveal(), dict[str, str])
+                steps.feed(provider.read(request, 200, {}, b""))
+                steps.feed(ProviderFault("timeout"))
+                steps.feed([Delta("hi"), Usage(1, 1), Finish("stop")])
+                steps.feed("hi")  # type: ignore[arg-type]
+            case StepWait(seconds):
+                assert_type(seconds, float)
+            case StepDone():
+                pass
+            case other:
+                assert_never(other)
+    assert_type(steps.result, Answer)
+
+
 def tell(event: RouteEvent) -> str:
     """Events can be told apart, and none is forgotten."""
     match event:
@@ -206,6 +236,8 @@ def what_comes_with_the_library_fits_its_protocols() -> None:
     storages: list[Storage] = [MemoryStorage(newest=10)]
     providers: list[Provider] = [
         OpenAIProvider(name="vllm", base_url="http://127.0.0.1:8000/v1", models=[model]),
+        OpenAIProvider(["key", Secret("key")], transport=OwnTransport(), clock=FakeClock()),
+        HostedProvider("openai"),
         SandboxProvider([model]),
         ScriptedProvider([["hi", Pause(1.0), ProviderFault("reset")]], models=[model], clock=FakeClock()),
         CallableProvider(lambda call: "hi", models=[model]),
@@ -248,6 +280,31 @@ class OwnProvider:
 
     def open(self, call: UpstreamCall) -> Any:
         return OwnCall()
+
+    async def aclose(self) -> None: ...
+
+
+class OwnAnswer:
+    """An HTTP answer of somebody's own client."""
+
+    status = 200
+    headers: dict[str, str]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield b""
+
+    async def read(self, limit: int) -> bytes:
+        return b""
+
+
+class OwnTransport:
+    """Fits without inheriting."""
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncIterator[OwnAnswer]:
+        yield OwnAnswer()
 
     async def aclose(self) -> None: ...
 

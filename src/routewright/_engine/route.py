@@ -1,6 +1,6 @@
 """How a request becomes an answer, in named steps. Read this first.
 
-    request -> admit -> choose -> Execution.run (or a Stream that pulls it) -> conclude -> Outcome
+    request -> admit -> choose -> Execution.run (or a Stream that pulls it, or a host's Steps) -> conclude -> Outcome
 
 ``admit`` lays the policy over the request and makes the decision's input; ``choose`` decides, counting tokens only
 where the bounds leave it open; the execution calls models; ``conclude`` keeps the trace and raises what went wrong.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import anyio.to_thread
 from msgspec.structs import replace
@@ -43,11 +43,14 @@ from routewright.wire import (
 )
 
 from .attempt import Attempt
+from .course import Course
 from .execution import Execution
 from .fleet import Fleet
 from .identity import Ids
 from .outcome import Admitted, Facts, Outcome
 from .trace import TraceLog
+
+C = TypeVar("C", bound=Course)
 
 _LATER = "try again later"
 _REMEDIES = {
@@ -108,7 +111,7 @@ class Engine:
         self._clock = clock
         self._rng = rng
         self._count = count
-        self._dropped: deque[tuple[Entry, Execution, float]] = deque()
+        self._dropped: deque[tuple[Entry, Course, float]] = deque()
         self._counted_in: set[Vocabulary] = set()
         self._predictor = predictor
         self._default_output_cap = default_output_cap
@@ -136,12 +139,13 @@ class Engine:
             raise
         return raise_failure(self.conclude(entry, execution))
 
-    def admit(self, request: RouteRequest, caller: Caller) -> Entry:
-        """Lay the policy over a checked request and make the decision's input."""
+    def admit(self, request: RouteRequest, caller: Caller, fleet: Fleet | None = None) -> Entry:
+        """Lay the policy over a checked request and make the decision's input, for the caller's fleet or another."""
         if self._dropped:
             self.keep_dropped()
         started_at = self._clock.monotonic()
-        fleet = self.fleet(caller.environment)
+        if fleet is None:
+            fleet = self.fleet(caller.environment)
         fleet.require_providers()
         today = fleet.today()
         board, policy = fleet.board(today), None
@@ -207,12 +211,32 @@ class Engine:
             self._keep_undecided(entry, given, error)
             raise
 
+    def choose_here(self, entry: Entry) -> Plan:
+        """Decide as ``choose`` does, without awaiting."""
+        given = entry.admitted.given
+        try:
+            given = self._predicted(entry)
+            plan = _plan_uncounted(entry, given)
+            if plan is None:
+                given = self._recounted(entry, given)
+                plan = build_plan(given, entry.board, entry.rules)
+            return plan
+        except BaseException as error:
+            self._keep_undecided(entry, given, error)
+            raise
+
     def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None) -> Execution:
         """Make the execution of a plan. ``on_partial`` holds in place of what the request says."""
+        return self.course(Execution, entry, plan, whole=whole, on_partial=on_partial)
+
+    def course(
+        self, kind: type[C], entry: Entry, plan: Plan, *, whole: bool = True, on_partial: OnPartial | None = None
+    ) -> C:
+        """Make a plan's course, of the kind that its caller can follow."""
         fallback = entry.request.fallback
         asked = None if fallback is None else fallback.on_partial
         rules = None if entry.rules is None else entry.rules.fallback
-        return Execution(
+        return kind(
             entry.request,
             plan,
             entry.fleet,
@@ -225,7 +249,7 @@ class Engine:
             sandbox=entry.admitted.caller.environment == "sandbox",
         )
 
-    def drop(self, entry: Entry, execution: Execution) -> None:
+    def drop(self, entry: Entry, execution: Course) -> None:
         """Take a call that nobody holds any more. To be called in a finaliser, which may run anywhere: so it takes no
         lock, and the trace is kept by whoever comes by."""
         execution.settle()
@@ -237,7 +261,7 @@ class Engine:
             with suppress(IndexError):  # another thread took it
                 self.conclude(*self._dropped.popleft())
 
-    def conclude(self, entry: Entry, execution: Execution, at: float | None = None) -> Outcome:
+    def conclude(self, entry: Entry, execution: Course, at: float | None = None) -> Outcome:
         """Make the outcome of an execution that ended or was left, at present if not said otherwise, and keep its
         trace."""
         decision, error = Decision(execution.plan), None
@@ -323,7 +347,7 @@ def raise_failure(outcome: Outcome) -> Outcome:
         del error, outcome  # else the error's frames hold the error
 
 
-def failure(admitted: Admitted, execution: Execution) -> RouterError:
+def failure(admitted: Admitted, execution: Course) -> RouterError:
     """What the caller is told of an execution that did not succeed."""
     attempts = [
         {
@@ -340,7 +364,7 @@ def failure(admitted: Admitted, execution: Execution) -> RouterError:
     return kind(said, detail={"attempts": attempts}, trace_id=admitted.trace_id)
 
 
-def _told(execution: Execution, tried: str) -> tuple[type[RouterError], str]:
+def _told(execution: Course, tried: str) -> tuple[type[RouterError], str]:
     match execution.end:
         case End.TIMED_OUT:
             timeout_ms = execution.plan.given.timeout_ms

@@ -31,7 +31,8 @@ from routewright.wire import (
 )
 
 from .answer import Answer
-from .execution import AttemptStarted, Execution, Part
+from .course import AttemptStarted, Part
+from .execution import Execution
 from .outcome import Outcome
 from .route import Engine, Entry, raise_failure
 

@@ -69,7 +69,7 @@ class WholeCompletion:
     only the usage before the fault is raised."""
 
     def __init__(self, provider: str, response: Response, redact: Redact) -> None:
-        self._answer = Answer(provider)
+        self._provider = provider
         self._response = response
         self._redact = redact
         self._chunks: Iterator[Chunk] | None = None
@@ -80,7 +80,7 @@ class WholeCompletion:
     async def __anext__(self) -> Chunk:
         try:
             if self._chunks is None:
-                self._chunks = self._read(await self._response.read(MAX_ANSWER_BYTES))
+                self._chunks = read_whole(self._provider, await self._response.read(MAX_ANSWER_BYTES))
             for chunk in self._chunks:
                 return chunk
         except ProviderFault as fault:
@@ -88,21 +88,6 @@ class WholeCompletion:
             conceal(fault, self._redact)
             raise
         raise StopAsyncIteration
-
-    def _read(self, body: bytes) -> Iterator[Chunk]:
-        answer, chunks, fault = self._answer, list[Chunk](), None
-        try:
-            chunks.extend(answer.add(body))
-            if not answer.started:
-                raise answer.malformed("no choices", body)
-            answer.reason = answer.reason or "stop"  # the document is whole, whether it says so or not
-            chunks.append(answer.end())
-        except ProviderFault as raised:
-            fault = raised
-            chunks = [chunk for chunk in chunks if isinstance(chunk, Usage)]
-        yield from chunks
-        if fault is not None:
-            raise fault
 
 
 class StreamedCompletion:
@@ -164,6 +149,23 @@ class StreamedCompletion:
                 pass
         except ProviderFault:  # the answer was complete
             pass
+
+
+def read_whole(provider: str, body: bytes) -> Iterator[Chunk]:
+    """Give what a document says; of one that is no answer the usage alone, before the fault is raised."""
+    answer, chunks, fault = Answer(provider), list[Chunk](), None
+    try:
+        chunks.extend(answer.add(body))
+        if not answer.started:
+            raise answer.malformed("no choices", body)
+        answer.reason = answer.reason or "stop"  # the document is whole, whether it says so or not
+        chunks.append(answer.end())
+    except ProviderFault as raised:
+        fault = raised
+        chunks = [chunk for chunk in chunks if isinstance(chunk, Usage)]
+    yield from chunks
+    if fault is not None:
+        raise fault
 
 
 class Answer:

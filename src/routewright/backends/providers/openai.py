@@ -8,32 +8,35 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
 
 from routewright._core.catalogue import models_of
 from routewright._core.rules import check_names
+from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport
 from routewright.errors import Problem, ProviderFault, ValidationFailed
-from routewright.protocols import Response, Transport
-from routewright.wire import Chunk, FaultKind, Message, Model, NamedToolChoice, UpstreamCall
+from routewright.protocols import Clock, Response, Transport
+from routewright.wire import Chunk, FaultKind, Model, UpstreamCall
 from routewright.wire.secret import Secret
 
-from .completion import StreamedCompletion, WholeCompletion
+from .completion import StreamedCompletion, WholeCompletion, read_whole
 from .faults import conceal, fault_of_answer, start_of
 from .hosts import HOSTS, Host, complete_url
+from .keys import KeyRing
+from .request import USAGE_FIELD, HttpRequest, request_body
 
 _ERROR_BYTES = 64 << 10
 """How much of an error answer is read."""
 _SECRET_CHARS = 6
 """Shorter ones are words, not secrets."""
+EVENTS = "text/event-stream"
+WHOLE = ("application/json", "")
 _MEDIA_CHARS = 40
 _URL_CHARS = 200
 _NOTHING = r"(?!)"
-_USAGE_FIELD = "stream_options"
-_TOOL_CHOICES = ("auto", "none", "required")
 
 
 class OpenAIProvider:
@@ -42,14 +45,15 @@ class OpenAIProvider:
         OpenAIProvider()                                    # key from OPENAI_API_KEY
         OpenAIProvider(name="mistral")                      # key from MISTRAL_API_KEY
         OpenAIProvider("sk-...", name="mine", base_url="https://llm.example.com/v1", models=[...])
+        OpenAIProvider(["sk-1...", "sk-2..."])              # the next one where a key is refused or at its limit
 
-    The key is read when the provider is made; without one where the host needs it that raises ``ValidationFailed``.
-    ``headers`` are sent with every request, and kept as secret as the key.
+    Keys are read when the provider is made, from the variable parted by commas; without one where the host needs it
+    that raises ``ValidationFailed``. ``headers`` are sent with every request, and kept as secret as the keys.
     """
 
     def __init__(
         self,
-        api_key: str | Secret | None = None,
+        api_key: str | Sequence[str] | None = None,
         *,
         name: str = "openai",
         base_url: str | None = None,
@@ -58,16 +62,18 @@ class OpenAIProvider:
         headers: Mapping[str, str | Secret] | None = None,
         host: Host | None = None,
         environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         _check(name, api_key, base_url, headers, host)
         environ = os.environ if environ is None else environ  # no default argument: help() would print it
         self.name = name
         self._host = host or _host(name, base_url)
         self._url = _checked_url(*((base_url, "base_url") if base_url else _url_of_host(self._host, environ)))
-        self._key = _key(api_key, self._host, environ)
+        self._chat_url = f"{self._url}/chat/completions"
+        self._keys = KeyRing(_keys(api_key, self._host, environ), SystemClock() if clock is None else clock)
         self._models = models_of(models)
         self._headers = {str(name).lower(): _header(name, value) for name, value in (headers or {}).items()}
-        self._spellings = _spellings([self._key, *self._headers.values()])
+        self._spellings = _spellings([*self._keys.keys, *self._headers.values()])
         self.refuses_usage = False
         """The host has refused to be asked for the usage of a stream, and is asked no more."""
         self._own_transport = transport is None
@@ -95,35 +101,64 @@ class OpenAIProvider:
         if self._own_transport:
             await self._transport.aclose()
 
-    def _send(self, call: UpstreamCall) -> AbstractAsyncContextManager[Response]:
+    def request(self, call: UpstreamCall) -> HttpRequest:
+        """A call as HTTP, for those who send it themselves. It asks for the answer whole; ``read`` takes that."""
+        call, key = msgspec.structs.replace(call, stream=False), next(self._keys.turn())
+        hidden = {"authorization", *self._headers}
+        headers = self._sent(call, key).items()
+        shown: dict[str, str | Secret] = {name: Secret(value) if name in hidden else value for name, value in headers}
+        return HttpRequest("POST", self._chat_url, shown, self._body(call), key)
+
+    def read(self, request: HttpRequest, status: int, headers: Mapping[str, str], body: bytes) -> list[Chunk]:
+        """The chunks of what came back. Raises ``ProviderFault``; the key of one that was refused is put aside."""
+        named = {str(name).lower(): value for name, value in headers.items()}
+        try:
+            if status != 200:
+                raise fault_of_answer(self.name, status, named, _text(body))
+            if _media(named) not in WHOLE:
+                raise self._odd_media(named, _text(body))
+            return list(read_whole(self.name, body))
+        except ProviderFault as fault:
+            fault.answered = status == 200
+            self._keys.refuse(request.key, fault)
+            conceal(fault, self._redact)
+            raise
+
+    def _send(self, call: UpstreamCall, key: Secret) -> AbstractAsyncContextManager[Response]:
         """Make the HTTP request of a call."""
+        return self._transport.request("POST", self._chat_url, headers=self._sent(call, key), body=self._body(call))
+
+    def _sent(self, call: UpstreamCall, key: Secret) -> dict[str, str]:
+        """The headers, with everything in the open."""
         headers = {"content-type": "application/json", "accept": "application/json"}
         if call.stream:
-            headers |= {"accept": "text/event-stream", "accept-encoding": "identity"}
-        if self._key is not None:
-            headers["authorization"] = f"Bearer {self._key.reveal()}"
-        headers |= {name: value.reveal() for name, value in self._headers.items()}
+            headers |= {"accept": EVENTS, "accept-encoding": "identity"}
+        if key.reveal():
+            headers["authorization"] = f"Bearer {key.reveal()}"
+        return headers | {name: value.reveal() for name, value in self._headers.items()}
+
+    def _body(self, call: UpstreamCall) -> bytes:
         body = request_body(call, self._host)
         if self.refuses_usage:
-            body.pop(_USAGE_FIELD, None)
-        encoded = msgspec.json.encode(body)
-        return self._transport.request("POST", f"{self._url}/chat/completions", headers=headers, body=encoded)
+            body.pop(USAGE_FIELD, None)
+        return msgspec.json.encode(body)
 
     async def _read(self, response: Response) -> AsyncIterator[Chunk]:
         """The chunks of an answer whose headers are there, or the fault that it is."""
         if response.status != 200:
             body = await self._start_of(response)
             raise fault_of_answer(self.name, response.status, response.headers, body)
-        content_type = response.headers.get("content-type", "")
-        media = content_type.partition(";")[0].strip().lower()
-        if media == "text/event-stream":
+        media = _media(response.headers)
+        if media == EVENTS:
             return StreamedCompletion(self.name, response, self._redact)
-        if media in ("application/json", ""):
+        if media in WHOLE:
             return WholeCompletion(self.name, response, self._redact)
-        body = await self._start_of(response)
-        shown = self._redact(content_type).partition(";")[0].strip()[:_MEDIA_CHARS]
+        raise self._odd_media(response.headers, await self._start_of(response))
+
+    def _odd_media(self, headers: Mapping[str, str], body: str) -> ProviderFault:
+        shown = self._redact(headers.get("content-type", "")).partition(";")[0].strip()[:_MEDIA_CHARS]
         message = f"{self.name} answered with the content type {shown!r}"
-        raise ProviderFault("malformed", message, status=200, body=start_of(body))
+        return ProviderFault("malformed", message, status=200, body=start_of(body))
 
     async def _start_of(self, response: Response) -> str:
         """The first part of a body, for a fault. A connection that breaks meanwhile changes nothing."""
@@ -135,64 +170,11 @@ class OpenAIProvider:
                     break
         except ProviderFault:
             pass
-        return start[:_ERROR_BYTES].decode("utf-8", "replace")
+        return _text(start)
 
     def _redact(self, text: str) -> str:
         """Hide our credentials, should a server say them back."""
         return re.sub(self._spellings.reveal(), _stars, text, flags=re.IGNORECASE)
-
-
-def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
-    """The JSON body of a call in the host's dialect."""
-    body: dict[str, Any] = {
-        "model": call.model.provider_model_id or call.model.id.partition("/")[2],
-        "messages": call.messages if host.developer_role else _without_developer(call.messages),
-        **host.extra_body,
-    }
-    if call.max_output_tokens is not None:
-        body[host.cap_field] = call.max_output_tokens
-    if call.stream:
-        body["stream"] = True
-        if host.usage_on_request:
-            body[_USAGE_FIELD] = {"include_usage": True}
-    if call.tools:
-        body["tools"] = [{"type": "function", "function": tool.function_spec} for tool in call.tools]
-        if call.tool_choice is not None:
-            body["tool_choice"] = _tool_choice(call.tool_choice)
-    return body | _params(call, host)
-
-
-def _params(call: UpstreamCall, host: Host) -> dict[str, Any]:
-    params = call.params
-    fixed = host.fixed_sampling and call.model.reasoning
-    named = {
-        "temperature": None if fixed else _whole(params.temperature),
-        "top_p": None if fixed else _whole(params.top_p),
-        "stop": params.stop,
-        host.seed_field: _whole(params.seed),
-        "response_format": params.response_format,
-    }
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _whole(value: float | None) -> float | None:
-    """As an integer where it is one: some hosts refuse ``1.0`` for a count."""
-    return int(value) if value is not None and float(value).is_integer() else value
-
-
-def _tool_choice(choice: str | NamedToolChoice) -> str | NamedToolChoice | dict[str, Any]:
-    if isinstance(choice, NamedToolChoice) or choice in _TOOL_CHOICES:
-        return choice
-    return {"type": "function", "function": {"name": choice}}
-
-
-def _without_developer(messages: list[Message]) -> list[Message]:
-    if not any(message.role == "developer" for message in messages):
-        return messages
-    return [
-        msgspec.structs.replace(message, role="system") if message.role == "developer" else message
-        for message in messages
-    ]
 
 
 class _Call:
@@ -209,20 +191,34 @@ class _Call:
         try:
             return await self._enter()
         except ProviderFault as fault:
-            if not asked or fault.kind is not FaultKind.REQUEST or _USAGE_FIELD not in (fault.body or ""):
+            if not asked or fault.kind is not FaultKind.REQUEST or USAGE_FIELD not in (fault.body or ""):
                 raise
         self._provider.refuses_usage = True
         return await self._enter()
 
     async def _enter(self) -> AsyncIterator[Chunk]:
+        """Ask with one key after the other, until one is taken."""
+        keys, faults = self._provider._keys, dict[Secret, ProviderFault]()
+        if keys.sole is not None:
+            return await self._ask(keys.sole)
+        for key in keys.turn():
+            try:
+                return await self._ask(key)
+            except ProviderFault as fault:
+                if not keys.refuse(key, fault):
+                    raise
+                faults[key] = fault
+        raise keys.told(faults)
+
+    async def _ask(self, key: Secret) -> AsyncIterator[Chunk]:
         try:
-            return await self._open()
+            return await self._open(key)
         except ProviderFault as fault:
             conceal(fault, self._provider._redact)
             raise
 
-    async def _open(self) -> AsyncIterator[Chunk]:
-        self._exchange = self._provider._send(self._call)
+    async def _open(self, key: Secret) -> AsyncIterator[Chunk]:
+        self._exchange = self._provider._send(self._call, key)
         response = await self._exchange.__aenter__()
         try:
             return await self._provider._read(response)
@@ -241,8 +237,7 @@ def _check(name: object, api_key: object, base_url: object, headers: object, hos
     if not isinstance(name, str):
         raise ValidationFailed.of(Problem("name", f"must be a string, got {type(name).__name__}", "name the provider"))
     check_names({"name": name})
-    if not isinstance(api_key, str | None):
-        raise ValidationFailed.of(Problem("api_key", f"must be a string, got {type(api_key).__name__}", ""))
+    _check_keys(api_key)
     if not isinstance(base_url, str | None):
         problem = f"must be a string, got {type(base_url).__name__}"
         raise ValidationFailed.of(Problem("base_url", problem, "write 'https://host/path'"))
@@ -252,6 +247,18 @@ def _check(name: object, api_key: object, base_url: object, headers: object, hos
     if not isinstance(host, Host | None):
         hint = "name a known one as name=..., or pass base_url=..."
         raise ValidationFailed.of(Problem("host", f"must be a Host, got {type(host).__name__}", hint))
+
+
+def _check_keys(api_key: object) -> None:
+    if isinstance(api_key, str | None):
+        return
+    if not isinstance(api_key, Sequence) or isinstance(api_key, bytes | bytearray):
+        problem = f"must be a string or a list of them, got {type(api_key).__name__}"
+        raise ValidationFailed.of(Problem("api_key", problem, ""))
+    for place, key in enumerate(api_key):
+        if not isinstance(key, str) or not Secret(key).reveal().strip():
+            said = "is empty" if isinstance(key, str) else f"must be a string, got {type(key).__name__}"
+            raise ValidationFailed.of(Problem(f"api_key[{place}]", said, "leave it out"))
 
 
 def _host(name: str, base_url: str | None) -> Host:
@@ -291,18 +298,31 @@ def _checked_url(url: str, source: str) -> str:
     return url.rstrip("/")
 
 
-def _key(given: str | Secret | None, host: Host, environ: Mapping[str, str]) -> Secret | None:
-    found = ((environ.get(variable, "").strip(), variable) for variable in host.key_variables)
-    key, source = (given, "api_key") if given is not None else next((pair for pair in found if pair[0]), ("", ""))
-    text = Secret(key).reveal().strip()
-    if not text and host.needs_key:
+def _keys(given: str | Sequence[str] | None, host: Host, environ: Mapping[str, str]) -> list[Secret]:
+    """The keys that were given, or stand in the environment; where none is needed, an empty one."""
+    if given is None:
+        found = ((environ.get(variable, "").strip(), variable) for variable in host.key_variables)
+        text, source = next((pair for pair in found if pair[0]), ("", ""))
+        written = text.split(",")
+    else:
+        written, source = [given] if isinstance(given, str) else list(given), "api_key"
+    texts = dict.fromkeys(filter(None, (Secret(key).reveal().strip() for key in written)))
+    if not texts and host.needs_key:
         variables = " or ".join(host.key_variables)
         raise ValidationFailed.of(
             Problem("api_key", f"{host.name} needs a key", f"set {variables}, or give api_key=...")
         )
-    if not _is_header_value(text) or " " in text:
+    if not all(_is_header_value(text) and " " not in text for text in texts):
         raise ValidationFailed.of(Problem(source, "is not a key", "a key is printable ASCII without spaces"))
-    return Secret(text) if text else None
+    return [Secret(text) for text in texts or [""]]
+
+
+def _text(body: bytes | bytearray) -> str:
+    return body[:_ERROR_BYTES].decode("utf-8", "replace")
+
+
+def _media(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _header(name: object, value: object) -> Secret:
@@ -319,9 +339,9 @@ def _is_header_value(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _spellings(secrets: Sequence[Secret | None]) -> Secret:
+def _spellings(secrets: Sequence[Secret]) -> Secret:
     """A pattern of the ways in which a server may write them back: in JSON, in a URL."""
-    texts = (secret.reveal() for secret in secrets if secret is not None)
+    texts = (secret.reveal() for secret in secrets)
     longest_first = sorted((text for text in texts if len(text) >= _SECRET_CHARS), key=len, reverse=True)
     return Secret("|".join("".join(map(_spelt, text)) for text in longest_first) or _NOTHING)
 

@@ -1,0 +1,186 @@
+"""A call that its host makes: the same course as any other's, but somebody else does what it says. Plain code."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, assert_never
+
+from msgspec import Struct
+
+from routewright._core.attempt import Wait
+from routewright.errors import ProviderFault
+from routewright.wire import Chunk, FaultKind, UpstreamCall
+
+from .answer import Answer
+from .attempt import Attempt
+from .course import AttemptStarted, Course
+from .fault import CUT_SHORT, TOO_LATE, Told
+from .outcome import Outcome
+from .route import Engine, Entry, raise_failure
+
+SHORTEST_S = 0.001
+"""Many clients take no time limit of zero."""
+
+
+class StepCall(Struct, frozen=True):
+    """Call this model, and ``feed`` what came of it."""
+
+    model: str
+    upstream: UpstreamCall
+    """What to ask: messages, tools, params, output cap, and the model's row of the catalogue."""
+    timeout_s: float
+    """How long the answer may take; of one that is read while it comes, its first piece."""
+    attempt: int
+    """1, 2 ... over all calls of the request."""
+
+
+class StepWait(Struct, frozen=True):
+    """Let this time pass, then ask again."""
+
+    seconds: float
+
+
+class StepDone(Struct, frozen=True):
+    """Nothing is left to do: ``Steps.result`` gives the answer, or raises what ended the call."""
+
+
+Step = StepCall | StepWait | StepDone
+
+
+class Steps:
+    """One call whose HTTP is yours: ``next`` says what to do, ``feed`` is told what happened.
+
+        with router.steps("Why is the sky blue?") as steps:
+            while True:
+                match steps.next():
+                    case StepCall() as call:
+                        steps.feed(my_http(call))
+                    case StepWait(seconds):
+                        time.sleep(seconds)
+                    case StepDone():
+                        break
+        print(steps.result.output)
+
+    To be used by one thread at a time. Leaving the context early ends the call as cancelled.
+    """
+
+    def __init__(self, engine: Engine, entry: Entry, course: HostedCourse) -> None:
+        self._engine = engine
+        self._entry = entry
+        self._course = course
+        self._outcome: Outcome | None = None
+
+    def __del__(self) -> None:
+        """Without ``with`` it may be dropped before its end; what it cost is not."""
+        if self._outcome is None:
+            self._engine.drop(self._entry, self._course)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def next(self) -> Step:
+        """Say what to do now. Raises ``RuntimeError`` while a call waits to be fed."""
+        if self._outcome is not None:
+            return StepDone()
+        if self._course.upstream is not None:
+            raise RuntimeError(f"call {len(self._course.attempts)} has not ended: feed() what came of it first")
+        match self._course.advance():
+            case AttemptStarted(attempt):
+                return self._call(attempt)
+            case Wait(seconds):
+                return StepWait(seconds)
+            case None:
+                self._conclude()
+                return StepDone()
+            case other:
+                assert_never(other)
+
+    def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
+        """Tell how the call went: its chunks with a ``Finish`` among them, or a ``ProviderFault``.
+
+        What is no list is read as it comes, until it ends or the time does; a ``ProviderFault`` may be raised there,
+        and any other exception counts as ``server``. Raises ``RuntimeError`` if nothing was to be called.
+        """
+        if self._course.upstream is None:
+            raise RuntimeError("nothing is being called: ask next() first, and feed() once for each StepCall")
+        self._course.feed(outcome)
+        if self._course.end is not None:
+            self._conclude()
+
+    @property
+    def result(self) -> Answer:
+        """The answer, once all is done. Raises what ended the call otherwise."""
+        if self._outcome is None:
+            raise RuntimeError("the call has not ended: ask next() until it gives StepDone")
+        if raise_failure(self._outcome).facts.served is None:
+            raise RuntimeError("the call was left before its end, so there is no answer")
+        return Answer(self._outcome)
+
+    def close(self) -> None:
+        """End the call. What was produced so far is in its trace. Twice is once."""
+        if self._outcome is None:
+            self._course.settle()
+            self._conclude()
+
+    def _call(self, attempt: Attempt) -> StepCall:
+        upstream = self._course.upstream
+        assert upstream is not None, "an attempt has started"
+        timeout_s = max(self._course.wake_at - attempt.started_at, SHORTEST_S)
+        return StepCall(attempt.model, upstream, timeout_s, attempt.call.number)
+
+    def _conclude(self) -> None:
+        self._outcome = self._engine.conclude(self._entry, self._course)
+
+
+class HostedCourse(Course):
+    """A plan whose calls somebody else makes."""
+
+    def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
+        """Take what came of the present attempt. Raises ``TypeError`` for what is neither chunks nor a fault."""
+        if isinstance(outcome, ProviderFault):
+            fault = self._fault(outcome)
+        elif isinstance(outcome, Iterable):
+            fault = self._read(outcome)
+        else:
+            what = type(outcome).__name__
+            raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; make a list of chunks of it")
+        self.ended(fault, abandoned=fault.kind is FaultKind.TIMEOUT and fault.answered)
+        self.upstream = None
+        self.end = self._machine.end
+
+    def _read(self, chunks: Iterable[Chunk]) -> Told:
+        """Take chunks until they end, and say what is wrong if the answer has not ended by then."""
+        try:
+            return self._taken(chunks)
+        except Exception as error:
+            return self._fault(error)
+        finally:
+            if isinstance(chunks, Generator):
+                with suppress(Exception):  # a bad good-bye changes nothing
+                    chunks.close()
+
+    def _taken(self, chunks: Iterable[Chunk]) -> Told:
+        attempt, comes = self.attempts[-1], not isinstance(chunks, Sequence)
+        self._since = self._clock.monotonic()
+        for chunk in chunks:
+            self._take(attempt, chunk)
+            now = self._clock.monotonic()
+            if comes and now >= self.wake_at:  # a list is there already, and paid for
+                return TOO_LATE._replace(answered=True)
+            self._since = now
+        return CUT_SHORT
+
+    def _fault(self, error: Exception) -> Told:
+        """What is said of a fault. A time-out without a status is the host's own: the model may have been at work."""
+        attempt = self.attempts[-1]
+        said = self._told(error, attempt, entered=True)
+        if said.kind is FaultKind.TIMEOUT:
+            return said._replace(answered=said.answered or getattr(error, "status", None) is None)
+        return said

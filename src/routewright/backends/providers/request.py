@@ -1,0 +1,87 @@
+"""A call as HTTP: the JSON body in a host's dialect, and the request around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from routewright.wire import Message, NamedToolChoice, UpstreamCall
+from routewright.wire.secret import Secret
+
+from .hosts import Host
+
+USAGE_FIELD = "stream_options"
+_TOOL_CHOICES = ("auto", "none", "required")
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """One HTTP request. ``headers`` hide the key; ``reveal()`` gives them as they are to be sent."""
+
+    method: str
+    url: str
+    headers: dict[str, str | Secret]
+    body: bytes
+    key: Secret
+    """The key that is among the headers; empty for none."""
+
+    def __repr__(self) -> str:
+        # no body: a repr ends up in logs
+        return f"<HttpRequest {self.method} {self.url}, {len(self.body)} bytes>"
+
+    def reveal(self) -> dict[str, str]:
+        """Give the headers with the key in the open, for the client that sends them and nothing else."""
+        return {name: value.reveal() if isinstance(value, Secret) else value for name, value in self.headers.items()}
+
+
+def request_body(call: UpstreamCall, host: Host) -> dict[str, Any]:
+    """The JSON body of a call in the host's dialect."""
+    body: dict[str, Any] = {
+        "model": call.model.provider_model_id or call.model.id.partition("/")[2],
+        "messages": call.messages if host.developer_role else _without_developer(call.messages),
+        **host.extra_body,
+    }
+    if call.max_output_tokens is not None:
+        body[host.cap_field] = call.max_output_tokens
+    if call.stream:
+        body["stream"] = True
+        if host.usage_on_request:
+            body[USAGE_FIELD] = {"include_usage": True}
+    if call.tools:
+        body["tools"] = [{"type": "function", "function": tool.function_spec} for tool in call.tools]
+        if call.tool_choice is not None:
+            body["tool_choice"] = _tool_choice(call.tool_choice)
+    return body | _params(call, host)
+
+
+def _params(call: UpstreamCall, host: Host) -> dict[str, Any]:
+    params = call.params
+    fixed = host.fixed_sampling and call.model.reasoning
+    named = {
+        "temperature": None if fixed else _whole(params.temperature),
+        "top_p": None if fixed else _whole(params.top_p),
+        "stop": params.stop,
+        host.seed_field: _whole(params.seed),
+        "response_format": params.response_format,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _whole(value: float | None) -> float | None:
+    """As an integer where it is one: some hosts refuse ``1.0`` for a count."""
+    return int(value) if value is not None and float(value).is_integer() else value
+
+
+def _tool_choice(choice: str | NamedToolChoice) -> str | NamedToolChoice | dict[str, Any]:
+    if isinstance(choice, NamedToolChoice) or choice in _TOOL_CHOICES:
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _without_developer(messages: list[Message]) -> list[Message]:
+    if not any(message.role == "developer" for message in messages):
+        return messages
+    return [
+        msgspec.structs.replace(message, role="system") if message.role == "developer" else message
+        for message in messages
+    ]

@@ -1,0 +1,186 @@
+"""Which of several keys is asked: in use until refused, then the next, at last the one due soonest."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright.backends.providers.keys import LIMITED_S, LONGEST_S, REFUSED_S, KeyRing, aside_s
+from routewright.errors import ProviderFault
+from routewright.testing import FakeClock
+from routewright.wire.secret import Secret
+
+UNKNOWN = ProviderFault("auth", status=401)
+
+
+def limited(seconds: float | None) -> ProviderFault:
+    return ProviderFault("rate_limited", status=429, retry_after=seconds)
+
+
+class Keys:
+    """A ring of named keys on virtual time."""
+
+    def __init__(self, names: str) -> None:
+        self.clock = FakeClock()
+        self.ring = KeyRing([Secret(name) for name in names], self.clock)
+
+    def turn(self) -> str:
+        """The keys that a call asks if each refuses, though none is put aside."""
+        return "".join(key.reveal() for key in self.ring.turn())
+
+    def refuse(self, name: str, fault: ProviderFault) -> None:
+        assert self.ring.refuse(self[name], fault)
+
+    def __getitem__(self, name: str) -> Secret:
+        return next(key for key in self.ring.keys if key.reveal() == name)
+
+    def call(self, outcomes: dict[str, ProviderFault]) -> tuple[str, ProviderFault | None]:
+        """Ask key after key, as a provider does: which were asked, and the fault that is told."""
+        asked, faults = "", {}
+        for key in self.ring.turn():
+            asked += key.reveal()
+            fault = outcomes.get(key.reveal())
+            if fault is None:
+                return asked, None
+            assert self.ring.refuse(key, fault)
+            faults[key] = fault
+        return asked, self.ring.told(faults)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock._now += seconds
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds"),
+    [
+        (ProviderFault("auth", status=401), REFUSED_S),
+        (ProviderFault("auth", status=402), REFUSED_S),
+        (ProviderFault("auth", status=403), REFUSED_S),
+        (ProviderFault("auth", status=400), REFUSED_S),  # some hosts say so of an invalid key
+        (ProviderFault("refused", status=403), None),  # the content, not the key
+        (ProviderFault("model_not_found", status=403), None),
+        (limited(None), LIMITED_S),
+        (limited(0.0), 0.0),
+        (limited(7.0), 7.0),
+        (limited(86_400.0), LONGEST_S),
+        (ProviderFault("rate_limited", status=498), None),  # the host's own capacity
+        (ProviderFault("server", status=503), None),
+        (ProviderFault("connect"), None),
+    ],
+)
+def test_only_what_is_said_of_the_key_puts_it_aside(fault: ProviderFault, seconds: float | None) -> None:
+    keys = Keys("ab")
+    assert aside_s(fault) == seconds
+    assert keys.ring.refuse(keys["a"], fault) == (seconds is not None)
+
+
+def test_a_key_stays_in_use_until_it_is_refused_and_its_successor_after() -> None:
+    keys = Keys("abc")
+    assert keys.call({}) == keys.call({}) == ("a", None)
+    assert keys.call({"a": UNKNOWN}) == ("ab", None)
+    keys.pass_time(REFUSED_S)
+    assert keys.call({}) == ("b", None), "its prompt cache is warm"
+
+
+def test_a_refused_key_is_asked_again_after_its_time() -> None:
+    keys = Keys("ab")
+    keys.call({"a": limited(3.0)})
+    keys.pass_time(2.9)
+    assert keys.call({"b": UNKNOWN}) == ("ba", None), "due soonest"
+    keys.pass_time(0.2)
+    assert keys.call({}) == ("a", None)
+
+
+def test_all_keys_are_asked_before_a_fault_is_told_that_of_the_one_due_soonest() -> None:
+    keys = Keys("abc")
+    told = limited(4.0)
+    assert keys.call({"a": UNKNOWN, "b": told, "c": limited(9.0)}) == ("abc", told)
+    assert told.retry_after == 4.0
+
+
+def test_when_all_are_aside_the_one_due_soonest_is_asked_alone() -> None:
+    keys = Keys("abc")
+    keys.call({"a": UNKNOWN, "b": limited(4.0), "c": limited(9.0)})
+    keys.pass_time(1.0)
+    assert keys.call({}) == ("b", None)
+    asked, fault = keys.call({"b": limited(60.0)})
+    assert asked == "b"
+    assert fault is not None
+    assert fault.retry_after == 8.0, "the third is due before it"
+
+
+def test_a_limit_without_a_time_is_told_with_the_time_that_holds() -> None:
+    fault = Keys("ab").call({"a": limited(None), "b": limited(None)})[1]
+    assert fault is not None
+    assert fault.retry_after == LIMITED_S
+
+
+def test_a_retry_after_of_nothing_still_lets_the_others_be_asked_first() -> None:
+    assert Keys("ab").call({"a": limited(0.0)}) == ("ab", None)
+
+
+def test_a_fault_that_is_not_a_limit_keeps_its_words() -> None:
+    fault = ProviderFault("auth", status=401)
+    assert Keys("ab").call({"a": fault, "b": ProviderFault("auth", status=402)}) == ("ab", fault)
+    assert fault.retry_after is None
+
+
+def test_a_key_that_another_thread_made_due_meanwhile_leaves_the_last_fault() -> None:
+    keys = Keys("ab")
+    fault = ProviderFault("auth", status=401)
+    keys.refuse("b", fault)
+    assert keys.ring.told({keys["b"]: fault}) is fault
+
+
+def test_threads_that_refuse_at_once_lose_nothing() -> None:
+    keys = Keys("abcdefgh")
+    threads = [threading.Thread(target=lambda: keys.call(dict.fromkeys("abcdefg", UNKNOWN))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert keys.call({}) == ("h", None)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_of_a_process_that_was_choosing_can_choose() -> None:
+    keys = Keys("ab")
+    with keys.ring._guard.lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if keys.turn() == "ab" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+FAULTS = st.sampled_from([UNKNOWN, limited(None), limited(0.0), limited(2.0), limited(45.0), limited(9_999.0)])
+CALLS = st.tuples(st.dictionaries(st.sampled_from("abcd"), FAULTS), st.sampled_from([0.0, 0.5, 5.0, 50.0, 500.0]))
+
+
+@given(st.integers(1, 4), st.lists(CALLS, max_size=12))
+def test_whatever_happens_each_key_is_asked_once_a_call_and_a_free_one_first(
+    count: int, calls: Sequence[tuple[dict[str, ProviderFault], float]]
+) -> None:
+    keys = Keys("abcd"[:count])
+    due = dict.fromkeys("abcd"[:count], 0.0)
+    for outcomes, pause_s in calls:
+        now = keys.clock.monotonic()
+        free = {name for name in due if due[name] <= now}
+        asked, fault = keys.call(outcomes)
+        for name in asked:
+            if name in outcomes:
+                due[name] = now + (aside_s(outcomes[name]) or 0.0)
+        assert len(set(asked)) == len(asked) >= 1
+        assert (fault is None) == (asked[-1] not in outcomes)
+        assert all(name in outcomes for name in asked[:-1])
+        assert free.issubset(asked) or fault is None, "no fault while a key was free"
+        assert set(asked[: len(free)]) <= free, "those aside come last"
+        assert len(set(asked) - free) <= 1, "and one of them at most"
+        if fault is not None and fault.kind == "rate_limited":
+            assert fault.retry_after == pytest.approx(min(due.values()) - now)
+        keys.pass_time(pause_s)
