@@ -21,6 +21,7 @@ from ._core.tokens import Vocabulary, count_request
 from ._engine.fleet import Fleet, declared
 from ._engine.loop import Signal, this_loop
 from ._engine.route import Engine
+from ._engine.tags import TagScopes
 from ._engine.trace import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
@@ -65,6 +66,7 @@ class Parts:
         self.catalogue = Catalogue() if catalogue is None else catalogue
         self.storage: Storage = MemoryStorage() if storage is None else storage
         self.worker = Worker(settings.clock)
+        self.tags = TagScopes()
         self._log = TraceLog(self.storage, self.worker)
         self._given = providers
         self._missed = ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, get_args
+from typing import Any, Self, TypeVar, Unpack, get_args
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from ._core.intake import RULES
 from ._core.pool import Pool
 from ._core.problem import shown
 from ._core.request import as_request
+from ._core.tags import checked_tags, tagged
 from ._engine.answer import Answer
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
@@ -172,6 +174,17 @@ class Router:
         """Read a trace. Raises ``NotFound`` alike for an unknown one and another account's."""
         return await self._parts.log.trace(self._as(caller), normalise_trace_id(trace_id))
 
+    def tags(self, /, **metadata: Any) -> AbstractContextManager[None]:
+        """Put these under the metadata of every request that is made inside, and in tasks that are started there.
+
+            with router.tags(team="support"):
+                await router.route("Hello")
+
+        They nest; of two under one name the inner holds, and before all what the request itself says. Raises
+        ``ValidationFailed`` for what is not JSON, or over 16 KiB.
+        """
+        return self._parts.tags.scope(checked_tags(metadata))
+
     def as_caller(self, caller: Caller) -> Self:
         """The same Router for another caller."""
         view = type(self).__new__(type(self))
@@ -201,7 +214,8 @@ class Router:
         return BlockingRouter(self, self._parts.worker)
 
     def _request(self, request: RequestLike, options: Options) -> RouteRequest:
-        return as_request(request, options)
+        made, tags = as_request(request, options), self._parts.tags.here()
+        return tagged(made, tags) if tags else made
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self._placed(caller)
