@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     # the router and what it gives back
     from ._core.decision import Decision
     from ._engine.answer import Answer
+    from ._engine.event import Subscription
     from ._engine.stream import Stream
 
     # what comes with the library for each protocol
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         Budget,
         CacheOpts,
         Caller,
+        Event,
         Fallback,
         FaultKind,
         Message,
@@ -95,6 +97,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Decision",
     "Router",
     "Stream",
+    "Subscription",
     "TraceStore",
     # what a router is made of
     "CallableProvider",
@@ -111,6 +114,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Budget",
     "CacheOpts",
     "Caller",
+    "Event",
     "Fallback",
     "FaultKind",
     "Message",
@@ -171,6 +175,7 @@ _HOME = {
     "Secret": "wire.secret",
     "Settings": "settings",
     "Stream": "_engine.stream",
+    "Subscription": "_engine.event",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
     "read_policies": "config",

@@ -18,6 +18,7 @@ from ._core.policy import checked_policy, publish
 from ._core.problem import shown
 from ._core.rules import check_names
 from ._core.tokens import Vocabulary, count_request
+from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
 from ._engine.loop import Signal, this_loop
 from ._engine.route import Engine
@@ -67,7 +68,8 @@ class Parts:
         self.storage: Storage = MemoryStorage() if storage is None else storage
         self.worker = Worker(settings.clock)
         self.tags = TagScopes()
-        self._log = TraceLog(self.storage, self.worker)
+        self.hooks = Hooks(self.worker, settings.clock)
+        self._log = TraceLog(self.storage, self.worker, self.hooks.put)
         self._given = providers
         self._missed = ""
         self._answers = answers
@@ -177,6 +179,7 @@ class Parts:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
+            closing.callback(self.hooks.close)
             closing.callback(self._log.close)
             await self._by(began + TRACES_BY_S, self._log.write)
 
@@ -202,6 +205,7 @@ class Parts:
             fleet=self.fleet,
             policies=self._published(),
             log=self._log,
+            hooks=self.hooks,
             clock=settings.clock,
             rng=settings.rng,
             count=Counter(settings.tokens),

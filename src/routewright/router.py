@@ -20,6 +20,7 @@ from ._core.problem import shown
 from ._core.request import as_request
 from ._core.tags import checked_tags, tagged
 from ._engine.answer import Answer
+from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
 from .assembly import Parts
@@ -185,6 +186,18 @@ class Router:
         """
         return self._parts.tags.scope(checked_tags(metadata))
 
+    def on_trace(self, hook: TraceHook) -> Subscription:
+        """Call ``hook(trace)`` after each call, whoever made it and however it ended, once its trace is in the storage.
+
+        Hooks run in the background, one after the other, plain ones in a thread. What they raise is logged and harms
+        nobody. Call what is given back, or leave it as a context manager, to hear no more.
+        """
+        return self._parts.hooks.on_trace(hook)
+
+    def on_event(self, hook: EventHook) -> Subscription:
+        """Call ``hook(event)`` when a fallback served a request, or a budget refused it, just as ``on_trace`` does."""
+        return self._parts.hooks.on_event(hook)
+
     def as_caller(self, caller: Caller) -> Self:
         """The same Router for another caller."""
         view = type(self).__new__(type(self))
@@ -197,10 +210,19 @@ class Router:
         """Traces of this process that are not in the storage: ``waiting``, ``refused`` by it, and ``lost``."""
         return self._parts.trace_counts
 
+    @property
+    def hook_counts(self) -> HookCounts:
+        """Calls of this process that hooks are still to hear of (``waiting``), how often one ``failed``, and calls that
+        they will not hear of (``lost``)."""
+        return self._parts.hooks.counts
+
     async def flush(self) -> None:
-        """Write all traces that still wait. Raises ``StorageUnavailable`` if some still do, and ``InternalError`` if
-        some were refused or lost since the last time."""
-        await self._parts.log.flush()
+        """Write all traces that still wait, and let the hooks hear of them. Raises ``StorageUnavailable`` if some
+        traces still wait, and ``InternalError`` if some were refused or lost since the last time."""
+        try:
+            await self._parts.log.flush()
+        finally:
+            await self._parts.hooks.flush()
 
     async def aclose(self) -> None:
         """Write what waits and free connections, within two seconds. Twice is once.

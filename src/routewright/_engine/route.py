@@ -40,6 +40,7 @@ from routewright.wire import (
 )
 
 from .attempt import Attempt
+from .event import Hooks, events_of
 from .execution import Execution
 from .fleet import Fleet
 from .identity import Ids
@@ -85,6 +86,7 @@ class Engine:
         fleet: Callable[[Environment], Fleet],
         policies: Sequence[PolicySnapshot],
         log: TraceLog,
+        hooks: Hooks,
         clock: Clock,
         rng: Rng,
         count: CountRequest,
@@ -94,6 +96,7 @@ class Engine:
         self.fleet = fleet
         self.policies = policies
         self.log = log
+        self._hooks = hooks
         self.ids = Ids(clock, rng)
         self._policies = by_key(policies)
         self._clock = clock
@@ -229,7 +232,8 @@ class Engine:
         snapshots: list[Snapshot] = [entry.fleet.pool.snapshot, entry.board.outlook.health]
         if entry.policy is not None:
             snapshots.append(entry.policy)
-        self.log.put(outcome.facts, snapshots)
+        events = events_of(outcome, self.ids, self._clock.time()) if self._hooks.hear_events else ()
+        self.log.put(outcome.facts, snapshots, events)
 
     def _predicted(self, entry: Entry) -> DecisionInput:
         """The input with a quality for each model, where somebody predicts it."""

@@ -75,7 +75,7 @@ from .storage import (
 )
 from .trace import CacheSpan, DecisionSpan, FallbackSpan, ModelSpan, Span, SpanStatus, Trace, TraceStatus
 from .upstream import Chunk, Delta, FaultKind, Finish, ToolDelta, UpstreamCall, Usage
-from .webhook import BudgetRefused, FallbackReason, FallbackTriggered, PushedEvent
+from .webhook import BudgetRefused, Event, FallbackReason, FallbackTriggered, PushedEvent
 
 __all__ = [
     "SYSTEM_ACCOUNT",
@@ -96,6 +96,7 @@ __all__ = [
     "Environment",
     "ErrorBody",
     "ErrorEnvelope",
+    "Event",
     "Expect",
     "Fallback",
     "FallbackData",
