@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, get_args
+from typing import Any, Self, TypeVar, Unpack, cast, get_args
 
 from msgspec.structs import replace
 
 from ._core.board import Board, Boards
+from ._core.budget import Purse, room_of
 from ._core.decision import Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
 from ._core.intake import RULES
 from ._core.pool import Pool
 from ._core.problem import shown
-from ._core.request import as_request
+from ._core.request import as_budget, as_request
 from ._core.tags import checked_tags, tagged
 from ._engine.answer import Answer
 from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
+from ._engine.many import Many
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
 from .catalogue import Catalogue
-from .errors import NotFound, Problem, ValidationFailed
-from .options import Options, RequestLike
+from .errors import NotFound, Problem, RouterError, ValidationFailed
+from .options import Options, RequestLike, RequestsLike, SharedOptions
 from .protocols import Provider, Storage
 from .settings import Settings
 from .wire import (
     SYSTEM_ACCOUNT,
+    Budget,
     Caller,
     CatalogueSnapshot,
     DecisionInput,
@@ -113,6 +116,25 @@ class Router:
         ``RouterTimeoutError``; what it raises names the trace.
         """
         return Answer(await self._parts.engine.route(self._request(request, options), self._as(caller)))
+
+    async def route_many(
+        self,
+        requests: RequestsLike,
+        *,
+        limit: int = 8,
+        budget: Budget | Mapping[str, Any] | None = None,
+        caller: Caller | None = None,
+        **options: Unpack[SharedOptions],
+    ) -> list[Answer | RouterError]:
+        """Answer many requests, at most ``limit`` at a time. Gives what became of each, in their order: its answer, or
+        the ``RouterError`` that it ended in.
+
+        ``budget`` is one over them all, beside the budgets of their own; ``options`` hold for each of them.
+        """
+        checked = partial(self._request, options=cast("Options", options))
+        _check_many(requests, limit)
+        purse = None if budget is None else Purse(room_of(as_budget(budget)))
+        return await Many(self._parts.engine, self._as(caller), checked, limit=limit, purse=purse).run(requests)
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
         """Answer a request piece by piece. Nothing happens before the first piece is asked for."""
@@ -266,6 +288,17 @@ class Router:
         if not isinstance(found, kind):
             raise NotFound(f"snapshot {snapshot_id!r} is not stored any more, so the decision cannot be replayed")
         return found
+
+
+def _check_many(requests: object, limit: object) -> None:
+    """Refuse one request where many are meant, and a limit that is none."""
+    if isinstance(requests, str | Mapping | RouteRequest):
+        problem = Problem("requests", f"{type(requests).__name__} is one request, not many", "put it into a list")
+        raise ValidationFailed.of(problem)
+    if not isinstance(requests, Iterable | AsyncIterable):
+        raise ValidationFailed.of(Problem("requests", f"{shown(requests)} holds no requests", "pass a list of them"))
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValidationFailed.of(Problem("limit", f"must be a whole number of at least 1, got {shown(limit)}", ""))
 
 
 def _check_caller(caller: object) -> None:

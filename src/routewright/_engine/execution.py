@@ -18,6 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from routewright._core.attempt import FAULTS, IDLE_S, Attempts, Call, Done, End, Failed, Succeeded, Wait
+from routewright._core.budget import Amount, worst_of_call
 from routewright._core.plan import Plan
 from routewright.protocols import Clock, Deadline, Rng
 from routewright.wire import (
@@ -104,6 +105,20 @@ class Execution:
         """Set while an attempt runs."""
         self._context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
         self._chunks: AsyncIterator[Chunk] | None = None
+
+    @property
+    def used(self) -> Amount:
+        """What may be gone of its budget. An answer whose provider did not tell the usage is taken at its worst."""
+        given, room = self.plan.given, self._machine.room
+        used = Amount((given.budget_nanos or 0) - (room.nanos or 0), (given.budget_tokens or 0) - (room.tokens or 0))
+        served = self.attempts[-1] if self.end is End.SUCCEEDED else None
+        if served is None or served.usage is None or served.call.output_cap is None:
+            return used
+        if served.counted and not served.usage_estimated:
+            return used
+        worst = worst_of_call(self.plan.ask, served.call.row, served.call.output_cap)
+        booked = Amount(served.cost_nanos, served.usage.input + served.usage.output)
+        return used.plus(worst.without(booked))
 
     async def run(self) -> None:
         """Carry the plan out to its end, keeping all that comes."""

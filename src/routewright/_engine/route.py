@@ -21,12 +21,14 @@ from routewright._core.board import Board
 from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
+from routewright._core.money import usd
 from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import by_key, find_policy, under_policy
 from routewright._core.tokens import Vocabulary, bounds_of
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import (
+    Budget,
     Caller,
     DecisionInput,
     Environment,
@@ -73,6 +75,12 @@ class Entry(NamedTuple):
         """The policy itself."""
         return None if self.policy is None else self.policy.policy
 
+    def under(self, given: DecisionInput) -> Entry:
+        """The same entry with another input, whose budget its request is said to have."""
+        cost = None if given.budget_nanos is None else usd(given.budget_nanos)
+        request = replace(self.request, budget=Budget(cost, given.budget_tokens))
+        return self._replace(request=request, admitted=self.admitted._replace(given=given))
+
 
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 
@@ -110,7 +118,10 @@ class Engine:
     async def route(self, request: RouteRequest, caller: Caller) -> Outcome:
         """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
         entry = self.admit(request, caller)
-        execution = self.execution(entry, await self.choose(entry), whole=True)
+        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True))
+
+    async def run(self, entry: Entry, execution: Execution) -> Outcome:
+        """Carry an execution out. Raises ``RouterError``; its trace is kept either way."""
         try:
             await execution.run()
         except BaseException:
@@ -238,7 +249,7 @@ class Engine:
     def _predicted(self, entry: Entry) -> DecisionInput:
         """The input with a quality for each model, where somebody predicts it."""
         given, models = entry.admitted.given, entry.fleet.pool.models
-        if self._predictor is None:
+        if self._predictor is None or given.quality is not None:
             return given
         try:
             qualities = self._predictor.predict(entry.request, models)
