@@ -23,9 +23,9 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money scale quality sse tokens problem shape rules price_list proposal deprecation request catalogue "
-    "cost pool outlook health policy intake constraints scoring board budget refusal plan why_not decision check "
-    "explain attempt"
+    "scan ids money scale quality sse tokens problem shape rules price_list proposal deprecation request tags "
+    "catalogue cost pool outlook health policy intake constraints scoring board budget refusal plan why_not decision "
+    "check explain attempt"
 ).split()
 PURE = set(
     "__future__ collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal difflib enum "

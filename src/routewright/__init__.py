@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._core.decision import Decision
     from ._core.why_not import WhyNot
     from ._engine.answer import Answer
+    from ._engine.event import Subscription
     from ._engine.steps import StepCall, StepDone, Steps, StepWait
     from ._engine.stream import Stream
 
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         CacheOpts,
         Caller,
         Delta,
+        Event,
         Fallback,
         FaultKind,
         Finish,
@@ -113,6 +115,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "StepWait",
     "Steps",
     "Stream",
+    "Subscription",
     "TraceStore",
     "WhyNot",
     # what a router is made of
@@ -135,6 +138,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "CacheOpts",
     "Caller",
     "Delta",
+    "Event",
     "Fallback",
     "FaultKind",
     "Finish",
@@ -208,6 +212,7 @@ _HOME = {
     "StepWait": "_engine.steps",
     "Steps": "_engine.steps",
     "Stream": "_engine.stream",
+    "Subscription": "_engine.event",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
     "WhyNot": "_core.why_not",

@@ -20,9 +20,11 @@ from ._core.policy import changes_between, checked_policy, publish
 from ._core.problem import shown
 from ._core.rules import check_names
 from ._core.tokens import Vocabulary, count_request
+from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
 from ._engine.loop import Signal, this_loop
 from ._engine.route import Engine
+from ._engine.tags import TagScopes
 from ._engine.trace import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .backends.providers.hosted import HostedProvider
@@ -71,7 +73,9 @@ class Parts:
         self.catalogue = Catalogue() if catalogue is None else catalogue
         self.storage: Storage = MemoryStorage() if storage is None else storage
         self.worker = Worker(settings.clock)
-        self._log = TraceLog(self.storage, self.worker)
+        self.tags = TagScopes()
+        self.hooks = Hooks(self.worker, settings.clock)
+        self._log = TraceLog(self.storage, self.worker, self.hooks.put)
         self._given = providers
         self._named = bool(providers)
         self._missed = ""
@@ -154,7 +158,9 @@ class Parts:
         with self._guard.lock:
             before = self._published
             engine.publish(self._publish() if policies is None else self._put_in_force(policies))
-            return changes_between(before, self._published)
+            changes = changes_between(before, self._published)
+        engine.announce(changes, self.environment)
+        return changes
 
     def close(self) -> None:
         """Do what ``aclose`` does from plain code. Raises ``RuntimeError`` where that would wait for itself."""
@@ -206,6 +212,7 @@ class Parts:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
+            closing.callback(self.hooks.close)
             closing.callback(self._log.close)
             await self._by(began + TRACES_BY_S, self._log.write)
 
@@ -231,6 +238,7 @@ class Parts:
             fleet=self.fleet,
             policies=self._publish(),
             log=self._log,
+            hooks=self.hooks,
             clock=settings.clock,
             rng=settings.rng,
             count=Counter(settings.tokens),

@@ -5,7 +5,7 @@ Works in plain scripts, in threads, in notebooks, and inside a running event loo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from ._engine.answer import Answer
 from ._engine.stream import Stream
 from ._engine.worker import Worker
-from .errors import RouterClosed
-from .options import Options, RequestLike
-from .wire import Caller, OutputDelta, RouteEvent, Trace
+from .errors import RouterClosed, RouterError
+from .options import Options, RequestLike, RequestsLike, SharedOptions
+from .wire import Budget, Caller, OutputDelta, RouteEvent, Trace
 
 if TYPE_CHECKING:
     from .router import Router
@@ -45,6 +45,19 @@ class BlockingRouter:
     def route(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Answer:
         """Answer a request (``Router.route``)."""
         return self._wait(partial(self._router.route, request, caller=caller, **options))
+
+    def route_many(
+        self,
+        requests: RequestsLike,
+        *,
+        limit: int = 8,
+        budget: Budget | Mapping[str, Any] | None = None,
+        caller: Caller | None = None,
+        **options: Unpack[SharedOptions],
+    ) -> list[Answer | RouterError]:
+        """Answer many requests, so many at a time (``Router.route_many``)."""
+        many = partial(self._router.route_many, requests, limit=limit, budget=budget, caller=caller, **options)
+        return self._wait(many)
 
     def stream(
         self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]

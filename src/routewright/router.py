@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from types import TracebackType
-from typing import Self, TypeVar, Unpack, get_args
+from typing import Any, Self, TypeVar, Unpack, cast, get_args
 
 from msgspec.structs import replace
 
 from ._core.board import Board, Boards
+from ._core.budget import Purse, room_of
 from ._core.check import PolicyCheck
 from ._core.decision import Decision, decide
 from ._core.explain import explain
@@ -17,9 +19,12 @@ from ._core.ids import normalise_trace_id
 from ._core.intake import RULES
 from ._core.pool import Pool
 from ._core.problem import shown
-from ._core.request import as_request
+from ._core.request import as_budget, as_request
+from ._core.tags import checked_tags, tagged
 from ._core.why_not import WhyNot
 from ._engine.answer import Answer
+from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
+from ._engine.many import Many
 from ._engine.steps import HostedCourse, Steps
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
@@ -27,13 +32,14 @@ from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
 from .catalogue import Catalogue
-from .errors import NotFound, Problem, ValidationFailed
-from .options import Options, RequestLike
+from .errors import NotFound, Problem, RouterError, ValidationFailed
+from .options import Options, RequestLike, RequestsLike, SharedOptions
 from .policies import PolicyFile
 from .protocols import Provider, Storage
 from .settings import Settings
 from .wire import (
     SYSTEM_ACCOUNT,
+    Budget,
     Caller,
     CatalogueSnapshot,
     DecisionInput,
@@ -115,6 +121,25 @@ class Router:
         ``RouterTimeoutError``; what it raises names the trace.
         """
         return Answer(await self._parts.engine.route(self._request(request, options), self._as(caller)))
+
+    async def route_many(
+        self,
+        requests: RequestsLike,
+        *,
+        limit: int = 8,
+        budget: Budget | Mapping[str, Any] | None = None,
+        caller: Caller | None = None,
+        **options: Unpack[SharedOptions],
+    ) -> list[Answer | RouterError]:
+        """Answer many requests, at most ``limit`` at a time. Gives what became of each, in their order: its answer, or
+        the ``RouterError`` that it ended in.
+
+        ``budget`` is one over them all, beside the budgets of their own; ``options`` hold for each of them.
+        """
+        checked = partial(self._request, options=cast("Options", options))
+        _check_many(requests, limit)
+        purse = None if budget is None else Purse(room_of(as_budget(budget)))
+        return await Many(self._parts.engine, self._as(caller), checked, limit=limit, purse=purse).run(requests)
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
         """Answer a request piece by piece. Nothing happens before the first piece is asked for."""
@@ -216,6 +241,30 @@ class Router:
         """Read a trace. Raises ``NotFound`` alike for an unknown one and another account's."""
         return await self._parts.log.trace(self._as(caller), normalise_trace_id(trace_id))
 
+    def tags(self, /, **metadata: Any) -> AbstractContextManager[None]:
+        """Put these under the metadata of every request that is made inside, and in tasks that are started there.
+
+            with router.tags(team="support"):
+                await router.route("Hello")
+
+        They nest; of two under one name the inner holds, and before all what the request itself says. Raises
+        ``ValidationFailed`` for what is not JSON, or over 16 KiB.
+        """
+        return self._parts.tags.scope(checked_tags(metadata))
+
+    def on_trace(self, hook: TraceHook) -> Subscription:
+        """Call ``hook(trace)`` after each call, whoever made it and however it ended, once its trace is in the storage.
+
+        Hooks run in the background, one after the other, plain ones in a thread. What they raise is logged and harms
+        nobody. Call what is given back, or leave it as a context manager, to hear no more.
+        """
+        return self._parts.hooks.on_trace(hook)
+
+    def on_event(self, hook: EventHook) -> Subscription:
+        """Call ``hook(event)``, just as ``on_trace`` does, when a fallback served a request, a budget refused it, or
+        other policies came into force."""
+        return self._parts.hooks.on_event(hook)
+
     def as_caller(self, caller: Caller) -> Self:
         """The same Router for another caller."""
         view = type(self).__new__(type(self))
@@ -228,10 +277,19 @@ class Router:
         """Traces of this process that are not in the storage: ``waiting``, ``refused`` by it, and ``lost``."""
         return self._parts.trace_counts
 
+    @property
+    def hook_counts(self) -> HookCounts:
+        """Calls of this process that hooks are still to hear of (``waiting``), how often one ``failed``, and calls that
+        they will not hear of (``lost``)."""
+        return self._parts.hooks.counts
+
     async def flush(self) -> None:
-        """Write all traces that still wait. Raises ``StorageUnavailable`` if some still do, and ``InternalError`` if
-        some were refused or lost since the last time."""
-        await self._parts.log.flush()
+        """Write all traces that still wait, and let the hooks hear of them. Raises ``StorageUnavailable`` if some
+        traces still wait, and ``InternalError`` if some were refused or lost since the last time."""
+        try:
+            await self._parts.log.flush()
+        finally:
+            await self._parts.hooks.flush()
 
     async def aclose(self) -> None:
         """Write what waits and free connections, within two seconds. Twice is once.
@@ -245,7 +303,8 @@ class Router:
         return BlockingRouter(self, self._parts.worker)
 
     def _request(self, request: RequestLike, options: Options) -> RouteRequest:
-        return as_request(request, options)
+        made, tags = as_request(request, options), self._parts.tags.here()
+        return tagged(made, tags) if tags else made
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self._placed(caller)
@@ -276,6 +335,17 @@ class Router:
         if not isinstance(found, kind):
             raise NotFound(f"snapshot {snapshot_id!r} is not stored any more, so the decision cannot be replayed")
         return found
+
+
+def _check_many(requests: object, limit: object) -> None:
+    """Refuse one request where many are meant, and a limit that is none."""
+    if isinstance(requests, str | Mapping | RouteRequest):
+        problem = Problem("requests", f"{type(requests).__name__} is one request, not many", "put it into a list")
+        raise ValidationFailed.of(problem)
+    if not isinstance(requests, Iterable | AsyncIterable):
+        raise ValidationFailed.of(Problem("requests", f"{shown(requests)} holds no requests", "pass a list of them"))
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValidationFailed.of(Problem("limit", f"must be a whole number of at least 1, got {shown(limit)}", ""))
 
 
 def _check_caller(caller: object) -> None:

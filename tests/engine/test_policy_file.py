@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from routewright import Policy, PolicyFile, Router, Settings, ValidationFailed
+from routewright import Event, Policy, PolicyFile, Router, Settings, ValidationFailed
 from routewright.testing import FakeClock
 from routewright.wire import PolicyChanged
 
@@ -120,6 +120,20 @@ async def test_it_can_be_taken_at_once_and_tells_what_changed(path: Path) -> Non
     with pytest.raises(ValidationFailed, match="modells"):
         desk.reload_policies()
     assert model(desk) == "openai/gpt-6-luna"
+
+
+async def test_hooks_hear_of_what_changed(path: Path) -> None:
+    clock, heard = FakeClock(), list[Event]()
+    async with router(path, clock) as desk:
+        desk.on_event(heard.append)
+        model(desk)
+        write(path, GOOD)
+        await clock.advance(3)
+        await desk.flush()
+    ((event,),) = (heard,)
+    assert (event.type, event.account, event.environment) == ("router.policy_changed", "_system", "sandbox")
+    assert isinstance(event.data, PolicyChanged)
+    assert event.data.name == "desk"
 
 
 def test_a_router_of_objects_takes_others_and_keeps_versions_of_what_stays() -> None:

@@ -19,6 +19,7 @@ from routewright import (
     Catalogue,
     Decision,
     Delta,
+    Event,
     Fallback,
     Finish,
     HostedProvider,
@@ -49,6 +50,7 @@ from routewright import (
     Steps,
     StepWait,
     Stream,
+    Subscription,
     SystemClock,
     Tool,
     Trace,
@@ -122,6 +124,32 @@ async def an_answer_says_what_it_holds(router: Router) -> None:
     assert_type(await router.trace(answer.trace_id), Trace)
     assert_type(await router.feedback(answer.trace_id, 0.5, "so so"), None)
     answer.output = "mine"  # type: ignore[misc]
+
+
+async def many_requests_have_a_result_each(router: Router) -> None:
+    results = await router.route_many(["hi", {"messages": []}], limit=2, budget={"maxCostUsd": 1}, goal="quality")
+    assert_type(results, list[Answer | RouterError])
+    assert_type(router.blocking.route_many(iter(["hi"]), budget=Budget(1.0)), list[Answer | RouterError])
+
+    async def made() -> AsyncIterator[str]:
+        yield "hi"
+
+    await router.route_many(made())
+    await router.route_many([7])  # type: ignore[list-item]
+    await router.route_many(["hi"], gaol="quality")  # type: ignore[call-arg]
+
+
+def hooks_take_one_thing(router: Router) -> None:
+    async def hear(trace: Trace) -> None: ...
+
+    def see(event: Event) -> str:
+        return event.id
+
+    with router.tags(team="support", nested={"a": [1]}), router.on_trace(hear) as subscription:
+        assert_type(subscription, Subscription)
+    assert_type(router.on_event(see)(), None)
+    router.on_trace(see)  # type: ignore[arg-type]
+    router.on_event(lambda: None)  # type: ignore[misc, arg-type]
 
 
 def a_decision_says_why(router: Router) -> None:

@@ -1,17 +1,37 @@
-"""What a budget still buys: the output cap of the next call, and what is kept back for a fallback."""
+"""What a budget still buys: the output cap of the next call, what is kept back for a fallback, and how many calls share
+one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from routewright.wire import Budget, DecisionInput
+
 from .constraints import Ask
-from .cost import affordable_output
-from .money import nanos
+from .cost import affordable_output, call_nanos
+from .money import budget_nanos, nanos
 
 
 class RoomTooSmall(Exception):
     """What is left of the budget does not pay for a call."""
+
+
+class Amount(NamedTuple):
+    """What was used, or may be."""
+
+    nanos: int = 0
+    tokens: int = 0
+
+    def plus(self, other: Amount) -> Amount:
+        """Both together."""
+        return Amount(self.nanos + other.nanos, self.tokens + other.tokens)
+
+    def without(self, other: Amount) -> Amount:
+        """What this has beyond the other; negative where that is more."""
+        return Amount(self.nanos - other.nanos, self.tokens - other.tokens)
 
 
 class Room(NamedTuple):
@@ -19,6 +39,17 @@ class Room(NamedTuple):
 
     nanos: int | None
     tokens: int | None
+
+    def holds(self, amount: Amount) -> bool:
+        """Whether there is so much of it."""
+        return self.most(amount) == amount
+
+    def most(self, amount: Amount) -> Amount:
+        """Of an amount what there is room for."""
+        return Amount(
+            amount.nanos if self.nanos is None else max(0, min(self.nanos, amount.nanos)),
+            amount.tokens if self.tokens is None else max(0, min(self.tokens, amount.tokens)),
+        )
 
     def without(self, nanos: int, tokens: int) -> Room:
         """The room once something was spent or kept back."""
@@ -33,6 +64,88 @@ class OutputPlan(NamedTuple):
 
     cap: int | None
     fallback_affordable: bool
+
+
+class Reservation(NamedTuple):
+    """What one call may use of a purse."""
+
+    number: int
+    room: Room
+
+
+class Purse:
+    """One budget for many calls: what is spent and what is reserved never come to more than it.
+
+        reserve(worst) ─┬─ Reservation ── settle(it, used), or release(it)
+                        └─ None: others hold what it needs; ask again when one of them has settled
+
+    A call that uses more than it reserved is booked in full, and nothing is left for others.
+    """
+
+    def __init__(self, limit: Room) -> None:
+        self.limit = limit
+        self.spent = Amount()
+        self.reserved = Amount()
+        self._held: dict[int, Amount] = {}
+        self._number = 0
+
+    @property
+    def left(self) -> Room:
+        """What is not spent; some of it may be reserved."""
+        return self.limit.without(*self.spent)
+
+    def reserve(self, worst: Amount) -> Reservation | None:
+        """Put aside the most that a call may use; where nobody else holds any, of a larger amount all there is."""
+        free = self.left.without(*self.reserved)
+        if self._held and not free.holds(worst):
+            return None
+        self._number += 1
+        granted = self._held[self._number] = free.most(worst)
+        self.reserved = self.reserved.plus(granted)
+        nanos, tokens = self.limit
+        room = Room(None if nanos is None else granted.nanos, None if tokens is None else granted.tokens)
+        return Reservation(self._number, room)
+
+    def settle(self, reservation: Reservation, used: Amount) -> None:
+        """Book what a call has used. Raises ``KeyError`` for one that was settled before."""
+        self.release(reservation)
+        self.spent = self.spent.plus(used)
+
+    def release(self, reservation: Reservation) -> None:
+        """Give back what a call reserved, since it used none of it."""
+        self.reserved = self.reserved.without(self._held.pop(reservation.number))
+
+
+def room_of(budget: Budget) -> Room:
+    """The room of a checked budget of which nothing is spent."""
+    return Room(
+        None if budget.max_cost_usd is None else budget_nanos(budget.max_cost_usd),
+        None if budget.max_tokens is None else int(budget.max_tokens),
+    )
+
+
+def within(given: DecisionInput, room: Room) -> DecisionInput:
+    """The input under a budget from outside, where its own is not smaller."""
+    return replace(
+        given,
+        budget_nanos=_smaller(given.budget_nanos, room.nanos),
+        budget_tokens=_smaller(given.budget_tokens, room.tokens),
+    )
+
+
+def worst_of_call(ask: Ask, row: int, cap: int) -> Amount:
+    """The most that one call of a priced model can use."""
+    high = ask.high(row)
+    return Amount(call_nanos(ask.outlook.pool.dearest(row, high), high, cap), high + cap)
+
+
+def worst_of_plan(ask: Ask, rows: Sequence[int], tries: int) -> Amount:
+    """The most that a plan under a budget can use, if every one of its models is called so often."""
+    worst = Amount()
+    for row in rows:
+        once = worst_of_call(ask, row, _capped(ask, row, 1 << 53))
+        worst = worst.plus(Amount(once.nanos * tries, once.tokens * tries))
+    return Room(ask.budget_nanos, ask.budget_tokens).most(worst)
 
 
 def output_cap(ask: Ask, row: int, room: Room) -> int | None:
@@ -58,6 +171,12 @@ def plan_output(ask: Ask, primary: int, chain: Sequence[int]) -> OutputPlan:
             return OutputPlan(_capped(ask, primary, affordable), True)
     affordable = _affordable(ask, primary, ask.budget_nanos, ask.budget_tokens)
     return OutputPlan(_capped(ask, primary, affordable), not chain)
+
+
+def _smaller(own: int | None, room: int | None) -> int | None:
+    if room is None:
+        return own
+    return max(0, room if own is None else min(own, room))
 
 
 def _affordable(ask: Ask, row: int, nanos: int | None, tokens: int | None) -> int:

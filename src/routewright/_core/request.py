@@ -27,7 +27,7 @@ from routewright.wire import (
 )
 
 from .problem import hint_for, problem_of, shown, unshaped
-from .rules import completed, has_more
+from .rules import check_numbers, completed, has_more
 from .scan import is_unicode, joined, scan
 from .shape import converted, rebuilt
 
@@ -76,6 +76,15 @@ def checked(request: RouteRequest) -> RouteRequest:
     to ``MAX_PROBLEMS`` problems. A few microseconds for a prompt and some scalars.
     """
     return completed(request if _is_simple(request) else rebuilt(request, RouteRequest, ""))
+
+
+def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
+    """Make a budget that stands by itself of a dict in wire spelling or a struct. Raises ``ValidationFailed``."""
+    budget, found = rebuilt(value, Budget, "budget"), list[Problem]()
+    check_numbers(Budget, "budget.", budget, found)
+    if found:
+        raise ValidationFailed.of(*found)
+    return budget
 
 
 def needs_of(request: RouteRequest) -> int:

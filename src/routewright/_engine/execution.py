@@ -15,6 +15,8 @@ from math import inf
 import anyio
 import anyio.lowlevel
 
+from routewright._core.attempt import End
+from routewright._core.budget import Amount, worst_of_call
 from routewright.protocols import Deadline
 from routewright.wire import Chunk, UpstreamCall
 
@@ -40,6 +42,20 @@ class Execution(Course):
     """Calls of ``Task.cancel`` on it that came before."""
     _context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
     _chunks: AsyncIterator[Chunk] | None = None
+
+    @property
+    def used(self) -> Amount:
+        """What may be gone of its budget. An answer whose provider did not tell the usage is taken at its worst."""
+        given, room = self.plan.given, self._machine.room
+        used = Amount((given.budget_nanos or 0) - (room.nanos or 0), (given.budget_tokens or 0) - (room.tokens or 0))
+        served = self.attempts[-1] if self.end is End.SUCCEEDED else None
+        if served is None or served.usage is None or served.call.output_cap is None:
+            return used
+        if served.counted and not served.usage_estimated:
+            return used
+        worst = worst_of_call(self.plan.ask, served.call.row, served.call.output_cap)
+        booked = Amount(served.cost_nanos, served.usage.input + served.usage.output)
+        return used.plus(worst.without(booked))
 
     async def run(self) -> None:
         """Carry the plan out to its end, keeping all that comes."""

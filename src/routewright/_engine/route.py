@@ -23,6 +23,7 @@ from routewright._core.check import PolicyCheck, check
 from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
+from routewright._core.money import usd
 from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import by_key, find_policy, under_policy
 from routewright._core.tokens import VOCABULARIES, Vocabulary, bounds_of
@@ -30,6 +31,8 @@ from routewright._core.why_not import WhyNot, why_not
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    Budget,
     Caller,
     DecisionInput,
     Environment,
@@ -37,6 +40,7 @@ from routewright.wire import (
     OnPartial,
     Policy,
     PolicySnapshot,
+    PushedEvent,
     RouteRequest,
     Snapshot,
     TokenBounds,
@@ -44,6 +48,7 @@ from routewright.wire import (
 
 from .attempt import Attempt
 from .course import Course
+from .event import Hooks, events_of
 from .execution import Execution
 from .fleet import Fleet
 from .identity import Ids
@@ -78,6 +83,12 @@ class Entry(NamedTuple):
         """The policy itself."""
         return None if self.policy is None else self.policy.policy
 
+    def under(self, given: DecisionInput) -> Entry:
+        """The same entry with another input, whose budget its request is said to have."""
+        cost = None if given.budget_nanos is None else usd(given.budget_nanos)
+        request = replace(self.request, budget=Budget(cost, given.budget_tokens))
+        return self._replace(request=request, admitted=self.admitted._replace(given=given))
+
 
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
 
@@ -98,6 +109,7 @@ class Engine:
         fleet: Callable[[Environment], Fleet],
         policies: Sequence[PolicySnapshot],
         log: TraceLog,
+        hooks: Hooks,
         clock: Clock,
         rng: Rng,
         count: CountRequest,
@@ -107,6 +119,7 @@ class Engine:
         self.fleet = fleet
         self.publish(policies)
         self.log = log
+        self._hooks = hooks
         self.ids = Ids(clock, rng)
         self._clock = clock
         self._rng = rng
@@ -120,6 +133,12 @@ class Engine:
         """Put policies in the place of those before, for all requests that come from now on."""
         self._published = Published(policies, by_key(policies))
 
+    def announce(self, happened: Sequence[PushedEvent], environment: Environment) -> None:
+        """Tell the hooks what happened outside of any call."""
+        if happened and self._hooks.hear_events:
+            of_nobody = Caller(SYSTEM_ACCOUNT, environment)
+            self._hooks.announce(events_of(happened, of_nobody, self.ids, self._clock.time()))
+
     @property
     def policies(self) -> Sequence[PolicySnapshot]:
         """The policies in force."""
@@ -128,7 +147,10 @@ class Engine:
     async def route(self, request: RouteRequest, caller: Caller) -> Outcome:
         """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
         entry = self.admit(request, caller)
-        execution = self.execution(entry, await self.choose(entry), whole=True)
+        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True))
+
+    async def run(self, entry: Entry, execution: Execution) -> Outcome:
+        """Carry an execution out. Raises ``RouterError``; its trace is kept either way."""
         try:
             await execution.run()
         except BaseException:
@@ -288,12 +310,14 @@ class Engine:
         snapshots: list[Snapshot] = [entry.board.outlook.pool.snapshot, entry.board.outlook.health]
         if entry.policy is not None:
             snapshots.append(entry.policy)
-        self.log.put(outcome.facts, snapshots)
+        happened = outcome.events if self._hooks.hear_events else ()
+        events = events_of(happened, entry.admitted.caller, self.ids, self._clock.time()) if happened else ()
+        self.log.put(outcome.facts, snapshots, events)
 
     def _predicted(self, entry: Entry) -> DecisionInput:
         """The input with a quality for each model, where somebody predicts it."""
         given, models = entry.admitted.given, entry.board.outlook.pool.models
-        if self._predictor is None:
+        if self._predictor is None or given.quality is not None:
             return given
         try:
             qualities = self._predictor.predict(entry.request, models)

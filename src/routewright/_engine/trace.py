@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from routewright.protocols import ImmediateStorage, Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
+    Event,
     PutFeedback,
     PutSnapshot,
     PutTrace,
@@ -51,6 +52,7 @@ class Waiting(NamedTuple):
     account: str
     facts: Facts
     snapshots: list[Snapshot]
+    events: Sequence[Event]
 
 
 class TraceCounts(NamedTuple):
@@ -68,11 +70,12 @@ class TraceLog:
     """The way from a finished call into the storage. Safe to use from several loops and threads.
 
     One pass writes at a time, wherever it runs. What it could not write for now stays, what was refused goes; both are
-    told by the next ``flush``, and logged when they begin.
+    told by the next ``flush``, and logged when they begin. What was written is handed to ``tell``.
     """
 
-    def __init__(self, storage: Storage, worker: Worker) -> None:
+    def __init__(self, storage: Storage, worker: Worker, tell: Callable[[Facts, Sequence[Event]], None]) -> None:
         self._storage = storage
+        self._tell = tell
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._guard = Guard()
         self._kept: set[str] = set()
@@ -96,11 +99,11 @@ class TraceLog:
         """What is not in the storage."""
         return TraceCounts(len(self._queue), self._refused, self._lost)
 
-    def put(self, facts: Facts, snapshots: list[Snapshot]) -> None:
+    def put(self, facts: Facts, snapshots: list[Snapshot], events: Sequence[Event] = ()) -> None:
         """Keep a call's trace, with the snapshots that its decision names. Never fails a call, nor holds it up."""
         account = facts.admitted.caller.account
         if self._immediate is None:
-            self._put_behind(Waiting(account, facts, snapshots))
+            self._put_behind(Waiting(account, facts, snapshots, events))
             return
         try:
             self._immediate.keep(account, facts, snapshots)
@@ -108,6 +111,7 @@ class TraceLog:
             self._refuse(error)
         else:
             self._in_trouble = False
+            self._tell(facts, events)
 
     async def flush(self) -> None:
         """Write all that waits. Raises ``StorageUnavailable`` if some of it still does, and ``InternalError`` if some
@@ -227,7 +231,11 @@ class TraceLog:
                     await self._write([waiting])
                 return
             self._refuse(error)
+            self._forget(batch)
+            return
         self._forget(batch)
+        for waiting in batch:
+            self._tell(waiting.facts, waiting.events)
 
     async def _keep(self, snapshots: dict[str, Snapshot]) -> None:
         new = [snapshot for snapshot in snapshots.values() if snapshot.id not in self._kept]

@@ -76,7 +76,7 @@ from .storage import (
 )
 from .trace import CacheSpan, DecisionSpan, FallbackSpan, ModelSpan, Span, SpanStatus, Trace, TraceStatus
 from .upstream import Chunk, Delta, FaultKind, Finish, ToolDelta, UpstreamCall, Usage
-from .webhook import BudgetRefused, FallbackReason, FallbackTriggered, PolicyChanged, PushedEvent
+from .webhook import BudgetRefused, Event, FallbackReason, FallbackTriggered, PolicyChanged, PushedEvent
 
 __all__ = [
     "SYSTEM_ACCOUNT",
@@ -100,6 +100,7 @@ __all__ = [
     "Environment",
     "ErrorBody",
     "ErrorEnvelope",
+    "Event",
     "Expect",
     "Fallback",
     "FallbackData",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from .route import Tokens
 
 TraceStatus = Literal["running", "completed", "partial", "failed", "budget_exceeded", "cancelled"]
 SpanStatus = Literal["ok", "error", "cancelled"]
+T = TypeVar("T", bound=Struct)
 
 
 class _Span(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -116,8 +117,13 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     def copy(self) -> Trace:
         """The same trace, of which nothing that can be changed is shared with this one."""
-        mine: Trace = _own(self)
-        return mine
+        return copied(self)
+
+
+def copied(value: T) -> T:
+    """The same struct, whose lists and dicts are its own."""
+    mine: T = _own(value)
+    return mine
 
 
 def _own(value: Any) -> Any:

@@ -1,12 +1,15 @@
-"""What the service tells the world about: the ``data`` of pushed events (spec 6.3, contract 11)."""
+"""What the service tells the world about: pushed events and their ``data`` (spec 6.3, contract 11)."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from .account import Environment
 from .route import Budget
+from .trace import copied
 
 FallbackReason = Literal["upstream_5xx", "timeout", "budget", "safety"]
 
@@ -46,3 +49,22 @@ class PolicyChanged(Struct, frozen=True):
 
 
 PushedEvent = FallbackTriggered | BudgetRefused | PolicyChanged
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Something that happened, and in whose call. ``type`` says what, ``data`` the particulars."""
+
+    id: str
+    """``evt_...``, later ones greater; it stays the same however often the event is told."""
+    type: str
+    created_at: str
+    """RFC 3339, UTC, milliseconds."""
+    api_version: Literal["v1"] = "v1"
+    data: PushedEvent
+    account: str
+    """``_system``: of no call."""
+    environment: Environment
+
+    def copy(self) -> Event:
+        """The same event, of which nothing that can be changed is shared with this one."""
+        return replace(self, data=copied(self.data))

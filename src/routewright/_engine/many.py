@@ -1,0 +1,130 @@
+"""How do many requests run side by side, out of one budget? They start in their order, so many at a time, each once the
+budget holds the worst that it can cost; what it did not use is there for those behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from routewright._core.budget import Amount, Purse, Reservation, within, worst_of_plan
+from routewright.errors import RouterError
+from routewright.wire import Caller, RouteRequest
+
+from .answer import Answer
+from .execution import Execution
+from .route import Engine, Entry
+
+T = TypeVar("T")
+
+
+class _End:
+    """Stands for no further request."""
+
+
+class Start(NamedTuple):
+    """A request that may start."""
+
+    entry: Entry
+    reservation: Reservation | None
+
+
+class Many(Generic[T]):
+    """One run over many requests. ``checked`` makes a request of what stands for one, or raises ``RouterError``."""
+
+    def __init__(
+        self, engine: Engine, caller: Caller, checked: Callable[[T], RouteRequest], *, limit: int, purse: Purse | None
+    ) -> None:
+        self._engine = engine
+        self._caller = caller
+        self._checked = checked
+        self._limit = limit
+        self._purse = purse
+        self._results: dict[int, Answer | RouterError] = {}
+        self._running = 0
+        self._changed = anyio.Event()
+        self._failed: BaseException | None = None
+
+    async def run(self, requests: Iterable[T] | AsyncIterable[T]) -> list[Answer | RouterError]:
+        """Answer them all, and give what became of each, in their order. Raises what is no ``RouterError``, and what
+        the requests themselves raise, once all that ran has ended."""
+        async with anyio.create_task_group() as group:
+            try:
+                await self._start_all(_iterator(requests), group)
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:
+                self._fail(error, group)
+        if self._failed is not None:
+            raise self._failed
+        return [self._results[place] for place in range(len(self._results))]
+
+    async def _start_all(self, requests: Iterator[T] | AsyncIterator[T], group: TaskGroup) -> None:
+        place = 0
+        while not isinstance(request := await self._next(requests), _End):
+            try:
+                start = await self._admit(request)
+            except RouterError as error:
+                self._results[place] = error
+            else:
+                self._running += 1
+                group.start_soon(self._run, place, start, group)
+            place += 1
+
+    async def _next(self, requests: Iterator[T] | AsyncIterator[T]) -> T | _End:
+        """The next request, once there is a place for it."""
+        await anyio.lowlevel.checkpoint()
+        while self._running >= self._limit:
+            await self._changed.wait()
+        if isinstance(requests, Iterator):
+            return next(requests, _End())
+        return await anext(requests, _End())
+
+    async def _admit(self, request: T) -> Start:
+        """Let a request in as soon as the budget has room for it. Its time begins then."""
+        checked = self._checked(request)
+        while True:
+            entry = self._engine.admit(checked, self._caller)
+            if self._purse is None:
+                return Start(entry, None)
+            # refused here it fits not even if those who run use nothing of what they hold
+            entry = entry.under(within(entry.admitted.given, self._purse.left))
+            plan = await self._engine.choose(entry)
+            worst = worst_of_plan(plan.ask, plan.rows, plan.given.max_retries + 1)
+            reservation = self._purse.reserve(worst)
+            if reservation is not None:
+                return Start(entry.under(within(plan.given, reservation.room)), reservation)
+            await self._changed.wait()
+
+    async def _run(self, place: int, start: Start, group: TaskGroup) -> None:
+        entry, execution = start.entry, None
+        try:
+            execution = self._engine.execution(entry, await self._engine.choose(entry), whole=True)
+            self._results[place] = Answer(await self._engine.run(entry, execution))
+        except RouterError as error:
+            self._results[place] = error
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:
+            self._fail(error, group)
+        finally:
+            self._settle(start.reservation, execution)
+
+    def _settle(self, reservation: Reservation | None, execution: Execution | None) -> None:
+        if self._purse is not None and reservation is not None:
+            self._purse.settle(reservation, Amount() if execution is None else execution.used)
+        self._running -= 1
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def _fail(self, error: BaseException, group: TaskGroup) -> None:
+        """End everything."""
+        self._failed = self._failed or error
+        group.cancel_scope.cancel()
+
+
+def _iterator(requests: Iterable[T] | AsyncIterable[T]) -> Iterator[T] | AsyncIterator[T]:
+    return aiter(requests) if isinstance(requests, AsyncIterable) else iter(requests)
