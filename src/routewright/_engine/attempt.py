@@ -116,7 +116,7 @@ class Attempt:
         too."""
         usage = self.usage
         if usage is None or not self.counted:
-            told, made = usage or Usage(_asked(plan, self.call.row), -1), self._made()
+            told, made = usage or Usage(_asked(plan, self.call), -1), self._made()
             if made > told.output:
                 self.usage_estimated = True
                 told = replace(told, output=made)
@@ -156,6 +156,7 @@ class _ToolText:
         self.arguments: list[str] = []
 
 
-def _asked(plan: Plan, row: int) -> int:
+def _asked(plan: Plan, call: Call) -> int:
     """Input tokens, estimated from the prompt."""
-    return min(plan.given.tokens.best, plan.ask.high(row))
+    more = 0 if call.repair is None else call.repair.estimate
+    return min(plan.given.tokens.best, plan.ask.high(call.row)) + more

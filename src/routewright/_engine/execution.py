@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from math import inf
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import anyio
 import anyio.lowlevel
 
 from routewright._core.attempt import FAULTS, IDLE_S, Attempts, Call, Done, End, Failed, Succeeded, Wait
+from routewright._core.output import Fit, Form, Repair
 from routewright._core.plan import Plan
 from routewright.protocols import Clock, Deadline, Rng
 from routewright.wire import (
@@ -33,7 +34,7 @@ from routewright.wire import (
 )
 
 from .attempt import Attempt
-from .fault import CUT_SHORT, FILTERED, TOO_LATE, Told, told
+from .fault import CUT_SHORT, FILTERED, TOO_LATE, Told, misfit, told
 from .fleet import Fleet
 
 FAREWELL_S = 0.5
@@ -75,11 +76,14 @@ class Execution:
         on_partial: OnPartial = "restart",
         on_refusal_fall_back: bool = False,
         sandbox: bool = False,
+        form: Form | None = None,
     ) -> None:
         self.request = request
         self.plan = plan
         self.attempts: list[Attempt] = []
         self.end: End | None = None
+        self.data: Any = None
+        """The answer as a value of the type that was asked for."""
         self.deadline = deadline
         self.wake_at = deadline
         """When the present wait is over at the latest."""
@@ -97,6 +101,9 @@ class Execution:
         self._rng = rng
         self._whole = whole
         self._sandbox = sandbox
+        self._form = form
+        self._repair: Repair | None = None
+        """What the present model is shown of its last answer, if it is to mend it."""
         self._machine = Attempts(
             plan, deadline=deadline, whole=whole, on_partial=on_partial, on_refusal_fall_back=on_refusal_fall_back
         )
@@ -190,13 +197,13 @@ class Execution:
     def _begin(self, call: Call) -> AttemptStarted:
         provider = self._fleet.server[call.row]
         assert provider is not None, "constraints let a model through that nobody serves"
-        request = self.request
+        request, repair = self.request, None if call.repair is None else self._repair
         attempt = Attempt(call, self.plan, provider)
         self.attempts.append(attempt)
         self._set_off(attempt)
         upstream = UpstreamCall(
             self.plan.pool.models[call.row],
-            request.messages,
+            request.messages if repair is None else [*request.messages, *repair.messages],
             request.params or _NO_PARAMS,
             request.tools,
             request.tool_choice,
@@ -294,8 +301,22 @@ class Execution:
             await self._failed(fault, abandoned=abandoned)
         elif attempt.finish_reason == "content_filter":
             await self._failed(FILTERED, abandoned=abandoned)
+        elif self._form is not None and (unfit := self._unfit(attempt, self._form)) is not None:
+            await self._failed(unfit, abandoned=abandoned)
         else:
             await self._succeeded(attempt, abandoned=abandoned)
+
+    def _unfit(self, attempt: Attempt, form: Form) -> Told | None:
+        """Read the answer as what was asked for; say what does not fit. Calls of tools are left to the caller."""
+        if attempt.tool_calls:
+            return None
+        found = form.read(attempt.output)
+        if isinstance(found, Fit):
+            self.data = found.value
+            return None
+        if self._sandbox:
+            attempt.unslept_ms = float(self.plan.expected_ms[attempt.call.row])
+        return misfit(attempt.output, found, attempt.finish_reason)
 
     async def _succeeded(self, attempt: Attempt, *, abandoned: bool) -> None:
         try:
@@ -315,13 +336,14 @@ class Execution:
         attempt.ended_at = now = self._clock.monotonic()
         attempt.fault = fault.kind
         attempt.fault_text = fault.text
+        self._repair = fault.repair or self._repair
         reported, counted = attempt.usage, attempt.counted
         # what we cut off may have cost anything once the context was entered; of other faults the provider says it
         touched = attempt.first_at is not None or fault.answered or (abandoned and self._context is not None)
         hurried = abandoned and self.wake_at < self._blamed_from(attempt)
         self._wake(min(self.deadline, now + FAREWELL_S))
         try:
-            if attempt.produced:
+            if attempt.produced or attempt.fault is FaultKind.INVALID_OUTPUT:
                 attempt.settle(self.plan)
             if not self._sandbox and FAULTS[attempt.fault].blames and not hurried:
                 self._fleet.failed(attempt.call.row)
@@ -333,6 +355,7 @@ class Execution:
                 touched=touched,
                 delivered=attempt.delivered,
                 retry_after=fault.retry_after,
+                repair=None if fault.repair is None else fault.repair.bounds,
             )
             self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
         finally:

@@ -23,6 +23,7 @@ from routewright._core.check import PolicyCheck, check
 from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
+from routewright._core.output import Form
 from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import by_key, find_policy, under_policy
 from routewright._core.tokens import VOCABULARIES, Vocabulary, bounds_of
@@ -54,6 +55,7 @@ _REMEDIES = {
     FaultKind.AUTH: "check the provider's key",
     FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
     FaultKind.MODEL_NOT_FOUND: "check the model's provider_model_id, and whether the key may use it",
+    FaultKind.INVALID_OUTPUT: "ask for a simpler output_type, say what its fields mean, or let better models answer",
     FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
 }
 """What to do about faults that trying again does not mend."""
@@ -122,10 +124,10 @@ class Engine:
         """The policies in force."""
         return self._published.snapshots
 
-    async def route(self, request: RouteRequest, caller: Caller) -> Outcome:
-        """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
+    async def route(self, request: RouteRequest, caller: Caller, form: Form | None = None) -> Outcome:
+        """Answer a request whole, in the form. Raises ``RouterError``; its trace is kept either way."""
         entry = self.admit(request, caller)
-        execution = self.execution(entry, await self.choose(entry), whole=True)
+        execution = self.execution(entry, await self.choose(entry), whole=True, form=form)
         try:
             await execution.run()
         except BaseException:
@@ -205,7 +207,9 @@ class Engine:
             self._keep_undecided(entry, given, error)
             raise
 
-    def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None) -> Execution:
+    def execution(
+        self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None, form: Form | None = None
+    ) -> Execution:
         """Make the execution of a plan. ``on_partial`` holds in place of what the request says."""
         fallback = entry.request.fallback
         asked = None if fallback is None else fallback.on_partial
@@ -221,6 +225,7 @@ class Engine:
             on_partial=on_partial or asked or "restart",
             on_refusal_fall_back=rules is not None and rules.on_refusal == "fallback",
             sandbox=entry.admitted.caller.environment == "sandbox",
+            form=form,
         )
 
     def drop(self, entry: Entry, execution: Execution) -> None:
@@ -245,7 +250,7 @@ class Engine:
             error.request_id = self.ids("req_")
         ended_at = self._clock.monotonic() if at is None else at
         facts = Facts(entry.admitted, decision, execution.attempts, execution.end, error, ended_at)
-        outcome = Outcome(facts, entry.request.budget, error)
+        outcome = Outcome(facts, entry.request.budget, error, execution.data)
         self._keep(entry, outcome)
         return outcome
 
