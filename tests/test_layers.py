@@ -17,13 +17,15 @@ FLOORS = [
     ["_core"],
     ["_engine", "backends"],
     (
-        "settings options document config policies catalogue price_list assembly blocking router trace outlook testing"
+        "settings options document config policies catalogue price_list output assembly blocking router trace "
+        "outlook testing"
     ).split(),
     ["cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money scale quality sse tokens problem shape rules price_list proposal deprecation request tags "
+    "scan ids money scale quality sse tokens problem shape rules schema output price_list proposal deprecation request "
+    "tags "
     "catalogue cost pool outlook health policy intake constraints scoring board budget refusal plan why_not decision "
     "check explain attempt"
 ).split()

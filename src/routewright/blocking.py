@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ._engine.answer import Answer
 from ._engine.stream import Stream
@@ -42,9 +42,28 @@ class BlockingRouter:
     ) -> None:
         self.close()
 
-    def route(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Answer:
+    @overload
+    def route(
+        self,
+        request: RequestLike,
+        *,
+        output_type: None = None,
+        caller: Caller | None = None,
+        **options: Unpack[Options],
+    ) -> Answer: ...
+    @overload
+    def route(
+        self, request: RequestLike, *, output_type: type[T], caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[T]: ...
+    @overload
+    def route(
+        self, request: RequestLike, *, output_type: object, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[Any]: ...
+    def route(
+        self, request: RequestLike, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[Any]:
         """Answer a request (``Router.route``)."""
-        return self._wait(partial(self._router.route, request, caller=caller, **options))
+        return self._wait(partial(self._router.route, request, output_type=output_type, caller=caller, **options))
 
     def route_many(
         self,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast, get_args
+from typing import Any, Self, TypeVar, Unpack, cast, get_args, overload
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from ._core.decision import Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
 from ._core.intake import RULES
+from ._core.output import Form, with_output
 from ._core.pool import Pool
 from ._core.problem import shown
 from ._core.request import as_budget, as_request
@@ -33,6 +34,7 @@ from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
 from .catalogue import Catalogue
 from .errors import NotFound, Problem, RouterError, ValidationFailed
+from .fork import importing
 from .options import Options, RequestLike, RequestsLike, SharedOptions
 from .policies import PolicyFile
 from .protocols import Provider, Storage
@@ -114,13 +116,40 @@ class Router:
     ) -> None:
         await self.aclose()
 
-    async def route(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Answer:
+    @overload
+    async def route(
+        self,
+        request: RequestLike,
+        *,
+        output_type: None = None,
+        caller: Caller | None = None,
+        **options: Unpack[Options],
+    ) -> Answer: ...
+    @overload
+    async def route(
+        self, request: RequestLike, *, output_type: type[T], caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[T]: ...
+    @overload
+    async def route(  # what is no class to a type checker: unions, Literal, Annotated
+        self, request: RequestLike, *, output_type: object, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[Any]: ...
+    async def route(
+        self, request: RequestLike, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[Any]:
         """Answer a request, falling back along the chain where a model fails.
+
+        With ``output_type`` the answer is JSON, and ``answer.data`` a value of that type: a pydantic model, a msgspec
+        Struct, a dataclass, a TypedDict, or what else these libraries read. A model whose answer does not fit is shown
+        what is wrong, once; then the next is asked.
 
         Raises ``ValidationFailed``, ``NoCandidates`` (``BudgetExceeded``), ``ContentRefused``, ``UpstreamFailed`` and
         ``RouterTimeoutError``; what it raises names the trace.
         """
-        return Answer(await self._parts.engine.route(self._request(request, options), self._as(caller)))
+        form = None if output_type is None else _form_of(output_type)
+        asked = self._request(request, options)
+        if form is not None:
+            asked = with_output(asked, form)
+        return Answer(await self._parts.engine.route(asked, self._as(caller), form))
 
     async def route_many(
         self,
@@ -185,13 +214,13 @@ class Router:
         engine = self._parts.engine
         return engine.why_not(engine.admit(self._request(request, options), self._as(caller)), model)
 
-    def explain(self, decided: Decision | Answer | Trace) -> str:
+    def explain(self, decided: Decision | Answer[Any] | Trace) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
         if isinstance(decided, Answer):
             decided = decided.decision
         return explain(decided if isinstance(decided, Decision) else self.replay(decided))
 
-    def replay(self, decided: Answer | Trace | Decision | DecisionInput) -> Decision:
+    def replay(self, decided: Answer[Any] | Trace | Decision | DecisionInput) -> Decision:
         """Take a decision again from its stored input; it comes out the same, bit for bit.
 
         Raises ``NotFound`` if a snapshot that the input names is no longer stored.
@@ -348,6 +377,13 @@ def _check_many(requests: object, limit: object) -> None:
         raise ValidationFailed.of(Problem("limit", f"must be a whole number of at least 1, got {shown(limit)}", ""))
 
 
+def _form_of(output_type: Any) -> Form:
+    with importing.lock:
+        from .output import form_of  # loads pydantic
+
+    return form_of(output_type)
+
+
 def _check_caller(caller: object) -> None:
     """Refuse what would be billed to nobody, answered in no environment, or kept among the Router's own things."""
     if not isinstance(caller, Caller):
@@ -365,7 +401,7 @@ def _check_caller(caller: object) -> None:
         raise ValidationFailed.of(Problem("caller.key_id", f"must be a string, got {shown(caller.key_id)}", ""))
 
 
-def _input_of(decided: Answer | Trace | Decision | DecisionInput) -> DecisionInput:
+def _input_of(decided: Answer[Any] | Trace | Decision | DecisionInput) -> DecisionInput:
     if isinstance(decided, DecisionInput):
         return decided
     if isinstance(decided, Answer):

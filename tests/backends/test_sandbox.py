@@ -25,6 +25,15 @@ NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "req
         ({"type": "array"}, []),
         ({"type": ["integer", "null"], "minimum": 2.5}, 3),
         ({"type": "number", "maximum": -1}, -1),
+        ({"type": "number", "exclusiveMaximum": 0}, -1),
+        ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5}, 0.25),
+        ({"type": "integer", "exclusiveMinimum": 3, "multipleOf": 5}, 5),
+        ({"type": "integer", "minimum": 7, "maximum": 12}, 7),
+        ({"type": "integer", "minimum": 12, "maximum": 7}, 0),
+        ({"type": "string", "format": "date"}, "2026-01-01"),
+        ({"type": "string", "format": "unheard-of"}, "sandbox"),
+        ({"type": "array", "prefixItems": [{"type": "integer"}, True], "minItems": 2, "items": False}, [0, "sandbox"]),
+        ({"type": "array", "prefixItems": [True], "minItems": 2, "items": {"type": "null"}}, ["sandbox", None]),
         ({"type": "string", "minLength": 9}, "sandboxsa"),
         ({"type": "string", "maxLength": 3}, "san"),
         ({"enum": [{"deep": [1]}, 2]}, {"deep": [1]}),
@@ -60,6 +69,8 @@ BOMBS: dict[str, Any] = {
     "no type": {"type": []},
     "no reference": {"$ref": "https://example.com/schema"},
     "not a schema": 5,
+    "a tuple": {"prefixItems": [{"type": "string"}] * 300_000, "type": "array"},
+    "a huge bound": {"type": "number", "exclusiveMinimum": 10**400, "maximum": 1e308, "multipleOf": 1e-308},
 }
 
 
@@ -81,8 +92,25 @@ def test_no_schema_is_too_much(name: str) -> None:
     assert len(json.dumps(example)) <= MOST_VALUES * (MOST_CHARACTERS + 20)
 
 
-WORDS = st.sampled_from(["type", "enum", "const", "$ref", "anyOf", "allOf", "properties", "required", "items", "$defs"])
-SIZES = st.sampled_from(["minItems", "minLength", "maxLength", "minimum", "maximum"])
+WORDS = st.sampled_from(
+    [
+        "type",
+        "enum",
+        "const",
+        "$ref",
+        "anyOf",
+        "allOf",
+        "properties",
+        "required",
+        "items",
+        "$defs",
+        "format",
+        "prefixItems",
+    ]
+)
+SIZES = st.sampled_from(
+    ["minItems", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]
+)
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
 )

@@ -57,6 +57,23 @@ def fail(attempts: Attempts, kind: str, now: float = 0.0, **how: object) -> None
     attempts.feed(Failed(row, FaultKind(kind), **how), now=now)  # type: ignore[arg-type]
 
 
+MORE = TokenBounds(10, 300, 100)
+"""What a repair adds to the prompt."""
+
+
+def misfit(attempts: Attempts, now: float = 0.0, **how: object) -> None:
+    how = {"usage": Usage(40, 100), "final": True, "touched": True, "repair": MORE} | how
+    fail(attempts, "invalid_output", now=now, **how)
+
+
+def repaired(attempts: Attempts, now: float = 0.0) -> str:
+    """The model that is asked to mend its answer."""
+    call = attempts.next(now)
+    assert isinstance(call, Call)
+    assert call.repair == MORE
+    return attempts.plan.pool.ids[call.row]
+
+
 def after_pause(attempts: Attempts, now: float = 0.0) -> str:
     pause = attempts.next(now)
     assert isinstance(pause, Wait)
@@ -120,6 +137,116 @@ def test_the_table_alone_says_who_falls_back(monkeypatch: pytest.MonkeyPatch) ->
     called(attempts)
     fail(attempts, "server")
     assert attempts.next(0.0) == Done(End.FAILED)
+
+
+@pytest.mark.parametrize("retries", [0, 5])
+def test_an_answer_that_does_not_fit_is_mended_once_a_model_whatever_the_retries(retries: int) -> None:
+    attempts = machine(max_retries=retries, fallback=("b/two",))
+    for name in ("a/one", "b/two"):
+        first = attempts.next(0.0)
+        assert isinstance(first, Call)
+        assert first.repair is None
+        assert attempts.plan.pool.ids[first.row] == name
+        misfit(attempts)
+        assert repaired(attempts) == name
+        misfit(attempts)
+    assert attempts.next(0.0) == Done(End.FAILED)
+
+
+def test_an_answer_that_cannot_be_mended_falls_back_at_once() -> None:
+    attempts = machine()
+    called(attempts)
+    misfit(attempts, repair=None)
+    assert called(attempts) == "b/two"
+
+
+def test_only_a_kind_that_the_table_says_so_of_is_mended() -> None:
+    for kind, rule in FAULTS.items():
+        attempts = machine()
+        called(attempts)
+        fail(attempts, kind, repair=MORE)
+        step = attempts.next(0.0)
+        assert (isinstance(step, Call) and step.repair is not None) is rule.repair, kind
+        assert rule.repair is (kind is FaultKind.INVALID_OUTPUT)
+
+
+def test_another_try_of_a_repair_is_a_repair() -> None:
+    attempts = machine(max_retries=2)
+    called(attempts)
+    misfit(attempts)
+    assert repaired(attempts) == "a/one"
+    fail(attempts, "server")
+    pause = attempts.next(0.0)
+    assert isinstance(pause, Wait)
+    assert repaired(attempts, pause.seconds) == "a/one"
+
+
+def test_a_repair_must_not_begin_in_the_time_of_the_next_model() -> None:
+    attempts = machine()
+    called(attempts)
+    misfit(attempts, now=44.0)
+    assert repaired(attempts, 44.0) == "a/one"
+    late = machine()
+    called(late)
+    misfit(late, now=45.0)  # a quarter of the time is the fallback's
+    assert called(late, 45.0) == "b/two"
+    last = machine(fallback=())
+    called(last)
+    misfit(last, now=59.0)
+    assert repaired(last, 59.0) == "a/one"
+    over = machine(fallback=())
+    called(over)
+    misfit(over, now=DEADLINE)
+    assert over.next(DEADLINE) == Done(End.TIMED_OUT)
+
+
+def test_a_repair_is_capped_and_billed_with_its_longer_prompt() -> None:
+    attempts = machine(budget_nanos=20_000_000, budget_tokens=4_000)
+    called(attempts)
+    misfit(attempts)  # $0.00044, 140 tokens
+    call = attempts.next(0.0)
+    assert isinstance(call, Call)
+    left_nanos, left_tokens = 20_000_000 - 440_000, 4_000 - 140
+    assert call.output_cap == min((left_nanos - 340_000) // 4_000, left_tokens - 340)
+    misfit(attempts, usage=None, final=False)
+    used_nanos, used_tokens = 340_000 + 4_000 * call.output_cap, 340 + call.output_cap
+    assert attempts.room == (left_nanos - used_nanos, left_tokens - used_tokens)
+
+
+def test_a_repair_that_the_budget_cannot_pay_is_left_out() -> None:
+    pool = [POOL[0], model("b/cheap", 0.7, pricing_per_1m=Pricing(0.1, 0.4))]
+    attempts = machine(pool, budget_nanos=5_000_000, max_output_tokens=1_000)
+    called(attempts)
+    misfit(attempts, usage=Usage(40, 150))  # leaves $0.00436, a repair takes up to $0.00434
+    assert repaired(attempts) == "a/one"
+    dearer = machine(pool, budget_nanos=5_000_000, max_output_tokens=1_000)
+    called(dearer)
+    misfit(dearer, usage=Usage(40, 160))
+    assert called(dearer) == "b/cheap"
+
+
+def test_the_next_model_gets_the_prompt_as_it_was() -> None:
+    attempts = machine(budget_tokens=50_000, max_output_tokens=1_000)
+    called(attempts)
+    misfit(attempts)
+    repaired(attempts)
+    misfit(attempts)
+    call = attempts.next(0.0)
+    assert isinstance(call, Call)
+    assert call.repair is None
+    before = attempts.room.tokens
+    assert before is not None
+    fail(attempts, "reset", touched=True)
+    assert attempts.room.tokens == before - 1_040
+
+
+def test_a_repair_too_long_for_its_model_does_not_rule_out_the_next() -> None:
+    attempts = machine()
+    called(attempts)
+    misfit(attempts)
+    repaired(attempts)
+    fail(attempts, "context_overflow")
+    assert called(attempts) == "b/two"
 
 
 def test_the_deadline_ends_it_wherever_it_stands() -> None:
@@ -321,17 +448,22 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
         return
     attempts = Attempts(plan, deadline=DEADLINE, whole=False, on_partial="restart")
     chance, now, nanos, tokens = Random(seed), 0.0, 0, 0
+    mended: list[tuple[int, TokenBounds]] = []
     outlook = plan.ask.outlook
     while not isinstance(step := attempts.next(now), Done):
         if isinstance(step, Wait):
             now += step.seconds
             continue
+        if step.repair is not None and (step.row, step.repair) not in mended:
+            assert step.row not in [row for row, _ in mended], "one repair a model"
+            mended.append((step.row, step.repair))
         most = step.output_cap if step.output_cap is not None else outlook.pool.max_output[step.row]
-        used = Usage(chance.randint(1, high), chance.randint(0, most))
+        longest = high if step.repair is None else high + step.repair.high
+        used = Usage(chance.randint(1, longest), chance.randint(0, most))
         used = replace(used, cached=chance.randint(0, used.input))
         kind = chance.choice([None, *FaultKind])
         # the provider's meter runs from the moment it answers; what we are told may be nothing, a part, or all of it
-        answered = kind in (None, FaultKind.MALFORMED, FaultKind.TRUNCATED) or chance.random() < 0.5
+        answered = kind is None or FAULTS[kind].billed or chance.random() < 0.5
         if answered:
             nanos += usage_nanos(outlook.pool.prices[step.row], used)
             tokens += used.input + used.output
@@ -341,8 +473,10 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
             final = answered and chance.random() < 0.3
             part = Usage(chance.randint(0, used.input), chance.randint(0, used.output))
             told = used if final else part if answered and chance.random() < 0.5 else None
-            touched = answered and (told is not None or kind not in (FaultKind.MALFORMED, FaultKind.TRUNCATED))
-            attempts.feed(Failed(step.row, kind, usage=told, final=final, touched=touched), now=now)
+            touched = answered and (told is not None or not FAULTS[kind].billed)
+            more = chance.choice([None, TokenBounds(1, chance.randint(1, 5_000), 1)])
+            failed = Failed(step.row, kind, usage=told, final=final, touched=touched, repair=more)
+            attempts.feed(failed, now=now)
         now += chance.random()
     assert budget_nanos is None or nanos <= budget_nanos
     assert budget_tokens is None or tokens <= budget_tokens

@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from routewright import (
+    Answer,
     CallableProvider,
     Catalogue,
     ContentRefused,
@@ -39,7 +40,8 @@ ONCE = {"maxRetries": 0}
 
 
 async def plain(router: Router, **options: Any) -> str:
-    return (await router.route("hi", goal="quality", **options)).output
+    answer: Answer = await router.route("hi", goal="quality", **options)
+    return answer.output
 
 
 async def streamed(router: Router, **options: Any) -> str:

@@ -43,7 +43,7 @@ async def call(seed: int) -> tuple[float, float, RouterError | None, House]:
     failed: RouterError | None = None
     try:
         if chance.random() < 0.5:
-            await house.router.route("hi", goal="quality", **options)  # type: ignore[arg-type]
+            await house.router.route("hi", goal="quality", **options)  # type: ignore[call-overload]
         else:
             async with house.router.stream("hi", goal="quality", **options) as stream:  # type: ignore[arg-type]
                 async for _ in stream:

@@ -76,7 +76,7 @@ async def test_an_answer_comes_with_its_model_cost_and_trace() -> None:
 )
 async def test_the_four_things_a_caller_may_pass_are_one_request(request_like: object) -> None:
     house = House([ANSWER])
-    await house.router.route(request_like)  # type: ignore[arg-type]  # each is of the union; the list of them is not
+    await house.router.route(request_like)  # type: ignore[call-overload]  # each is of the union; the list of them is not
     assert house.good.calls[0].messages == [Message("user", "hi")]
 
 
@@ -86,7 +86,7 @@ async def test_what_the_request_says_reaches_the_provider() -> None:
     params = {"temperature": 0.5, "max_output_tokens": 77, "stop": "\n"}
     models = {"models": ["good/one"]}
     with pytest.raises(RouterError, match="tools"):
-        await house.router.route("hi", tools=tools, params=params, **models)  # type: ignore[arg-type]
+        await house.router.route("hi", tools=tools, params=params, **models)  # type: ignore[call-overload]
     await house.router.route("hi", params=params, models=["good/one"])
     call = house.good.calls[0]
     assert call.params == Params(temperature=0.5, max_output_tokens=77, stop="\n")

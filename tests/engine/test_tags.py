@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Caller, Router, ValidationFailed
+from routewright import Answer, Caller, Router, ValidationFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,8 @@ words = st.dictionaries(st.sampled_from("abc"), st.integers() | st.text(max_size
 
 async def heard(router: Router, **options: Any) -> dict[str, Any]:
     """The metadata in the trace of a call that is made here."""
-    return (await router.route("hi", **options)).trace.metadata
+    answer: Answer = await router.route("hi", **options)
+    return answer.trace.metadata
 
 
 async def test_requests_inside_get_the_tags_and_those_outside_do_not() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import date
-from typing import Any, Literal, assert_never, assert_type
+from typing import Any, Literal, TypedDict, assert_never, assert_type
+
+import msgspec
+from pydantic import BaseModel
 
 from routewright import (
     Answer,
@@ -83,8 +86,8 @@ async def a_request_is_a_prompt_messages_a_dict_or_a_struct(router: Router) -> N
     await router.route([{"role": "user", "content": "hi"}])
     await router.route({"messages": [{"role": "user", "content": "hi"}], "budget": {"maxCostUsd": 1}})
     await router.route(RouteRequest([Message("user", "hi")], goal="quality"), caller=Caller("acme"))
-    await router.route(17)  # type: ignore[arg-type]
-    await router.route()  # type: ignore[call-arg]
+    await router.route(17)  # type: ignore[call-overload]
+    await router.route()  # type: ignore[call-overload]
 
 
 async def options_are_checked(router: Router) -> None:
@@ -104,8 +107,8 @@ async def options_are_checked(router: Router) -> None:
         timeout_ms=5_000,
     )
     await router.route("hi", fallback={"maxRetries": 0}, budget={"maxCostUsd": 1}, params={"seed": 1})
-    await router.route("hi", goal="speed")  # type: ignore[arg-type]
-    await router.route("hi", gaol="quality")  # type: ignore[call-arg]
+    await router.route("hi", goal="speed")  # type: ignore[call-overload]
+    await router.route("hi", gaol="quality")  # type: ignore[call-overload]
     router.decide("hi", budget=0.01)  # type: ignore[arg-type]
     router.stream("hi", models="openai/gpt-4.1", temperature=1)  # type: ignore[call-arg]
 
@@ -150,6 +153,33 @@ def hooks_take_one_thing(router: Router) -> None:
     assert_type(router.on_event(see)(), None)
     router.on_trace(see)  # type: ignore[arg-type]
     router.on_event(lambda: None)  # type: ignore[misc, arg-type]
+
+
+async def an_answer_holds_a_value_of_the_type_that_was_asked_for(router: Router) -> None:
+    assert_type((await router.route("hi")).data, None)
+    assert_type(await router.route("hi", output_type=Invoice), Answer[Invoice])
+    assert_type((await router.route("hi", output_type=Point, goal="quality")).data, Point)
+    assert_type((await router.route("hi", output_type=list[int])).data, list[int])
+    assert_type((await router.route("hi", output_type=Address)).data, Address)
+    assert_type((await router.route("hi", output_type=Literal["a", "b"])).data, Any)
+    assert_type((await router.route("hi", output_type=int | None)).data, Any)
+    assert_type(router.blocking.route("hi", output_type=Point), Answer[Point])
+    assert_type(router.blocking.route("hi").data, None)
+    answers: list[Answer[object]] = [await router.route("hi", output_type=Point), await router.route("hi")]
+    assert_type(router.explain(answers[0]), str)
+    router.stream("hi", output_type=Point)  # type: ignore[call-arg]
+
+
+class Invoice(BaseModel):
+    total: float
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+class Address(TypedDict):
+    city: str
 
 
 def a_decision_says_why(router: Router) -> None:
@@ -227,7 +257,7 @@ def plain_code_needs_no_await(router: Router) -> None:
             assert_type(stream, BlockingStream)
             assert_type(stream.text(), Iterator[str])
         assert_type(blocking.trace("tr_1"), Trace)
-        blocking.route("hi", goal="speed")  # type: ignore[arg-type]
+        blocking.route("hi", goal="speed")  # type: ignore[call-overload]
 
 
 def routers_are_made_of_parts(

@@ -3,7 +3,8 @@
 The machine never calls anything. ``next`` says what to do; whoever does it tells ``feed`` how it ended.
 
     next() -> Call ── feed(Succeeded) ──────────────────────────────> Done(succeeded)
-                └──── feed(Failed) ─┬─ retryable, tries left ───────> [Wait] Call, same model
+                └──── feed(Failed) ─┬─ the answer can be mended ────> Call, same model, once: it is shown what is wrong
+                                    ├─ retryable, tries left ───────> [Wait] Call, same model
                                     ├─ the chain may help ──────────> Call, next model that the budget still pays for
                                     └─ refused, late, nothing left ─> Done(failed)
 """
@@ -13,11 +14,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from routewright.wire import FallbackReason, FaultKind, OnPartial, Usage
+from msgspec.structs import replace
+
+from routewright.wire import FallbackReason, FaultKind, OnPartial, TokenBounds, Usage
 
 from .budget import Room, RoomTooSmall, output_cap
+from .constraints import Ask
 from .cost import Prices, call_nanos, dearest_at, usage_nanos
 from .plan import Plan
+from .tokens import longer
 
 
 class Rule(NamedTuple):
@@ -31,6 +36,8 @@ class Rule(NamedTuple):
     """It counts against the provider's health."""
     billed: bool = False
     """It comes once the provider has begun to answer, even if no chunk could be read; others may come before."""
+    repair: bool = False
+    """The same model may mend its answer, if it is shown what is wrong with it."""
     reason: FallbackReason = "upstream_5xx"
     """Its word in events (spec 6.3)."""
 
@@ -48,6 +55,7 @@ FAULTS: dict[FaultKind, Rule] = {
     FaultKind.CONTEXT_OVERFLOW: Rule(retry=False, fall_back=True, blames=False),
     FaultKind.MALFORMED: Rule(retry=True, fall_back=True, blames=True, billed=True),
     FaultKind.TRUNCATED: Rule(retry=True, fall_back=True, blames=True, billed=True),
+    FaultKind.INVALID_OUTPUT: Rule(retry=False, fall_back=True, blames=False, billed=True, repair=True),
 }
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)
@@ -84,6 +92,8 @@ class Call(NamedTuple):
     """The fault that led here; None for the first attempt."""
     restart: bool
     """What was delivered so far is void."""
+    repair: TokenBounds | None = None
+    """The model is to mend its answer: that, and what is wrong with it, make the prompt longer by so much."""
 
     def due(self, opened_at: float) -> float:
         """When an attempt that begins now must show life, on the monotonic scale."""
@@ -135,6 +145,8 @@ class Failed(NamedTuple):
     delivered: bool = False
     """Content had reached the caller."""
     retry_after: float | None = None
+    repair: TokenBounds | None = None
+    """What asking the same model to mend its answer would add to the prompt; None: it cannot be mended."""
 
 
 class Attempts:
@@ -163,6 +175,9 @@ class Attempts:
         self._pause = 0.0
         self._last: Failed | None = None
         self._cap: int | None = None
+        self._ask: Ask = plan.ask
+        self._repair: TokenBounds | None = None
+        """Of the present model."""
         self.end: End | None = None
         """How it ended, once it has."""
 
@@ -196,6 +211,8 @@ class Attempts:
             self.end = End.TIMED_OUT
         elif ended.delivered and self.on_partial == "error":
             self.end = End.FAILED
+        elif rule.repair and ended.repair is not None and self._may_repair(now):
+            self._begin_repair(ended.repair)
         elif rule.retry and self._tries <= self.plan.given.max_retries and self._worth_waiting(ended, now, jitter):
             pass
         elif rule.fall_back:
@@ -205,7 +222,7 @@ class Attempts:
 
     def _call(self, now: float) -> Call:
         row = self.plan.rows[self._place]
-        ask = self.plan.ask
+        ask = self._ask
         if self._number == 0:
             self._cap = self.plan.output_cap
         else:
@@ -217,9 +234,24 @@ class Attempts:
         restart = self._last is not None and self._last.delivered
         usual_ms = self.plan.expected_ms[row] if self._whole else ask.outlook.ttft_ms[row]
         patience_s = max(FIRST_TOKEN_LEAST_S, FIRST_TOKEN_FACTOR * usual_ms / 1000)
-        last = self._place + 1 >= len(self.plan.rows)
+        last = self._is_last
         latest = self._deadline if last else self._share(now)
-        return Call(self._number, row, self._cap, by_budget, patience_s, latest, last, self._last, restart)
+        return Call(
+            self._number, row, self._cap, by_budget, patience_s, latest, last, self._last, restart, self._repair
+        )
+
+    @property
+    def _is_last(self) -> bool:
+        return self._place + 1 >= len(self.plan.rows)
+
+    def _may_repair(self, now: float) -> bool:
+        """Once a model, and not in the time that is the next one's."""
+        return self._repair is None and (self._is_last or now < self._share(now))
+
+    def _begin_repair(self, more: TokenBounds) -> None:
+        given = self.plan.given
+        self._repair = more
+        self._ask = Ask(replace(given, tokens=longer(given.tokens, more)), self.plan.ask.outlook)
 
     def _share(self, now: float) -> float:
         """The deadline, less what stays for the next member of the chain."""
@@ -241,9 +273,10 @@ class Attempts:
     def _move_on(self) -> None:
         """Step to the next member that may help: after an overflow, only one with a larger window."""
         rows, window = self.plan.rows, self.plan.pool.window
+        repaired, self._repair, self._ask = self._repair is not None, None, self.plan.ask
         self._place += 1
         self._tries = 0
-        if self._last is not None and self._last.kind is FaultKind.CONTEXT_OVERFLOW:
+        if self._last is not None and self._last.kind is FaultKind.CONTEXT_OVERFLOW and not repaired:
             while self._place < len(rows) and window[rows[self._place]] <= window[self._last.row]:
                 self._place += 1
 
@@ -263,7 +296,7 @@ class Attempts:
 
     def _worst(self, row: int, prices: Prices) -> tuple[int, int]:
         """The most nano-dollars and tokens that the present attempt can have used."""
-        ask = self.plan.ask
+        ask = self._ask
         high = ask.high(row)
         cap = self._cap or ask.outlook.pool.max_output[row]
         return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from routewright.protocols import TokenCounter
 from routewright.wire import ImagePart, RouteRequest, TextPart, TokenBounds
@@ -204,6 +205,18 @@ def count_request(
         None if images else counts.get("o200k_base"),
         None if images else counts.get("cl100k_base"),
         counted=True,
+    )
+
+
+def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
+    """The bounds of a prompt to which something was added. What was counted of it is the most that it can be now."""
+    return replace(
+        bounds,
+        low=bounds.low + more.low,
+        high=bounds.high + more.high,
+        estimate=bounds.estimate + more.estimate,
+        o200k=None if bounds.o200k is None else bounds.o200k + more.high,
+        cl100k=None if bounds.cl100k is None else bounds.cl100k + more.high,
     )
 
 

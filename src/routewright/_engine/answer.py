@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Generic
+
 from routewright._core.decision import Decision
 from routewright.wire import RouteResponse, Routing, ToolCall, Trace, WindowUsage
 
 from .outcome import Outcome
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # the one with a default, for those who write plain ``Answer``
 
-class Answer:
+    T_co = TypeVar("T_co", covariant=True, default=None)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
+
+
+class Answer(Generic[T_co]):
     """A served request. ``str(answer)`` is its text; ``response`` the whole route response (spec 2.2)."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -30,6 +41,12 @@ class Answer:
     def output(self) -> str:
         """The model's text."""
         return self._outcome.output
+
+    @property
+    def data(self) -> T_co:
+        """The answer as the ``output_type`` that was asked for; None without one, and where tools are called."""
+        data: T_co = self._outcome.data
+        return data
 
     @property
     def tool_calls(self) -> list[ToolCall] | None:

@@ -121,7 +121,7 @@ class Attempt:
         prices = plan.pool.prices_on(self.call.row, self.day)
         usage = self.usage
         if usage is None or not self.counted:
-            told, made = usage or Usage(_asked(plan, self.call.row), -1), self._made()
+            told, made = usage or Usage(_asked(plan, self.call), -1), self._made()
             self.usage = usage = told
             if made > told.output:
                 self.usage_estimated = True
@@ -135,14 +135,14 @@ class Attempt:
         row = self.call.row
         prices = plan.pool.prices_on(row, self.day)
         if prices:
-            self.cost_range_nanos = range_nanos(prices, (0, plan.ask.high(row)), (0, self._most(plan)))
+            self.cost_range_nanos = range_nanos(prices, (0, _asked_range(plan, self.call)[1]), (0, self._most(plan)))
 
     def _range(self, plan: Plan, prices: Prices, usage: Usage, told: int) -> tuple[int, int] | None:
         """What it can have cost, by the bounds of the prompt and of what came. ``told``: output of which the provider
         spoke."""
         if not prices:
             return None
-        low, high = plan.ask.input[plan.pool.vocabulary[self.call.row]]
+        low, high = _asked_range(plan, self.call)
         least, most = self._made_range(plan)
         inputs = min(low, usage.input), max(high, usage.input)
         outputs = min(max(least, told), usage.output), max(most, usage.output)
@@ -196,6 +196,13 @@ class _ToolText:
         self.arguments: list[str] = []
 
 
-def _asked(plan: Plan, row: int) -> int:
+def _asked(plan: Plan, call: Call) -> int:
     """Input tokens, estimated from the prompt."""
-    return min(plan.given.tokens.best, plan.ask.high(row))
+    more = 0 if call.repair is None else call.repair.estimate
+    return min(plan.given.tokens.best, plan.ask.high(call.row)) + more
+
+
+def _asked_range(plan: Plan, call: Call) -> tuple[int, int]:
+    """The fewest and the most input tokens."""
+    low, high = plan.ask.input[plan.pool.vocabulary[call.row]]
+    return (low, high) if call.repair is None else (low + call.repair.low, high + call.repair.high)

@@ -6,15 +6,16 @@ Nothing here waits or calls anybody. An ``Execution`` awaits providers and tells
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from routewright._core.attempt import FAULTS, IDLE_S, Attempts, Call, Done, End, Failed, Succeeded, Wait
+from routewright._core.output import Fit, Form, Repair
 from routewright._core.plan import Plan
 from routewright.protocols import Clock, Provider, Rng
 from routewright.wire import Chunk, Delta, FaultKind, Finish, OnPartial, Params, RouteRequest, ToolDelta, UpstreamCall
 
 from .attempt import Attempt
-from .fault import FILTERED, Told, told
+from .fault import FILTERED, Told, misfit, told
 from .fleet import Fleet
 
 FAREWELL_S = 0.5
@@ -51,11 +52,14 @@ class Course:
         on_partial: OnPartial = "restart",
         on_refusal_fall_back: bool = False,
         sandbox: bool = False,
+        form: Form | None = None,
     ) -> None:
         self.request = request
         self.plan = plan
         self.attempts: list[Attempt] = []
         self.end: End | None = None
+        self.data: Any = None
+        """The answer as a value of the type that was asked for."""
         self.deadline = deadline
         self.wake_at = deadline
         """When the present wait is over at the latest."""
@@ -70,6 +74,9 @@ class Course:
         self._rng = rng
         self._whole = whole
         self._sandbox = sandbox
+        self._form = form
+        self._repair: Repair | None = None
+        """What the present model is shown of its last answer, if it is to mend it."""
         self._machine = Attempts(
             plan, deadline=deadline, whole=whole, on_partial=on_partial, on_refusal_fall_back=on_refusal_fall_back
         )
@@ -113,20 +120,34 @@ class Course:
             self._failed(attempt, fault, abandoned=abandoned)
         elif attempt.finish_reason == "content_filter":
             self._failed(attempt, FILTERED, abandoned=abandoned)
+        elif self._form is not None and (unfit := self._unfit(attempt, self._form)) is not None:
+            self._failed(attempt, unfit, abandoned=abandoned)
         else:
             self._succeeded(attempt)
+
+    def _unfit(self, attempt: Attempt, form: Form) -> Told | None:
+        """Read the answer as what was asked for; say what does not fit. Calls of tools are left to the caller."""
+        if attempt.tool_calls:
+            return None
+        found = form.read(attempt.output)
+        if isinstance(found, Fit):
+            self.data = found.value
+            return None
+        if self._sandbox:
+            attempt.unslept_ms = float(self.plan.expected_ms[attempt.call.row])
+        return misfit(attempt.output, found, attempt.finish_reason)
 
     def _begin(self, call: Call) -> AttemptStarted:
         provider = self._fleet.server[call.row]
         assert provider is not None, "constraints let a model through that nobody serves"
-        request = self.request
+        request, repair = self.request, None if call.repair is None else self._repair
         attempt = Attempt(call, self.plan, provider)
         self.attempts.append(attempt)
         self._set_off(attempt)
         self._provider = provider
         self.upstream = UpstreamCall(
             self.plan.pool.models[call.row],
-            request.messages,
+            request.messages if repair is None else [*request.messages, *repair.messages],
             request.params or _NO_PARAMS,
             request.tools,
             request.tool_choice,
@@ -175,11 +196,13 @@ class Course:
         attempt.ended_at = now = self._clock.monotonic()
         attempt.fault = fault.kind
         attempt.fault_text = fault.text
+        self._repair = fault.repair or self._repair
         reported, counted = attempt.usage, attempt.counted
         hurried = abandoned and min(now, self.wake_at) < self._blamed_from(attempt)
         self._wake(min(self.deadline, now + FAREWELL_S))
         touched = attempt.first_at is not None or fault.answered
-        if attempt.produced:
+        whole = attempt.fault is FaultKind.INVALID_OUTPUT and attempt.finish_reason is not None
+        if attempt.produced or whole:
             attempt.settle(self.plan)
         elif touched or FAULTS[attempt.fault].billed:
             attempt.doubt(self.plan)
@@ -194,6 +217,7 @@ class Course:
             touched=touched,
             delivered=attempt.delivered,
             retry_after=fault.retry_after,
+            repair=None if fault.repair is None else fault.repair.bounds,
         )
         self._machine.feed(ended, now=now, jitter=self._rng.random() / 2)
 

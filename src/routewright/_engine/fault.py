@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from routewright._core.output import Repair, Unfit, expectations, repair_of
 from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 
@@ -16,11 +17,26 @@ class Told(NamedTuple):
     answered: bool = False
     """The provider had begun to answer."""
     retry_after: float | None = None
+    repair: Repair | None = None
+    """How to ask the same model to mend its answer."""
 
 
 CUT_SHORT = Told(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
 TOO_LATE = Told(FaultKind.TIMEOUT, "timeout: no answer in time")
 FILTERED = Told(FaultKind.REFUSED, "refused: the provider's moderation refused the content")
+
+_CUT = {
+    "length": "invalid_output: the answer was cut before its end; allow more params.max_output_tokens",
+    "budget": "invalid_output: the answer was cut by the budget before its end; allow more of it",
+}
+
+
+def misfit(answer: str, unfit: Unfit, finish_reason: str | None) -> Told:
+    """What is said of a whole answer that is not of its type. To mend one that was cut would take as much again."""
+    if finish_reason in _CUT:
+        return Told(FaultKind.INVALID_OUTPUT, _CUT[finish_reason], answered=True)
+    said = f"invalid_output: {expectations(unfit)}"
+    return Told(FaultKind.INVALID_OUTPUT, said, answered=True, repair=repair_of(answer, unfit))
 
 
 def told(error: BaseException) -> Told | None:

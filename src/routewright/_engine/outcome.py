@@ -230,6 +230,7 @@ class Facts:
             cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),
             finish_reason=attempt.finish_reason,
             error=attempt.fault,
+            repair=attempt.call.repair is not None,
         )
 
     def _since_start(self, at: float) -> float:
@@ -239,9 +240,10 @@ class Facts:
 class Outcome:
     """What became of one call: its facts, the words that came, which the facts forget, and what went wrong."""
 
-    def __init__(self, facts: Facts, budget: Budget | None, error: RouterError | None) -> None:
+    def __init__(self, facts: Facts, budget: Budget | None, error: RouterError | None, data: Any = None) -> None:
         self.facts = facts
         self.error = error
+        self.data = data
         self.output = "" if facts.served is None else facts.served.output
         self.tool_calls = None if facts.served is None else facts.served.calls()
         self._budget = budget  # of the request, whose text nobody needs any more

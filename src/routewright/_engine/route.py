@@ -24,6 +24,7 @@ from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
 from routewright._core.money import usd
+from routewright._core.output import Form
 from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import by_key, find_policy, under_policy
 from routewright._core.tokens import VOCABULARIES, Vocabulary, bounds_of
@@ -62,6 +63,7 @@ _REMEDIES = {
     FaultKind.AUTH: "check the provider's key",
     FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
     FaultKind.MODEL_NOT_FOUND: "check the model's provider_model_id, and whether the key may use it",
+    FaultKind.INVALID_OUTPUT: "ask for a simpler output_type, say what its fields mean, or let better models answer",
     FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
 }
 """What to do about faults that trying again does not mend."""
@@ -144,10 +146,10 @@ class Engine:
         """The policies in force."""
         return self._published.snapshots
 
-    async def route(self, request: RouteRequest, caller: Caller) -> Outcome:
-        """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
+    async def route(self, request: RouteRequest, caller: Caller, form: Form | None = None) -> Outcome:
+        """Answer a request whole, in the form. Raises ``RouterError``; its trace is kept either way."""
         entry = self.admit(request, caller)
-        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True))
+        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True, form=form))
 
     async def run(self, entry: Entry, execution: Execution) -> Outcome:
         """Carry an execution out. Raises ``RouterError``; its trace is kept either way."""
@@ -247,12 +249,21 @@ class Engine:
             self._keep_undecided(entry, given, error)
             raise
 
-    def execution(self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None) -> Execution:
+    def execution(
+        self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None, form: Form | None = None
+    ) -> Execution:
         """Make the execution of a plan. ``on_partial`` holds in place of what the request says."""
-        return self.course(Execution, entry, plan, whole=whole, on_partial=on_partial)
+        return self.course(Execution, entry, plan, whole=whole, on_partial=on_partial, form=form)
 
     def course(
-        self, kind: type[C], entry: Entry, plan: Plan, *, whole: bool = True, on_partial: OnPartial | None = None
+        self,
+        kind: type[C],
+        entry: Entry,
+        plan: Plan,
+        *,
+        whole: bool = True,
+        on_partial: OnPartial | None = None,
+        form: Form | None = None,
     ) -> C:
         """Make a plan's course, of the kind that its caller can follow."""
         fallback = entry.request.fallback
@@ -269,6 +280,7 @@ class Engine:
             on_partial=on_partial or asked or "restart",
             on_refusal_fall_back=rules is not None and rules.on_refusal == "fallback",
             sandbox=entry.admitted.caller.environment == "sandbox",
+            form=form,
         )
 
     def drop(self, entry: Entry, execution: Course) -> None:
@@ -293,7 +305,7 @@ class Engine:
             error.request_id = self.ids("req_")
         ended_at = self._clock.monotonic() if at is None else at
         facts = Facts(entry.admitted, decision, execution.attempts, execution.end, error, ended_at)
-        outcome = Outcome(facts, entry.request.budget, error)
+        outcome = Outcome(facts, entry.request.budget, error, execution.data)
         self._keep(entry, outcome)
         return outcome
 

@@ -198,6 +198,8 @@ def _span_says(span: Span) -> str:
 
 def _model_says(span: ModelSpan) -> str:
     said = [f"error: {span.error}" if span.error else span.finish_reason or "left"]
+    if span.repair:
+        said.append("mending its answer")
     if span.ttft_ms is not None and span.provider != "sandbox":
         said.append(f"first token at {_duration(span.ttft_ms)}")
     if span.tokens is not None:

@@ -68,6 +68,8 @@ class ModelSpan(_Span, frozen=True, tag="model"):
     """The least and the most that it can have cost, where usage was estimated."""
     finish_reason: str | None = None
     error: str | None = None
+    repair: bool = False
+    """The model was shown its last answer, which did not fit the ``output_type``, and what is wrong with it."""
 
 
 class FallbackSpan(_Span, frozen=True, tag="fallback"):

@@ -35,6 +35,8 @@ class FaultKind(StrEnum):
     """What came back is not an answer: bad JSON, empty choices, wrong content type."""
     TRUNCATED = "truncated"
     """A stream that ended without its end."""
+    INVALID_OUTPUT = "invalid_output"
+    """A whole answer that does not fit the ``output_type`` that was asked for."""
 
 
 class UpstreamCall(Struct, frozen=True):

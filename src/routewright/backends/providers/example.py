@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Any, TypeGuard
 
 MOST_VALUES = 1_000
@@ -12,11 +12,27 @@ MOST_VALUES = 1_000
 MOST_DEPTH = 32
 MOST_CHARACTERS = 1_000
 """In one text."""
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_FORMATS = {
+    "date-time": "2026-01-01T12:00:00Z",
+    "date": "2026-01-01",
+    "time": "12:00:00Z",
+    "duration": "P1D",
+    "decimal": "0",
+    "email": "sandbox@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com/",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
+"""One text of each format."""
 
 
 def example_of(schema: Any) -> Any:
     """A small value that fits a JSON schema's plain parts: const, enum, local references, anyOf, type, properties,
-    required, items, and the least sizes. What is beyond these or the bounds above is left out; nothing is refused."""
+    required, items, bounds, the least sizes, and the common formats. What is beyond these or the limits above is left
+    out; nothing is refused."""
     return _Example(schema).value(schema, 0)
 
 
@@ -43,8 +59,7 @@ class _Example:
             case "object":
                 return self._object(schema, depth)
             case "array":
-                size = min(_whole(schema.get("minItems")), self._left)
-                return [self.value(schema.get("items"), depth + 1) for _ in range(size) if self._left > 0]
+                return self._array(schema, depth)
             case "integer":
                 return ceil(_number(schema))
             case "number":
@@ -68,6 +83,12 @@ class _Example:
             if isinstance(name, str):
                 made[name[:MOST_CHARACTERS]] = self.value(properties.get(name), depth + 1)
         return made
+
+    def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
+        first = _list(schema.get("prefixItems"))
+        made = [self.value(each, depth + 1) for each in first if self._left > 0]
+        more = min(_whole(schema.get("minItems")) - len(first), self._left)
+        return made + [self.value(schema.get("items"), depth + 1) for _ in range(more) if self._left > 0]
 
     def _inner(self, schema: Mapping[str, Any]) -> Any:
         """The schema that stands for this one, if another does."""
@@ -118,13 +139,28 @@ def _whole(given: Any) -> int:
 
 
 def _number(schema: Mapping[str, Any]) -> Any:
-    least, most = schema.get("minimum"), schema.get("maximum")
-    if _is_number(least):
-        return least
-    return min(0, most) if _is_number(most) else 0
+    """Zero, or what is near the bounds and within them."""
+    given = {word: schema[word] for word in _BOUNDS if _is_number(schema.get(word))}
+    step = given.pop("multipleOf", 0)
+    try:
+        tries = [0, *given.values(), *(end + 1 for end in given.values()), *(end - 1 for end in given.values())]
+        tries += [sum(given.values()) / len(given)] if given else []
+        steps = [ceil(each / step) * step for each in tries] if step > 0 else tries
+        return next((each for each in steps if _is_within(given, each)), 0)
+    except OverflowError:
+        return 0
+
+
+def _is_within(given: Mapping[str, Any], value: Any) -> bool:
+    if not given.get("minimum", -inf) <= value <= given.get("maximum", inf):
+        return False
+    return bool(given.get("exclusiveMinimum", -inf) < value < given.get("exclusiveMaximum", inf))
 
 
 def _text(schema: Mapping[str, Any]) -> str:
+    form = schema.get("format")
+    if isinstance(form, str) and form in _FORMATS:
+        return _FORMATS[form]
     size = min(max(len("sandbox"), _whole(schema.get("minLength"))), MOST_CHARACTERS)
     if _is_number(schema.get("maxLength")):
         size = min(size, _whole(schema["maxLength"]))

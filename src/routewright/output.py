@@ -1,0 +1,137 @@
+"""Types that answers can be of (``Router.route(output_type=...)``). Structs are read by msgspec, everything else by
+pydantic, and what pydantic cannot read by msgspec again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, get_origin
+
+import msgspec
+from pydantic import TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+
+from ._core.output import Form, Misfit, Read, Unfit
+from ._core.problem import shown
+from ._core.scan import joined
+from ._core.schema import property_names
+from .errors import Problem, ValidationFailed
+
+KEPT = 64
+"""Forms of the types used last: making one takes up to milliseconds."""
+
+_ABOUT_THE_TYPE = frozenset(
+    "expected gt ge lt le multiple_of pattern min_length max_length actual_length field_type max_digits decimal_places "
+    "whole_digits discriminator expected_tags class_name".split()
+)
+"""Values in pydantic's sentences that do not come from the answer."""
+_EXPECTATIONS = ("Expected ", "Object missing required field ", "Invalid RFC3339", "Invalid ISO8601", "Invalid UUID")
+"""How msgspec's sentences begin in which there is nothing of the answer."""
+_OTHERWISE = {
+    "Invalid enum value": "is none of the choices",
+    "Invalid value": "is none of the choices",
+    "Object contains unknown field": "has a field that is not one of its type",
+}
+"""What stands for those in which there is."""
+_HINT = "pass a type that JSON can hold: a pydantic model, a msgspec Struct, a dataclass, a TypedDict, list[int] ..."
+
+
+class _Schema(GenerateJsonSchema):
+    """Leaves out defaults that JSON cannot hold, without a warning: the type holds them."""
+
+    ignored_warning_kinds = {"non-serializable-default"}  # noqa: RUF012 (pydantic declares it so)
+
+
+def form_of(output_type: Any) -> Form:
+    """How to ask for answers of a type, and read them. Raises ``ValidationFailed`` for what JSON cannot hold."""
+    try:
+        return _kept(output_type)
+    except TypeError:  # not hashable
+        return _made(output_type)
+
+
+def _made(output_type: Any) -> Form:
+    if isinstance(output_type, str):  # a name, which could only be looked up here
+        raise ValidationFailed.of(Problem("output_type", f"{shown(output_type)} is a string", "pass the type itself"))
+    makers = (_by_msgspec,) if _is_struct(output_type) else (_by_pydantic, _by_msgspec)
+    reasons = []
+    for maker in makers:
+        try:
+            return maker(output_type)
+        except Exception as error:  # of all kinds, for all that a type can have in it
+            reasons.append(str(error).partition("\n")[0].rstrip(":"))
+    raise ValidationFailed.of(Problem("output_type", f"{_name(output_type)} has no JSON schema: {reasons[0]}", _HINT))
+
+
+_kept: Callable[[Any], Form] = lru_cache(KEPT, typed=True)(_made)
+
+
+def _is_struct(output_type: Any) -> bool:
+    kind = get_origin(output_type) or output_type
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _by_pydantic(output_type: Any) -> Form:
+    adapter: TypeAdapter[Any] = TypeAdapter(output_type)
+    schema = adapter.json_schema(schema_generator=_Schema)
+    return Form(_name(output_type), schema, _pydantic_reader(adapter, property_names(schema)))
+
+
+def _pydantic_reader(adapter: TypeAdapter[Any], names: set[str]) -> Read:
+    def read(body: bytes) -> Any:
+        try:
+            return adapter.validate_json(body)
+        except ValidationError as error:
+            misfits = [_misfit(each, names) for each in error.errors(include_input=False)]
+        raise Unfit(misfits)
+
+    return read
+
+
+def _misfit(error: Any, names: set[str]) -> Misfit:
+    place, known = "", ""
+    for part in error["loc"]:
+        place = joined(place, part)
+        # the key of a dict is the model's word
+        known = joined(known, part) if isinstance(part, int) or part in names else f"{known}[...]"
+    # only an error of pydantic's own has a page of its own, and only its sentence is known
+    ours = "url" in error and _ABOUT_THE_TYPE.issuperset(error.get("ctx", ()))
+    kind = error["type"] if "url" in error else "its own"
+    return Misfit(error["msg"] if ours else f"fails a check ({kind})", error["msg"], known, place)
+
+
+def _by_msgspec(output_type: Any) -> Form:
+    decoder = msgspec.json.Decoder(output_type)
+    return Form(_name(output_type), msgspec.json.schema(output_type), _msgspec_reader(decoder))
+
+
+def _msgspec_reader(decoder: msgspec.json.Decoder[Any]) -> Read:
+    def read(body: bytes) -> Any:
+        try:
+            return decoder.decode(body)
+        except msgspec.ValidationError as error:
+            misfit = _msgspec_misfit(error)
+        raise Unfit([misfit])
+
+    return read
+
+
+def _msgspec_misfit(error: msgspec.ValidationError) -> Misfit:
+    what, _, where = str(error).rpartition(" - at `$")
+    if not what:
+        what, where = str(error), ""
+    place = where.removesuffix("`").lstrip(".")
+    return Misfit(_expectation(what, error), what, place, place)
+
+
+def _expectation(what: str, error: msgspec.ValidationError) -> str:
+    own = error.__cause__ is not None  # of a check that the type brings along
+    if not own and what.startswith(_EXPECTATIONS):
+        return what
+    said = (words for start, words in _OTHERWISE.items() if what.startswith(start) and not own)
+    return next(said, "fails a check of its type")
+
+
+def _name(output_type: Any) -> str:
+    name = getattr(output_type, "__name__", None)
+    return name if isinstance(name, str) else str(output_type)

@@ -1,0 +1,170 @@
+"""How answers of a type are asked for, read and sent back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright import Message, Params, RouteRequest, ValidationFailed
+from routewright._core.output import (
+    MOST_CHARS,
+    MOST_SAID,
+    Fit,
+    Form,
+    Misfit,
+    Unfit,
+    expectations,
+    repair_of,
+    unfenced,
+    with_output,
+)
+from routewright._core.tokens import bounds_of
+
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+def point(body: bytes) -> Any:
+    value = json.loads(body)
+    if value.get("x") == "secret":
+        raise Unfit([Misfit("must be a number", "'secret' is no number", "x", "x")])
+    if value.get("x") == "odd":
+        raise KeyError("odd")
+    return value
+
+
+def anything(body: bytes) -> Any:
+    return json.loads(body)
+
+
+def misfits(form: Form, answer: str) -> Unfit:
+    found = form.read(answer)
+    assert isinstance(found, Unfit)
+    return found
+
+
+def test_a_schema_is_asked_for_by_name_and_strictly_where_that_is_the_same() -> None:
+    assert Form("Point", POINT, point).response_format == {
+        "type": "json_schema",
+        "json_schema": {"name": "Point", "schema": {**POINT, "additionalProperties": False}, "strict": True},
+    }
+    loose = {"type": "object", "additionalProperties": True}
+    assert Form("Any", loose, point).response_format["json_schema"] == {"name": "Any", "schema": loose, "strict": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"), [("Box[int]", "Box_int_"), ("Größe", "Gr__e"), ("a" * 99, "a" * 64), ("", "answer")]
+)
+def test_a_name_is_sent_as_vendors_take_it(name: str, sent: str) -> None:
+    assert Form(name, POINT, point).response_format["json_schema"]["name"] == sent
+
+
+def test_what_is_no_object_travels_in_one() -> None:
+    item = {"type": "array", "items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"type": "integer"}}}
+    form = Form("list", item, anything)
+    assert form.response_format["json_schema"]["schema"] == {
+        "type": "object",
+        "properties": {"value": {"type": "array", "items": {"$ref": "#/$defs/n"}}},
+        "required": ["value"],
+        "additionalProperties": False,
+        "$defs": {"n": {"type": "integer"}},
+    }
+    assert form.read('{"value": [1, 2]}') == Fit([1, 2])
+    assert expectations(misfits(form, '{"values": [1, 2]}')) == "value: is missing"
+    assert expectations(misfits(form, "[1, 2]")) == "is not one JSON object"
+
+
+def test_the_place_of_a_misfit_is_that_in_the_whole_answer() -> None:
+    form = Form("list", {"type": "array"}, lambda body: point(b'{"x": "secret"}'))
+    assert expectations(misfits(form, '{"value": []}')) == "value.x: must be a number"
+
+
+@given(
+    JSON, st.sampled_from(["{}", "```json\n{}\n```", "```\n{}```", "  \n{}\n ", "```{}```", "```JSON \r\n{}\n```\n"])
+)
+def test_a_fence_around_json_is_taken_off(value: Any, around: str) -> None:
+    text = json.dumps(value, indent=1)
+    assert unfenced(around.replace("{}", text)) == text
+
+
+@given(st.text(alphabet="`{}ab \n", max_size=30))
+def test_no_text_is_too_odd_to_have_its_fence_taken_off(text: str) -> None:
+    assert unfenced(text) in text
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "No.", '{"x": 1', '{"x": NaN}', "[]", "null", '{"x": 1} and more', "```json\n```", '{"a":' * 9_999]
+)
+def test_what_is_not_one_json_object_does_not_fit(answer: str) -> None:
+    assert expectations(misfits(Form("Point", POINT, point), answer)) == "is not one JSON object"
+
+
+def test_a_check_of_the_types_own_that_fails_is_a_misfit_without_its_words() -> None:
+    assert (
+        expectations(misfits(Form("P", POINT, point), '{"x": "odd"}')) == "fails with KeyError in a check of its type"
+    )
+
+
+def test_a_misfit_holds_on_to_no_frame() -> None:
+    found = misfits(Form("P", POINT, point), '{"x": "secret"}')
+    assert found.__traceback__ is None
+    assert found.__context__ is None
+
+
+def test_an_error_repeats_nothing_of_the_answer_and_the_model_is_told_all() -> None:
+    answer = '{"x": "secret"}'
+    found = misfits(Form("Point", POINT, point), answer)
+    assert expectations(found) == "x: must be a number"
+    back = repair_of(answer, found)
+    assert [message.role for message in back.messages] == ["assistant", "user"]
+    assert back.messages[0].content == answer
+    assert "- x: 'secret' is no number\n" in str(back.messages[1].content)
+
+
+def test_an_answer_without_text_is_not_sent_back() -> None:
+    back = repair_of(" \n", misfits(Form("Point", POINT, point), " \n"))
+    assert [message.role for message in back.messages] == ["user"]
+
+
+@given(st.integers(1, 100), st.integers(1, 5_000))
+def test_what_is_said_of_misfits_is_bounded(count: int, length: int) -> None:
+    found = Unfit([Misfit("t" * length, "s" * length)] * count)
+    most = (MOST_CHARS + 10) * (MOST_SAID + 1)
+    assert len(expectations(found)) < most
+    assert len(str(repair_of("{}", found).messages[-1].content)) < most + 200
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_the_bounds_of_a_repair_cover_what_it_adds(prompt: str, answer: str) -> None:
+    back = repair_of(answer, Unfit([Misfit("a", "b")]))
+    before = bounds_of(RouteRequest([Message("user", prompt)]))
+    after = bounds_of(RouteRequest([Message("user", prompt), *back.messages]))
+    assert before.high + back.bounds.high >= after.high
+
+
+def test_the_format_is_added_to_a_requests_params() -> None:
+    form = Form("Point", POINT, point)
+    request = RouteRequest([Message("user", "hi")], params=Params(temperature=0.5))
+    assert with_output(request, form).params == Params(temperature=0.5, response_format=form.response_format)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"params": Params(response_format={"type": "json_object"})},
+        {"params": Params(response_format={"type": "text"})},
+        {"tool_choice": "required"},
+        {"tool_choice": "look_up"},
+    ],
+)
+def test_a_request_that_asks_for_something_else_is_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(ValidationFailed, match=r"^output_type: is given together with"):
+        with_output(RouteRequest([Message("user", "hi")], **asked), Form("Point", POINT, point))

@@ -1,0 +1,134 @@
+"""What strict mode takes of a JSON schema, and what it cannot say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routewright._core.schema import property_names, rooted, strict_form
+
+TEXT = {"type": "string"}
+
+
+def an_object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
+def strict_object(**properties: Any) -> dict[str, Any]:
+    return {**an_object(**properties), "additionalProperties": False}
+
+
+def test_every_property_is_required_and_no_other_is_taken() -> None:
+    assert strict_form(an_object(a=TEXT, b=an_object(c=TEXT))) == strict_object(a=TEXT, b=strict_object(c=TEXT))
+    closed = {**an_object(a=TEXT), "additionalProperties": False}
+    assert strict_form(closed) == strict_object(a=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("written", "strict"),
+    [
+        ({"const": "a"}, {"type": "string", "enum": ["a"]}),
+        ({"enum": [1, None]}, {"type": ["integer", "null"], "enum": [1, None]}),
+        ({"enum": ["a"], "type": "string", "title": "A"}, {"type": "string", "enum": ["a"]}),
+        ({"type": "integer", "minimum": 0, "multipleOf": 5}, {"type": "integer", "minimum": 0, "multipleOf": 5}),
+        ({"type": "string", "format": "date"}, {"type": "string", "format": "date"}),
+        ({"type": "array", "items": {**TEXT, "title": "Item"}}, {"type": "array", "items": TEXT}),
+        ({"anyOf": [{**TEXT, "title": "A"}, {"type": "null"}]}, {"anyOf": [TEXT, {"type": "null"}]}),
+        ({"oneOf": [an_object(a=TEXT)], "discriminator": {}}, {"anyOf": [strict_object(a=TEXT)]}),
+        ({"allOf": [{"const": 1}], "description": "one"}, {"type": "integer", "enum": [1], "description": "one"}),
+    ],
+)
+def test_what_strict_mode_says_otherwise_keeps_its_meaning(written: dict[str, Any], strict: dict[str, Any]) -> None:
+    assert strict_form(an_object(a=written)) == strict_object(a=strict)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {},
+        True,
+        {"description": "anything"},
+        {"type": "object"},
+        {"type": "object", "additionalProperties": TEXT},
+        {**an_object(b=TEXT), "additionalProperties": True},
+        {"type": "array"},
+        {"type": "array", "prefixItems": [TEXT], "items": False},
+        {"type": "array", "items": TEXT, "uniqueItems": True},
+        {"type": "string", "minLength": 1},
+        {"type": "string", "format": "uri"},
+        {"oneOf": [TEXT]},
+        {"allOf": [TEXT, TEXT]},
+        {"not": TEXT},
+        {"enum": [{"a": 1}]},
+        {"$ref": "https://example.com/schema"},
+        {"$ref": "#/$defs/unknown"},
+        {"$ref": "#/$defs/node", "minLength": 1},
+    ],
+)
+def test_what_strict_mode_cannot_say_makes_the_whole_schema_loose(written: Any) -> None:
+    assert strict_form(an_object(a=written)) is None
+    assert strict_form({**an_object(a=TEXT), "$defs": {"node": written}}) is None
+
+
+@pytest.mark.parametrize(
+    ("optional", "said"),
+    [
+        ({**TEXT, "default": "x"}, {**TEXT, "description": 'Default: "x"'}),
+        ({**TEXT, "default": "", "description": "Unit."}, {**TEXT, "description": 'Unit. (default: "")'}),
+        ({"type": ["string", "null"], "default": None}, {"type": ["string", "null"], "description": "Default: null"}),
+        (
+            {"anyOf": [TEXT, {"type": "null"}], "default": None},
+            {"anyOf": [TEXT, {"type": "null"}], "description": "Default: null"},
+        ),
+        (TEXT, None),  # nothing that could be given means the same as leaving it out
+        ({**TEXT, "default": None}, None),
+        ({**TEXT, "default": "x" * 500}, None),
+        (True, None),
+    ],
+)
+def test_what_may_be_left_out_is_required_where_its_default_can_be_given(optional: Any, said: Any) -> None:
+    strict = strict_form({**an_object(a=TEXT, b=optional), "required": ["a"]})
+    assert strict == (None if said is None else strict_object(a=TEXT, b=said))
+
+
+def test_references_stand_alone() -> None:
+    node = an_object(a=TEXT)
+    schema = {
+        **an_object(
+            plain={"$ref": "#/$defs/node", "title": "Node"},
+            told={"$ref": "#/$defs/node", "description": "The second."},
+        ),
+        "$defs": {"node": node},
+    }
+    assert strict_form(schema) == {
+        **strict_object(
+            plain={"$ref": "#/$defs/node"},
+            told={"anyOf": [{"$ref": "#/$defs/node"}], "description": "The second."},
+        ),
+        "$defs": {"node": strict_object(a=TEXT)},
+    }
+
+
+def test_a_schema_is_not_changed() -> None:
+    schema = {**an_object(a={**TEXT, "default": "x", "title": "A"}), "required": []}
+    before = repr(schema)
+    strict_form(schema)
+    assert repr(schema) == before
+
+
+def test_what_the_top_refers_to_takes_its_place() -> None:
+    alone = {"$ref": "#/$defs/a", "$defs": {"a": an_object(b=TEXT)}}
+    assert rooted(alone) == an_object(b=TEXT)
+    node = an_object(next={"$ref": "#/$defs/node"})
+    circle = {"$ref": "#/$defs/node", "$defs": {"node": node}}
+    assert rooted(circle) == {**node, "$defs": {"node": node}}
+    two = {"$ref": "#/$defs/a", "$defs": {"a": an_object(b={"$ref": "#/$defs/b"}), "b": TEXT}}
+    assert rooted(two) == {**an_object(b={"$ref": "#/$defs/b"}), "$defs": {"b": TEXT}}
+    for odd in (TEXT, {"$ref": "#/$defs/c", "$defs": {}}, {"$ref": 5}, {"$ref": "#/$defs/a", "$defs": {"a": True}}):
+        assert rooted(odd) == odd
+
+
+def test_the_words_of_a_schema_are_the_names_of_its_properties() -> None:
+    schema = {**an_object(a=an_object(b=TEXT)), "$defs": {"c": {"anyOf": [an_object(d=TEXT), True]}}}
+    assert property_names(schema) == {"a", "b", "d"}
