@@ -142,7 +142,8 @@ def _own_chain(reading: Reading, front: list[int]) -> list[int]:
 
 def _callers_chain(reading: Reading, primary: int) -> list[int]:
     """The caller's own fallbacks in the caller's order, those that can serve the request."""
-    given, ask, outlook = reading.given, reading.ask, reading.board.outlook
+    given, ask, order, outlook = reading.given, reading.ask, reading.order, reading.board.outlook
     eligible = reading.board.eligible(Kind(given.needs, given.as_of, given.regions, named=True)).passed
     rows = (outlook.pool.row[model] for model in given.fallback or () if model in outlook.pool.row)
-    return [r for r in rows if r != primary and eligible[r] and r not in outlook.open and ask.fits(r)]
+    able = [row for row in rows if row != primary and eligible[row] and order.clears(row)]
+    return [row for row in able if row not in outlook.open and ask.fits(row)]
