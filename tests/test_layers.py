@@ -21,8 +21,8 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money scale quality sse tokens problem shape rules request catalogue cost pool outlook health policy "
-    "intake constraints scoring board budget refusal plan decision explain attempt"
+    "scan ids money scale quality sse tokens problem shape rules request catalogue selector cost pool outlook health "
+    "policy intake constraints scoring board budget refusal plan decision explain attempt"
 ).split()
 PURE = set(
     "__future__ collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal difflib enum "

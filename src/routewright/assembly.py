@@ -17,6 +17,7 @@ import anyio
 from ._core.policy import checked_policy, publish
 from ._core.problem import shown
 from ._core.rules import check_names
+from ._core.selector import Known
 from ._core.tokens import Vocabulary, count_request
 from ._engine.fleet import Fleet, declared
 from ._engine.loop import Signal, this_loop
@@ -233,7 +234,7 @@ class Parts:
 
     def _published(self) -> list[PolicySnapshot]:
         fleet = self.fleet(self.environment)
-        return publish(self._policies, fleet.today(), fleet.aliases, fleet.pool.row)
+        return publish(self._policies, fleet.today(), Known(fleet.pool.models, fleet.aliases))
 
 
 def _run_apart(async_fn: Callable[[], Awaitable[object]]) -> None:

@@ -122,6 +122,7 @@ class ModelEntry(_Strict):
     regions: tuple[Name, ...] | None = None
     deprecated_at: Annotated[str, BeforeValidator(_date)] | None = None
     disabled: Switch | None = None
+    tags: tuple[Name, ...] | None = None
 
     def row(self) -> dict[str, Any]:
         """The fields of ``Model`` that the entry gives."""

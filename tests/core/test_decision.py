@@ -312,8 +312,8 @@ def test_weights_of_a_policy_take_the_place_of_goal_and_strategy() -> None:
 def test_requests_that_weigh_alike_share_an_order() -> None:
     small = board([model("a/one")])
     weights = tuple(WEIGHTS["balanced"]["quality"])
-    for given in (simple(goal="quality"), simple(weights=weights), simple(goal="stability", weights=weights)):
-        small.order(given)
+    for asked in (simple(goal="quality"), simple(weights=weights), simple(goal="stability", weights=weights)):
+        small.order(asked)
     assert len(small._orders) == 1
 
 

@@ -213,7 +213,8 @@ def test_an_alias_is_its_model_in_every_list() -> None:
     chained = aliased().decide("hi", models=["good/one", "spare/two"], fallback={"models": ["spare"]})
     assert chained.chain == ["spare/two"]
     given = aliased(models=["fast", "spare"], fallback=PolicyFallback(models=["spare"]))
-    assert given.policies()[0].models == ["good/one", "spare/two"]
+    assert given.policies()[0].models == ["fast", "spare"], "as its author wrote it"
+    assert given.decide("hi", policy_id="p").input.models == ("good/one", "spare/two")
     assert given.decide("hi", policy_id="p", models=["good/one"]).chain == []
 
 

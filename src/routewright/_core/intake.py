@@ -30,7 +30,7 @@ def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[s
     chain = None if fallback is None else fallback.models
     if request.models is None and chain is None:
         return request
-    models, chain = resolve_lists(request.models, chain, aliases, known, "")
+    models, chain = resolve_lists(request.models, chain, aliases, known)
     return replace(request, models=models, fallback=None if fallback is None else replace(fallback, models=chain))
 
 

@@ -129,7 +129,7 @@ class Engine:
         request = with_ids(request, fleet.aliases, fleet.pool.row)
         if request.policy_id is not None:
             policy = find_policy(request.policy_id, self._policies)
-            request = under_policy(request, policy.policy)
+            request = under_policy(request, policy)
         given = input_of(
             request,
             bounds_of(request),
