@@ -22,7 +22,7 @@ FLOORS = [
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "scan ids money scale quality sse tokens problem shape rules request catalogue selector cost pool outlook health "
-    "policy intake constraints scoring board budget refusal plan decision explain attempt"
+    "policy intake constraints scoring board budget way refusal plan decision explain attempt"
 ).split()
 PURE = set(
     "__future__ collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal difflib enum "

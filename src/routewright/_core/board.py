@@ -6,6 +6,7 @@ numbers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -102,8 +103,10 @@ class Order:
 class Boards:
     """The boards of one catalogue: the last few that were asked for. Safe to share."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, aliases: Mapping[str, str] | None = None) -> None:
         self.pool = pool
+        self.aliases = aliases or {}
+        """Short names of models, which policies may use."""
         self._latest: tuple[Board, ...] = ()
 
     def of(self, health: HealthSnapshot) -> Board:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from routewright.wire import DecisionInput, Need, Policy
+from routewright.wire import DecisionInput, Need
 
 from .board import Board
 from .budget import plan_output
 from .constraints import Ask, Kind
+from .policy import Laid
 from .refusal import refusal
 from .tokens import VOCABULARIES, Vocabulary
 
@@ -71,15 +72,15 @@ class Plan:
         return [self.pool.ids[row] for row in self.rows]
 
 
-def build_plan(given: DecisionInput, board: Board, policy: Policy | None = None) -> Plan:
+def build_plan(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
     """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open.
 
-    ``policy``, the one that is already in the input, is only read to say what a refusal is due to.
+    ``laid``, the policy that is already in the input, is only read to say what a refusal is due to.
     """
     reading = Reading(given, board)
     front = _front(reading) or _probe(reading)
     if not front:
-        raise refusal(given, board.outlook, reading.order.eligible, policy)
+        raise refusal(given, board, reading.order.eligible, laid)
     chain = _own_chain(reading, front) if given.fallback is None else _callers_chain(reading, front[0])
     return Plan(reading, front, [front[0], *chain])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -134,6 +134,14 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
         hint = did_you_mean(key, policies) or "pass it to Router(policies=...)"
         raise ValidationFailed.of(Problem("policy_id", f"unknown policy {quoted(key)}", hint))
     return found
+
+
+class Laid(NamedTuple):
+    """A policy as it lies over a request."""
+
+    published: PolicySnapshot
+    asked: Sequence[str] | None
+    """Ids of the models that the request itself named."""
 
 
 def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteRequest:

@@ -66,7 +66,7 @@ class Fleet:
         check_aliases(aliases, self.pool.row)
         self.health = Health()
         self._published = clock.monotonic()
-        self.boards = Boards(self.pool)
+        self.boards = Boards(self.pool, aliases)
         self._board = self.boards.of(health_snapshot({}))
 
     def board(self) -> Board:

@@ -22,7 +22,7 @@ from routewright._core.constraints import CountTokens
 from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
 from routewright._core.plan import Plan, build_plan, countable
-from routewright._core.policy import by_key, find_policy, under_policy
+from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.tokens import Vocabulary, bounds_of
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
@@ -32,7 +32,6 @@ from routewright.wire import (
     Environment,
     FaultKind,
     OnPartial,
-    Policy,
     PolicySnapshot,
     RouteRequest,
     Snapshot,
@@ -65,12 +64,8 @@ class Entry(NamedTuple):
     admitted: Admitted
     fleet: Fleet
     board: Board
-    policy: PolicySnapshot | None
-
-    @property
-    def rules(self) -> Policy | None:
-        """The policy itself."""
-        return None if self.policy is None else self.policy.policy
+    laid: Laid | None
+    """The policy that it is under."""
 
 
 CountRequest = Callable[[RouteRequest, TokenBounds, Sequence[Vocabulary]], TokenBounds]
@@ -125,10 +120,11 @@ class Engine:
         started_at = self._clock.monotonic()
         fleet = self.fleet(caller.environment)
         fleet.require_providers()
-        board, policy = fleet.board(), None
+        board, policy, laid = fleet.board(), None, None
         request = with_ids(request, fleet.aliases, fleet.pool.row)
         if request.policy_id is not None:
             policy = find_policy(request.policy_id, self._policies)
+            laid = Laid(policy, request.models)
             request = under_policy(request, policy)
         given = input_of(
             request,
@@ -150,13 +146,13 @@ class Engine:
             request.metadata or {},
             bool(request.cache),
         )
-        return Entry(request, admitted, fleet, board, policy)
+        return Entry(request, admitted, fleet, board, laid)
 
     def choose_now(self, entry: Entry) -> Plan:
         """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""
         given = self._predicted(entry)
         plan = _plan_uncounted(entry, given)
-        return plan or build_plan(self._recounted(entry, given), entry.board, entry.rules)
+        return plan or build_plan(self._recounted(entry, given), entry.board, entry.laid)
 
     async def choose(self, entry: Entry) -> Plan:
         """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
@@ -166,7 +162,7 @@ class Engine:
             plan = _plan_uncounted(entry, given)
             if plan is None:
                 given = await self._recounted_aside(entry, given)
-                plan = build_plan(given, entry.board, entry.rules)
+                plan = build_plan(given, entry.board, entry.laid)
             return plan
         except BaseException as error:
             self._keep_undecided(entry, given, error)
@@ -176,7 +172,7 @@ class Engine:
         """Make the execution of a plan. ``on_partial`` holds in place of what the request says."""
         fallback = entry.request.fallback
         asked = None if fallback is None else fallback.on_partial
-        rules = None if entry.rules is None else entry.rules.fallback
+        rules = None if entry.laid is None else entry.laid.published.policy.fallback
         return Execution(
             entry.request,
             plan,
@@ -227,8 +223,8 @@ class Engine:
 
     def _keep(self, entry: Entry, outcome: Outcome) -> None:
         snapshots: list[Snapshot] = [entry.fleet.pool.snapshot, entry.board.outlook.health]
-        if entry.policy is not None:
-            snapshots.append(entry.policy)
+        if entry.laid is not None:
+            snapshots.append(entry.laid.published)
         self.log.put(outcome.facts, snapshots)
 
     def _predicted(self, entry: Entry) -> DecisionInput:
@@ -270,7 +266,7 @@ class Engine:
 def _plan_uncounted(entry: Entry, given: DecisionInput) -> Plan | None:
     """The plan, or None where tokens have to be counted first: behind this, so that no refusal is chained to it."""
     try:
-        return build_plan(given, entry.board, entry.rules)
+        return build_plan(given, entry.board, entry.laid)
     except CountTokens:
         return None
 
