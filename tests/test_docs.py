@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from routewright import Budget, CacheOpts, Fallback, Limits, Message, Params, RouteRequest, Settings
-from routewright.config import BudgetEntry, FallbackEntry, ModelEntry, PolicyEntry
+from routewright.config import ModelEntry
+from routewright.policy_file import BudgetEntry, FallbackEntry, PolicyEntry
 from routewright.wire import Candidate, DecisionInput, Reason, Rejection, Routing
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]

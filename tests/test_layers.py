@@ -16,7 +16,7 @@ FLOORS = [
     ["protocols", "fork"],
     ["_core"],
     ["_engine", "backends"],
-    ["settings", "options", "document", "config", "catalogue", "assembly", "blocking", "router", "trace", "testing"],
+    "settings options lines document config policy_file catalogue assembly blocking router trace testing".split(),
     ["cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

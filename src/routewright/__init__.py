@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .backends.storage.memory import MemoryStorage
     from .blocking import BlockingRouter, BlockingStream
     from .catalogue import Catalogue
-    from .config import read_policies
 
     # errors
     from .errors import (
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
         UpstreamFailed,
         ValidationFailed,
     )
+    from .policy_file import read_policies
     from .router import Router
     from .settings import Limits, Settings
     from .trace import TraceStore
@@ -173,7 +173,7 @@ _HOME = {
     "Stream": "_engine.stream",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
-    "read_policies": "config",
+    "read_policies": "policy_file",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""
 

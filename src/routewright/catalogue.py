@@ -46,12 +46,13 @@ class Catalogue:
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
-        """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming the file and the key."""
+        """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming file, line and key."""
         from .config import read_catalogue
-        from .document import naming
+        from .document import read
 
-        rows, aliases = read_catalogue(path, known=[model.id for model in cls().models])
-        with naming(path):
+        document = read(path)
+        with document.naming():
+            rows, aliases = read_catalogue(document, known=[model.id for model in cls().models])
             return cls().overlaid(rows, aliases=aliases)
 
     def overlaid(self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None) -> Catalogue:

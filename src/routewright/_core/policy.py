@@ -113,12 +113,12 @@ def _check_weights(path: str, policy: Policy, weights: PolicyWeights, found: Pro
 def check_apart(policies: Iterable[Policy]) -> None:
     """Refuse a name or id by which two policies would be called. Raises ``ValidationFailed``."""
     taken: set[str] = set()
-    for policy in policies:
+    for place, policy in enumerate(policies):
         keys = (policy.name, policy.id or policy_id(policy.name))
         for key in keys:
             if key in taken:
-                problem = f"{quoted(key)} stands twice"
-                raise ValidationFailed.of(Problem("policies", problem, "give each policy its own name and id"))
+                hint = "give each policy its own name and id"
+                raise ValidationFailed.of(Problem(f"policies[{place}]", f"{quoted(key)} stands twice", hint))
         taken.update(keys)
 
 
