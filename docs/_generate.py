@@ -6,6 +6,7 @@ well, see ``_blocks.py``. A test holds every page to what this would write.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -13,23 +14,27 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 if __name__ == "__main__":  # then only this folder can be imported from
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from docs._blocks import NOON, ROOT, Shown, pages, run
+from msgspec import Struct
 
 import routewright
 from routewright import Catalogue, Decision, Router, RouterError, Settings, errors
 from routewright._core.attempt import FAULTS
 from routewright._core.quality import EDGES, LEVELS, MICRO
+from routewright._core.rules import NUMBERS
 from routewright._core.scoring import WEIGHTS, Weights
 from routewright.backends.providers.hosts import HOSTS
 from routewright.cli.exits import EXIT_CODES
+from routewright.config import Strict
 from routewright.options import RequestLike
+from routewright.policy_file import BudgetEntry, CacheEntry, FallbackEntry, PolicyEntry, WeightsEntry
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import Goal, Strategy
+from routewright.wire import Budget, CacheOpts, Goal, Policy, PolicyFallback, PolicyWeights, Strategy
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -78,6 +83,15 @@ SAMPLES = (
         ],
     ),
 )
+
+POLICY_PARTS: dict[str, tuple[type[Strict], type[Struct]]] = {
+    "## `[[policies]]`": (PolicyEntry, Policy),
+    "## `weights`": (WeightsEntry, PolicyWeights),
+    "## `fallback`": (FallbackEntry, PolicyFallback),
+    "## `budget`": (BudgetEntry, Budget),
+    "## `cache`": (CacheEntry, CacheOpts),
+}
+"""The tables of a policy file, and the struct that each becomes."""
 
 AUDIENCES = {
     "The whole catalogue": None,
@@ -213,6 +227,56 @@ def _yes(answer: bool) -> str:
     return "yes" if answer else "no"
 
 
+def policy_tables() -> str:
+    """The keys of a policy file, a table for each kind of table in it."""
+    return "\n".join(f"{title}\n\n{_key_table(entry, kind)}" for title, (entry, kind) in POLICY_PARTS.items())
+
+
+def _key_table(entry: type[Strict], kind: type[Struct]) -> str:
+    said = _field_docs(entry)
+    rows = [
+        (f"`{name}`", _type(entry, name, kind), said[name], _default(field.default, required=field.is_required()))
+        for name, field in entry.model_fields.items()
+    ]
+    return table(("key", "type", "meaning", "default"), rows)
+
+
+def _field_docs(entry: type) -> dict[str, str]:
+    """The string below each field of a class."""
+    lines = ast.parse(inspect.getsource(entry)).body[0]
+    assert isinstance(lines, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(ast.literal_eval(said.value)).split())
+        for field, said in pairwise(lines.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(said, ast.Expr)
+    }
+
+
+def _type(entry: type[Strict], name: str, kind: type[Struct]) -> str:
+    """What a key takes: a number's range, words, or the kind of value."""
+    if allowed := NUMBERS.get(kind, {}).get(name):
+        return str(allowed).removeprefix("a ")
+    schema = entry.model_json_schema()["properties"][name]
+    kinds = [each for each in schema.get("anyOf") or schema.get("oneOf") or [schema] if each.get("type") != "null"]
+    return " or ".join(map(_words, kinds))
+
+
+def _words(schema: dict[str, Any]) -> str:
+    if "oneOf" in schema:
+        return " or ".join(map(_words, schema["oneOf"]))
+    if "enum" in schema:
+        return ", ".join(f"`{word}`" for word in schema["enum"])
+    if schema.get("type") == "array":
+        return f"array of {_words(schema['items'])}" if "enum" in schema["items"] else "array of strings"
+    return {"string": "string", "boolean": "true or false"}.get(schema.get("type", ""), "table")
+
+
+def _default(value: object, *, required: bool) -> str:
+    if required:
+        return "required"
+    return "" if value in (None, "") else f"`{value}`"
+
+
 def exit_table() -> str:
     """Exit codes of the command."""
     return table(("code", "meaning"), [(str(code), meaning) for code, meaning in EXIT_CODES.items()])
@@ -236,6 +300,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "hosts": host_table,
     "names": name_table,
     "picks": picks,
+    "policy-file": policy_tables,
     "weights": weights,
 }
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from docs._blocks import ROOT, blocks, pages, run
-from docs._generate import with_parts
+from docs._generate import _field_docs, with_parts
 from msgspec import Struct
 from msgspec.structs import fields
 
 from routewright import Budget, CacheOpts, Fallback, Limits, Message, Params, RouteRequest, Settings
-from routewright.config import BudgetEntry, FallbackEntry, ModelEntry, PolicyEntry
+from routewright.config import ModelEntry
+from routewright.policy_file import BudgetEntry, CacheEntry, FallbackEntry, PolicyEntry, WeightsEntry
 from routewright.wire import Candidate, DecisionInput, Reason, Rejection, Routing
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
@@ -60,10 +61,9 @@ def test_a_reference_names_every_field(page: str, shapes: list[type[Struct]]) ->
 
 def test_the_keys_of_files_are_all_named() -> None:
     assert set(ModelEntry.model_fields) <= _named("how-to/own-models.md")
-    keys = set(PolicyEntry.model_fields) - {"fallback", "budget"}
-    keys |= {f"fallback.{key}" for key in FallbackEntry.model_fields}
-    keys |= {f"budget.{key}" for key in BudgetEntry.model_fields}
-    assert keys <= _named("how-to/policies.md")
+    for entry in (PolicyEntry, WeightsEntry, FallbackEntry, BudgetEntry, CacheEntry):
+        assert set(entry.model_fields) <= _named("reference/policy-file.md")
+        assert set(entry.model_fields) == set(_field_docs(entry)), f"a string below each field of {entry.__name__}"
 
 
 def test_every_reason_of_rejection_is_explained() -> None:

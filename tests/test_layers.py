@@ -17,17 +17,16 @@ FLOORS = [
     ["_core"],
     ["_engine", "backends"],
     (
-        "settings options document config policies catalogue price_list output assembly blocking router trace "
-        "outlook testing"
+        "settings options lines document config policy_file policies catalogue price_list output assembly blocking "
+        "router trace outlook testing"
     ).split(),
     ["cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "scan ids money scale quality sse tokens problem shape rules schema output price_list proposal deprecation request "
-    "tags "
-    "catalogue cost pool outlook health policy intake constraints scoring board budget refusal plan why_not decision "
-    "check explain attempt"
+    "tags catalogue selector cost pool outlook health policy intake constraints scoring board budget way refusal plan "
+    "why_not decision check explain attempt"
 ).split()
 PURE = set(
     "__future__ collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal difflib enum "

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .backends.storage.memory import MemoryStorage
     from .blocking import BlockingRouter, BlockingStream
     from .catalogue import Catalogue
-    from .config import read_policies
 
     # errors
     from .errors import (
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
         ValidationFailed,
     )
     from .policies import PolicyFile
+    from .policy_file import read_policies
     from .router import Router
     from .settings import Limits, Settings
     from .trace import TraceStore
@@ -216,7 +216,7 @@ _HOME = {
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
     "WhyNot": "_core.why_not",
-    "read_policies": "config",
+    "read_policies": "policy_file",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""
 

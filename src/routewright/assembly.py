@@ -19,6 +19,7 @@ import anyio
 from ._core.policy import changes_between, checked_policy, publish
 from ._core.problem import shown
 from ._core.rules import check_names
+from ._core.selector import Known
 from ._core.tokens import Vocabulary, count_request
 from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
@@ -286,12 +287,13 @@ class Parts:
     def _publish(self) -> list[PolicySnapshot]:
         if self._policy_file is None:
             return self._put_in_force(self._policies)
-        with self._policy_file.noting() as file:
-            return self._put_in_force(file.read())
+        with self._policy_file.policies() as policies:
+            return self._put_in_force(policies)
 
     def _put_in_force(self, policies: Sequence[Policy]) -> list[PolicySnapshot]:
         fleet = self.fleet(self.environment)
-        self._published = publish(policies, fleet.today(), fleet.aliases, fleet.pool.row, self._published)
+        known = Known(fleet.pool.models, fleet.aliases)
+        self._published = publish(policies, fleet.today(), known, self._published)
         return self._published
 
 

@@ -60,13 +60,14 @@ class Catalogue:
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
-        """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming the file and the key."""
+        """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming file, line and key."""
         from .config import read_catalogue
-        from .document import naming
+        from .document import read
 
-        read = read_catalogue(path, known=[model.id for model in cls().models])
-        with naming(path):
-            return cls().overlaid(read.rows, aliases=read.aliases, as_of=read.as_of)
+        document = read(path)
+        with document.naming():
+            given = read_catalogue(document, known=[model.id for model in cls().models])
+            return cls().overlaid(given.rows, aliases=given.aliases, as_of=given.as_of)
 
     def overlaid(
         self, rows: Iterable[Mapping[str, Any]], *, aliases: Mapping[str, str] | None = None, as_of: str | None = None

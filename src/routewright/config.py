@@ -1,43 +1,37 @@
-"""Files that people write by hand, checked by pydantic: a catalogue overlay, and policies. TOML or JSON."""
+"""A catalogue overlay that people write by hand, and what pydantic says of such files. TOML or JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import pydantic
 from msgspec import Struct
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
     Availability,
-    Budget,
     CacheOpts,
-    Goal,
     Modality,
     Model,
-    OnPartial,
-    Policy,
-    PolicyFallback,
     PriceChange,
     PriceTier,
     Pricing,
-    Strategy,
     Tokenizer,
 )
 
-from ._core.policy import check_apart, checked_policy
 from ._core.problem import did_you_mean, shown
 from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_day, is_name
 from ._core.scan import joined, quoted
-from .document import content_of, naming, path_of
+from .document import Document
 
 _TAGS = ("[key]", "<switch>", "<table>")
 """What stands in pydantic's places and in no file."""
+_NOT_YET = {"guardrails"}
+"""Keys that will be taken one day, and would be without effect till then."""
 _SAID = {
     "bool_type": "must be true or false",
     "float_type": "must be a number",
@@ -52,7 +46,7 @@ _SAID = {
 """What pydantic's kinds of error mean here."""
 
 
-def _within(kind: type[Struct], name: str) -> AfterValidator:
+def within(kind: type[Struct], name: str) -> AfterValidator:
     """What the same number of the struct may be."""
     allowed = NUMBERS[kind][name]
 
@@ -86,25 +80,23 @@ def _day(value: object) -> str:
     return text
 
 
-def _cache_kind(value: object) -> str:
-    return "<switch>" if isinstance(value, bool) else "<table>"
-
-
-_STRICT = Field(strict=True)  # else true would be 1, "5" a number, and "off" false
-Usd = Annotated[float, _STRICT, _within(Pricing, "input_usd")]
-Share = Annotated[float, _STRICT, _within(CacheOpts, "explore")]
+STRICT = Field(strict=True)  # else true would be 1, "5" a number, and "off" false
+Usd = Annotated[float, STRICT, within(Pricing, "input_usd")]
+Share = Annotated[float, STRICT, within(CacheOpts, "explore")]
 Day = Annotated[str, BeforeValidator(_day)]
-Tokens = Annotated[int, _STRICT, _within(Model, "context_window")]
-Switch = Annotated[bool, _STRICT]
+Tokens = Annotated[int, STRICT, within(Model, "context_window")]
+Switch = Annotated[bool, STRICT]
 Name = Annotated[str, AfterValidator(_name)]
 ModelId = Annotated[str, Field(pattern=f"^{MODEL_ID.pattern}$"), AfterValidator(_name)]
 
 
-class _Strict(pydantic.BaseModel):
+class Strict(pydantic.BaseModel):
+    """Takes no key that it does not know."""
+
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
-class TierEntry(_Strict):
+class TierEntry(Strict):
     """US dollars per one million tokens of an input that is longer than ``above_tokens``."""
 
     above_tokens: Tokens
@@ -114,7 +106,7 @@ class TierEntry(_Strict):
     cache_write_usd: Usd | None = None
 
 
-class PricesEntry(_Strict):
+class PricesEntry(Strict):
     """US dollars per one million tokens."""
 
     input_usd: Usd
@@ -138,7 +130,7 @@ class PriceChangeEntry(PricesEntry):
     starts: Day
 
 
-class ModelEntry(_Strict):
+class ModelEntry(Strict):
     """A model of your own, or changes to a bundled one. A new one needs ``prices`` to be used under a budget."""
 
     id: ModelId
@@ -152,13 +144,14 @@ class ModelEntry(_Strict):
     reasoning: Switch | None = None
     tokenizer: Tokenizer | None = None
     quality: Share | None = None
-    ttft_s: Annotated[float, _STRICT, _within(Model, "ttft_s")] | None = None
-    tokens_per_s: Annotated[float, _STRICT, _within(Model, "tokens_per_s")] | None = None
+    ttft_s: Annotated[float, STRICT, within(Model, "ttft_s")] | None = None
+    tokens_per_s: Annotated[float, STRICT, within(Model, "tokens_per_s")] | None = None
     prices: PricesEntry | None = None
     price_changes: tuple[PriceChangeEntry, ...] | None = None
     regions: tuple[Name, ...] | None = None
     deprecated_at: Annotated[str, BeforeValidator(_date)] | None = None
     disabled: Switch | None = None
+    tags: tuple[Name, ...] | None = None
 
     def row(self) -> dict[str, Any]:
         """The fields of ``Model`` that the entry gives."""
@@ -172,7 +165,7 @@ class ModelEntry(_Strict):
         return fields
 
 
-class CatalogueFile(_Strict):
+class CatalogueFile(Strict):
     """A catalogue overlay."""
 
     models: tuple[ModelEntry, ...] = ()
@@ -183,75 +176,7 @@ class CatalogueFile(_Strict):
     """The day of its facts."""
 
 
-class FallbackEntry(_Strict):
-    """A policy's own chain."""
-
-    models: tuple[str, ...] | None = None
-    max_retries: Annotated[int, _STRICT, _within(PolicyFallback, "max_retries")] | None = None
-    on_partial: OnPartial | None = None
-    on_refusal: Literal["fail", "fallback"] = "fail"
-
-
-class BudgetEntry(_Strict):
-    """A policy's budget per request."""
-
-    max_cost_usd: Annotated[float, _STRICT, _within(Budget, "max_cost_usd")] | None = None
-    max_tokens: Annotated[int, _STRICT, _within(Budget, "max_tokens")] | None = None
-
-
-class CacheEntry(_Strict):
-    """How a policy's requests may be answered from the cache."""
-
-    mode: Literal["semantic", "exact"] = "semantic"
-    max_error: Share | None = None
-    threshold: Share | None = None
-    ttl_seconds: Annotated[float, _STRICT, _within(CacheOpts, "ttl_seconds")] = 3600
-    explore: Share = 0.02
-    namespace: str | None = None
-
-
-CacheSetting = Annotated[
-    Annotated[bool, Tag("<switch>")] | Annotated[CacheEntry, Tag("<table>")], Discriminator(_cache_kind)
-]
-
-
-class PolicyEntry(_Strict):
-    """One policy."""
-
-    name: Name
-    id: str = ""
-    goal: Goal | None = None
-    strategy: Strategy | None = None
-    models: tuple[str, ...] | None = None
-    regions: tuple[Name, ...] | None = None
-    fallback: FallbackEntry | None = None
-    budget: BudgetEntry | None = None
-    cache: CacheSetting | None = None
-    timeout_ms: Annotated[int, _STRICT, _within(Policy, "timeout_ms")] | None = None
-
-    def policy(self) -> Policy:
-        """The policy as the library knows it."""
-        return Policy(
-            name=self.name,
-            id=self.id,
-            goal=self.goal,
-            strategy=self.strategy,
-            models=None if self.models is None else list(self.models),
-            regions=None if self.regions is None else list(self.regions),
-            fallback=None if self.fallback is None else _fallback(self.fallback),
-            budget=None if self.budget is None else Budget(self.budget.max_cost_usd, self.budget.max_tokens),
-            cache=CacheOpts(**self.cache.model_dump()) if isinstance(self.cache, CacheEntry) else self.cache,
-            timeout_ms=self.timeout_ms,
-        )
-
-
-class PolicyFile(_Strict):
-    """Policies."""
-
-    policies: tuple[PolicyEntry, ...]
-
-
-FileModel = TypeVar("FileModel", bound=_Strict)
+FileModel = TypeVar("FileModel", bound=Strict)
 
 
 class Overlay(NamedTuple):
@@ -262,29 +187,14 @@ class Overlay(NamedTuple):
     as_of: str | None
 
 
-def read_catalogue(given: str | Path, known: Sequence[str]) -> Overlay:
-    """Read an overlay of a catalogue that knows some ids.
+def read_catalogue(document: Document, known: Sequence[str]) -> Overlay:
+    """Take an overlay of a catalogue that knows some ids.
 
-    Raises ``ValidationFailed`` naming the file and the key.
+    Raises ``ValidationFailed`` naming the key.
     """
-    path = path_of(given)
-    with naming(path):
-        file = _read(path, CatalogueFile)
-        _check_models(file, known)
-        return Overlay(list(_rows(file).values()), dict(file.aliases), file.as_of)
-
-
-def read_policies(given: str | Path) -> list[Policy]:
-    """Read policies from a file. Raises ``ValidationFailed`` naming the file and the key.
-
-    Whether their models exist is asked by the Router, which knows those of its providers, too.
-    """
-    path = path_of(given)
-    with naming(path):
-        entries = _read(path, PolicyFile).policies
-        policies = [checked_policy(entry.policy(), place) for place, entry in enumerate(entries)]
-        check_apart(policies)
-        return policies
+    file = shaped(document.content, CatalogueFile)
+    _check_models(file, known)
+    return Overlay([*_rows(file).values()], dict(file.aliases), file.as_of)
 
 
 def _check_models(file: CatalogueFile, known: Sequence[str]) -> None:
@@ -328,24 +238,22 @@ def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _fallback(entry: FallbackEntry) -> PolicyFallback:
-    models = None if entry.models is None else list(entry.models)
-    return PolicyFallback(models, entry.max_retries, entry.on_partial, entry.on_refusal)
-
-
-def _read(path: Path, shape: type[FileModel]) -> FileModel:
+def shaped(content: object, shape: type[FileModel]) -> FileModel:
+    """Hold what a file says to what it should. Raises ``ValidationFailed`` naming the keys."""
     try:
-        return shape.model_validate(content_of(path))
+        return shape.model_validate(content)
     except pydantic.ValidationError as error:
         found = error.errors()[:MAX_PROBLEMS]
-        raise ValidationFailed.of(*(_problem(shape, dict(each)) for each in found)) from None
+    raise ValidationFailed.of(*(_problem(shape, dict(each)) for each in found))
 
 
-def _problem(shape: type[_Strict], found: dict[str, Any]) -> Problem:
+def _problem(shape: type[Strict], found: dict[str, Any]) -> Problem:
     loc = [part for part in found["loc"] if part not in _TAGS]
     place = ""
     for part in loc:
         place = joined(place, part)
+    if found["type"] == "extra_forbidden" and loc[-1] in _NOT_YET:
+        return Problem(place, f"{loc[-1]} are not there yet", "take the key out")
     if found["type"] == "extra_forbidden":
         return Problem(place, "unknown key", _hint(str(loc[-1]), shape, top=len(loc) == 1))
     if found["type"] == "missing":
@@ -355,7 +263,7 @@ def _problem(shape: type[_Strict], found: dict[str, Any]) -> Problem:
     return Problem(place, f"{said}, got {got}", "")
 
 
-def _hint(key: str, shape: type[_Strict], *, top: bool) -> str:
+def _hint(key: str, shape: type[Strict], *, top: bool) -> str:
     """What to do about an unknown key."""
     if key == "pricing_per_1m":
         return "it is 'prices' in a file"
@@ -365,7 +273,7 @@ def _hint(key: str, shape: type[_Strict], *, top: bool) -> str:
     return did_you_mean(key, known) or "remove it"
 
 
-def _keys(shape: type[_Strict]) -> list[str]:
+def _keys(shape: type[Strict]) -> list[str]:
     """Every key that a file of this shape may use, at any depth."""
     schema = shape.model_json_schema()
     objects = [schema, *schema.get("$defs", {}).values()]

@@ -1,4 +1,4 @@
-"""Reads a file that somebody wrote, TOML or JSON, strictly; what it should say is asked elsewhere."""
+"""Reads a file that somebody wrote, TOML, JSON or Python, strictly; what it should say is asked elsewhere."""
 
 from __future__ import annotations
 
@@ -6,34 +6,78 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from ._core.problem import shown
 from ._core.scan import scan
 from .errors import Problem, ValidationFailed
+from .lines import Place, json_line, place_of, python_line, toml_line
 
 MAX_FILE_BYTES = 16 << 20
 _KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{64}}")
 """A dotted key of TOML so long that parsing it takes time by its square."""
+_LONG_NUMBER = re.compile(r"\d[\d_]{4300}")
+"""Python converts none that is longer."""
+_LINE = re.compile(r"\bline (\d+)")
+
+
+class Document(NamedTuple):
+    """A file that was read."""
+
+    path: Path
+    text: str
+    content: Any
+    """What it says, whatever it should."""
+    line_of: Callable[[str, Place], int]
+
+    def line(self, where: str) -> int:
+        """The line on which a path of an error stands, or what holds it."""
+        return self.line_of(self.text, place_of(where, self.content))
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Put the file's name and the line before the places of what is refused inside."""
+        try:
+            yield
+        except ValidationFailed as error:
+            found = error.problems
+        else:
+            return
+        raise ValidationFailed.of(*(_placed(self.path, self.line(each.path), each) for each in found))
 
 
 @contextmanager
-def naming(path: str | Path) -> Iterator[None]:
-    """Put a file's name before the places of what is refused inside."""
+def naming(path: Path) -> Iterator[None]:
+    """Put a name before the places of what is refused inside, where there is no line: of a folder, say."""
     try:
         yield
     except ValidationFailed as error:
-        problems = [each._replace(path=_named(path, each.path)) for each in error.problems]
-        raise ValidationFailed.of(*problems) from None
+        found = [each._replace(path=f"{path}: {each.path}" if each.path else str(path)) for each in error.problems]
+    else:
+        return
+    raise ValidationFailed.of(*found)
 
 
-def _named(path: str | Path, place: str) -> str:
-    if place.startswith(str(path)):
-        return place  # named where it was read
-    return f"{path}: {place}" if place else str(path)
+def read(given: object) -> Document:
+    """Read TOML, or JSON from a file of that ending. Raises ``ValidationFailed`` naming file and line."""
+    path = path_of(given)
+    text = _text(path)
+    if path.suffix.lower() == ".json":
+        return Document(path, text, _json(path, text), json_line)
+    return Document(path, text, _toml(path, text), toml_line)
+
+
+def read_module(given: object, name: str) -> Document:
+    """Run a file of Python and take what it gives a name. Raises ``ValidationFailed`` naming file and line."""
+    path = path_of(given)
+    text = _text(path)
+    names = _run(path, text)
+    return Document(path, text, {name: names[name]} if name in names else {}, python_line)
 
 
 def path_of(given: object) -> Path:
@@ -43,43 +87,66 @@ def path_of(given: object) -> Path:
     return Path(given)
 
 
-def content_of(path: Path) -> object:
-    """What the file says, whatever it should."""
-    text = _text(path)
-    try:
-        return _json(text) if path.suffix.lower() == ".json" else _toml(text)
-    except RecursionError:
-        raise _refusal("nests too deep to be read", "flatten it") from None
-    except tomllib.TOMLDecodeError as error:
-        raise _refusal(f"is not TOML: {error}", "write TOML, or JSON in a .json file") from error
-    except ValueError:  # of more digits than Python converts
-        raise _refusal("holds too long a number", "write fewer digits") from None
-
-
-def _json(text: str) -> object:
+def _json(path: Path, text: str) -> object:
     try:
         scan(text.encode())
+        return json.loads(text)
     except ValidationFailed as error:  # which speaks of what is sent
-        said = [(each.path, each.problem.removeprefix("the body "), each.hint) for each in error.problems]
-        problems = [Problem(where, what, hint.replace("send", "write")) for where, what, hint in said]
-        raise ValidationFailed.of(*problems) from None
-    return json.loads(text)
+        found = [each._replace(problem=each.problem.removeprefix("the body ")) for each in error.problems]
+    except RecursionError:
+        raise _too_deep(path) from None
+    except ValueError:
+        raise _long_number(path, text) from None
+    raise ValidationFailed.of(*(_json_problem(path, text, each) for each in found))
 
 
-def _toml(text: str) -> object:
-    if _LONG_KEY.search(text):
-        raise _refusal("holds a key of more than 64 parts", "flatten it")
-    return tomllib.loads(text)
+def _json_problem(path: Path, text: str, found: Problem) -> Problem:
+    said = _LINE.search(found.problem)
+    line = int(said[1]) if said else json_line(text, place_of(found.path, None)) if found.path else 1
+    return _placed(path, line, found._replace(hint=found.hint.replace("send", "write")))
+
+
+def _toml(path: Path, text: str) -> object:
+    if found := _LONG_KEY.search(text):
+        raise _refusal(path, _line_at(text, found.start()), "holds a key of more than 64 parts", "flatten it")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep(path) from None
+    except tomllib.TOMLDecodeError as error:
+        said = _LINE.search(str(error))
+        line = int(said[1]) if said else _line_at(text.rstrip(), len(text))
+        raise _refusal(path, line, f"is not TOML: {error}", "write TOML, or JSON in a .json file") from error
+    except ValueError:
+        raise _long_number(path, text) from None
+
+
+def _run(path: Path, text: str) -> dict[str, object]:
+    names: dict[str, object] = {"__name__": path.stem, "__file__": str(path)}
+    try:
+        code = compile(text, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        line = getattr(error, "lineno", None) or 1
+        said = getattr(error, "msg", None) or "it cannot be compiled"
+        raise _refusal(path, line, f"is not Python: {said}", "write Python, or TOML in a .toml file") from error
+    try:
+        exec(code, names)
+    except (Exception, SystemExit) as error:  # of the file's own code; its words stay in the cause
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((frame.lineno or 1 for frame in reversed(frames) if frame.filename == str(path)), 1)
+        raise _refusal(path, line, f"failed with {type(error).__name__}", "mend it, or write TOML") from error
+    return names
 
 
 def _text(path: Path) -> str:
     content = _bytes(path)
     if len(content) > MAX_FILE_BYTES:
-        raise _refusal(f"is larger than {MAX_FILE_BYTES >> 20} MiB", "split it")
+        raise _refusal(path, 1, f"is larger than {MAX_FILE_BYTES >> 20} MiB", "split it")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _refusal(f"is not UTF-8 text (byte {error.start})", "convert it") from error
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _refusal(path, line, f"is not UTF-8 text (byte {error.start})", "convert it") from error
 
 
 def _bytes(path: Path) -> bytes:
@@ -89,9 +156,27 @@ def _bytes(path: Path) -> bytes:
             return file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:  # the latter where no path can be such
         reason = error.strerror if isinstance(error, OSError) else error
-        raise _refusal(f"cannot be read: {reason}", "check the path") from error
+        raise ValidationFailed.of(Problem(str(path), f"cannot be read: {reason}", "check the path")) from error
 
 
-def _refusal(problem: str, hint: str) -> ValidationFailed:
+def _line_at(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _too_deep(path: Path) -> ValidationFailed:
+    return _refusal(path, 1, "nests too deep to be read", "flatten it")
+
+
+def _long_number(path: Path, text: str) -> ValidationFailed:
+    found = _LONG_NUMBER.search(text)
+    line = _line_at(text, found.start() if found else 0)
+    return _refusal(path, line, "holds too long a number", "write fewer digits")
+
+
+def _refusal(path: Path, line: int, problem: str, hint: str) -> ValidationFailed:
     """Of the file as a whole."""
-    return ValidationFailed.of(Problem("", problem, hint))
+    return ValidationFailed.of(_placed(path, line, Problem("", problem, hint)))
+
+
+def _placed(path: Path, line: int, found: Problem) -> Problem:
+    return found._replace(path=f"{path}:{line}: {found.path}" if found.path else f"{path}:{line}")

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import Self
 
 from ._core.problem import shown
-from .document import naming, path_of
+from .document import path_of
 from .errors import Problem, ValidationFailed
 from .wire import Policy
 
@@ -41,19 +40,17 @@ class PolicyFile:
     def __repr__(self) -> str:
         return f"PolicyFile({str(self.path)!r})"
 
-    def read(self) -> list[Policy]:
-        """Read the file now. Raises ``ValidationFailed`` naming the file, the line and the key."""
-        from .config import read_policies  # loads pydantic
+    @contextmanager
+    def policies(self) -> Iterator[list[Policy]]:
+        """The policies of the file as it is now. What is refused of them inside is named by its place in the file, and
+        kept in ``problem``."""
+        from .policy_file import policies_of, read_document  # loads pydantic
 
         self._taken = self._signature()  # before it is read: what is written meanwhile is seen as a change
-        return read_policies(self.path)
-
-    @contextmanager
-    def noting(self) -> Iterator[Self]:
-        """Keep in ``problem`` what is refused inside, with the file's name before its place."""
         try:
-            with naming(self.path):
-                yield self
+            document = read_document(self.path)
+            with document.naming():
+                yield policies_of(document)
         except ValidationFailed as error:
             self.problem = error
             raise

@@ -15,7 +15,7 @@ from routewright.wire import Model, PriceChange, Pricing
 
 from ._core.price_list import PriceList, read_list
 from ._core.proposal import Proposal
-from .document import content_of, naming, path_of
+from .document import naming, path_of, read
 
 _ENTRY = ("context_window", "max_output_tokens", "structured_output", "reasoning")
 """What an entry of a new model says of it."""
@@ -28,11 +28,11 @@ def read_price_list(given: str | Path) -> PriceList:
     Raises ``ValidationFailed`` naming the file and the place. Rows that make no sense are in ``unread``.
     """
     path = path_of(given)
-    with naming(path):
-        try:
-            return read_list(_folder(path) if path.is_dir() else content_of(path))
-        except OSError as error:
-            raise ValidationFailed.of(Problem("", f"cannot be read: {error.strerror}", "check the path")) from error
+    if path.is_dir():
+        return _read_folder(path)
+    document = read(path)
+    with document.naming():
+        return read_list(document.content)
 
 
 def with_proposal(content: Mapping[str, Any], proposal: Proposal, as_of: str | None) -> dict[str, Any]:
@@ -73,28 +73,32 @@ def is_ours(path: Path, content: Mapping[str, Any]) -> bool:
     return path.read_text("utf-8") == overlay_text(content)
 
 
+def _read_folder(path: Path) -> PriceList:
+    try:
+        content = _folder(path)
+    except OSError as error:
+        raise ValidationFailed.of(Problem(str(path), f"cannot be read: {error.strerror}", "check the path")) from error
+    with naming(path):
+        return read_list(content)
+
+
 def _folder(path: Path) -> dict[str, Any]:
     """A models.dev repository: ``providers/NAME/models/**/*.toml``, in the shape of its ``api.json``."""
     root = path / "providers" if (path / "providers").is_dir() else path
     found: dict[str, Any] = {}
     for provider in sorted(root.iterdir()):
         models = provider / "models"
-        rows = {each.relative_to(models).with_suffix("").as_posix(): _file(each) for each in _tomls(models)}
+        rows = {each.relative_to(models).with_suffix("").as_posix(): read(each).content for each in _tomls(models)}
         if rows:
             found[provider.name] = {"models": rows}
     if not found:
         hint = "name a folder with providers/NAME/models/*.toml in it"
-        raise ValidationFailed.of(Problem("", "is a folder without price lists", hint))
+        raise ValidationFailed.of(Problem(str(path), "is a folder without price lists", hint))
     return found
 
 
 def _tomls(folder: Path) -> Iterable[Path]:
     return sorted(each for each in folder.rglob("*.toml") if each.is_file()) if folder.is_dir() else ()
-
-
-def _file(path: Path) -> object:
-    with naming(path):
-        return content_of(path)
 
 
 def _put_changes(before: Model, after: Model, entry: dict[str, Any], prices: dict[str, Any]) -> None:

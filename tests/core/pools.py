@@ -154,7 +154,18 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
         budget_tokens=draw(seldom(st.integers(1, 60_000))),
         timeout_ms=draw(st.sampled_from([1_000, 10_000, 600_000])),
         regions=regions or (),
+        weights=draw(seldom(shares())),
+        min_quality=draw(seldom(st.integers(0, 1_000_000))),
+        max_latency_ms=draw(seldom(st.integers(1, 100_000))),
+        quality=draw(seldom(st.lists(st.integers(0, 1_000_000), min_size=len(pool), max_size=len(pool)).map(tuple))),
     )
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> tuple[int, int, int, int]:
+    """Weights of a policy."""
+    first, second, third = sorted(draw(st.tuples(*[st.integers(0, 100)] * 3)))
+    return first, second - first, third - second, 100 - third
 
 
 def board(pool: list[Model], health: dict[str, ModelHealth] | None = None) -> Board:

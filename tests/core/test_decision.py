@@ -16,14 +16,16 @@ from msgspec.structs import replace
 
 from routewright._core.board import BOARDS_KEPT, Board, Boards
 from routewright._core.catalogue import snapshot
-from routewright._core.constraints import REASONS, Ask, CountTokens, failures
+from routewright._core.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
 from routewright._core.decision import Decision, decide
 from routewright._core.explain import explain
 from routewright._core.health import health_snapshot
 from routewright._core.intake import RULES
 from routewright._core.plan import CHAIN_LENGTH
 from routewright._core.pool import Pool
+from routewright._core.quality import micro
 from routewright._core.rules import NUMBERS
+from routewright._core.scoring import WEIGHTS
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import Candidate, DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason, TokenBounds
 
@@ -81,6 +83,9 @@ def test_walking_and_the_whole_table_agree_on_who_fits(case: Case) -> None:
     by_row = [ask.fits(row) for row in range(len(case.pool))]
     assert by_row == (~table[:, OWN].any(axis=1)).tolist()
     assert all(ask.affordable_at_best()[by_row]), "what fits is not ruled out at first sight"
+    assert first_failures(case.given, ask, case.board.order(case.given).eligible).tolist() == [
+        row.index(True) if any(row) else PASSES for row in table.tolist()
+    ]
     fitting = {case.pool[row].id for row in range(len(case.pool)) if not table[row].any()}
     decision = decided(case)
     if fitting:
@@ -89,6 +94,22 @@ def test_walking_and_the_whole_table_agree_on_who_fits(case: Case) -> None:
         assert ranking(decision)[0] == decision.model
     elif decision is not None:
         assert case.health[decision.model].open, "only a probe may pass where nothing fits"
+
+
+@given(cases())
+def test_nothing_below_the_floor_or_above_the_ceiling_is_called_also_not_as_a_fallback(case: Case) -> None:
+    decision, given = decided(case), case.given
+    if decision is None:
+        return
+    numbers = {candidate.model: candidate for candidate in decision.candidates}
+    for called in (decision.model, *decision.chain):
+        qualities = dict(zip([each.id for each in case.pool], given.quality or (), strict=False))
+        if called in numbers:
+            seen = numbers[called]
+            assert given.min_quality is None or micro(seen.quality) >= given.min_quality
+            assert given.max_latency_ms is None or seen.latency_s * 1000 <= given.max_latency_ms
+        if given.min_quality is not None and qualities:
+            assert qualities[called] >= given.min_quality
 
 
 @given(cases())
@@ -118,6 +139,8 @@ def test_the_first_fallback_is_of_another_provider_where_one_fits(case: Case) ->
 
 @given(cases(), models(99))
 def test_another_model_never_reorders_the_others(case: Case, other: Model) -> None:
+    if case.given.quality is not None:
+        return  # a column has a number for each model
     before = ranking(decided(case))
     if any(model_id in case.health and case.health[model_id].open for model_id in before):
         return  # a probe, which gives way to whatever is not in doubt
@@ -250,12 +273,74 @@ def test_tightening_a_constraint_never_admits_a_model(case: Case, data: st.DataO
                 replace(given, regions=(*given.regions, "eu")),
                 replace(given, as_of="2026-11-25"),
                 replace(given, timeout_ms=500),
+                replace(given, min_quality=max(given.min_quality or 0, 500_000)),
+                replace(given, max_latency_ms=min(given.max_latency_ms or 10_000, 10_000)),
                 replace(given, tokens=TokenBounds(given.tokens.low, given.tokens.high + 5_000, 10, counted=True)),
             ]
         )
     )
     if given.budget_nanos is None or (tight.budget_nanos or 0) <= given.budget_nanos:
         assert set(ranking(decided(Case(case.pool, case.health, tight)))) <= loose
+
+
+@given(cases())
+def test_weights_of_ones_own_decide_as_the_table_does_where_they_are_its_own(case: Case) -> None:
+    by_table, by_hand = replace(case.given, weights=None), case.given
+    weights = WEIGHTS[by_table.strategy][by_table.goal]
+    by_hand = replace(by_table, weights=tuple(weights), goal="stability", strategy="cost-optimized")
+    assert ranking(decided(Case(case.pool, case.health, by_hand))) == ranking(
+        decided(Case(case.pool, case.health, by_table))
+    )
+
+
+def test_weights_of_a_policy_take_the_place_of_goal_and_strategy() -> None:
+    pool = [
+        model("a/good", quality=0.9, pricing_per_1m=Pricing(9.0, 9.0), ttft_s=9.0),
+        model("b/cheap", pricing_per_1m=Pricing(0.1, 0.1), ttft_s=9.0),
+        model("c/quick", tokens_per_s=1_000.0),
+    ]
+    seen = {"d/steady": ModelHealth(stability=999)}
+    pool.append(model("d/steady", ttft_s=9.0))
+    each = [(100, 0, 0, 0), (0, 100, 0, 0), (0, 0, 100, 0), (0, 0, 0, 100)]
+    asked = [simple(goal="quality", strategy="quality-first", weights=weights) for weights in each]
+    assert [decide(given, board(pool, seen)).model for given in asked] == ["a/good", "b/cheap", "c/quick", "d/steady"]
+    assert decide(asked[1], board(pool, seen)).reason.startswith(
+        "weights quality=0 cost=100 latency=0 stability=0: b/cheap scored"
+    )
+
+
+def test_requests_that_weigh_alike_share_an_order() -> None:
+    small = board([model("a/one")])
+    weights = tuple(WEIGHTS["balanced"]["quality"])
+    for asked in (simple(goal="quality"), simple(weights=weights), simple(goal="stability", weights=weights)):
+        small.order(asked)
+    assert len(small._orders) == 1
+
+
+def test_a_quality_floor_rejects_by_the_quality_that_the_decision_uses() -> None:
+    pool = [model("a/good", quality=0.6), model("b/poor", quality=0.599)]
+    decision = decide(simple(min_quality=600_000), board(pool))
+    assert [(each.model, each.reason) for each in decision.rejected] == [("b/poor", Reason.QUALITY_FLOOR)]
+    predicted = decide(simple(min_quality=600_000, quality=(100_000, 700_000)), board(pool))
+    assert (predicted.model, predicted.chain) == ("b/poor", [])
+    with pytest.raises(NoCandidates):
+        decide(simple(min_quality=600_001), board(pool))
+
+
+def test_a_latency_ceiling_rejects_by_the_time_to_the_whole_answer() -> None:
+    pool = [model("a/quick"), model("b/slow", ttft_s=1.001)]  # four seconds for the answer
+    decision = decide(simple(max_latency_ms=5_000), board(pool))
+    assert [(each.model, each.reason) for each in decision.rejected] == [("b/slow", Reason.LATENCY_CEILING)]
+    assert decide(simple(max_latency_ms=5_000, max_output_tokens=300), board(pool)).rejected == []
+    slowed = board(pool, {"a/quick": ModelHealth(ttft_ms=1_001)})
+    with pytest.raises(NoCandidates):
+        decide(simple(max_latency_ms=5_000), slowed)
+
+
+def test_floor_and_ceiling_hold_for_the_callers_chain() -> None:
+    pool = [model("a/one", quality=0.9), model("b/poor", quality=0.1), model("c/slow", ttft_s=20.0), model("d/four")]
+    asked = simple(fallback=("b/poor", "c/slow", "d/four"), goal="quality", min_quality=400_000, max_latency_ms=9_000)
+    assert decide(asked, board(pool)).chain == ["d/four"]
 
 
 def test_late_models_come_last_and_the_fastest_of_them_first() -> None:

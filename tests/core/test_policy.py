@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright._core.policy import (
     by_key,
@@ -17,8 +18,19 @@ from routewright._core.policy import (
     under_policy,
 )
 from routewright._core.request import as_request
+from routewright._core.selector import Known
 from routewright.errors import ValidationFailed
-from routewright.wire import Budget, CacheOpts, Fallback, Policy, PolicyFallback, PolicySnapshot, RouteRequest
+from routewright.wire import (
+    Budget,
+    CacheOpts,
+    Fallback,
+    Model,
+    Policy,
+    PolicyFallback,
+    PolicySnapshot,
+    PolicyWeights,
+    RouteRequest,
+)
 
 
 def request(**options: object) -> RouteRequest:
@@ -27,7 +39,7 @@ def request(**options: object) -> RouteRequest:
 
 def published(*policies: Policy) -> list[PolicySnapshot]:
     """Publish over a catalogue of three models, one of which has a short name."""
-    return publish(policies, "2026-11-21", {"short": "a/1"}, {"a/1": 0, "b/2": 1, "c/3": 2})
+    return publish(policies, "2026-11-21", Known([Model(id=each) for each in ("a/1", "b/2", "c/3")], {"short": "a/1"}))
 
 
 def test_a_policy_without_an_id_gets_one_from_its_name() -> None:
@@ -61,6 +73,10 @@ def test_no_two_policies_answer_to_one_key(pair: tuple[Policy, Policy]) -> None:
 def wrong(value: Any) -> Any:
     """Hide a wrong type from the type checker: callers have none."""
     return value
+
+
+def weights(quality: float, cost: float, latency: float, stability: float) -> PolicyWeights:
+    return PolicyWeights(quality=quality, cost=cost, latency=latency, stability=stability)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +139,44 @@ def wrong(value: Any) -> Any:
             "policies['p'].timeout_ms: must be a whole number from 1 to 3600000, got 3600001",
         ),
         (Policy(name="p", timeout_ms=wrong("5")), "policies['p'].timeout_ms: must be a number, got '5'"),
+        (
+            Policy(name="p", weights=weights(40, 30, 20, 11)),
+            "policies['p'].weights: make 101 per cent together; make them 100",
+        ),
+        (
+            Policy(name="p", weights=weights(99.5, 0.5, 0, 0)),
+            "policies['p'].weights.quality: must be a whole number from 0 to 100, got 99.5\n"
+            "policies['p'].weights.cost: must be a whole number from 0 to 100, got 0.5",
+        ),
+        (
+            Policy(name="p", weights=weights(25, 25, 25, 25), goal="cost", strategy="balanced"),
+            "policies['p'].weights: stand beside goal and strategy; they stand in the place of goal and strategy: "
+            "keep one or the other",
+        ),
+        (
+            Policy(name="p", weights=wrong({"quality": 100})),
+            "policies['p'].weights.cost: is missing",
+        ),
+        (Policy(name="p", exclude=["a", "a"]), "policies['p'].exclude[1]: names 'a' again; name each model once"),
+        (
+            Policy(name="p", models=["x" * 201]),
+            f"policies['p'].models[0]: must be 1 to 200 printable characters, got '{'x' * 60}'...",
+        ),
+        (
+            Policy(name="p", exclude=["capability:images"]),
+            "policies['p'].exclude[0]: 'capability:images' picks no model: capabilities are image, tools, json, "
+            "reasoning; did you mean 'image'?",
+        ),
+        (
+            Policy(name="p", capabilities=wrong(["tool"])),
+            "policies['p'].capabilities[0]: must be one of image, tools, json, reasoning, got 'tool'; "
+            "did you mean 'tools'?",
+        ),
+        (Policy(name="p", min_quality=1.1), "policies['p'].min_quality: must be a number from 0 to 1, got 1.1"),
+        (
+            Policy(name="p", max_latency_ms=0),
+            "policies['p'].max_latency_ms: must be a whole number from 1 to 3600000, got 0",
+        ),
         (wrong("p"), "policies[3]: 'p' is not a Policy; pass Policy(...)"),
     ],
 )
@@ -145,10 +199,13 @@ def test_a_policys_own_spelling_is_told() -> None:
         checked_policy(Policy(name="p", fallback=wrong({"maxRetries": 0})), 0)
 
 
-def test_a_published_policy_names_ids_in_the_place_of_aliases() -> None:
-    (made,) = published(Policy(name="p", models=["short", "b/2"], fallback=PolicyFallback(models=["short"])))
-    assert made.policy.models == ["a/1", "b/2"]
-    assert made.policy.fallback == PolicyFallback(models=["a/1"])
+def test_a_published_policy_has_ids_beside_what_its_author_wrote() -> None:
+    written = Policy(name="p", models=["short", "b/*"], fallback=PolicyFallback(models=["short"]))
+    (made,) = published(written)
+    assert (made.models, made.chain) == (("a/1", "b/2"), ("a/1",))
+    assert replace(made.policy, id="", created_at=None) == written
+    (open_to_all,) = published(Policy(name="p"))
+    assert (open_to_all.models, open_to_all.chain) == (None, None)
 
 
 def test_a_policys_chain_outside_its_own_models_is_refused_by_both_lists() -> None:
@@ -164,23 +221,30 @@ def test_a_policy_is_found_by_id_and_by_name() -> None:
         find_policy("pol_c", by_key(policies))
 
 
+def laid(asked: RouteRequest, policy: Policy) -> RouteRequest:
+    """A request under a published policy."""
+    ids = [*(policy.models or ()), *((policy.fallback and policy.fallback.models) or ())]
+    (snapshot,) = publish([policy], "2026-11-21", Known([Model(id=each) for each in dict.fromkeys(ids)], {}))
+    return under_policy(asked, snapshot)
+
+
 def test_goal_and_strategy_are_the_policys() -> None:
     asked = request(goal="cost", strategy="latency-optimized")
-    both = under_policy(asked, Policy(name="p", goal="quality", strategy="balanced"))
+    both = laid(asked, Policy(name="p", goal="quality", strategy="balanced"))
     assert (both.goal, both.strategy) == ("quality", "balanced")
-    by_strategy = under_policy(asked, Policy(name="p", strategy="quality-first"))
+    by_strategy = laid(asked, Policy(name="p", strategy="quality-first"))
     assert (by_strategy.goal, by_strategy.strategy) == ("quality", "quality-first")
-    by_goal = under_policy(asked, Policy(name="p", goal="stability"))
+    by_goal = laid(asked, Policy(name="p", goal="stability"))
     assert (by_goal.goal, by_goal.strategy) == ("stability", "balanced")
-    neither = under_policy(asked, Policy(name="p"))
+    neither = laid(asked, Policy(name="p"))
     assert (neither.goal, neither.strategy) == ("cost", "latency-optimized")
 
 
 def test_model_lists_intersect_in_the_requests_order() -> None:
     policy = Policy(name="p", models=["a/1", "b/2", "c/3"])
-    assert under_policy(request(models=["c/3", "x/9", "a/1"]), policy).models == ["c/3", "a/1"]
-    assert under_policy(request(), policy).models == ["a/1", "b/2", "c/3"]
-    assert under_policy(request(models=["x/9"]), policy).models == []
+    assert laid(request(models=["c/3", "x/9", "a/1"]), policy).models == ["c/3", "a/1"]
+    assert laid(request(), policy).models == ["a/1", "b/2", "c/3"]
+    assert laid(request(models=["x/9"]), policy).models == []
 
 
 money = st.none() | st.floats(0, 10)
@@ -193,7 +257,7 @@ def test_limits_take_the_smaller(
     my_time: int | None, their_time: int | None,
 ) -> None:  # fmt: skip
     asked = request(budget=Budget(mine, my_tokens), **({"timeout_ms": my_time} if my_time else {}))
-    got = under_policy(asked, Policy(name="p", budget=Budget(theirs, their_tokens), timeout_ms=their_time))
+    got = laid(asked, Policy(name="p", budget=Budget(theirs, their_tokens), timeout_ms=their_time))
     costs = [limit for limit in (mine, theirs) if limit is not None]
     counts = [limit for limit in (my_tokens, their_tokens) if limit is not None]
     assert (got.budget.max_cost_usd if got.budget else None) == (min(costs) if costs else None)
@@ -204,34 +268,34 @@ def test_limits_take_the_smaller(
 
 def test_the_requests_chain_replaces_the_policys_within_its_models() -> None:
     policy = Policy(name="p", models=["a/1", "b/2"], fallback=PolicyFallback(models=["b/2"], max_retries=0))
-    replaced = under_policy(request(fallback={"models": ["a/1"]}), policy).fallback
+    replaced = laid(request(fallback={"models": ["a/1"]}), policy).fallback
     assert replaced == Fallback(["a/1"], 0)
-    kept = under_policy(request(), policy).fallback
+    kept = laid(request(), policy).fallback
     assert kept == Fallback(["b/2"], 0)
-    widened = under_policy(request(fallback={"models": ["x/9", "a/1"]}), policy).fallback
+    widened = laid(request(fallback={"models": ["x/9", "a/1"]}), policy).fallback
     assert widened == Fallback(["a/1"], 0)
     policy = Policy(name="p", fallback=PolicyFallback(on_partial="restart"))
-    assert under_policy(request(), policy).fallback == Fallback(on_partial="restart")
-    assert under_policy(request(fallback={"on_partial": "error"}), policy).fallback == Fallback(on_partial="error")
+    assert laid(request(), policy).fallback == Fallback(on_partial="restart")
+    assert laid(request(fallback={"on_partial": "error"}), policy).fallback == Fallback(on_partial="error")
 
 
 def test_a_request_that_narrows_the_models_narrows_the_policys_chain_too() -> None:
     policy = Policy(name="p", fallback=PolicyFallback(models=["b/2", "c/3"]))
-    assert under_policy(request(models=["a/1", "c/3"]), policy).fallback == Fallback(["c/3"])
-    assert under_policy(request(models=["a/1"]), policy).fallback == Fallback([])
+    assert laid(request(models=["a/1", "c/3"]), policy).fallback == Fallback(["c/3"])
+    assert laid(request(models=["a/1"]), policy).fallback == Fallback([])
 
 
 def test_a_cache_can_only_be_narrowed() -> None:
     policy = Policy(name="p", cache=CacheOpts(threshold=0.9, ttl_seconds=100))
-    assert under_policy(request(cache=False), policy).cache is False
-    assert under_policy(request(cache=True), policy).cache == policy.cache
-    wider = under_policy(request(cache={"threshold": 0.5, "ttl_seconds": 1_000}), policy).cache
+    assert laid(request(cache=False), policy).cache is False
+    assert laid(request(cache=True), policy).cache == policy.cache
+    wider = laid(request(cache={"threshold": 0.5, "ttl_seconds": 1_000}), policy).cache
     assert isinstance(wider, CacheOpts)
     assert (wider.threshold, wider.ttl_seconds) == (0.9, 100)
-    narrower = under_policy(request(cache={"threshold": 0.95, "ttl_seconds": 10, "mode": "exact"}), policy).cache
+    narrower = laid(request(cache={"threshold": 0.95, "ttl_seconds": 10, "mode": "exact"}), policy).cache
     assert isinstance(narrower, CacheOpts)
     assert (narrower.threshold, narrower.ttl_seconds, narrower.mode) == (0.95, 10, "exact")
-    other_bound = under_policy(request(cache={"max_error": 0.2}), policy).cache
+    other_bound = laid(request(cache={"max_error": 0.2}), policy).cache
     assert isinstance(other_bound, CacheOpts)
     assert (other_bound.threshold, other_bound.max_error) == (0.9, None)
-    assert under_policy(request(cache=True), Policy(name="p", cache=False)).cache is False
+    assert laid(request(cache=True), Policy(name="p", cache=False)).cache is False

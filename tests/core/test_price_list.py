@@ -240,7 +240,7 @@ def test_a_folder_of_models_dev_is_read(tmp_path: Path) -> None:
     model = only(read_price_list(tmp_path))
     assert (model.id, model.pricing_per_1m) == ("togetherai/zai-org/GLM-5.3", Pricing(1.4, 4.4))
     (folder / "broken.toml").write_text("= 1")
-    with pytest.raises(ValidationFailed, match=r"broken\.toml: is not TOML"):
+    with pytest.raises(ValidationFailed, match=r"broken\.toml:1: is not TOML"):
         read_price_list(tmp_path)
 
 

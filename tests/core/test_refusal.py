@@ -3,65 +3,130 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import Policy, Router
+from routewright._core.board import Board, Boards
+from routewright._core.catalogue import snapshot
+from routewright._core.constraints import REASONS, Ask, failures
 from routewright._core.decision import decide
+from routewright._core.health import health_snapshot
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.plan import build_plan
-from routewright._core.refusal import LEAST_INPUT, LEAST_OUTPUT
+from routewright._core.policy import Laid, checked_policy, publish
+from routewright._core.pool import Pool
+from routewright._core.quality import micro
+from routewright._core.selector import CAPABLE, Known
 from routewright._core.tokens import IMAGE_TOKENS
-from routewright.errors import NoCandidates
-from routewright.wire import Availability, Budget, DecisionInput, Model, Need, Pricing, TokenBounds
+from routewright._core.way import LEAST_INPUT, LEAST_OUTPUT, Ruling, Way, _as_way, ways_of
+from routewright.errors import NoCandidates, ValidationFailed
+from routewright.wire import (
+    Availability,
+    Budget,
+    DecisionInput,
+    Model,
+    ModelHealth,
+    Need,
+    PolicySnapshot,
+    Pricing,
+    TokenBounds,
+)
 
-from .pools import TODAY, board, inputs, pools, seldom
+from .pools import TODAY, board, healths, inputs, pools, seldom
 from .test_decision import Case, model, simple
 
 EXACT = 1 << 53
 
 
+ALIASES = {"first": 0, "last": -1}
+"""Short names, and which model of a pool has each."""
+
+
 @dataclass
 class Ruled(Case):
-    """A case under a policy, and the budget as the request itself gave it."""
+    """A case under a policy, with what the request itself asked for."""
 
+    asked: DecisionInput
     policy: Policy | None
     own: Budget
+
+    @property
+    def known(self) -> Known:
+        return Known(self.pool, {alias: self.pool[row].id for alias, row in ALIASES.items()})
+
+    @property
+    def board(self) -> Board:
+        boards = Boards(Pool(snapshot(self.pool, TODAY), TODAY), self.known.aliases)
+        return boards.of(health_snapshot(self.health))
+
+    @property
+    def laid(self) -> Laid | None:
+        return None if self.policy is None else Laid(publish([self.policy], TODAY, self.known)[0], self.asked.models)
+
+
+@st.composite
+def policies(draw: st.DrawFn, pool: list[Model]) -> Policy:
+    """Rules of every kind. What they say picks something, though perhaps nothing of it can serve."""
+    providers = [each.provider for each in pool]
+    able = [f"capability:{name}" for name, holds in CAPABLE.items() if any(map(holds, pool))]
+    tags = [f"tag:{tag}" for each in pool for tag in each.tags or ()]
+    words = [*(each.id for each in pool), *ALIASES, *(f"{each}/*" for each in providers), "*", "*?0"]
+    words += [*(f"provider:{each}" for each in providers), *able, *tags]
+    some = st.lists(st.sampled_from(words), min_size=1, max_size=3, unique=True)
+    region_sets: list[list[str]] = [["us"], ["eu"], ["us", "eu"]]
+    return Policy(
+        name="p",
+        models=draw(seldom(some)),
+        exclude=draw(seldom(some)),
+        capabilities=draw(seldom(st.lists(st.sampled_from([*CAPABLE]), max_size=2, unique=True))),
+        regions=draw(seldom(st.sampled_from(region_sets))),
+        budget=draw(seldom(st.builds(Budget, seldom(st.floats(0, 3)), seldom(st.integers(1, 60_000))))),
+        min_quality=draw(seldom(st.floats(0, 1).map(lambda share: round(share, 3)))),
+        max_latency_ms=draw(seldom(st.integers(1, 60_000))),
+    )
 
 
 @st.composite
 def ruled(draw: st.DrawFn) -> Ruled:
     pool = draw(pools(1, 6))
-    asked = draw(inputs(pool))
+    tagged = draw(st.sampled_from(pool)).id
+    pool = [replace(each, tags=("eu",)) if each.id == tagged else each for each in pool]
+    asked = replace(draw(inputs(pool)), regions=(), weights=None, min_quality=None, max_latency_ms=None)
     output = draw(seldom(st.sampled_from([1, 20, 5_000, EXACT])))
     if output is not None:
         asked = replace(asked, max_output_tokens=output)
     own = Budget(draw(seldom(st.floats(0, 3))), draw(seldom(st.integers(1, 60_000))))
-    if not draw(st.booleans()):
-        return Ruled(pool, {}, under(replace(asked, regions=()), own, None), None, own)
-    ids = [each.id for each in pool]
-    policy = Policy(
-        name="p",
-        models=draw(seldom(st.lists(st.sampled_from(ids), min_size=1, unique=True))),
-        regions=list(asked.regions) or None,
-        budget=draw(seldom(st.builds(Budget, seldom(st.floats(0, 3)), seldom(st.integers(1, 60_000))))),
-    )
-    if asked.models is not None and policy.models is not None:
-        policy = replace(policy, models=[*policy.models, asked.models[0]])
-    return Ruled(pool, {}, under(asked, own, policy), policy, own)
+    policy = draw(policies(pool)) if draw(st.booleans()) else None
+    case = Ruled(pool, draw(healths(pool)), asked, asked, policy, own)
+    try:
+        return replaced(case)
+    except ValidationFailed:
+        reject()  # of words that pick only what they must not, or nothing together
 
 
-def under(asked: DecisionInput, own: Budget, policy: Policy | None) -> DecisionInput:
+def replaced(case: Ruled, **changed: Any) -> Ruled:
+    """A case with changes, and the input that follows."""
+    case = dataclasses.replace(case, **changed)
+    case.given = under(case)
+    return case
+
+
+def under(case: Ruled) -> DecisionInput:
     """The input as the request and its policy make it together."""
-    policy = policy or Policy(name="none")
+    asked, policy, laid = case.asked, case.policy or Policy(name="none"), case.laid
     models = asked.models
-    if policy.models is not None:
-        models = tuple(each for each in (models or policy.models) if each in policy.models)
-    limits = [each for each in (own, policy.budget) if each is not None]
+    if laid is not None and laid.published.models is not None:
+        models = tuple(each for each in (models or laid.published.models) if each in laid.published.models)
+    limits = [each for each in (case.own, policy.budget) if each is not None]
     costs = [budget_nanos(each.max_cost_usd) for each in limits if each.max_cost_usd is not None]
     tokens = [int(each.max_tokens) for each in limits if each.max_tokens is not None]
     return replace(
@@ -70,66 +135,128 @@ def under(asked: DecisionInput, own: Budget, policy: Policy | None) -> DecisionI
         regions=tuple(policy.regions or ()),
         budget_nanos=min(costs, default=None),
         budget_tokens=min(tokens, default=None),
+        min_quality=None if policy.min_quality is None else micro(policy.min_quality),
+        max_latency_ms=None if policy.max_latency_ms is None else int(policy.max_latency_ms),
     )
 
 
 def refused(case: Ruled) -> str | None:
     try:
-        build_plan(case.given, case.board, case.policy)
+        build_plan(case.given, case.board, case.laid)
     except NoCandidates as error:
         return str(error.detail["suggestion"])
     return None
 
 
-def follow(suggestion: str, case: Ruled) -> tuple[str, DecisionInput]:
-    """Do what a refusal says, in the request, and in the policy where it says so. Names the model to be admitted."""
-    said, _, admitted = suggestion.rpartition(" to admit ")
-    assert admitted
-    asked, own, policy = case.given, case.own, case.policy or Policy(name="p")
+POLICY = " of policy 'p'"
+
+
+class NoSuchPrompt(Exception):
+    """No image is as short."""
+
+
+def follow(changes: list[str], admitted: str, case: Ruled) -> Ruled:
+    """Do what a refusal says, in the request, and in the policy where it says so."""
+    for change in changes:
+        words = change.removesuffix(",")
+        if POLICY in words:
+            case = ruled_otherwise(words.replace(POLICY, ""), admitted, case)
+        else:
+            words, _, also = words.partition(", also in ")
+            assert also in ("", "policy 'p'")
+            case = asked_otherwise(words, admitted, case, also=bool(also))
+    return replaced(case)
+
+
+def ruled_otherwise(words: str, admitted: str, case: Ruled) -> Ruled:
+    """Change the policy."""
+    policy = case.policy or Policy(name="p")
+    match words.split():
+        case ["add", name, "to", "models"]:
+            assert name == repr(admitted)
+            policy = replace(policy, models=[*(policy.models or ()), admitted])
+        case ["set", "models", "to", name]:
+            assert name == repr([admitted])
+            policy = replace(policy, models=[admitted])
+        case ["drop", *_, "from", "exclude"]:
+            out = listed_in(words)
+            assert set(out) <= set(policy.exclude or ())
+            policy = replace(policy, exclude=[each for each in policy.exclude or () if each not in out])
+        case ["drop", *_, "from", "capabilities"]:
+            out = listed_in(words)
+            assert set(out) <= set(policy.capabilities or ())
+            policy = replace(policy, capabilities=[each for each in policy.capabilities or () if each not in out])
+        case ["drop", *_, "regions"]:
+            dropped = words.removeprefix("drop ").removesuffix(" from the regions").split(", ")
+            assert set(dropped) <= set(policy.regions or ())
+            policy = replace(policy, regions=[each for each in policy.regions or () if each not in dropped])
+        case ["lower", "min_quality", "to", share]:
+            assert float(share) < (policy.min_quality or 0)
+            policy = replace(policy, min_quality=float(share))
+        case ["raise", "max_latency_ms", "to", count]:
+            assert int(count) > (policy.max_latency_ms or EXACT)
+            policy = replace(policy, max_latency_ms=int(count))
+        case ["drop", "max_latency_ms"]:
+            policy = replace(policy, max_latency_ms=None)
+        case _:
+            raise AssertionError(words)
+    return dataclasses.replace(case, policy=checked_policy(policy, 0))
+
+
+def listed_in(words: str) -> list[str]:
+    return [*ast.literal_eval(f"[{words.removeprefix('drop ').rpartition(' from ')[0]}]")]
+
+
+def asked_otherwise(words: str, admitted: str, case: Ruled, *, also: bool) -> Ruled:
+    """Change the request, and ``also`` the policy's budget."""
+    asked, own, policy = case.asked, case.own, case.policy or Policy(name="p")
     limits = policy.budget or Budget()
-    for change in said.split(" and "):
-        words, _, also = change.removesuffix(",").partition(", also in ")
-        assert also in ("", "policy 'p'")
-        match words.split():
-            case ["add", name, "to", "models"]:
-                assert name == repr(admitted)
-                asked = replace(asked, models=(*(asked.models or ()), admitted))
-                if also:
-                    policy = replace(policy, models=[*(policy.models or ()), admitted])
-            case ["set", "models", "to", *_]:
-                models = ast.literal_eval(words.partition(" to ")[2])
-                assert set(asked.fallback or ()) < {*models} | {admitted, ""}
-                asked = replace(asked, models=tuple(models))
-            case ["raise", "budget.maxCostUsd", "to", usd]:
-                own = replace(own, max_cost_usd=float(usd))
-                limits = replace(limits, max_cost_usd=float(usd)) if also else limits
-            case ["drop", "budget.maxCostUsd", *_]:
-                own = replace(own, max_cost_usd=None)
-                limits = replace(limits, max_cost_usd=None) if also else limits
-            case ["raise", "budget.maxTokens", "to", count]:
-                assert int(count) <= EXACT
-                own = replace(own, max_tokens=int(count))
-                limits = replace(limits, max_tokens=int(count)) if also else limits
-            case ["lower" | "set", "params.max_output_tokens", "to", count]:
-                assert 1 <= int(count) <= EXACT
-                assert int(count) < (asked.max_output_tokens or EXACT)
-                asked = replace(asked, max_output_tokens=int(count))
-            case ["shorten", "the", "input", "to", count, "tokens"]:
-                assert int(count) >= LEAST_INPUT + (IMAGE_TOKENS[1] if asked.needs & Need.IMAGE else 0)
-                asked = replace(asked, tokens=TokenBounds(int(count), int(count), int(count), counted=True))
-            case ["send", "no", "images"]:
-                asked = replace(asked, needs=asked.needs & ~1)
-            case ["declare", "no", "tools"]:
-                asked = replace(asked, needs=asked.needs & ~2)
-            case ["drop", "params.response_format"]:
-                asked = replace(asked, needs=asked.needs & ~4)
-            case ["drop", *_]:
-                dropped = words.removeprefix("drop ").removesuffix(" from the regions of policy 'p'").split(", ")
-                assert set(dropped) <= set(policy.regions or ())
-                policy = replace(policy, regions=[each for each in policy.regions or () if each not in dropped])
-            case _:
-                raise AssertionError(words)
-    return admitted, under(asked, own, replace(policy, budget=limits))
+    match words.split():
+        case ["add", name, "to", "models"]:
+            assert name == repr(admitted)
+            asked = replace(asked, models=(*(asked.models or ()), admitted))
+        case ["set", "models", "to", *_]:
+            models = ast.literal_eval(words.partition(" to ")[2])
+            assert set(asked.fallback or ()) < {*models} | {admitted, ""}
+            asked = replace(asked, models=tuple(models))
+        case ["raise", "budget.maxCostUsd", "to", usd]:
+            own = replace(own, max_cost_usd=float(usd))
+            limits = replace(limits, max_cost_usd=float(usd)) if also else limits
+        case ["drop", "budget.maxCostUsd", *_]:
+            own = replace(own, max_cost_usd=None)
+            limits = replace(limits, max_cost_usd=None) if also else limits
+        case ["raise", "budget.maxTokens", "to", count]:
+            assert int(count) <= EXACT
+            own = replace(own, max_tokens=int(count))
+            limits = replace(limits, max_tokens=int(count)) if also else limits
+        case ["lower" | "set", "params.max_output_tokens", "to", count]:
+            assert 1 <= int(count) <= EXACT
+            assert int(count) < (asked.max_output_tokens or EXACT)
+            asked = replace(asked, max_output_tokens=int(count))
+        case ["shorten", "the", "input", "to", count, "tokens"]:
+            if int(count) < LEAST_INPUT + (IMAGE_TOKENS[1] if asked.needs & Need.IMAGE else 0):
+                raise NoSuchPrompt
+            asked = replace(asked, tokens=TokenBounds(int(count), int(count), int(count), counted=True))
+        case ["send", "no", "images"]:
+            asked = replace(asked, needs=asked.needs & ~1)
+        case ["declare", "no", "tools"]:
+            asked = replace(asked, needs=asked.needs & ~2)
+        case ["drop", "params.response_format"]:
+            asked = replace(asked, needs=asked.needs & ~4)
+        case _:
+            raise AssertionError(words)
+    ruling = None if case.policy is None else replace(policy, budget=limits)
+    return dataclasses.replace(case, asked=asked, own=own, policy=ruling)
+
+
+def admits(case: Ruled, model: str) -> bool:
+    """Whether a case is served by a model: ranked, or probed where breakers alone are in the way."""
+    try:
+        decision = decide(case.given, case.board)
+    except NoCandidates:
+        return False
+    seen = case.health.get(model)
+    return (seen is not None and seen.open) or model in [candidate.model for candidate in decision.candidates]
 
 
 def out_of_reach(each: Model) -> bool:
@@ -140,39 +267,140 @@ def out_of_reach(each: Model) -> bool:
     )
 
 
-def test_what_a_refusal_suggests_admits_the_model_that_it_names(full: bool) -> None:
-    @settings(max_examples=10_000 if full else 300)
+def test_what_a_refusal_suggests_admits_the_model_that_it_names_and_no_part_of_it_can_be_left_out(full: bool) -> None:
+    @settings(max_examples=10_000 if full else 200, suppress_health_check=[*HealthCheck])
     @given(ruled())
     def hold(case: Ruled) -> None:
         suggestion = refused(case)
-        if suggestion is None:
-            return
+        assume(suggestion is not None)
+        assert suggestion is not None
         if suggestion.startswith("no change"):
             assert all(out_of_reach(each) for each in case.pool), suggestion
             return
-        admitted, changed = follow(suggestion, case)
-        assert admitted in [candidate.model for candidate in decide(changed, case.board).candidates], suggestion
+        said, _, admitted = suggestion.rpartition(" to admit ")
+        changes = said.split(" and ")
+        assert admits(follow(changes, admitted, case), admitted), suggestion
+        for place in range(len(changes)):
+            others = changes[:place] + changes[place + 1 :]
+            try:
+                assert not admits(follow(others, admitted, case), admitted), f"{changes[place]} of {suggestion}"
+            except (ValidationFailed, NoSuchPrompt):
+                continue  # the one makes no sense without the other
 
     hold()
 
 
+def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
+    """Every field at its loosest, one and two at a time, against what was found step by step."""
+
+    @settings(max_examples=5_000 if full else 100)
+    @given(ruled())
+    def hold(case: Ruled) -> None:
+        if refused(case) is None:
+            return
+        laid = case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
+        board, ruling = case.board, Ruling(laid, case.known)
+        failed = failures(case.given, Ask(case.given, board.outlook), board.order(case.given).eligible)
+        reasons = [{REASONS[column] for column in row.nonzero()[0]} for row in failed]
+        for way in ways_of(case.given, board.outlook, reasons, ruling):
+            row = board.outlook.pool.row[way.model]
+            for looser in loosened(case, way, min(len(way.changes) - 1, 2)):
+                other = _as_way(case.given, looser, board.outlook, row, ruling)
+                if other.effort[:5] < way.effort[:5]:
+                    assert not admits(dataclasses.replace(case, given=looser, health={}), way.model), (way, looser)
+
+    hold()
+
+
+def loosened(case: Ruled, way: Way, most: int) -> Iterator[DecisionInput]:
+    """The input with up to so many fields at their loosest."""
+    given, policy = case.given, case.policy or Policy(name="p")
+    limits = policy.budget or Budget()
+    model = next(each for each in case.pool if each.id == way.model)
+    fields: dict[str, list[Any]] = {
+        "models": [tuple(dict.fromkeys((*(given.models or given.fallback or ()), way.model)))],
+        "regions": [()],
+        "needs": [0],
+        "min_quality": [None],
+        "max_output_tokens": [min(given.max_output_tokens or EXACT, model.max_output_tokens or EXACT, LEAST_OUTPUT)],
+        "max_latency_ms": [None],
+        "budget_tokens": [limits.max_tokens, None],
+        "budget_nanos": [limits.max_cost_usd and budget_nanos(limits.max_cost_usd), None],
+    }
+    if "tokens" in way.changes:
+        fields["tokens"] = [way.given.tokens]  # no shorter than the window asks
+    for count in range(1, most + 1):
+        for names in combinations(fields, count):
+            for values in product(*(fields[name] for name in names)):
+                looser = replace(given, **dict(zip(names, values, strict=True)))
+                if "tokens" not in names or not looser.needs & ~way.given.needs & Need.IMAGE:
+                    yield looser  # no image is as short
+
+
 def suggested(given: DecisionInput, *pool: Model, policy: Policy | None = None) -> str:
+    laid = None if policy is None else Laid(publish([policy], TODAY, Known(pool, {}))[0], given.models)
     with pytest.raises(NoCandidates) as caught:
-        build_plan(given, board([*pool]), policy)
+        build_plan(given, board([*pool]), laid)
     return str(caught.value.detail["suggestion"])
 
 
 def test_a_budget_is_worked_out_for_the_output_that_is_suggested_with_it() -> None:
     small = model("a/small", max_output_tokens=1_000)
     asked = simple(max_output_tokens=EXACT, budget_nanos=1_000_000)
-    # 40 tokens in at $1, 1,000 out at $4 per million
-    assert suggested(asked, small) == (
+    # 40 tokens in at $1, 1,000 out at $4 per million; 16 would cost $0.000104
+    assert suggested(replace(asked, budget_nanos=100_000), small) == (
         "lower params.max_output_tokens to 1000 and raise budget.maxCostUsd to 0.00404 to admit a/small"
     )
-    both = replace(asked, budget_nanos=None, budget_tokens=500)
+    both = replace(asked, budget_nanos=None, budget_tokens=50)
     assert suggested(both, small) == (
         "lower params.max_output_tokens to 1000 and raise budget.maxTokens to 1040 to admit a/small"
     )
+
+
+def test_one_shorter_answer_is_less_than_two_changes() -> None:
+    small = model("a/small", max_output_tokens=1_000)
+    asked = simple(max_output_tokens=EXACT, budget_nanos=1_000_000)
+    assert suggested(asked, small) == "lower params.max_output_tokens to 240 to admit a/small"
+    twice = simple(max_output_tokens=900, budget_nanos=1_000_000, budget_tokens=100)
+    assert suggested(twice, small) == "lower params.max_output_tokens to 60 to admit a/small"
+    assert suggested(replace(twice, budget_tokens=None), small) == "raise budget.maxCostUsd to 0.00364 to admit a/small"
+    wide = simple(tokens=TokenBounds(99_990, 99_990, 99_990), max_output_tokens=60_000)
+    assert suggested(wide, model("a/one")) == "shorten the input to 40000 tokens to admit a/one"
+
+
+def test_a_floor_and_a_ceiling_are_named_with_the_value_that_admits() -> None:
+    policy = Policy(name="x", min_quality=0.6, max_latency_ms=3_000)
+    asked = simple(min_quality=600_000, max_latency_ms=3_000)
+    quick = {"tokens_per_s": 1_000.0}
+    assert suggested(asked, model("a/poor", quality=0.42, **quick), policy=policy) == (
+        "lower min_quality of policy 'x' to 0.42 to admit a/poor"
+    )
+    slow = model("a/slow", quality=0.7, ttft_s=8.0)
+    assert suggested(asked, slow, policy=policy) == "raise max_latency_ms of policy 'x' to 12000 to admit a/slow"
+    endless = replace(slow, tokens_per_s=0.001)
+    assert suggested(asked, endless, policy=policy) == "drop max_latency_ms of policy 'x' to admit a/slow"
+    assert suggested(asked, model("a/long", quality=0.7), policy=policy) == (
+        "set params.max_output_tokens to 200 to admit a/long"
+    )
+
+
+def test_what_of_the_policy_keeps_a_model_out_is_named() -> None:
+    one = model("a/one", tags=("eu",), structured_output=True)
+    other = model("b/other", disabled=True, modalities=("text", "tool"), structured_output=True)
+    policy = Policy(name="p", models=["b/*"], exclude=["tag:eu", "a/*"], capabilities=["json", "tools"])
+    assert suggested(simple(models=("b/other",)), one, other, policy=policy) == (
+        "add 'a/one' to models and add 'a/one' to models of policy 'p' and drop 'tag:eu', 'a/*' from exclude of "
+        "policy 'p' and drop 'tools' from capabilities of policy 'p' to admit a/one"
+    )
+
+
+def test_a_model_behind_a_breaker_is_offered_where_nothing_else_is_left() -> None:
+    shut = {"a/one": ModelHealth(open=True)}
+    with pytest.raises(NoCandidates, match=r"raise budget.maxTokens to 1040 to admit a/one"):
+        decide(simple(budget_tokens=10), board([model("a/one")], shut))
+    pool = [model("a/one"), model("b/gone", disabled=True), model("c/dear", context_window=99_000, quality=0.1)]
+    with pytest.raises(NoCandidates, match=r"to admit c/dear"):
+        decide(simple(budget_tokens=10), board(pool, shut))
 
 
 def test_no_answer_of_a_few_tokens_and_no_prompt_of_none_is_suggested() -> None:
@@ -210,8 +438,8 @@ def test_a_limit_of_the_policy_is_named_where_the_request_cannot_help_itself() -
         "to admit a/dear"
     )
     assert suggested(asked, model("a/dear", disabled=True), far, policy=policy) == (
-        "add 'b/far' to models, also in policy 'thrifty', and drop eu from the regions of policy 'thrifty' "
-        "to admit b/far"
+        "add 'b/far' to models and add 'b/far' to models of policy 'thrifty' "
+        "and drop eu from the regions of policy 'thrifty' to admit b/far"
     )
 
 

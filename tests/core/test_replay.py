@@ -72,6 +72,9 @@ def random_input(chance: Random, catalogue: str, health: str, ids: list[str]) ->
         budget_nanos=chance.choice([None, chance.randint(1, 500_000_000)]),
         budget_tokens=chance.choice([None, None, chance.randint(1_000, 50_000)]),
         timeout_ms=chance.choice([2_000, 20_000, 60_000]),
+        weights=chance.choice([None, None, (25, 25, 25, 25), (0, 1, 2, 97)]),
+        min_quality=chance.choice([None, None, chance.randint(0, 1_000_000)]),
+        max_latency_ms=chance.choice([None, None, chance.randint(1_000, 60_000)]),
         quality=chance.choice([None, None, tuple(chance.randint(0, 1_000_000) for _ in ids)]),
     )
 

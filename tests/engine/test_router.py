@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from routewright import (
     BudgetExceeded,
@@ -97,6 +98,12 @@ async def test_a_trace_replays_to_the_same_decision_also_after_health_moved_on()
     later = house.router.decide("hi", goal="quality")
     assert later.input.health != first.decision.input.health
     assert later.candidates != first.decision.candidates
+
+
+def test_a_decision_of_other_rules_cannot_be_replayed() -> None:
+    router = House(["x"]).router
+    with pytest.raises(NotFound, match="made by scoring rules 1, which this version"):
+        router.replay(replace(router.decide("hi").input, rules=1))
 
 
 def test_a_decision_whose_snapshots_are_gone_cannot_be_replayed() -> None:
@@ -213,7 +220,8 @@ def test_an_alias_is_its_model_in_every_list() -> None:
     chained = aliased().decide("hi", models=["good/one", "spare/two"], fallback={"models": ["spare"]})
     assert chained.chain == ["spare/two"]
     given = aliased(models=["fast", "spare"], fallback=PolicyFallback(models=["spare"]))
-    assert given.policies()[0].models == ["good/one", "spare/two"]
+    assert given.policies()[0].models == ["fast", "spare"], "as its author wrote it"
+    assert given.decide("hi", policy_id="p").input.models == ("good/one", "spare/two")
     assert given.decide("hi", policy_id="p", models=["good/one"]).chain == []
 
 

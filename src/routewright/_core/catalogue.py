@@ -120,18 +120,14 @@ def resolve_one(name: str, aliases: Mapping[str, str], known: Mapping[str, int],
 
 
 def resolve_lists(
-    models: Sequence[str] | None,
-    chain: Sequence[str] | None,
-    aliases: Mapping[str, str],
-    known: Mapping[str, int],
-    path: str,
+    models: Sequence[str] | None, chain: Sequence[str] | None, aliases: Mapping[str, str], known: Mapping[str, int]
 ) -> tuple[list[str] | None, list[str] | None]:
-    """Resolve a whitelist and the chain beside it. ``path`` is where both stand.
+    """Resolve a whitelist and the chain beside it.
 
     Raises ``ValidationFailed`` also for a chain that leaves the whitelist, naming both.
     """
-    allowed = None if models is None else resolve(models, aliases, known, f"{path}models")
-    asked = None if chain is None else resolve(chain, aliases, known, f"{path}fallback.models")
+    allowed = None if models is None else resolve(models, aliases, known, "models")
+    asked = None if chain is None else resolve(chain, aliases, known, "fallback.models")
     if allowed is not None and asked is not None:
         inside = set(allowed)
         outside = [model for model in asked if model not in inside]
@@ -139,7 +135,7 @@ def resolve_lists(
             lists = f"fallback.models: {listed(asked)}; models: {listed(allowed)}"
             hint = "add it to 'models', or take it out of 'fallback.models'"
             problem = f"{listed(outside)} is outside the whitelist ({lists})"
-            raise ValidationFailed.of(Problem(f"{path}fallback.models", problem, hint))
+            raise ValidationFailed.of(Problem("fallback.models", problem, hint))
     return allowed, asked
 
 
@@ -157,6 +153,8 @@ def _checked(model: Model) -> Model:
             check_text(f"{path}.{name}", getattr(model, name), found)
     for place, region in enumerate(model.availability.regions):
         check_text(f"{path}.availability.regions[{place}]", region, found)
+    for place, tag in enumerate(model.tags or ()):
+        check_text(f"{path}.tags[{place}]", tag, found)
     if model.modalities is not None and "text" not in model.modalities:
         problem = f"must hold 'text', got {listed(model.modalities) or 'none'}"
         found.append(Problem(f"{path}.modalities", problem, "every model takes text"))

@@ -8,11 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright.errors import NoCandidates
-from routewright.wire import Availability, DecisionInput, Model, PolicySnapshot
+from routewright.wire import Availability, DecisionInput, Model
 
 from .board import Board
 from .decision import Decision
 from .plan import Plan, Reading, build_plan, walk
+from .policy import Laid
 
 
 class ProviderLoss(Struct, frozen=True):
@@ -67,13 +68,14 @@ class PolicyCheck(Struct, frozen=True, kw_only=True):
         return [loss.provider for loss in self.losses if loss.model is None]
 
 
-def check(given: DecisionInput, board: Board, snapshot: PolicySnapshot) -> PolicyCheck:
+def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
     """Check a policy by one request: its input with counted tokens, over which the policy was laid."""
-    policy, pool = snapshot.policy, board.outlook.pool
+    snapshot, pool = laid.published, board.outlook.pool
+    policy = snapshot.policy
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
     said = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
     try:
-        plan = build_plan(given, board, policy)
+        plan = build_plan(given, board, laid)
     except NoCandidates as error:
         return replace(said, problem=error.message)
     reading = Reading(given, board)

@@ -1,8 +1,9 @@
-"""Which models a request may use at all, and why not the others: twelve questions, asked in the order of ``Reason``.
+"""Which models a request may use at all, and why not the others: one question each, in the order of ``Reason``.
 
-A question about the catalogue is answered once per kind of request (``Eligible``). Those about this request's own
-numbers are asked row by row while a decision walks down its order (``Ask.fits``), and for the whole pool when somebody
-reads the table (``failures``). Both say the same; a property test holds them to it.
+A question about the catalogue is answered once per kind of request (``Eligible``), one about a policy's floor and
+ceiling once per order (``Bar``). Those about this request's own numbers are asked row by row while a decision walks
+down its order (``Ask.fits``), and for the whole pool when somebody reads the table (``failures``). Both say the same; a
+property test holds them to it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,17 @@ class Kind(NamedTuple):
     """The caller named models; then free-tier ones among them count."""
 
 
+class Bar(NamedTuple):
+    """What a policy asks of the numbers that rank a model."""
+
+    min_quality: int | None
+    """Millionths."""
+    max_latency_ms: int | None
+
+
+NO_BAR = Bar(None, None)
+
+
 class CountTokens(Exception):
     """The bounds cannot settle the matter: count the input exactly and decide again."""
 
@@ -48,8 +60,17 @@ class CountTokens(Exception):
 class Eligible:
     """Answers of a pool to the questions that need no numbers of the request."""
 
-    def __init__(self, pool: Pool, kind: Kind) -> None:
-        failed = np.zeros((len(pool), len(REASONS)), dtype=np.bool_)  # (n, 12), columns follow REASONS
+    def __init__(self, failed: BoolArray) -> None:
+        self.failed = failed
+        self.passed: BoolArray = np.logical_not(failed.any(axis=1))
+        self.first: IntArray = np.where(self.passed, PASSES, failed.argmax(axis=1))
+        """As ``first_failures``, of these questions alone."""
+        self.counts = count_reasons(self.first)
+
+    @classmethod
+    def of(cls, pool: Pool, kind: Kind) -> Eligible:
+        """Ask the catalogue's own questions."""
+        failed = np.zeros((len(pool), len(REASONS)), dtype=np.bool_)  # (n, 14), columns follow REASONS
         failed[:, _COLUMN[Reason.DISABLED]] = pool.disabled | (pool.free_tier & (not kind.named))
         failed[:, _COLUMN[Reason.DEPRECATED]] = pool.deprecated <= date.fromisoformat(kind.as_of).toordinal()
         failed[:, _COLUMN[Reason.PROVIDER_UNAVAILABLE]] = pool.unavailable
@@ -59,11 +80,16 @@ class Eligible:
         for need, reason in _NEEDS:
             if kind.needs & need:
                 failed[:, _COLUMN[reason]] = (pool.able & need) == 0
-        self.failed = failed
-        self.passed: BoolArray = np.logical_not(failed.any(axis=1))
-        self.first: IntArray = np.where(self.passed, PASSES, failed.argmax(axis=1))
-        """As ``first_failures``, of these questions alone."""
-        self.counts = count_reasons(self.first)
+        return cls(failed)
+
+    def above(self, bar: Bar, quality: IntArray, latency_ms: IntArray) -> Eligible:
+        """Ask for a bar, too. ``quality`` in millionths and ``latency_ms`` have shape (n,)."""
+        failed = self.failed.copy()
+        if bar.min_quality is not None:
+            failed[:, _COLUMN[Reason.QUALITY_FLOOR]] = quality < bar.min_quality
+        if bar.max_latency_ms is not None:
+            failed[:, _COLUMN[Reason.LATENCY_CEILING]] = latency_ms > bar.max_latency_ms
+        return Eligible(failed)
 
 
 class Ask:
@@ -153,7 +179,7 @@ class Ask:
 
 
 def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:
-    """Answer all twelve questions for all rows: shape (n, 12), True where a model fails. Columns follow ``REASONS``."""
+    """Answer all questions for all rows: shape (n, 14), True where a model fails. Columns follow ``REASONS``."""
     failed = eligible.failed.copy()
     for reason, fails in _own_failures(given, ask):
         failed[:, _COLUMN[reason]] = fails

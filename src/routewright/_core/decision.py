@@ -19,13 +19,20 @@ from .constraints import PASSES, count_reasons, first_failures, named_reasons
 from .money import usd_short
 from .plan import Plan, Reading, build_plan, walk
 from .scale import IntArray
-from .scoring import SCORE
+from .scoring import SCORE, Weights
 from .tokens import ranges
 
 
 def decide(given: DecisionInput, board: Board) -> Decision:
     """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
     return Decision(build_plan(given, board))
+
+
+def aim(given: DecisionInput) -> str:
+    """What the score is after: goal and strategy, or a policy's own weights."""
+    if given.weights is None:
+        return f"goal={given.goal} strategy={given.strategy}"
+    return "weights " + " ".join(f"{name}={share}" for name, share in zip(Weights._fields, given.weights, strict=True))
 
 
 class Decision:
@@ -113,7 +120,7 @@ class Decision:
         given, (best, *others) = self.input, self._shown()
         cost = "price unknown" if best.cost_usd is None else f"cost {usd_short(best.cost_usd)}"
         sentence = (
-            f"goal={given.goal} strategy={given.strategy}: {best.model} scored {best.score:.2f} "
+            f"{aim(given)}: {best.model} scored {best.score:.2f} "
             f"(quality {best.quality:.2f}, {cost}, p50 {best.latency_s:.1f} s)"
         )
         if others:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
-from routewright.wire import DecisionInput, PolicySnapshot, RouteRequest, TokenBounds
+from routewright.wire import DecisionInput, Policy, PolicySnapshot, RouteRequest, TokenBounds
 
 from .catalogue import resolve_lists
 from .money import budget_nanos
@@ -14,7 +15,7 @@ from .pool import Pool
 from .quality import micro
 from .request import needs_of
 
-RULES = 1
+RULES = 2
 """Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""
 DEFAULT_RETRIES = 1
 DEFAULT_TIMEOUT_MS = 60_000
@@ -29,7 +30,7 @@ def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[s
     chain = None if fallback is None else fallback.models
     if request.models is None and chain is None:
         return request
-    models, chain = resolve_lists(request.models, chain, aliases, known, "")
+    models, chain = resolve_lists(request.models, chain, aliases, known)
     return replace(request, models=models, fallback=None if fallback is None else replace(fallback, models=chain))
 
 
@@ -67,9 +68,20 @@ def input_of(
         budget_nanos=None if cost is None else budget_nanos(cost),
         budget_tokens=None if total is None else int(total),
         timeout_ms=int(request.timeout_ms or DEFAULT_TIMEOUT_MS),
-        regions=() if policy is None else tuple(policy.policy.regions or ()),
         rules=RULES,
+        **({} if policy is None else _own_rules(policy.policy)),
     )
+
+
+def _own_rules(policy: Policy) -> dict[str, Any]:
+    """What a policy alone can ask for."""
+    weights, quality, latency = policy.weights, policy.min_quality, policy.max_latency_ms
+    return {
+        "regions": tuple(policy.regions or ()),
+        "weights": None if weights is None else tuple(int(share) for share in astuple(weights)),
+        "min_quality": None if quality is None else micro(quality),
+        "max_latency_ms": None if latency is None else int(latency),
+    }
 
 
 def quality_column(qualities: Iterable[float]) -> tuple[int, ...]:

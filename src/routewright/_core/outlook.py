@@ -69,3 +69,13 @@ class Outlook:
         """Expected time to the whole answer. What is thought in silence is part of the time to the first token."""
         streamed = self._visible if cap is None else np.minimum(self._visible, cap)
         return self._ttft_ms + self.us_per_token * streamed // 1000
+
+    def expected_ms(self, row: int, cap: int | None) -> int:
+        """As ``latency_ms``, of one row."""
+        visible = int(self._visible[row])
+        return self.ttft_ms[row] + int(self.us_per_token[row]) * (visible if cap is None else min(visible, cap)) // 1000
+
+    def output_within(self, row: int, latency_ms: int) -> int:
+        """The longest answer that a row is expected to have written by then; negative if it writes none."""
+        left_ms = latency_ms - self.ttft_ms[row]
+        return -1 if left_ms < 0 else (left_ms * 1000 + 999) // max(1, int(self.us_per_token[row]))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from routewright.wire import DecisionInput, Need, Policy
+from routewright.wire import DecisionInput, Need
 
 from .board import Board
 from .budget import plan_output
 from .constraints import Ask, Kind
+from .policy import Laid
 from .refusal import refusal
 from .tokens import VOCABULARIES, Vocabulary
 
@@ -71,15 +72,15 @@ class Plan:
         return [self.pool.ids[row] for row in self.rows]
 
 
-def build_plan(given: DecisionInput, board: Board, policy: Policy | None = None) -> Plan:
+def build_plan(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
     """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open.
 
-    ``policy``, the one that is already in the input, is only read to say what a refusal is due to.
+    ``laid``, the policy that is already in the input, is only read to say what a refusal is due to.
     """
     reading = Reading(given, board)
     front = _front(reading) or _probe(reading)
     if not front:
-        raise refusal(given, board.outlook, reading.order.eligible, policy)
+        raise refusal(given, board, reading.order.eligible, laid)
     chain = _own_chain(reading, front) if given.fallback is None else _callers_chain(reading, front[0])
     return Plan(reading, front, [front[0], *chain])
 
@@ -142,7 +143,8 @@ def _own_chain(reading: Reading, front: list[int]) -> list[int]:
 
 def _callers_chain(reading: Reading, primary: int) -> list[int]:
     """The caller's own fallbacks in the caller's order, those that can serve the request."""
-    given, ask, outlook = reading.given, reading.ask, reading.board.outlook
+    given, ask, order, outlook = reading.given, reading.ask, reading.order, reading.board.outlook
     eligible = reading.board.eligible(Kind(given.needs, given.as_of, given.regions, named=True)).passed
     rows = (outlook.pool.row[model] for model in given.fallback or () if model in outlook.pool.row)
-    return [r for r in rows if r != primary and eligible[r] and r not in outlook.open and ask.fits(r)]
+    able = [row for row in rows if row != primary and eligible[row] and order.clears(row)]
+    return [row for row in able if row not in outlook.open and ask.fits(row)]

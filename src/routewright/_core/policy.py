@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,13 +17,15 @@ from routewright.wire import (
     PolicyChanged,
     PolicyFallback,
     PolicySnapshot,
+    PolicyWeights,
     RouteRequest,
 )
 
-from .catalogue import content_id, resolve_lists
+from .catalogue import content_id
 from .ids import ALPHABET
 from .problem import did_you_mean, shown
 from .rules import (
+    A_NAME,
     MAX_PROBLEMS,
     Problems,
     check_cache,
@@ -32,8 +34,10 @@ from .rules import (
     check_numbers,
     check_text,
     check_whitelist,
+    is_name,
 )
 from .scan import quoted
+from .selector import CAPABLE, Known, allowed, chain_of
 from .shape import rebuilt
 
 N = TypeVar("N", int, float)
@@ -66,6 +70,11 @@ def checked_policy(policy: object, place: int) -> Policy:
     if policy.created_at is not None:
         check_date(f"{path}.created_at", policy.created_at, found)
     check_whitelist(f"{path}.models", policy.models, found)
+    check_ids(f"{path}.exclude", policy.exclude or [], found)
+    for name in ("models", "exclude"):
+        _check_words(f"{path}.{name}", getattr(policy, name) or (), found)
+    if policy.weights is not None:
+        _check_weights(f"{path}.weights", policy, policy.weights, found)
     if policy.fallback is not None:
         check_ids(f"{path}.fallback.models", policy.fallback.models or [], found)
         check_numbers(PolicyFallback, f"{path}.fallback.", policy.fallback, found)
@@ -79,15 +88,38 @@ def checked_policy(policy: object, place: int) -> Policy:
     return policy
 
 
+def _check_words(path: str, words: Sequence[str], found: Problems) -> None:
+    """Refuse what can be no word of a selection, whatever the catalogue."""
+    for place, word in enumerate(words):
+        kind, _, value = word.partition(":")
+        if word and not is_name(word):
+            found.append(Problem(f"{path}[{place}]", f"must be {A_NAME}, got {quoted(word)}", ""))
+        elif kind == "capability" and value not in CAPABLE:
+            problem = f"{quoted(word)} picks no model: capabilities are {', '.join(CAPABLE)}"
+            found.append(Problem(f"{path}[{place}]", problem, did_you_mean(value, CAPABLE)))
+
+
+def _check_weights(path: str, policy: Policy, weights: PolicyWeights, found: Problems) -> None:
+    before = len(found)
+    check_numbers(PolicyWeights, f"{path}.", weights, found)
+    total = sum(msgspec.structs.astuple(weights))
+    if len(found) == before and total != 100:
+        found.append(Problem(path, f"make {total:g} per cent together", "make them 100"))
+    both = [name for name in ("goal", "strategy") if getattr(policy, name) is not None]
+    if both:
+        hint = "they stand in the place of goal and strategy: keep one or the other"
+        found.append(Problem(path, f"stand beside {' and '.join(both)}", hint))
+
+
 def check_apart(policies: Iterable[Policy]) -> None:
     """Refuse a name or id by which two policies would be called. Raises ``ValidationFailed``."""
     taken: set[str] = set()
-    for policy in policies:
+    for place, policy in enumerate(policies):
         keys = (policy.name, policy.id or policy_id(policy.name))
         for key in keys:
             if key in taken:
-                problem = f"{quoted(key)} stands twice"
-                raise ValidationFailed.of(Problem("policies", problem, "give each policy its own name and id"))
+                hint = "give each policy its own name and id"
+                raise ValidationFailed.of(Problem(f"policies[{place}]", f"{quoted(key)} stands twice", hint))
         taken.update(keys)
 
 
@@ -105,16 +137,25 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
     return found
 
 
-def under_policy(request: RouteRequest, policy: Policy) -> RouteRequest:
-    """The request as the policy lets it be; both name ids, not aliases. ``models`` is empty if the lists share none."""
-    models = _common_models(request.models, policy.models)
+class Laid(NamedTuple):
+    """A policy as it lies over a request."""
+
+    published: PolicySnapshot
+    asked: Sequence[str] | None
+    """Ids of the models that the request itself named."""
+
+
+def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteRequest:
+    """The request, which names ids, as the policy lets it be. ``models`` is empty if the lists share none."""
+    policy = published.policy
+    models = _common_models(request.models, published.models)
     return msgspec.structs.replace(
         request,
         **_direction(request, policy),
         models=models,
         budget=_smaller_budget(request.budget, policy.budget),
         timeout_ms=_smaller(request.timeout_ms, policy.timeout_ms),
-        fallback=_fallback(request.fallback, policy.fallback, models),
+        fallback=_fallback(request.fallback, published, models),
         cache=_narrower(request.cache, policy.cache),
     )
 
@@ -127,9 +168,11 @@ def _direction(request: RouteRequest, policy: Policy) -> dict[str, str | None]:
     return {"goal": policy.goal or ("quality" if strategy == "quality-first" else "cost"), "strategy": strategy}
 
 
-def _common_models(asked: list[str] | None, given: list[str] | None) -> list[str] | None:
-    if asked is None or given is None:
-        return given if asked is None else asked
+def _common_models(asked: list[str] | None, given: Sequence[str] | None) -> list[str] | None:
+    if given is None:
+        return asked
+    if asked is None:
+        return [*given]
     allowed = set(given)
     return [model for model in asked if model in allowed]
 
@@ -146,14 +189,15 @@ def _smaller(first: N | None, second: N | None) -> N | None:
     return min(first, second)
 
 
-def _fallback(asked: Fallback | None, given: PolicyFallback | None, models: list[str] | None) -> Fallback | None:
+def _fallback(asked: Fallback | None, published: PolicySnapshot, models: list[str] | None) -> Fallback | None:
     """The request's chain replaces the policy's; of either, what stands in the common ``models``."""
+    given = published.policy.fallback
     if asked is None and given is None:
         return None
     asked, given = asked or Fallback(), given or PolicyFallback()
-    chain = given.models if asked.models is None else asked.models
+    chain = published.chain if asked.models is None else asked.models
     return Fallback(
-        chain if chain is None else _common_models(chain, models),
+        None if chain is None else _common_models([*chain], models),
         given.max_retries if asked.max_retries is None else asked.max_retries,
         asked.on_partial or given.on_partial,
     )
@@ -187,28 +231,26 @@ def _narrower_bound(asked: CacheOpts, given: CacheOpts) -> dict[str, float | Non
 
 
 def publish(
-    policies: Iterable[Policy],
-    today: str,
-    aliases: Mapping[str, str],
-    known: Mapping[str, int],
-    previous: Iterable[PolicySnapshot] = (),
+    policies: Iterable[Policy], today: str, known: Known, previous: Iterable[PolicySnapshot] = ()
 ) -> list[PolicySnapshot]:
-    """Give policies their ids, dates and versions, and put ids in the place of aliases.
+    """Give policies their ids, dates and versions, and pick the models that they allow.
 
     ``today`` as ``YYYY-MM-DD``, for those that bring no date. A policy that is as it was among the ``previous`` keeps
-    its version; one that was changed gets a new one. Raises ``ValidationFailed`` for a name or id that stands twice,
-    for unknown models, and for a chain outside the policy's own models.
+    its version; one that was changed, or picks others, gets a new one. Raises ``ValidationFailed`` for a name or id
+    that stands twice, for words that pick no model, and for a chain outside the policy's own models.
     """
     published: list[PolicySnapshot] = []
     before = {snapshot.policy.name: snapshot for snapshot in previous}
     policies = tuple(policies)
     check_apart(policies)
     for policy in policies:
-        full = _with_ids(policy, aliases, known)
+        path = f"policies[{quoted(policy.name)}]"
+        models = allowed(policy, known, path)
+        chain = chain_of(policy, models, known, path)
         full = msgspec.structs.replace(
-            full, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
+            policy, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
-        published.append(_version_of(full, before.get(policy.name), today))
+        published.append(_version_of(PolicySnapshot("", "", full, models, chain), before.get(policy.name), today))
     return published
 
 
@@ -227,18 +269,21 @@ def _label(snapshot: PolicySnapshot | None) -> str | None:
     return None if snapshot is None else snapshot.version
 
 
-def _version_of(policy: Policy, before: PolicySnapshot | None, today: str) -> PolicySnapshot:
+def _version_of(drawn: PolicySnapshot, before: PolicySnapshot | None, today: str) -> PolicySnapshot:
     """A version of a policy, which is the one before where nothing was changed."""
+    policy = drawn.policy
     if before is None:
-        return _snapshot(policy, f"{policy.name}@{(policy.created_at or today)[:10]}")
+        return _versioned(drawn, f"{policy.name}@{(policy.created_at or today)[:10]}")
     policy = msgspec.structs.replace(policy, created_at=before.policy.created_at)
-    if policy == before.policy:
+    drawn = msgspec.structs.replace(drawn, policy=policy)
+    if (policy, drawn.models, drawn.chain) == (before.policy, before.models, before.chain):
         return before
-    return _snapshot(policy, _next_version(before.version, f"{policy.name}@{today}"))
+    return _versioned(drawn, _next_version(before.version, f"{policy.name}@{today}"))
 
 
-def _snapshot(policy: Policy, version: str) -> PolicySnapshot:
-    return PolicySnapshot("pos_" + content_id([version, policy]), version, policy)
+def _versioned(drawn: PolicySnapshot, version: str) -> PolicySnapshot:
+    content = [version, drawn.policy, drawn.models, drawn.chain]
+    return msgspec.structs.replace(drawn, id="pos_" + content_id(content), version=version)
 
 
 def _next_version(before: str, today: str) -> str:
@@ -247,11 +292,3 @@ def _next_version(before: str, today: str) -> str:
     if stem:
         return today
     return f"{today}.{int(number or 1) + 1}"
-
-
-def _with_ids(policy: Policy, aliases: Mapping[str, str], known: Mapping[str, int]) -> Policy:
-    fallback = policy.fallback
-    path = f"policies[{quoted(policy.name)}]."
-    models, chain = resolve_lists(policy.models, None if fallback is None else fallback.models, aliases, known, path)
-    fallback = None if fallback is None else msgspec.structs.replace(fallback, models=chain)
-    return msgspec.structs.replace(policy, models=models, fallback=fallback)

@@ -33,3 +33,8 @@ def on_grid(quality: IntArray) -> IntArray:
 def micro(quality: float) -> int:
     """Turn a quality in 0..1 into millionths."""
     return round(min(max(quality, 0.0), 1.0) * MICRO)
+
+
+def quality_text(quality: int) -> str:
+    """Write millionths as the number that they come from: ``0.42``."""
+    return f"{quality / MICRO:.6f}".rstrip("0").rstrip(".")

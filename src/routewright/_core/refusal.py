@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
-
-from msgspec.structs import replace
 
 from routewright.errors import BudgetExceeded, NoCandidates
-from routewright.wire import Budget, DecisionInput, Need, Policy, Reason, TokenBounds
+from routewright.wire import DecisionInput, Need, Policy, PolicySnapshot, Reason
 
+from .board import Board
 from .constraints import (
     REASONS,
     Ask,
@@ -20,49 +18,34 @@ from .constraints import (
     first_failures,
     named_reasons,
 )
-from .cost import affordable_output
-from .money import budget_nanos, nanos, sayable, usd_text
+from .money import usd_text
 from .outlook import Outlook
-from .pool import Pool
-from .tokens import IMAGE_TOKENS, MESSAGE_TOKENS, PRIMING_TOKENS
+from .policy import Laid
+from .problem import listed
+from .quality import quality_text
+from .selector import Known
+from .way import Obstacles, Ruling, Way, way_of, ways_of
 
-_FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE, Reason.CIRCUIT_OPEN}
-"""Reasons that no change of the request removes."""
+_NO_POLICY = PolicySnapshot("", "", Policy(name=""))
 NAMED = 4
 """So many models of a whitelist are named one by one."""
-LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
-"""No prompt is shorter."""
-LEAST_OUTPUT = 16
-"""No shorter answer is suggested: it would be none."""
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
-_CHANGEABLE = ("models", "regions", "needs", "max_output_tokens", "tokens", "budget_tokens", "budget_nanos")
 _NO_NEED = {Need.IMAGE: "send no images", Need.TOOLS: "declare no tools", Need.JSON: "drop params.response_format"}
 
 
-class Way(NamedTuple):
-    """What a request would have to be to admit one model."""
-
-    model: str
-    given: DecisionInput
-    outside: set[str]
-    """Fields in which the policy is in the way, too."""
-    effort: tuple[bool, bool, bool, int, int, int]
-    """How much it asks of the caller: first of all no other policy, nor the free tier, nor others than were named."""
-
-
-def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible, policy: Policy | None = None) -> NoCandidates:
-    """Make the error for a request that no model fits. ``policy`` is the one that was laid over it."""
+def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid | None) -> NoCandidates:
+    """Make the error for a request that no model fits. ``laid`` is the policy over it."""
+    outlook, ruling = board.outlook, _ruling(given, board, laid)
     ask = Ask(given, outlook)
     failed, first = failures(given, ask, eligible), first_failures(given, ask, eligible)
-    firsts = named_reasons(first)
-    suggestion = _suggestion(given, ways_of(given, outlook, failed, policy), policy)
-    listed = _named(given, outlook, firsts, policy) or ", ".join(
+    firsts, reasons = named_reasons(first), [set(reasons_of(row)) for row in failed]
+    suggestion = _suggestion(given, ways_of(given, outlook, reasons, ruling), ruling)
+    said = _named(given, outlook, firsts, ruling) or ", ".join(
         f"{count} {reason}" for reason, count in count_reasons(first).items()
     )
-    by_budget = any(set(reasons_of(row)) <= _BUDGET for row in failed)
-    error = BudgetExceeded if by_budget else NoCandidates
+    error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
     return error(
-        f"no model fits: {len(firsts)} asked, rejected: {listed or 'none'}; {suggestion}",
+        f"no model fits: {len(firsts)} asked, rejected: {said or 'none'}; {suggestion}",
         detail={
             "rejected_candidates": [
                 {"model": model, "reason": str(reason), "estimated_cost_usd": ask.worst_usd(row)}
@@ -74,12 +57,26 @@ def refusal(given: DecisionInput, outlook: Outlook, eligible: Eligible, policy: 
     )
 
 
-def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None], policy: Policy | None) -> str:
+def admission(
+    given: DecisionInput, board: Board, row: int, reasons: set[Reason], laid: Laid | None
+) -> tuple[DecisionInput, str] | None:
+    """What would admit one row: the input as it would be, and the change in words. None: nothing would."""
+    ruling = _ruling(given, board, laid)
+    way = way_of(given, board.outlook, row, reasons, ruling)
+    return None if way is None else (way.given, " and ".join(_words(given, way, ruling)))
+
+
+def _ruling(given: DecisionInput, board: Board, laid: Laid | None) -> Ruling:
+    known = Known(board.outlook.pool.models, board.boards.aliases)
+    return Ruling(laid or Laid(_NO_POLICY, given.models), known)
+
+
+def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None], ruling: Ruling) -> str:
     """Each model by its name, where the caller named a few. None of theirs is left where the policy allows others."""
     if given.models is None or len(given.models) > NAMED:
         return ""
     if not given.models:
-        return f"all, since {_owner(policy)} allows none of the request's models"
+        return f"all, since {_owner(ruling)} allows none of the request's models"
     pool = outlook.pool
     rows = [pool.row[model] for model in given.models if model in pool.row]
     said = [f"{pool.ids[row]} {firsts[row]}" for row in rows]
@@ -90,145 +87,64 @@ def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None], 
     )
 
 
-def _suggestion(given: DecisionInput, ways: list[Way], policy: Policy | None) -> str:
+def _suggestion(given: DecisionInput, ways: list[Way], ruling: Ruling) -> str:
     """The changes that admit the model that needs fewest, the cheapest of these first."""
     if not ways:
         return "no change of the request helps: configure a provider or enable a model"
     way = min(ways, key=lambda way: way.effort)
-    return f"{' and '.join(words_of(given, way, policy))} to admit {way.model}"
+    return f"{' and '.join(_words(given, way, ruling))} to admit {way.model}"
 
 
-def ways_of(given: DecisionInput, outlook: Outlook, failed: BoolArray, policy: Policy | None) -> list[Way]:
-    """Every model that some change would admit, with that change."""
-    ways = [way_of(given, outlook, row, set(reasons_of(failed[row])), policy) for row in range(len(outlook.pool))]
-    return [way for way in ways if way is not None]
+def _words(given: DecisionInput, way: Way, ruling: Ruling) -> Iterator[str]:
+    """What to do about each field that has to change."""
+    by = _owner(ruling)
+    for name in way.changes:
+        if name == "models":
+            yield from _naming(given, way, ruling)
+        elif name in ("regions", "min_quality", "max_latency_ms"):
+            yield _of_policy(name, given, way.given, by)
+        else:
+            also = f", also in {by}," if name in way.outside else ""
+            yield from (f"{words}{also}" for words in _said(name, given, way.given))
 
 
-def way_of(given: DecisionInput, outlook: Outlook, row: int, reasons: set[Reason], policy: Policy | None) -> Way | None:
-    """What would admit one row, found question by question, each with what was changed before; None: nothing would."""
-    pool = outlook.pool
-    if reasons & _FIXED or pool.disabled[row]:
-        return None
-    fitted = _fit_window(_made_eligible(given, pool, row, reasons), outlook, row)
-    if fitted is None:
-        return None
-    changed = _fit_cost(_fit_tokens(fitted, outlook, row, policy), outlook, row, policy)
-    outside = _outside(given, changed, pool.ids[row], policy)
-    named = changed.models != given.models
-    worst = _worst_nanos(Ask(changed, outlook), row) or 0
-    effort = (bool(outside), named and bool(pool.free_tier[row]), named, len(_changes(given, changed)), worst, row)
-    return Way(pool.ids[row], changed, outside, effort)
+def _naming(given: DecisionInput, way: Way, ruling: Ruling) -> Iterator[str]:
+    """Who has to name the model, the request or the policy or both, and what else of the policy keeps it out."""
+    asked = ruling.laid.asked
+    if given.models is None:
+        yield f"set models to {list(way.given.models or ())}"
+    elif asked is not None and way.model not in asked:
+        yield f"add {way.model!r} to models"
+    if way.obstacles is not None:
+        yield from _cleared(way.model, way.obstacles, ruling)
 
 
-def _made_eligible(given: DecisionInput, pool: Pool, row: int, reasons: set[Reason]) -> DecisionInput:
-    """Name the model where it has to be named, and ask for nothing that it lacks."""
-    models = given.models
-    if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # the free tier is routed to where it is named
-        # the fallbacks have to be on a whitelist, too
-        models = tuple(dict.fromkeys((*(given.models or given.fallback or ()), pool.ids[row])))
-    served = pool.models[row].availability.regions
-    regions = tuple(region for region in given.regions if region in served)
-    return replace(given, models=models, regions=regions, needs=given.needs & int(pool.able[row]))
+def _cleared(model: str, obstacles: Obstacles, ruling: Ruling) -> Iterator[str]:
+    """What to do about each thing of a policy's that keeps a model out."""
+    by = _owner(ruling)
+    if obstacles.unpicked:
+        yield f"set models of {by} to {[model]}" if ruling.policy.models is None else f"add {model!r} to models of {by}"
+    if obstacles.excluding:
+        yield f"drop {listed(obstacles.excluding)} from exclude of {by}"
+    if obstacles.lacking:
+        yield f"drop {listed(obstacles.lacking)} from capabilities of {by}"
 
 
-def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput | None:
-    """Less output if that alone helps, else a shorter input, or both. None: no prompt fits."""
-    ask = Ask(given, outlook)
-    room, window = ask.room(row), outlook.pool.window[row]
-    wanted = outlook.output[row] if given.max_output_tokens is None else given.max_output_tokens
-    if wanted <= room and wanted <= outlook.pool.max_output[row]:
-        return given
-    if given.max_output_tokens is None:
-        return _shortened(given, window - outlook.output[row])
-    output = min(given.max_output_tokens, outlook.pool.max_output[row], room if room >= LEAST_OUTPUT else window // 2)
-    lowered = replace(given, max_output_tokens=output)
-    return lowered if output <= room else _shortened(lowered, window - output)
+def _of_policy(name: str, given: DecisionInput, changed: DecisionInput, by: str) -> str:
+    """What to do about a field that a policy alone has."""
+    if name == "regions":
+        dropped = [region for region in given.regions if region not in changed.regions]
+        return f"drop {', '.join(dropped)} from the regions of {by}"
+    if name == "min_quality":
+        return f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}"
+    if changed.max_latency_ms is None:
+        return f"drop max_latency_ms of {by}"
+    return f"raise max_latency_ms of {by} to {changed.max_latency_ms}"
 
 
-def _shortened(given: DecisionInput, tokens: int) -> DecisionInput | None:
-    if tokens < LEAST_INPUT:
-        return None
-    needs = given.needs if tokens >= LEAST_INPUT + IMAGE_TOKENS[1] else given.needs & ~Need.IMAGE
-    return replace(given, needs=int(needs), tokens=TokenBounds(tokens, tokens, tokens, counted=True))
-
-
-def _fit_tokens(given: DecisionInput, outlook: Outlook, row: int, policy: Policy | None) -> DecisionInput:
-    """A larger token budget, or less output where the policy allows no larger one."""
-    ask = Ask(given, outlook)
-    high = ask.high(row)
-    if given.budget_tokens is None or high + ask.held_output(row) <= given.budget_tokens:
-        return given
-    raised = replace(given, budget_tokens=high + ask.held_output(row))
-    shorter = _capped(given, outlook, row, given.budget_tokens - high)
-    return raised if shorter is None or not _outside(given, raised, "", policy) else shorter
-
-
-def _fit_cost(given: DecisionInput, outlook: Outlook, row: int, policy: Policy | None) -> DecisionInput:
-    """A larger budget, or less output where the policy allows no larger one."""
-    ask = Ask(given, outlook)
-    high = ask.high(row)
-    if given.budget_nanos is None or nanos(ask.worst_picos(row, high)) <= given.budget_nanos:
-        return given
-    worst = _worst_nanos(ask, row)
-    if worst is None:
-        return replace(given, budget_nanos=None)
-    raised = replace(given, budget_nanos=sayable(worst))
-    price = outlook.pool.dearest(row, high)
-    shorter = _capped(given, outlook, row, affordable_output(price, high, given.budget_nanos))
-    return raised if shorter is None or not _outside(given, raised, "", policy) else shorter
-
-
-def _capped(given: DecisionInput, outlook: Outlook, row: int, output: int) -> DecisionInput | None:
-    """The output capped at what a budget pays for; None where that is no answer."""
-    output = min(output, Ask(given, outlook).room(row), outlook.pool.max_output[row])
-    return None if output < LEAST_OUTPUT else replace(given, max_output_tokens=output)
-
-
-def _outside(given: DecisionInput, changed: DecisionInput, model: str, policy: Policy | None) -> set[str]:
-    """The changed fields that the policy has to change, too, to let the request have its way."""
-    outside = {"regions"}
-    if policy is not None:
-        budget = policy.budget or Budget()
-        cost, tokens = changed.budget_nanos, changed.budget_tokens
-        if policy.models is not None and model not in policy.models:
-            outside.add("models")
-        if budget.max_cost_usd is not None and (cost is None or cost > budget_nanos(budget.max_cost_usd)):
-            outside.add("budget_nanos")
-        if budget.max_tokens is not None and tokens is not None and tokens > budget.max_tokens:
-            outside.add("budget_tokens")
-    return outside & set(_changes(given, changed))
-
-
-def _changes(given: DecisionInput, changed: DecisionInput) -> list[str]:
-    """Names of the fields that differ, in the order of the questions they answer."""
-    return [name for name in _CHANGEABLE if getattr(given, name) != getattr(changed, name)]
-
-
-def words_of(given: DecisionInput, way: Way, policy: Policy | None) -> Iterator[str]:
-    """What to do about each field that has to change. ``policy`` is the one that was laid over the input."""
-    by = _owner(policy)
-    for name in _changes(given, way.given):
-        for words in _said(name, given, way):
-            if name == "regions":
-                yield f"{words} of {by}"
-            else:
-                yield f"{words}, also in {by}," if name in way.outside else words
-
-
-def _owner(policy: Policy | None) -> str:
-    return "the policy" if policy is None else f"policy {policy.name!r}"
-
-
-def _said(name: str, given: DecisionInput, way: Way) -> list[str]:
-    changed = way.given
+def _said(name: str, given: DecisionInput, changed: DecisionInput) -> list[str]:
+    """What to do about a field of the request's."""
     match name:
-        case "models" if given.models is None:
-            return [f"set models to {list(changed.models or ())}"]
-        case "models":
-            return [f"add {way.model!r} to models"]
-        case "regions":
-            dropped = [region for region in given.regions if region not in changed.regions]
-            return [f"drop {', '.join(dropped)} from the regions"]
         case "needs":
             return [words for need, words in _NO_NEED.items() if given.needs & ~changed.needs & need]
         case "max_output_tokens":
@@ -244,9 +160,8 @@ def _said(name: str, given: DecisionInput, way: Way) -> list[str]:
             return [f"raise budget.maxCostUsd to {usd_text(changed.budget_nanos)}"]
 
 
-def _worst_nanos(ask: Ask, row: int) -> int | None:
-    """What the budget must hold for a row; None where its price is unknown."""
-    return nanos(ask.worst_picos(row, ask.high(row))) if ask.outlook.pool.prices[row] else None
+def _owner(ruling: Ruling) -> str:
+    return f"policy {ruling.policy.name!r}" if ruling.policy.name else "the policy"
 
 
 def reasons_of(row: BoolArray) -> list[Reason]:

@@ -27,6 +27,7 @@ from routewright.wire import (
     Params,
     Policy,
     PolicyFallback,
+    PolicyWeights,
     PriceTier,
     Pricing,
     RouteRequest,
@@ -96,7 +97,8 @@ NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
         "max_output_tokens": COUNT,
         "seed": Range(-EXACT, EXACT, whole=True),
     },
-    Policy: {"timeout_ms": _TIMEOUT},
+    Policy: {"min_quality": _SHARE, "max_latency_ms": _TIMEOUT, "timeout_ms": _TIMEOUT},
+    PolicyWeights: dict.fromkeys(PolicyWeights.__struct_fields__, Range(0, 100, whole=True)),
     PolicyFallback: {"max_retries": _RETRIES},
     Model: {
         "context_window": _TOKENS,

@@ -1,4 +1,4 @@
-"""Puts the pool in order: four utilities on fixed scales, weighed by goal and strategy, summed in whole numbers.
+"""Puts the pool in order: four utilities on fixed scales, weighed and summed in whole numbers.
 
 The scales do not depend on which models are there, so another model never reorders the rest. Utilities never fall when
 their raw value improves, and equal scores are ordered by the raw values, so nothing stands above what beats it.
@@ -66,8 +66,7 @@ _MICRO_BITS = 20
 class RequestClass(NamedTuple):
     """What an order depends on besides the snapshots. Requests of one class share one order."""
 
-    goal: Goal
-    strategy: Strategy
+    weights: Weights
     input_size: int
     """Size class of the input, a quarter octave wide."""
     output_cap: int | None
@@ -80,7 +79,7 @@ class Scores:
     def __init__(self, outlook: Outlook, cls: RequestClass) -> None:
         pool = outlook.pool
         cap = None if cls.output_cap is None else class_size(cls.output_cap)
-        weights = WEIGHTS[cls.strategy][cls.goal]
+        weights = cls.weights
         self._outlook = outlook
         self.weights = weights
         self.cost_nanos = pool.expected_nanos(class_size(cls.input_size), outlook.expected_output(cap))

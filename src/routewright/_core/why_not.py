@@ -12,15 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright.errors import NoCandidates
-from routewright.wire import DecisionInput, Model, ModelHealth, Policy, PriceTier, Pricing, Reason
+from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
 
 from .board import Board, Boards
 from .constraints import Ask, failures
 from .health import health_snapshot
 from .money import NANOS_PER_USD, usd_text
 from .plan import Reading, build_plan, walk
+from .policy import Laid
 from .quality import MICRO, micro
-from .refusal import reasons_of, way_of, words_of
+from .refusal import admission, reasons_of
 from .scoring import WEIGHTS
 
 PARTS = 1_000
@@ -62,8 +63,8 @@ class WhyNot(Struct, frozen=True, kw_only=True):
         return "\n".join(_lines(self))
 
 
-def why_not(given: DecisionInput, board: Board, model: str, policy: Policy | None = None) -> WhyNot:
-    """Ask it of a model of the catalogue and an input whose tokens are counted. ``policy`` was laid over the input.
+def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = None) -> WhyNot:
+    """Ask it of a model of the catalogue and an input whose tokens are counted. ``laid`` is the policy over it.
 
     Takes about a tenth of a second: it decides some fifty times.
     """
@@ -71,12 +72,10 @@ def why_not(given: DecisionInput, board: Board, model: str, policy: Policy | Non
     row = outlook.pool.row[model]
     fitting = _fitting(given, board)
     failed = reasons_of(failures(given, Ask(given, outlook), Reading(given, board).order.eligible)[row])
-    admitted, admission = given, None
+    admitted, words = given, None
     if failed:
-        way = way_of(given, outlook, row, set(failed), policy)
-        if way is not None:
-            admitted, admission = way.given, " and ".join(words_of(given, way, policy))
-    hopeless = bool(failed) and admission is None
+        admitted, words = admission(given, board, row, set(failed), laid) or (given, None)
+    hopeless = bool(failed) and words is None
     wins = not hopeless and _chosen(admitted, board) == model
     return WhyNot(
         model=model,
@@ -84,9 +83,9 @@ def why_not(given: DecisionInput, board: Board, model: str, policy: Policy | Non
         place=fitting.index(row) + 1 if row in fitting else None,
         fitting=len(fitting),
         rejected_by=tuple(failed),
-        admission=admission,
+        admission=words,
         wins_then=bool(failed) and wins,
-        changes=() if hopeless or wins else tuple(_changes(admitted, board, row, policy)),
+        changes=() if hopeless or wins else tuple(_changes(admitted, board, row, laid)),
     )
 
 
@@ -102,7 +101,7 @@ def _chosen(given: DecisionInput, board: Board) -> str | None:
         return None
 
 
-def _changes(given: DecisionInput, board: Board, row: int, policy: Policy | None) -> Iterator[Change]:
+def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) -> Iterator[Change]:
     """Every lever by itself, the caller's own first."""
     model = board.outlook.pool.models[row]
     if _chosen(replace(given, models=(model.id,)), board) == model.id:
@@ -114,15 +113,16 @@ def _changes(given: DecisionInput, board: Board, row: int, policy: Policy | None
         if _chosen(replace(given, goal=goal, strategy=strategy, weights=None), board) == model.id
     ]
     if directions:
-        yield Change("goal", f"{_director(policy)} asks for {', or '.join(directions)}")
+        yield Change("goal", f"{_director(laid)} asks for {', or '.join(directions)}")
     for lever in (_longer_time, _lower_prices, _higher_quality, _shorter_latency, _higher_stability):
         change = lever(given, board, model)
         if change is not None:
             yield change
 
 
-def _director(policy: Policy | None) -> str:
+def _director(laid: Laid | None) -> str:
     """Who says what matters: a policy that names any of it has the last word."""
+    policy = None if laid is None else laid.published.policy
     if policy is None or (policy.goal, policy.strategy, policy.weights) == (None, None, None):
         return "the request"
     return f"policy {policy.name!r}"

@@ -67,7 +67,7 @@ class Fleet:
         check_aliases(aliases, self.pool.row)
         self.health = Health()
         self._published = clock.monotonic()
-        self.boards = Boards(self.pool)
+        self.boards = Boards(self.pool, aliases)
         self._board = self.boards.of(health_snapshot({}))
 
     def board(self, today: str | None = None) -> Board:
@@ -85,7 +85,7 @@ class Fleet:
     def boards_on(self, day: str) -> Boards:
         """The boards at the prices of a day, which need not be today."""
         boards = self.boards
-        return boards if boards.pool.holds(day) else Boards(Pool(boards.pool.snapshot, day))
+        return boards if boards.pool.holds(day) else Boards(Pool(boards.pool.snapshot, day), self.aliases)
 
     def models(self) -> list[Model]:
         """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""

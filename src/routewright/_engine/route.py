@@ -26,7 +26,7 @@ from routewright._core.intake import input_of, quality_column, with_ids
 from routewright._core.money import usd
 from routewright._core.output import Form
 from routewright._core.plan import Plan, build_plan, countable
-from routewright._core.policy import by_key, find_policy, under_policy
+from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.tokens import VOCABULARIES, Vocabulary, bounds_of
 from routewright._core.why_not import WhyNot, why_not
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
@@ -39,7 +39,6 @@ from routewright.wire import (
     Environment,
     FaultKind,
     OnPartial,
-    Policy,
     PolicySnapshot,
     PushedEvent,
     RouteRequest,
@@ -78,12 +77,8 @@ class Entry(NamedTuple):
     admitted: Admitted
     fleet: Fleet
     board: Board
-    policy: PolicySnapshot | None
-
-    @property
-    def rules(self) -> Policy | None:
-        """The policy itself."""
-        return None if self.policy is None else self.policy.policy
+    laid: Laid | None
+    """The policy that it is under."""
 
     def under(self, given: DecisionInput) -> Entry:
         """The same entry with another input, whose budget its request is said to have."""
@@ -172,12 +167,13 @@ class Engine:
             fleet = self.fleet(caller.environment)
         fleet.require_providers()
         today = fleet.today()
-        board, policy = fleet.board(today), None
+        board, policy, laid = fleet.board(today), None, None
         pool = board.outlook.pool
         request = with_ids(request, fleet.aliases, pool.row)
         if request.policy_id is not None:
             policy = find_policy(request.policy_id, self._published.by_key)
-            request = under_policy(request, policy.policy)
+            laid = Laid(policy, request.models)
+            request = under_policy(request, policy)
         given = input_of(
             request,
             bounds_of(request),
@@ -198,19 +194,19 @@ class Engine:
             request.metadata or {},
             bool(request.cache),
         )
-        return Entry(request, admitted, fleet, board, policy)
+        return Entry(request, admitted, fleet, board, laid)
 
     def choose_now(self, entry: Entry) -> Plan:
         """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""
         given = self._predicted(entry)
         plan = _plan_uncounted(entry, given)
-        return plan or build_plan(self._recounted(entry, given), entry.board, entry.rules)
+        return plan or build_plan(self._recounted(entry, given), entry.board, entry.laid)
 
     def why_not(self, entry: Entry, model: str) -> WhyNot:
         """Say what would have to be true for a model, or an alias of one, to be chosen. Counts tokens."""
         model = resolve_one(model, entry.fleet.aliases, entry.fleet.pool.row, "model")
         given = self._counted(entry, self._predicted(entry), VOCABULARIES)
-        return why_not(given, entry.board, model, entry.rules)
+        return why_not(given, entry.board, model, entry.laid)
 
     def check(self, request: RouteRequest, caller: Caller) -> list[PolicyCheck]:
         """Check every policy by one request. Counts tokens."""
@@ -218,7 +214,8 @@ class Engine:
         for published in self.policies:
             entry = self.admit(replace(request, policy_id=published.policy.id), caller)
             given = self._counted(entry, self._predicted(entry), VOCABULARIES)
-            found.append(check(given, entry.board, published))
+            assert entry.laid is not None, "it was admitted under the policy"
+            found.append(check(given, entry.board, entry.laid))
         return found
 
     async def choose(self, entry: Entry) -> Plan:
@@ -229,7 +226,7 @@ class Engine:
             plan = _plan_uncounted(entry, given)
             if plan is None:
                 given = await self._recounted_aside(entry, given)
-                plan = build_plan(given, entry.board, entry.rules)
+                plan = build_plan(given, entry.board, entry.laid)
             return plan
         except BaseException as error:
             self._keep_undecided(entry, given, error)
@@ -243,7 +240,7 @@ class Engine:
             plan = _plan_uncounted(entry, given)
             if plan is None:
                 given = self._recounted(entry, given)
-                plan = build_plan(given, entry.board, entry.rules)
+                plan = build_plan(given, entry.board, entry.laid)
             return plan
         except BaseException as error:
             self._keep_undecided(entry, given, error)
@@ -268,7 +265,7 @@ class Engine:
         """Make a plan's course, of the kind that its caller can follow."""
         fallback = entry.request.fallback
         asked = None if fallback is None else fallback.on_partial
-        rules = None if entry.rules is None else entry.rules.fallback
+        rules = None if entry.laid is None else entry.laid.published.policy.fallback
         return kind(
             entry.request,
             plan,
@@ -320,8 +317,8 @@ class Engine:
 
     def _keep(self, entry: Entry, outcome: Outcome) -> None:
         snapshots: list[Snapshot] = [entry.board.outlook.pool.snapshot, entry.board.outlook.health]
-        if entry.policy is not None:
-            snapshots.append(entry.policy)
+        if entry.laid is not None:
+            snapshots.append(entry.laid.published)
         happened = outcome.events if self._hooks.hear_events else ()
         events = events_of(happened, entry.admitted.caller, self.ids, self._clock.time()) if happened else ()
         self.log.put(outcome.facts, snapshots, events)
@@ -367,7 +364,7 @@ class Engine:
 def _plan_uncounted(entry: Entry, given: DecisionInput) -> Plan | None:
     """The plan, or None where tokens have to be counted first: behind this, so that no refusal is chained to it."""
     try:
-        return build_plan(given, entry.board, entry.rules)
+        return build_plan(given, entry.board, entry.laid)
     except CountTokens:
         return None
 

@@ -18,10 +18,11 @@ from routewright._core.rules import is_date
 from routewright._core.scan import quoted
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
-from routewright.config import read_catalogue, read_policies
-from routewright.document import content_of, naming
+from routewright.config import read_catalogue
+from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
 from routewright.outlook import policy_outlooks
+from routewright.policy_file import read_policies
 from routewright.price_list import is_ours, overlay_text, read_price_list, with_proposal
 
 from .blocks import Line
@@ -118,11 +119,11 @@ def _is_same(first: Path, second: Path) -> bool:
 
 def _checked(path: Path) -> dict[str, Any]:
     """The content of a catalogue file, as it stands there. Raises ``ValidationFailed`` for what is none."""
-    read_catalogue(path, known=[model.id for model in Catalogue().models])
-    with naming(path):
-        content = content_of(path)
-    assert isinstance(content, dict)
-    return content
+    document = read(path)
+    with document.naming():
+        read_catalogue(document, known=[model.id for model in Catalogue().models])
+    assert isinstance(document.content, dict)
+    return document.content
 
 
 def _base(args: Arguments, output: Path) -> Catalogue:

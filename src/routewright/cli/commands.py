@@ -180,7 +180,7 @@ def _router(args: Arguments, *, sandbox: bool) -> Router:
 def _policies(args: Arguments) -> list[Policy]:
     if args.policies is None:
         return []
-    from routewright.config import read_policies  # loads pydantic
+    from routewright.policy_file import read_policies  # loads pydantic
 
     return read_policies(args.policies)
 

@@ -56,7 +56,8 @@ def decision_page(decision: Decision) -> list[Block]:
     """Why this model: the candidates in their order, who follows on a failure, who was rejected."""
     given, candidates, rejected = decision.input, decision.candidates, decision.rejected
     asked = len(candidates) + len(rejected)
-    title = f"Decision: {given.goal} goal, {given.strategy} strategy; {len(candidates)} of {asked} models fit"
+    aim = f"{given.goal} goal, {given.strategy} strategy" if given.weights is None else "the policy's own weights"
+    title = f"Decision: {aim}; {len(candidates)} of {asked} models fit"
     facts = {
         "fallback": ", then ".join(decision.chain) or "none",
         "input": _input(given),

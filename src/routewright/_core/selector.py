@@ -1,0 +1,180 @@
+"""Which models do a policy's words pick? Ids, aliases, globs, and what models have in common (``tag:eu``).
+
+Asked when a policy is published, of the catalogue of that time; a request then finds ids. A free offer is picked by its
+own name alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import Capability, Model, Policy
+
+from .catalogue import resolve
+from .problem import did_you_mean, listed
+from .scan import quoted
+
+CAPABLE: dict[Capability, Callable[[Model], bool]] = {
+    "image": lambda model: "image" in (model.modalities or ()),
+    "tools": lambda model: "tool" in (model.modalities or ()),
+    "json": lambda model: bool(model.structured_output),
+    "reasoning": lambda model: bool(model.reasoning),
+}
+"""What a model has to be for each capability."""
+
+_HAVING: dict[str, Callable[[Model], Sequence[str]]] = {
+    "provider": lambda model: (model.provider,),
+    "tag": lambda model: model.tags or (),
+    "capability": lambda model: [name for name, holds in CAPABLE.items() if holds(model)],
+}
+"""What a model may be picked by, besides its name: the words before the colon."""
+_WILD = re.compile(r"[*?]")
+
+
+class Known:
+    """The models that policies may pick from, and their short names."""
+
+    def __init__(self, models: Sequence[Model], aliases: Mapping[str, str]) -> None:
+        self.models = models
+        self.aliases = aliases
+        self.row = {model.id: row for row, model in enumerate(models)}
+        """Where each id stands."""
+
+    def named(self, word: str) -> Model | None:
+        """The model of this id or alias."""
+        row = self.row.get(self.aliases.get(word, word))
+        return None if row is None else self.models[row]
+
+
+def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
+    """Ids of the models that a policy allows, in the order in which it picks them; None: all.
+
+    ``path`` is the policy's. Raises ``ValidationFailed`` for words that pick nothing, naming the nearest that would,
+    and where nothing is left.
+    """
+    if policy.models is None and not policy.exclude and not policy.capabilities:
+        return None
+    words = [(f"{path}.models[{place}]", word) for place, word in enumerate(policy.models or ())]
+    picked = _unique(_offered(word, known, at) for at, word in words) if words else _paid(known.models)
+    out = [_picked(word, known, f"{path}.exclude[{place}]") for place, word in enumerate(policy.exclude or ())]
+    excluded = {model.id for model in _unique(out)}
+    kept = [model for model in picked if model.id not in excluded]
+    able = [model.id for model in kept if not lacking(policy, model)]
+    if not able:
+        missing = f"none of them has all of {listed(policy.capabilities or ())}" if kept else "'exclude' takes all away"
+        problem = f"allows no model: of {len(picked)} that are picked, {missing}"
+        raise ValidationFailed.of(Problem(path, problem, "widen 'models', or narrow what stands against it"))
+    return tuple(able)
+
+
+def lacking(policy: Policy, model: Model) -> list[str]:
+    """The capabilities that a policy asks for and a model has not."""
+    return [name for name in policy.capabilities or () if not CAPABLE[name](model)]
+
+
+def picking(words: Iterable[str], model: Model, known: Known) -> list[str]:
+    """Those of a list's words that pick a model."""
+    return [word for word in words if _picks(word, model, known)]
+
+
+def _picks(word: str, model: Model, known: Known) -> bool:
+    named = known.named(word)
+    return _chooses(word)(model) if named is None else named.id == model.id
+
+
+def _unique(picked: Iterable[list[Model]]) -> list[Model]:
+    return [*{model.id: model for models in picked for model in models}.values()]
+
+
+def _offered(word: str, known: Known, path: str) -> list[Model]:
+    """The models that a word allows: free offers by their names alone."""
+    picked = _picked(word, known, path)
+    offered = _paid(picked) if known.named(word) is None else picked
+    if not offered:
+        problem = f"{quoted(word)} picks free offers alone ({listed([model.id for model in picked])})"
+        raise ValidationFailed.of(Problem(path, problem, "name each of them by its id"))
+    return offered
+
+
+def _picked(word: str, known: Known, path: str) -> list[Model]:
+    named = known.named(word)
+    if named is not None:
+        return [named]
+    picked = [*filter(_chooses(word), known.models)]
+    if not picked:
+        raise ValidationFailed.of(Problem(path, _nothing(word), _nearest(word, known)))
+    return picked
+
+
+def _paid(models: Iterable[Model]) -> list[Model]:
+    return [model for model in models if not model.free_tier]
+
+
+def _chooses(word: str) -> Callable[[Model], bool]:
+    """What a word that is no name asks of a model."""
+    kind, colon, value = word.partition(":")
+    if colon and kind in _HAVING:
+        return lambda model: value in _HAVING[kind](model)
+    if not _WILD.search(word):
+        return lambda model: False
+    pattern = _pattern(word)
+    return lambda model: pattern.fullmatch(model.id) is not None
+
+
+def _pattern(glob: str) -> re.Pattern[str]:
+    """A glob as an expression: ``*`` stands for any text, ``?`` for any one character. What lies between two stars is
+    taken where it first stands and never looked for again, so matching takes no time to speak of."""
+    pieces = [re.escape(piece).replace(r"\?", ".") for piece in glob.split("*")]
+    if len(pieces) == 1:
+        return re.compile(pieces[0], re.DOTALL)
+    first, *between, last = pieces
+    middle = "".join(f"(?>.*?{piece})" for piece in between)
+    return re.compile(f"{first}{middle}.*{last}", re.DOTALL)
+
+
+def _nothing(word: str) -> str:
+    is_name = ":" not in word and not _WILD.search(word)
+    return f"unknown model {quoted(word)}" if is_name else f"{quoted(word)} picks no model"
+
+
+def _nearest(word: str, known: Known) -> str:
+    """The words closest to one that picks nothing."""
+    values = {kind: dict.fromkeys(v for model in known.models for v in of(model)) for kind, of in _HAVING.items()}
+    common = [f"{kind}:{value}" for kind, found in values.items() for value in found]
+    if same := [each for each in common if each.partition(":")[2] == word]:
+        return f"did you mean {same[0]!r}?"
+    names = [model.id for model in known.models] + [*known.aliases]
+    near = did_you_mean(word, common if word.partition(":")[0] in _HAVING else [*_globs(word, known), *names, *common])
+    if not near and word.startswith("tag:"):
+        return f"known tags: {listed([*values['tag']])}" if values["tag"] else "give models 'tags' in a catalogue file"
+    return near or "Router.models() lists the known ids"
+
+
+def _globs(word: str, known: Known) -> list[str]:
+    """What picks all of a provider's models, where that kind of word was used."""
+    return [*dict.fromkeys(f"{model.provider}/*" for model in known.models)] if _WILD.search(word) else []
+
+
+def chain_of(policy: Policy, models: tuple[str, ...] | None, known: Known, path: str) -> tuple[str, ...] | None:
+    """Ids of a policy's own fallbacks, in order; None: it names none.
+
+    ``models`` are those that it allows. Raises ``ValidationFailed`` for a chain that leaves them, naming both.
+    """
+    names = None if policy.fallback is None else policy.fallback.models
+    if names is None:
+        return None
+    path = f"{path}.fallback.models"
+    for place, word in enumerate(names):
+        if known.named(word) is None and any(map(_chooses(word), known.models)):
+            problem = f"{quoted(word)} stands for several models, which have no order"
+            raise ValidationFailed.of(Problem(f"{path}[{place}]", problem, "name each of them by its id"))
+    chain = resolve(names, known.aliases, known.row, path)
+    outside = [] if models is None else [model for model in chain if model not in models]
+    if outside:
+        lists = f"fallback.models: {listed(chain)}; models: {listed(models or ())}"
+        problem = f"{listed(outside)} is outside the whitelist ({lists})"
+        hint = "let 'models', 'exclude' and 'capabilities' allow it, or take it out of 'fallback.models'"
+        raise ValidationFailed.of(Problem(path, problem, hint))
+    return tuple(chain)

@@ -1,0 +1,148 @@
+"""A policy's words pick the models that they say, and what picks nothing is refused with what would."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from time import perf_counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright import Policy, ValidationFailed
+from routewright._core.policy import publish
+from routewright._core.selector import CAPABLE, Known, picking
+from routewright.wire import Model, PolicyFallback
+
+MODELS = [
+    Model(id="openai/big", provider="openai", modalities=("text", "image", "tool"), structured_output=True),
+    Model(id="openai/small", provider="openai", modalities=("text", "tool"), tags=("eu", "cheap")),
+    Model(id="groq/openai/oss", provider="groq", reasoning=True, tags=("eu",)),
+    Model(id="zai/free", provider="zai", free_tier=True, tags=("cheap",)),
+    Model(id="house/one", provider="house"),
+]
+KNOWN = Known(MODELS, {"short": "openai/small", "gift": "zai/free", "tag:house": "house/one"})
+
+
+def picked(policy: Policy) -> tuple[str, ...] | None:
+    (made,) = publish([policy], "2026-11-21", KNOWN)
+    return made.models
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        (["house/one", "openai/big"], ["house/one", "openai/big"]),
+        (["short", "openai/small"], ["openai/small"]),
+        (["openai/*"], ["openai/big", "openai/small"]),
+        (["*openai/*"], ["openai/big", "openai/small", "groq/openai/oss"]),
+        (["?????/one"], ["house/one"]),
+        (["*"], ["openai/big", "openai/small", "groq/openai/oss", "house/one"]),
+        (["provider:openai"], ["openai/big", "openai/small"]),
+        (["tag:eu"], ["openai/small", "groq/openai/oss"]),
+        (["tag:cheap"], ["openai/small"]),
+        (["tag:house"], ["house/one"]),
+        (["capability:image"], ["openai/big"]),
+        (["capability:tools", "capability:reasoning"], ["openai/big", "openai/small", "groq/openai/oss"]),
+        (["capability:json"], ["openai/big"]),
+        (["zai/free"], ["zai/free"]),
+        (["gift", "tag:cheap"], ["zai/free", "openai/small"]),
+    ],
+)
+def test_words_pick_models_in_their_order_each_once(words: list[str], ids: list[str]) -> None:
+    assert picked(Policy(name="p", models=words)) == tuple(ids)
+
+
+def test_what_is_excluded_is_not_picked_however_it_was_named() -> None:
+    assert picked(Policy(name="p", exclude=["provider:openai"])) == ("groq/openai/oss", "house/one")
+    assert picked(Policy(name="p", models=["openai/*"], exclude=["short"])) == ("openai/big",)
+    assert picked(Policy(name="p", models=["gift", "short"], exclude=["zai/*"])) == ("openai/small",)
+    assert picked(Policy(name="p", exclude=[])) is None
+
+
+def test_every_capability_that_is_asked_for_must_hold() -> None:
+    assert picked(Policy(name="p", capabilities=["tools"])) == ("openai/big", "openai/small")
+    assert picked(Policy(name="p", capabilities=["tools", "json", "image"])) == ("openai/big",)
+    assert picked(Policy(name="p", models=["tag:eu"], capabilities=["reasoning"])) == ("groq/openai/oss",)
+    assert picked(Policy(name="p", capabilities=[])) is None
+    assert list(CAPABLE) == ["image", "tools", "json", "reasoning"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (
+            Policy(name="p", models=["short", "opnai/big"]),
+            "policies['p'].models[1]: unknown model 'opnai/big'; did you mean 'openai/big'?",
+        ),
+        (Policy(name="p", models=["shrt"]), "policies['p'].models[0]: unknown model 'shrt'; did you mean 'short'?"),
+        (
+            Policy(name="p", models=["openai"]),
+            "policies['p'].models[0]: unknown model 'openai'; did you mean 'provider:openai'?",
+        ),
+        (Policy(name="p", models=["eu"]), "policies['p'].models[0]: unknown model 'eu'; did you mean 'tag:eu'?"),
+        (
+            Policy(name="p", exclude=["opnai/*"]),
+            "policies['p'].exclude[0]: 'opnai/*' picks no model; did you mean 'openai/*'?",
+        ),
+        (
+            Policy(name="p", models=["provider:opnai"]),
+            "policies['p'].models[0]: 'provider:opnai' picks no model; did you mean 'provider:openai'?",
+        ),
+        (
+            Policy(name="p", models=["tag:mars"]),
+            "policies['p'].models[0]: 'tag:mars' picks no model; known tags: 'eu', 'cheap'",
+        ),
+        (
+            Policy(name="p", models=["[xyz]"]),
+            "policies['p'].models[0]: unknown model '[xyz]'; Router.models() lists the known ids",
+        ),
+        (
+            Policy(name="p", models=["zai/*"]),
+            "policies['p'].models[0]: 'zai/*' picks free offers alone ('zai/free'); name each of them by its id",
+        ),
+        (
+            Policy(name="p", models=["house/*"], capabilities=["image", "json"]),
+            "policies['p']: allows no model: of 1 that are picked, none of them has all of 'image', 'json'; "
+            "widen 'models', or narrow what stands against it",
+        ),
+        (
+            Policy(name="p", models=["house/*"], exclude=["*/one"]),
+            "policies['p']: allows no model: of 1 that are picked, 'exclude' takes all away; "
+            "widen 'models', or narrow what stands against it",
+        ),
+        (
+            Policy(name="p", exclude=["short"], fallback=PolicyFallback(models=["short"])),
+            "policies['p'].fallback.models: 'openai/small' is outside the whitelist (fallback.models: 'openai/small'; "
+            "models: 'openai/big', 'groq/openai/oss', 'house/one'); let 'models', 'exclude' and 'capabilities' allow "
+            "it, or take it out of 'fallback.models'",
+        ),
+        (
+            Policy(name="p", fallback=PolicyFallback(models=["openai/*"])),
+            "policies['p'].fallback.models[0]: 'openai/*' stands for several models, which have no order; "
+            "name each of them by its id",
+        ),
+    ],
+)
+def test_words_that_pick_nothing_are_refused_naming_the_nearest_that_would(policy: Policy, said: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        picked(policy)
+    assert str(refused.value) == said
+
+
+def test_without_any_tag_the_hint_says_how_to_give_one() -> None:
+    with pytest.raises(ValidationFailed, match="'tag:eu' picks no model; give models 'tags' in a catalogue file"):
+        publish([Policy(name="p", models=["tag:eu"])], "2026-11-21", Known([Model(id="a/1")], {}))
+
+
+@given(st.text("ab*?/", min_size=1, max_size=8), st.text("ab/", min_size=3, max_size=10))
+def test_a_glob_means_what_it_does_everywhere(glob: str, name: str) -> None:
+    model = Model(id=name)
+    assert bool(picking([glob], model, Known([model], {}))) == fnmatchcase(name, glob)
+
+
+def test_no_glob_takes_time() -> None:
+    model = Model(id=f"a/{'a' * 190}")
+    began = perf_counter()
+    assert not picking(["*a" * 90 + "b"], model, Known([model], {}))
+    assert perf_counter() - began < 1

@@ -1,0 +1,275 @@
+"""Policy files: what they may say, and that whatever is wrong with one is told with file, line and key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routewright import Policy, Router, ValidationFailed, read_policies
+from routewright.errors import Problem
+from routewright.wire import Budget, CacheOpts, PolicyFallback, PolicyWeights
+
+FULL: dict[str, Any] = {
+    "name": "all",
+    "id": "pol_all",
+    "weights": {"quality": 40, "cost": 30, "latency": 20, "stability": 10},
+    "models": ["openai/*", "tag:eu", "capability:image"],
+    "exclude": ["provider:zai"],
+    "capabilities": ["tools", "json"],
+    "regions": ["eu"],
+    "min_quality": 0.4,
+    "max_latency_ms": 12_000,
+    "fallback": {"models": [], "max_retries": 2, "on_partial": "error", "on_refusal": "fallback"},
+    "budget": {"max_cost_usd": 0.5, "max_tokens": 9_000},
+    "cache": {"mode": "exact", "threshold": 0.9, "ttl_seconds": 60, "explore": 0.1, "namespace": "n"},
+    "timeout_ms": 5_000,
+}
+MADE = Policy(
+    name="all",
+    id="pol_all",
+    weights=PolicyWeights(quality=40, cost=30, latency=20, stability=10),
+    models=["openai/*", "tag:eu", "capability:image"],
+    exclude=["provider:zai"],
+    capabilities=["tools", "json"],
+    regions=["eu"],
+    min_quality=0.4,
+    max_latency_ms=12_000,
+    fallback=PolicyFallback([], 2, "error", "fallback"),
+    budget=Budget(0.5, 9_000),
+    cache=CacheOpts(mode="exact", threshold=0.9, ttl_seconds=60, explore=0.1, namespace="n"),
+    timeout_ms=5_000,
+)
+
+
+def as_toml(content: Any) -> str:
+    """A document of plain values, each policy in a table of its own."""
+    policies = content["policies"]
+    if not isinstance(policies, list) or not all(isinstance(each, dict) for each in policies):
+        return f"policies = {inline(policies)}\n"
+    return "".join(
+        "[[policies]]\n" + "".join(f"{json.dumps(key)} = {inline(value)}\n" for key, value in each.items())
+        for each in policies
+    )
+
+
+def inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {inline(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return json.dumps(value) if value is not None else '"null"'
+
+
+WRITE: dict[str, Callable[[Any], str]] = {
+    "policies.toml": as_toml,
+    "policies.json": lambda content: json.dumps(content, indent=1),
+    "policies.py": lambda content: "".join(f"{name} = {value!r}\n" for name, value in content.items()),
+}
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_every_key_of_a_file_reaches_the_policy(tmp_path: Path, name: str) -> None:
+    assert read_policies(written(tmp_path, name, WRITE[name]({"policies": [FULL]}))) == [MADE]
+    assert read_policies(written(tmp_path, name, WRITE[name]({"policies": [{"name": "p"}]}))) == [Policy(name="p")]
+
+
+def test_a_python_file_may_hold_dicts_policies_and_both(tmp_path: Path) -> None:
+    text = """
+from routewright import Policy
+cheap = [{"name": f"cheap-{number}"} for number in range(2)]
+policies = [*cheap, Policy(name="made", min_quality=0.5)]
+"""
+    found = read_policies(written(tmp_path, "policies.py", text))
+    assert found == [Policy(name="cheap-0"), Policy(name="cheap-1"), Policy(name="made", min_quality=0.5)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "policies.toml",
+            '[[policies]]\nname = "a"\n\n[[policies]]\nname = "b"\n# more\nmodells = ["x/y"]\n',
+            "policies.toml:7: policies[1].modells: unknown key; did you mean 'models'?",
+        ),
+        (
+            "policies.json",
+            '{"policies": [\n {"name": "a",\n  "goal": "speed"}]}',
+            "policies.json:3: policies[0].goal: must be 'cost', 'quality' or 'stability', got 'speed'",
+        ),
+        (
+            "policies.py",
+            'policies = [\n {"name": "a",\n  "timeout_ms": 0}]',
+            "policies.py:3: policies[0].timeout_ms: must be a whole number from 1 to 3600000, got 0",
+        ),
+        (
+            "policies.toml",
+            '[[policies]]\nname = "a"\nguardrails = ["pii"]',
+            "policies.toml:3: policies[0].guardrails: guardrails are not there yet; take the key out",
+        ),
+        (
+            "policies.toml",
+            '[[policies]]\nname = "a"\n[policies.weights]\nquality = 50\ncost = 50\nlatency = 1\nstability = 0',
+            "policies.toml:3: policies['a'].weights: make 101 per cent together; make them 100",
+        ),
+        (
+            "policies.toml",
+            '[[policies]]\nname = "a"\n[policies.weights]\nquality = 50.5\ncost = 50',
+            "policies.toml:4: policies[0].weights.quality: must be a whole number, got 50.5\n"
+            "policies.toml:3: policies[0].weights.latency: is missing\n"
+            "policies.toml:3: policies[0].weights.stability: is missing",
+        ),
+        (
+            "policies.toml",
+            '[[policies]]\nname = "a"\ncapabilities = [\n "image",\n "video",\n]',
+            "policies.toml:5: policies[0].capabilities[1]: must be 'image', 'tools', 'json' or 'reasoning', got",
+        ),
+        (
+            "policies.toml",
+            '[[policies]]\nname = "a"\nmodels = [\n "x",\n "x",\n]',
+            "policies.toml:5: policies['a'].models[1]: names 'x' again; name each model once",
+        ),
+        ("policies.toml", '[[policies]]\nname = "a"\nname = "b"\n', "policies.toml:3: is not TOML: Cannot overwrite"),
+        ("policies.toml", '[[policies]]\nname = "a\n', "policies.toml:2: is not TOML: Illegal"),
+        ("policies.toml", '[[policies]]\nname = """a\n', "policies.toml:2: is not TOML: Unterminated"),
+        ("policies.json", '{"policies": [\n}', "policies.json:2: is not JSON: Expecting value at line 2"),
+        (
+            "policies.json",
+            '{\n"policies": [{\n"a": 1, "a": 2}]}',
+            "policies.json:2: policies[0]: has the key 'a' twice",
+        ),
+        ("policies.py", "x = 1\npolicies = [\n{]\n", "policies.py:3: is not Python: closing parenthesis"),
+        ("policies.py", "\n\nimport nothing_of_that_name\n", "policies.py:3: failed with ModuleNotFoundError; mend it"),
+        ("policies.py", "def f():\n    return 1 / 0\n\nf()\n", "policies.py:2: failed with ZeroDivisionError"),
+        ("policies.py", "import sys\nsys.exit('sk-canary')\n", "policies.py:2: failed with SystemExit"),
+        ("policies.py", "rules = []\n", "policies.py:1: policies: is missing"),
+        ("policies.py", "\npolicies = 'all'\n", "policies.py:2: policies: must be an array, got 'all'"),
+        ("policies.py", "\npolicies = [\n 5]\n", "policies.py:3: policies[0]: must be a table or object, got 5"),
+        (
+            "policies.py",
+            "from routewright import Policy\n\npolicies = [\n Policy(\n  name='p',\n  min_quality=2)]\n",
+            "policies.py:6: policies['p'].min_quality: must be a number from 0 to 1, got 2",
+        ),
+    ],
+)
+def test_every_error_names_file_line_and_key(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        read_policies(written(tmp_path, name, text))
+    assert str(refused.value).replace(f"{tmp_path}/", "").startswith(said)
+    assert "canary" not in str(refused.value)
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "policies.toml").write_bytes(b"# one\n# \xff\n")
+    with pytest.raises(ValidationFailed, match=r"policies.toml:2: is not UTF-8 text \(byte 8\); convert it"):
+        read_policies(tmp_path / "policies.toml")
+
+
+def test_what_a_file_allows_is_what_the_router_calls(tmp_path: Path) -> None:
+    text = """
+[[policies]]
+name = "careful"
+models = ["openai/*", "anthropic/*"]
+exclude = ["*-nano"]
+capabilities = ["image"]
+min_quality = 0.9
+max_latency_ms = 20_000
+weights = { quality = 20, cost = 60, latency = 10, stability = 10 }
+"""
+    router = Router.sandbox(policies=read_policies(written(tmp_path, "policies.toml", text)))
+    decision = router.decide("What is in this picture?", policy_id="careful")
+    assert {each.model.partition("/")[0] for each in decision.candidates} <= {"openai", "anthropic"}
+    assert all(each.quality >= 0.9 and each.latency_s <= 20 for each in decision.candidates)
+    assert decision.reason.startswith("weights quality=20 cost=60 latency=10 stability=10: ")
+    assert router.replay(decision).digest == decision.digest
+
+
+KEYS = [*FULL, "goal", "strategy", "guardrails", "nmae", "", "a b", "max_cost_usd", "é"]
+scalars = st.one_of(
+    st.sampled_from(
+        ["cost", "all", "exact", "openai/*", "tag:", "capability:x", "", " ", "@", "\x00", "\n", "a" * 300]
+    ),
+    st.text(max_size=5).filter(lambda text: not re.search("[\ud800-\udfff]", text)),
+    st.booleans(),
+    st.none(),
+    st.integers(-(10**30), 10**30),
+    st.sampled_from([10**400, 0, 1, 100, 0.5, 1e308]),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> dict[str, Any]:
+    """One that is right but for a few keys."""
+    kept = {key: FULL[key] for key in draw(st.lists(st.sampled_from([*FULL]), unique=True))}
+    wrong: dict[str, Any] = draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=2))
+    for key in wrong:
+        if isinstance(kept.get(key), dict) and draw(st.booleans()):
+            wrong[key] = kept[key] | draw(st.dictionaries(st.sampled_from([*kept[key], "x"]), values, max_size=2))
+    return {"name": draw(st.sampled_from(["a", "b"]))} | kept | wrong
+
+
+documents = st.fixed_dictionaries({"policies": st.lists(policies(), max_size=3) | values})
+
+
+SLIPS = [b"", b'"', b"[", b"}", b"\n", b"=", b",", b"\xff", b"\x00", b"'", b"#"]
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[str, bytes]:
+    """The name and the bytes of a file, some of which are others than were meant."""
+    name = draw(st.sampled_from([*WRITE]))
+    content = bytearray(WRITE[name](draw(documents)).encode())
+    for _ in range(draw(st.sampled_from([0, 0, 1, 2, 5]))):
+        place = draw(st.integers(0, len(content)))
+        end = draw(st.sampled_from([place, place + 1, place + 8]))
+        content[place:end] = draw(st.sampled_from(SLIPS))
+    return name, bytes(content)
+
+
+def problems_of(path: Path) -> list[Problem] | None:
+    """What is wrong with a file; None: nothing. Any other error is a traceback."""
+    try:
+        read_policies(path)
+    except ValidationFailed as error:
+        return error.problems
+    return None
+
+
+def test_no_file_brings_a_traceback_and_every_error_names_file_and_line(tmp_path: Path, full: bool) -> None:
+    seen: list[bool] = []
+
+    @settings(max_examples=10_000 if full else 400)
+    @given(files())
+    def hold(file: tuple[str, bytes]) -> None:
+        name, content = file
+        path = tmp_path / name
+        path.write_bytes(content)
+        last = content.count(b"\n") + 1
+        found = problems_of(path)
+        for each in found or ():
+            place = re.match(rf"{re.escape(str(path))}:(\d+)(: |$)", each.path)
+            assert place is not None, each
+            assert 1 <= int(place[1]) <= last
+        assert found != []
+        seen.append(found is None)
+
+    hold()
+    assert any(seen)
+    assert not all(seen)
