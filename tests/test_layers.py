@@ -21,12 +21,13 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money scale quality sse tokens problem shape rules request catalogue cost pool outlook health policy "
-    "intake constraints scoring board budget refusal plan decision explain attempt"
+    "scan ids money scale quality sse image tokens problem shape rules request catalogue cost pool outlook health "
+    "policy intake constraints scoring board budget refusal plan decision explain attempt"
 ).split()
 PURE = set(
-    "__future__ collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal difflib enum "
-    "hashlib.blake2b itertools json math msgspec numbers numpy re sys.float_info typing uuid.UUID routewright".split()
+    "__future__ binascii collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal "
+    "difflib enum functools.lru_cache hashlib.blake2b itertools json math msgspec numbers numpy re sys.float_info "
+    "typing uuid.UUID routewright".split()
 )
 """What the core may import: modules, or names in them."""
 OUTSIDE = {"now", "today", "utcnow", "random", "load", "save", "loadtxt", "savetxt", "fromfile", "tofile", "memmap"}

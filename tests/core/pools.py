@@ -15,6 +15,7 @@ from routewright._core.pool import Pool
 from routewright.wire import (
     Availability,
     DecisionInput,
+    Images,
     Modality,
     Model,
     ModelHealth,
@@ -110,13 +111,24 @@ def seldom(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
     return st.one_of(nothing, nothing, nothing, nothing, strategy)
 
 
+IMAGES = st.builds(
+    Images,
+    st.sampled_from([0, 1, 512, 4_000]),
+    st.sampled_from([1, 300, 9_000]),
+    st.sampled_from(["auto", "low", "high"]),
+    st.integers(1, 3),
+)
+
+
 @st.composite
 def counts(draw: st.DrawFn) -> TokenBounds:
     """What a count may have found: with and without images, in texts of any language."""
     low = draw(st.sampled_from([1, 10, 100, 1_000, 20_000]))
     high = low + draw(st.sampled_from([0, 10, 1_000, 20_000]))
     o200k, cl100k = draw(st.just((None, None)) | st.tuples(st.integers(low, high), st.integers(low, high)))
-    return TokenBounds(low, high, (low + high) // 2, o200k, cl100k, counted=True)
+    single = draw(st.integers(0, high))
+    images = draw(seldom(st.lists(IMAGES, min_size=1, max_size=2).map(tuple))) or ()
+    return TokenBounds(low, high, (low + high) // 2, o200k, cl100k, counted=True, single=single, images=images)
 
 
 @st.composite

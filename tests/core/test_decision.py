@@ -416,16 +416,16 @@ def test_bounds_that_leave_a_window_open_ask_for_a_count() -> None:
     assert decide(simple(tokens=counted), board(pool)).model == "a/small"
 
 
-def test_another_vendors_window_holds_a_count_and_a_third_where_a_budget_takes_it_for_twice() -> None:
+def test_another_vendors_window_holds_a_count_and_a_third_where_a_budget_takes_it_for_more() -> None:
     pool = [model("a/other", context_window=10_000)]
     counted = TokenBounds(100, 12_000, 6_000, 6_000, 6_000, counted=True)
     assert decide(simple(tokens=counted), board(pool)).model == "a/other"
-    assert decide(simple(tokens=counted, max_output_tokens=2_000), board(pool)).model == "a/other"
-    for refused in ({"max_output_tokens": 2_001}, {"budget_tokens": 12_255}):
+    assert decide(simple(tokens=counted, max_output_tokens=1_960), board(pool)).model == "a/other"
+    for refused in ({"max_output_tokens": 1_961}, {"budget_tokens": 12_255}):
         with pytest.raises(NoCandidates):
             decide(simple(tokens=counted, **refused), board(pool))
     within = decide(simple(tokens=counted, budget_tokens=20_000), board(pool))
-    assert within.output_cap == 2_000, "what is left of the window"
+    assert within.output_cap == 1_960, "what is left of the window"
 
 
 def test_what_was_settled_without_a_count_is_explained_without_one() -> None:

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from routewright import Policy, Router
 from routewright._core.decision import decide
+from routewright._core.image import filling_of, rule_of
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.plan import build_plan
 from routewright._core.refusal import LEAST_INPUT, LEAST_OUTPUT
-from routewright._core.tokens import IMAGE_TOKENS
 from routewright.errors import NoCandidates
-from routewright.wire import Availability, Budget, DecisionInput, Model, Need, Pricing, TokenBounds
+from routewright.wire import Availability, Budget, DecisionInput, Images, Model, Need, Pricing, TokenBounds
 
 from .pools import TODAY, board, inputs, pools, seldom
 from .test_decision import Case, model, simple
@@ -115,10 +115,12 @@ def follow(suggestion: str, case: Ruled) -> tuple[str, DecisionInput]:
                 assert int(count) < (asked.max_output_tokens or EXACT)
                 asked = replace(asked, max_output_tokens=int(count))
             case ["shorten", "the", "input", "to", count, "tokens"]:
-                assert int(count) >= LEAST_INPUT + (IMAGE_TOKENS[1] if asked.needs & Need.IMAGE else 0)
+                assert int(count) >= LEAST_INPUT + (
+                    filling_of(asked.tokens.images, rule_of(admitted)) if asked.needs & Need.IMAGE else 0
+                )
                 asked = replace(asked, tokens=TokenBounds(int(count), int(count), int(count), counted=True))
             case ["send", "no", "images"]:
-                asked = replace(asked, needs=asked.needs & ~1)
+                asked = replace(asked, needs=asked.needs & ~1, tokens=replace(asked.tokens, images=()))
             case ["declare", "no", "tools"]:
                 asked = replace(asked, needs=asked.needs & ~2)
             case ["drop", "params.response_format"]:
@@ -184,9 +186,10 @@ def test_no_answer_of_a_few_tokens_and_no_prompt_of_none_is_suggested() -> None:
 
 
 def test_where_no_image_fits_none_is_suggested() -> None:
-    seeing = model("a/sees", modalities=("text", "image"), context_window=LEAST_INPUT + IMAGE_TOKENS[1] + 400)
-    long = simple(needs=Need.IMAGE, tokens=TokenBounds(9_000, 9_000, 9_000))
-    fits = LEAST_INPUT + IMAGE_TOKENS[1]
+    images = (Images(1_024, 1_024),)
+    fits = LEAST_INPUT + filling_of(images, rule_of("a/sees"))
+    seeing = model("a/sees", modalities=("text", "image"), context_window=fits + 400)
+    long = simple(needs=Need.IMAGE, tokens=TokenBounds(90_000, 90_000, 90_000, images=images))
     assert suggested(long, seeing) == f"shorten the input to {fits} tokens to admit a/sees"
     narrow = replace(seeing, context_window=(seeing.context_window or 0) - 1)
     assert suggested(long, narrow) == f"send no images and shorten the input to {fits - 1} tokens to admit a/sees"

@@ -21,10 +21,11 @@ from .constraints import (
     named_reasons,
 )
 from .cost import affordable_output
+from .image import filling_of
 from .money import budget_nanos, nanos, sayable, usd_text
 from .outlook import Outlook
 from .pool import Pool
-from .tokens import IMAGE_TOKENS, MESSAGE_TOKENS, PRIMING_TOKENS
+from .tokens import MESSAGE_TOKENS, PRIMING_TOKENS
 
 _FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE, Reason.CIRCUIT_OPEN}
 """Reasons that no change of the request removes."""
@@ -139,16 +140,18 @@ def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInp
     if wanted <= room and wanted <= outlook.pool.max_output[row]:
         return given
     if given.max_output_tokens is None:
-        return _shortened(given, window - outlook.output[row])
+        return _shortened(given, outlook.pool, row, window - outlook.output[row])
     output = min(given.max_output_tokens, outlook.pool.max_output[row], room if room >= LEAST_OUTPUT else window // 2)
     lowered = replace(given, max_output_tokens=output)
-    return lowered if output <= room else _shortened(lowered, window - output)
+    return lowered if output <= room else _shortened(lowered, outlook.pool, row, window - output)
 
 
-def _shortened(given: DecisionInput, tokens: int) -> DecisionInput | None:
+def _shortened(given: DecisionInput, pool: Pool, row: int, tokens: int) -> DecisionInput | None:
+    """An input of so many tokens, with its images if these leave room for a text."""
     if tokens < LEAST_INPUT:
         return None
-    needs = given.needs if tokens >= LEAST_INPUT + IMAGE_TOKENS[1] else given.needs & ~Need.IMAGE
+    images = filling_of(given.tokens.images, pool.measures[pool.measure[row]].images)
+    needs = given.needs if tokens >= LEAST_INPUT + images else given.needs & ~Need.IMAGE
     return replace(given, needs=int(needs), tokens=TokenBounds(tokens, tokens, tokens, counted=True))
 
 
