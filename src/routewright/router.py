@@ -16,8 +16,8 @@ from ._core.ids import normalise_trace_id
 from ._core.intake import RULES
 from ._core.pool import Pool
 from ._core.problem import shown
-from ._core.request import as_request
 from ._engine.answer import Answer
+from ._engine.reading import is_large, read
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
 from .assembly import Parts
@@ -38,7 +38,6 @@ from .wire import (
     Model,
     Policy,
     PutFeedback,
-    RouteRequest,
     Trace,
 )
 
@@ -109,12 +108,14 @@ class Router:
         Raises ``ValidationFailed``, ``NoCandidates`` (``BudgetExceeded``), ``ContentRefused``, ``UpstreamFailed`` and
         ``RouterTimeoutError``; what it raises names the trace.
         """
-        return Answer(await self._parts.engine.route(self._request(request, options), self._as(caller)))
+        return Answer(await self._parts.engine.route(request, options, self._as(caller)))
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
-        """Answer a request piece by piece. Nothing happens before the first piece is asked for."""
-        engine = self._parts.engine
-        return Stream(engine, self._request(request, options), self._as(caller))
+        """Answer a request piece by piece. Nothing happens before the first piece is asked for, but that a request
+        of ordinary size is checked."""
+        large = is_large(request, options) and not self._parts.settings.clock.virtual
+        known = request if large else read(request, options)
+        return Stream(self._parts.engine, known, options, self._as(caller))
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose without calling anything. Takes microseconds, unless tokens have to be counted.
@@ -122,7 +123,7 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
         """
         engine = self._parts.engine
-        return Decision(engine.choose_now(engine.admit(self._request(request, options), self._as(caller))))
+        return Decision(engine.choose_now(engine.admit(read(request, options), self._as(caller))))
 
     def explain(self, decided: Decision | Answer | Trace) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
@@ -199,9 +200,6 @@ class Router:
     def blocking(self) -> BlockingRouter:
         """The same methods for code without ``await``."""
         return BlockingRouter(self, self._parts.worker)
-
-    def _request(self, request: RequestLike, options: Options) -> RouteRequest:
-        return as_request(request, options)
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self._placed(caller)

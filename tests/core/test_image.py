@@ -63,8 +63,13 @@ def test_a_jpeg_is_walked_to_its_frame_past_previews_tables_and_fillers() -> Non
 
 
 def test_of_a_large_image_only_the_head_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    decode, seen = image.a2b_base64, []
-    monkeypatch.setattr(image, "a2b_base64", lambda text: seen.append(len(text)) or decode(text))
+    decode, seen = image._decoded, list[int]()
+
+    def noted(text: str) -> bytes:
+        seen.append(len(text))
+        return decode(text)
+
+    monkeypatch.setattr(image, "_decoded", noted)
     assert size_of(url(png(640, 480) + bytes(1_000_000))) == (640, 480)
     assert size_of(url(jpeg(640, 480) + bytes(1_000_000))) == (640, 480)
     assert max(seen) <= image.HEAD_CHARACTERS

@@ -84,7 +84,7 @@ async def test_a_call_that_is_cancelled_while_its_tokens_are_counted_leaves_its_
 
 
 def test_a_prompt_with_an_image_is_counted_in_its_text_alone() -> None:
-    sees = replace(TIGHT, modalities=("text", "image"), context_window=17_500)
+    sees = replace(TIGHT, id="a/gpt-4o", modalities=("text", "image"), context_window=1_500 + 765)
     image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
     content = [{"type": "text", "text": LONG}, image]
     router = Router(providers=[CallableProvider(lambda call: "x", models=[sees])], catalogue=Catalogue(()))

@@ -57,8 +57,9 @@ class Patches(NamedTuple):
         if not fitted:  # the shape stays
             rows = isqrt(most * height // max(width, 1)) + 1
         high = -(-squares * self.percent // 100) + self.per_row * rows + self.added
-        # How scaled sizes are rounded is not said, nor always the same; nine tenths of the most is never too few.
-        return (rows * columns if fitted else squares) * self.percent * 9 // 1_000, high
+        # How scaled sizes are rounded is not said, nor always the same.
+        low = rows * columns * self.percent * 9 // 1_000 if fitted else squares * self.percent * 3 // 400
+        return max(low, 1), high
 
 
 class Tiles(NamedTuple):

@@ -1,17 +1,18 @@
 """How a request becomes an answer, in named steps. Read this first.
 
-    request -> admit -> choose -> Execution.run (or a Stream that pulls it) -> conclude -> Outcome
+    request -> read -> admit -> choose -> Execution.run (or a Stream that pulls it) -> conclude -> Outcome
 
-``admit`` lays the policy over the request and makes the decision's input; ``choose`` decides, counting tokens only
-where the bounds leave it open; the execution calls models; ``conclude`` keeps the trace and raises what went wrong.
+``read`` checks the request; ``admit`` lays the policy over it and makes the decision's input; ``choose`` decides,
+counting tokens only where the bounds leave it open; the execution calls models; ``conclude`` keeps the trace and raises
+what went wrong.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from routewright._core.decision import Decision
 from routewright._core.intake import input_of, quality_column, with_ids
 from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import by_key, find_policy, under_policy
-from routewright._core.tokens import Vocabulary, bounds_of
+from routewright._core.tokens import Vocabulary
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import (
@@ -44,6 +45,7 @@ from .execution import Execution
 from .fleet import Fleet
 from .identity import Ids
 from .outcome import Admitted, Facts, Outcome
+from .reading import Asked, Read, is_large, read
 from .trace import TraceLog
 
 _LATER = "try again later"
@@ -104,9 +106,15 @@ class Engine:
         self._predictor = predictor
         self._default_output_cap = default_output_cap
 
-    async def route(self, request: RouteRequest, caller: Caller) -> Outcome:
+    async def read(self, request: Asked, overrides: Mapping[str, Any]) -> Read:
+        """Check what a caller passed and bound its length, in a worker thread where that takes long."""
+        if self._clock.virtual or not is_large(request, overrides):
+            return read(request, overrides)
+        return await anyio.to_thread.run_sync(read, request, overrides, abandon_on_cancel=True)
+
+    async def route(self, request: Asked, overrides: Mapping[str, Any], caller: Caller) -> Outcome:
         """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
-        entry = self.admit(request, caller)
+        entry = self.admit(await self.read(request, overrides), caller)
         execution = self.execution(entry, await self.choose(entry), whole=True)
         try:
             await execution.run()
@@ -118,8 +126,9 @@ class Engine:
             raise
         return raise_failure(self.conclude(entry, execution))
 
-    def admit(self, request: RouteRequest, caller: Caller) -> Entry:
+    def admit(self, asked: Read, caller: Caller) -> Entry:
         """Lay the policy over a checked request and make the decision's input."""
+        request, tokens = asked
         if self._dropped:
             self.keep_dropped()
         started_at = self._clock.monotonic()
@@ -132,7 +141,7 @@ class Engine:
             request = under_policy(request, policy.policy)
         given = input_of(
             request,
-            bounds_of(request),
+            tokens,
             pool=fleet.pool,
             health=board.outlook.health.id,
             policy=policy,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self, assert_never
+from typing import Any, Self, assert_never
 
 import anyio
 import msgspec
@@ -20,7 +21,6 @@ from routewright.wire import (
     RouteCompleted,
     RouteEvent,
     RouteFallback,
-    RouteRequest,
     RouteStarted,
     StartedData,
     StreamError,
@@ -33,6 +33,7 @@ from routewright.wire import (
 from .answer import Answer
 from .execution import AttemptStarted, Execution, Part
 from .outcome import Outcome
+from .reading import Asked, Read
 from .route import Engine, Entry, raise_failure
 
 
@@ -48,9 +49,10 @@ class Stream:
     ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once.
     """
 
-    def __init__(self, engine: Engine, request: RouteRequest, caller: Caller) -> None:
+    def __init__(self, engine: Engine, request: Asked | Read, overrides: Mapping[str, Any], caller: Caller) -> None:
         self._engine = engine
         self._request = request
+        self._overrides = overrides
         self._caller = caller
         self._entry: Entry | None = None
         self._execution: Execution | None = None
@@ -169,7 +171,9 @@ class Stream:
 
     async def _begin(self) -> Execution:
         try:
-            self._entry = entry = self._engine.admit(self._request, self._caller)
+            asked = self._request
+            known = asked if isinstance(asked, Read) else await self._engine.read(asked, self._overrides)
+            self._entry = entry = self._engine.admit(known, self._caller)
             plan = await self._engine.choose(entry)
         except BaseException:
             self._closed = True
