@@ -70,19 +70,22 @@ class Eligible:
 class _Lengths(dict[int, Length]):
     """Worked out as they are asked for: a decision reads few."""
 
-    def __init__(self, bounds: TokenBounds, measures: Sequence[Measure]) -> None:
-        self._bounds = bounds
-        self._measures = measures
+    __slots__ = ("bounds", "measures")
+
+    bounds: TokenBounds
+    measures: Sequence[Measure]
 
     def __missing__(self, measure: int) -> Length:
-        found = self[measure] = length(self._bounds, self._measures[measure])
+        found = self[measure] = length(self.bounds, self.measures[measure])
         return found
 
 
 def _lengths(bounds: TokenBounds, measures: Sequence[Measure]) -> Lengths:
-    if bounds.counted or bounds.images:
-        return _Lengths(bounds, measures)
-    return [Length(bounds.low, bounds.high, bounds.high)] * len(measures)
+    if not bounds.counted and not bounds.images:
+        return [(bounds.low, bounds.high, bounds.high)] * len(measures)
+    lengths = _Lengths()
+    lengths.bounds, lengths.measures = bounds, measures
+    return lengths
 
 
 class Ask:
@@ -98,6 +101,8 @@ class Ask:
         self.limited = given.budget_nanos is not None or given.budget_tokens is not None
         self.input = _lengths(given.tokens, outlook.pool.measures)
         """Input tokens for each of the pool's measures."""
+        self.text = given.tokens
+        self.images = bool(given.tokens.images)
         self.counted = given.tokens.counted
 
     def fits(self, row: int) -> bool:
@@ -126,7 +131,10 @@ class Ask:
 
     def fits_all(self) -> bool:
         """Whether no row can fail a question of this request's own, as is the rule."""
-        return not self.limited and self.outlook.leaves_room(max(each.filling for each in self.lengths), self.output)
+        if self.limited:
+            return False
+        most = max([filling for _, _, filling in self.lengths]) if self.images else self.text.high
+        return self.outlook.leaves_room(most, self.output)
 
     def worst_picos(self, row: int, input_tokens: int) -> int:
         """The most that an input up to this long and the held output can cost, in pico-dollars; beyond every budget
@@ -144,7 +152,7 @@ class Ask:
     def affordable_at_best(self) -> BoolArray:
         """Rows that a budget does not rule out at first sight: at the shortest input, which is never dearer than a
         longer one. Shape (n,)."""
-        outlook, low = self.outlook, min(each.low for each in self.lengths)
+        outlook, low = self.outlook, self.text.low
         held = outlook.held_output(self.output)
         kept = np.ones(len(outlook.pool), dtype=np.bool_)
         if self.budget_tokens is not None:
@@ -160,11 +168,11 @@ class Ask:
     def room(self, row: int) -> int:
         """Output tokens for which a row's window has room beside the input; negative if not even that fits."""
         pool = self.outlook.pool
-        return pool.window[row] - self.input[pool.measure[row]].filling
+        return pool.window[row] - self.input[pool.measure[row]][2]
 
     def high(self, row: int) -> int:
         """Most input tokens that this request can have as a row counts them."""
-        return self.input[self.outlook.pool.measure[row]].high
+        return self.input[self.outlook.pool.measure[row]][1]
 
     @property
     def lengths(self) -> list[Length]:

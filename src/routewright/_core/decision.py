@@ -137,8 +137,8 @@ class Decision:
         tokens, pool = self.input.tokens, self._boards.pool
         if not tokens.counted:
             return "bounds"
-        known = length(tokens, pool.measures[pool.measure[self._rows[0]]])
-        return "exact" if known.low == known.high and not tokens.images else "estimated"
+        low, high, _ = length(tokens, pool.measures[pool.measure[self._rows[0]]])
+        return "exact" if low == high and not tokens.images else "estimated"
 
     def settle(self, reading: Reading) -> None:
         """Work out what a trace keeps, while the reading of the plan is at hand."""

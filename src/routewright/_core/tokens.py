@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from routewright.protocols import TokenCounter
-from routewright.wire import RouteRequest, TextPart, TokenBounds
+from routewright.wire import Images, RouteRequest, TextPart, TokenBounds
 
 from .image import Rule, estimate_of, filling_of, images_of, rule_of, tokens_of
 
@@ -63,14 +63,9 @@ class Measure(NamedTuple):
     images: tuple[Rule, ...]
 
 
-class Length(NamedTuple):
-    """The input as one model counts it."""
-
-    low: int
-    high: int
-    filling: int
-    """Tokens for which a window needs room."""
-
+Length = tuple[int, int, int]
+"""The input as one model counts it: the fewest and the most tokens, and those for which a window needs room. A plain
+tuple, since every decision makes some."""
 
 # What the chat format adds, from the published counting rules of the o200k and cl100k models, on the upper side.
 PRIMING_TOKENS = 3
@@ -254,22 +249,26 @@ def measure_of(model: str, tokenizer: Vocabulary | None) -> Measure:
 
 def length(bounds: TokenBounds, measure: Measure) -> Length:
     """The input as a model counts it: its text exact or bounded, and its images."""
-    text = _text_length(bounds, measure)
-    if not bounds.images:
-        return text
-    low, high = tokens_of(bounds.images, measure.images)
-    return Length(text.low + low, text.high + high, text.filling + filling_of(bounds.images, measure.images))
+    tokenizer, margin, rules = measure
+    o200k, cl100k, high = bounds.o200k, bounds.cl100k, bounds.high
+    count = None if tokenizer is None else cl100k if tokenizer == "cl100k_base" else o200k
+    if count is not None:
+        text = count, count, count
+    elif o200k is None or cl100k is None:
+        text = bounds.low, high, high
+    else:
+        larger = o200k if o200k > cl100k else cl100k
+        percent, quarters, window = margin
+        most = -(-percent * larger // 100) + -(-quarters * bounds.single // 4)  # as in ``_most``, without the call
+        most = most if most < high else high
+        filling = -(-window * larger // 100)
+        text = bounds.low, most, filling if filling < most else most
+    return _with_images(text, bounds.images, rules) if bounds.images else text
 
 
-def _text_length(bounds: TokenBounds, measure: Measure) -> Length:
-    count = bounds.cl100k if measure.tokenizer == "cl100k_base" else bounds.o200k
-    if measure.tokenizer is not None and count is not None:
-        return Length(count, count, count)
-    if bounds.o200k is None or bounds.cl100k is None:
-        return Length(bounds.low, bounds.high, bounds.high)
-    most = max(bounds.o200k, bounds.cl100k)
-    high = min(bounds.high, _most(measure.margin, most, bounds.single))
-    return Length(bounds.low, high, min(-(-measure.margin.window * most // 100), high))
+def _with_images(text: Length, images: Sequence[Images], rules: tuple[Rule, ...]) -> Length:
+    low, high = tokens_of(images, rules)
+    return text[0] + low, text[1] + high, text[2] + filling_of(images, rules)
 
 
 def _most(margin: Margin, count: int, single: int) -> int:
