@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 from .measure import Figure, Unit
 
-Who = Literal["floor", "full scan", "litellm", "pydantic-ai", "routewright"]
+Who = Literal["floor", "full scan", "litellm", "pydantic-ai", "tiktoken", "routewright"]
 """``floor`` is the cheapest way, ``full scan`` the plain one; both are hand-written loops."""
 WHO: tuple[Who, ...] = get_args(Who)
 HIGHER_IS_BETTER: tuple[Unit, ...] = ("per s",)

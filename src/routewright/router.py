@@ -17,15 +17,16 @@ from ._core.decision import Decision, decide
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
 from ._core.intake import RULES
-from ._core.output import Form, with_output
+from ._core.output import Form
 from ._core.pool import Pool
 from ._core.problem import shown
-from ._core.request import as_budget, as_request
-from ._core.tags import checked_tags, tagged
+from ._core.request import as_budget
+from ._core.tags import checked_tags
 from ._core.why_not import WhyNot
 from ._engine.answer import Answer
 from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
+from ._engine.reading import Asked
 from ._engine.steps import HostedCourse, Steps
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
@@ -146,10 +147,7 @@ class Router:
         ``RouterTimeoutError``; what it raises names the trace.
         """
         form = None if output_type is None else _form_of(output_type)
-        asked = self._request(request, options)
-        if form is not None:
-            asked = with_output(asked, form)
-        return Answer(await self._parts.engine.route(asked, self._as(caller), form))
+        return Answer(await self._parts.engine.route(self._asked(request, options, form), self._as(caller)))
 
     async def route_many(
         self,
@@ -165,15 +163,17 @@ class Router:
 
         ``budget`` is one over them all, beside the budgets of their own; ``options`` hold for each of them.
         """
-        checked = partial(self._request, options=cast("Options", options))
+        asked = partial(self._asked, options=cast("Options", options))
         _check_many(requests, limit)
         purse = None if budget is None else Purse(room_of(as_budget(budget)))
-        return await Many(self._parts.engine, self._as(caller), checked, limit=limit, purse=purse).run(requests)
+        return await Many(self._parts.engine, self._as(caller), asked, limit=limit, purse=purse).run(requests)
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
-        """Answer a request piece by piece. Nothing happens before the first piece is asked for."""
-        engine = self._parts.engine
-        return Stream(engine, self._request(request, options), self._as(caller))
+        """Answer a request piece by piece. Nothing happens before the first piece is asked for, but that a request
+        of ordinary size is checked."""
+        asked = self._asked(request, options)
+        known = asked if asked.is_large and not self._parts.settings.clock.virtual else asked.read()
+        return Stream(self._parts.engine, known, self._as(caller))
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
         """Choose a model, and leave the calls to you: the result says step by step what to do, and is told what came.
@@ -183,7 +183,7 @@ class Router:
         """
         engine, caller = self._parts.engine, self._as(caller)
         fleet = self._parts.hosted(caller.environment)
-        entry = engine.admit(self._request(request, options), caller, fleet)
+        entry = engine.admit(self._asked(request, options).read(), caller, fleet)
         return Steps(engine, entry, engine.course(HostedCourse, entry, engine.choose_here(entry)))
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
@@ -192,7 +192,7 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
         """
         engine = self._parts.engine
-        return Decision(engine.choose_now(engine.admit(self._request(request, options), self._as(caller))))
+        return Decision(engine.choose_now(engine.admit(self._asked(request, options).read(), self._as(caller))))
 
     def check_policies(
         self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
@@ -202,7 +202,7 @@ class Router:
 
         Counts tokens and decides once a provider and policy, some milliseconds each. Raises ``ValidationFailed``.
         """
-        return self._parts.engine.check(self._request(request, options), self._as(caller))
+        return self._parts.engine.check(self._asked(request, options).read(), self._as(caller))
 
     def why_not(
         self, request: RequestLike, model: str, *, caller: Caller | None = None, **options: Unpack[Options]
@@ -212,7 +212,7 @@ class Router:
         Counts tokens and decides some fifty times over, a tenth of a second. Raises ``ValidationFailed``.
         """
         engine = self._parts.engine
-        return engine.why_not(engine.admit(self._request(request, options), self._as(caller)), model)
+        return engine.why_not(engine.admit(self._asked(request, options).read(), self._as(caller)), model)
 
     def explain(self, decided: Decision | Answer[Any] | Trace) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
@@ -331,9 +331,8 @@ class Router:
         """The same methods for code without ``await``."""
         return BlockingRouter(self, self._parts.worker)
 
-    def _request(self, request: RequestLike, options: Options) -> RouteRequest:
-        made, tags = as_request(request, options), self._parts.tags.here()
-        return tagged(made, tags) if tags else made
+    def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> Asked:
+        return Asked(request, options, self._parts.tags.here(), form)
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self._placed(caller)

@@ -155,6 +155,14 @@ def test_long_texts_without_such_a_run_stay_whole() -> None:
         assert list(tokens._parts(text)) == [text]
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("piece", ["word ", "ein Wörtchen\n", "的。", "<|endoftext|> ", "a\ud800b ", "x = 1;\n    "])
+def test_a_long_text_counts_as_in_tiktoken(encoding: str, piece: str) -> None:
+    text = piece * (tokens._LONG_TEXT // len(piece) + 1)
+    reference = tokens._encoder(encoding).encode(text, disallowed_special=())
+    assert COUNTER.count(text, encoding) == len(reference)
+
+
 @pytest.mark.full
 def test_a_megabyte_of_one_thing_is_counted_in_seconds(full: bool) -> None:
     if not full:

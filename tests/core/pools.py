@@ -15,9 +15,11 @@ from routewright._core.pool import Pool
 from routewright.wire import (
     Availability,
     DecisionInput,
+    Images,
     Modality,
     Model,
     ModelHealth,
+    Need,
     PriceChange,
     PriceTier,
     Pricing,
@@ -123,13 +125,24 @@ def seldom(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
     return st.one_of(nothing, nothing, nothing, nothing, strategy)
 
 
+IMAGES = st.builds(
+    Images,
+    st.sampled_from([0, 1, 512, 4_000]),
+    st.sampled_from([1, 300, 9_000]),
+    st.sampled_from(["auto", "low", "high"]),
+    st.integers(1, 3),
+)
+
+
 @st.composite
 def counts(draw: st.DrawFn) -> TokenBounds:
     """What a count may have found: with and without images, in texts of any language."""
     low = draw(st.sampled_from([1, 10, 100, 1_000, 20_000]))
     high = low + draw(st.sampled_from([0, 10, 1_000, 20_000]))
     o200k, cl100k = draw(st.just((None, None)) | st.tuples(st.integers(low, high), st.integers(low, high)))
-    return TokenBounds(low, high, (low + high) // 2, o200k, cl100k, counted=True)
+    single = draw(st.integers(0, high))
+    images = draw(seldom(st.lists(IMAGES, min_size=1, max_size=2).map(tuple))) or ()
+    return TokenBounds(low, high, (low + high) // 2, o200k, cl100k, counted=True, single=single, images=images)
 
 
 @st.composite
@@ -138,13 +151,14 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
     chosen: st.SearchStrategy[tuple[str, ...]] = st.lists(st.sampled_from(ids), min_size=1, unique=True).map(tuple)
     region_sets: list[tuple[str, ...]] = [("us",), ("eu",), ("us", "eu")]
     regions = draw(seldom(st.sampled_from(region_sets)))
+    needs, tokens = draw(seldom(st.integers(1, 7))) or 0, draw(counts())
     return DecisionInput(
         rules=RULES,
         catalogue="c",
         health="h",
         as_of=TODAY,
-        tokens=draw(counts()),
-        needs=draw(seldom(st.integers(1, 7))) or 0,
+        tokens=tokens if needs & Need.IMAGE else replace(tokens, images=()),
+        needs=needs,
         goal=draw(st.sampled_from(["cost", "quality", "stability"])),
         strategy=draw(st.sampled_from(["balanced", "cost-optimized", "quality-first", "latency-optimized"])),
         models=draw(seldom(chosen)),

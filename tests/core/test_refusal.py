@@ -20,19 +20,20 @@ from routewright._core.catalogue import snapshot
 from routewright._core.constraints import REASONS, Ask, failures
 from routewright._core.decision import decide
 from routewright._core.health import health_snapshot
+from routewright._core.image import filling_of, rule_of
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.plan import build_plan
 from routewright._core.policy import Laid, checked_policy, publish
 from routewright._core.pool import Pool
 from routewright._core.quality import micro
 from routewright._core.selector import CAPABLE, Known
-from routewright._core.tokens import IMAGE_TOKENS
 from routewright._core.way import LEAST_INPUT, LEAST_OUTPUT, Ruling, Way, _as_way, ways_of
 from routewright.errors import NoCandidates, ValidationFailed
 from routewright.wire import (
     Availability,
     Budget,
     DecisionInput,
+    Images,
     Model,
     ModelHealth,
     Need,
@@ -234,11 +235,12 @@ def asked_otherwise(words: str, admitted: str, case: Ruled, *, also: bool) -> Ru
             assert int(count) < (asked.max_output_tokens or EXACT)
             asked = replace(asked, max_output_tokens=int(count))
         case ["shorten", "the", "input", "to", count, "tokens"]:
-            if int(count) < LEAST_INPUT + (IMAGE_TOKENS[1] if asked.needs & Need.IMAGE else 0):
+            images = filling_of(asked.tokens.images, rule_of(admitted)) if asked.needs & Need.IMAGE else 0
+            if int(count) < LEAST_INPUT + images:
                 raise NoSuchPrompt
             asked = replace(asked, tokens=TokenBounds(int(count), int(count), int(count), counted=True))
         case ["send", "no", "images"]:
-            asked = replace(asked, needs=asked.needs & ~1)
+            asked = replace(asked, needs=asked.needs & ~1, tokens=replace(asked.tokens, images=()))
         case ["declare", "no", "tools"]:
             asked = replace(asked, needs=asked.needs & ~2)
         case ["drop", "params.response_format"]:
@@ -307,7 +309,8 @@ def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
             for looser in loosened(case, way, min(len(way.changes) - 1, 2)):
                 other = _as_way(case.given, looser, board.outlook, row, ruling)
                 if other.effort[:5] < way.effort[:5]:
-                    assert not admits(dataclasses.replace(case, given=looser, health={}), way.model), (way, looser)
+                    closed = {model: replace(seen, open=False) for model, seen in case.health.items()}
+                    assert not admits(dataclasses.replace(case, given=looser, health=closed), way.model), (way, looser)
 
     hold()
 
@@ -333,6 +336,8 @@ def loosened(case: Ruled, way: Way, most: int) -> Iterator[DecisionInput]:
         for names in combinations(fields, count):
             for values in product(*(fields[name] for name in names)):
                 looser = replace(given, **dict(zip(names, values, strict=True)))
+                if not looser.needs & Need.IMAGE:
+                    looser = replace(looser, tokens=replace(looser.tokens, images=()))
                 if "tokens" not in names or not looser.needs & ~way.given.needs & Need.IMAGE:
                     yield looser  # no image is as short
 
@@ -412,9 +417,10 @@ def test_no_answer_of_a_few_tokens_and_no_prompt_of_none_is_suggested() -> None:
 
 
 def test_where_no_image_fits_none_is_suggested() -> None:
-    seeing = model("a/sees", modalities=("text", "image"), context_window=LEAST_INPUT + IMAGE_TOKENS[1] + 400)
-    long = simple(needs=Need.IMAGE, tokens=TokenBounds(9_000, 9_000, 9_000))
-    fits = LEAST_INPUT + IMAGE_TOKENS[1]
+    images = (Images(1_024, 1_024),)
+    fits = LEAST_INPUT + filling_of(images, rule_of("a/sees"))
+    seeing = model("a/sees", modalities=("text", "image"), context_window=fits + 400)
+    long = simple(needs=Need.IMAGE, tokens=TokenBounds(90_000, 90_000, 90_000, images=images))
     assert suggested(long, seeing) == f"shorten the input to {fits} tokens to admit a/sees"
     narrow = replace(seeing, context_window=(seeing.context_window or 0) - 1)
     assert suggested(long, narrow) == f"send no images and shorten the input to {fits - 1} tokens to admit a/sees"

@@ -20,17 +20,17 @@ from routewright._core.tokens import (
     bounds_of,
     count_request,
     estimate_text,
-    fillings,
-    image_count,
+    length,
+    measure_of,
     overhead,
     prompt_texts,
-    ranges,
 )
 from routewright.backends import tokens as packed
 from routewright.wire import (
     FunctionCall,
     FunctionSpec,
     ImagePart,
+    Images,
     ImageUrl,
     Message,
     Params,
@@ -131,9 +131,9 @@ LENGTHS = (tokens.WHOLE_CHARACTERS + 1, tokens.ENCODED_CHARACTERS + 1, 1_000_000
 
 @pytest.mark.parametrize("name", ["english", "python", "german", "hindi", "chinese", "whitespace"])
 def test_bounds_of_a_very_long_prompt_come_from_a_sample_and_hold(name: str) -> None:
-    for length in LENGTHS:
-        text = (TEXTS[name] * (length // len(TEXTS[name]) + 1))[:length]
-        thirds = [text[start : start + length // 3 + 1] for start in range(0, length, length // 3 + 1)]
+    for size in LENGTHS:
+        text = (TEXTS[name] * (size // len(TEXTS[name]) + 1))[:size]
+        thirds = [text[start : start + size // 3 + 1] for start in range(0, size, size // 3 + 1)]
         for asked in (request(text), request("", *thirds)):
             before = bounds_of(asked)
             after = count_request(COUNTER, asked, before)
@@ -213,25 +213,26 @@ def test_prompt_texts_are_contents_names_calls_and_schema() -> None:
     ]
 
 
-def test_an_image_widens_the_bounds_by_its_stated_range() -> None:
+def test_images_stand_beside_the_bounds_of_the_text() -> None:
     plain = bounds_of(request("what is this?"))
     pictured = bounds_of(
         RouteRequest(messages=[Message("user", [TextPart("what is this?"), IMAGE]), Message("user", [IMAGE])])
     )
-    assert pictured.low == plain.low + 2 * 85
-    assert pictured.high == plain.high + 4 + 2 * 6_000
+    assert (pictured.low, pictured.high) == (plain.low, plain.high + 4)
+    assert pictured.images == (Images(count=2),)
     assert pictured.estimate == plain.estimate + 4 + 2 * 1_000
 
 
-def test_counting_a_prompt_with_images_tightens_its_bounds_but_claims_nothing_exact() -> None:
-    asked = RouteRequest(messages=[Message("user", [TextPart(TEXTS["english"]), IMAGE])])
-    before = bounds_of(asked)
-    after = count_request(COUNTER, asked, before)
-    plain = request(TEXTS["english"])
-    assert image_count(asked) == 1
-    assert (after.o200k, after.cl100k) == (None, None)
-    assert after.low == before.low
-    assert after.high == count_request(COUNTER, plain, bounds_of(plain)).high + 6_000 < before.high
+def test_a_prompt_with_images_has_the_range_of_each_model_s_own_rule() -> None:
+    asked = RouteRequest(messages=[Message("user", [TextPart("look"), IMAGE])])
+    bounds = count_request(COUNTER, asked, bounds_of(asked))
+    text = overhead(asked) + 1
+    assert bounds.o200k == text
+    for model, most in (("openai/gpt-4o", 85 + 8 * 170), ("xai/grok-4.7", 1_792), ("openai/gpt-6-sol", 36_000)):
+        low, high, filling = length(bounds, measure_of(model, "o200k_base"))
+        assert low < high == text + most, model
+        assert filling <= high
+    assert bounds.best == bounds.estimate  # the count is not all
 
 
 class FixedCounter:
@@ -260,7 +261,7 @@ def test_counting_moves_neither_the_lower_bound_nor_the_estimate() -> None:
     before = bounds_of(asked)
     after = count_request(COUNTER, asked, before)
     assert (after.low, after.estimate) == (before.low, before.estimate)
-    assert (after.o200k or 0) < after.high < before.high / 2
+    assert (after.o200k or 0) < after.high < before.high * 0.7
 
 
 @pytest.mark.parametrize(("found", "side"), [(0, "low"), (10**12, "high")])
@@ -269,8 +270,7 @@ def test_a_count_outside_the_bounds_is_taken_for_the_bound(found: int, side: str
         bounds = bounds_of(asked)
         after = count_request(FixedCounter(found), asked, bounds)
         assert bounds.low <= after.low <= after.high <= bounds.high
-        if not image_count(asked):
-            assert after.o200k == after.cl100k == max(getattr(bounds, side), overhead(asked))
+        assert after.o200k == after.cl100k == max(getattr(bounds, side), overhead(asked))
 
 
 @pytest.mark.parametrize("found", [-1, 2.5, math.nan, "7", None])
@@ -287,36 +287,162 @@ def test_what_is_no_count_is_refused_by_name(found: Any) -> None:
         count_request(Wrong(), asked, bounds_of(asked))
 
 
-def test_a_range_is_exact_where_counted_and_else_the_bounds() -> None:
+GPT, OLD_GPT, LLAMA, OTHER = (
+    measure_of("openai/gpt-4o", "o200k_base"),
+    measure_of("openai/gpt-4", "cl100k_base"),
+    measure_of("groq/llama-4", None),
+    measure_of("me/mine", None),
+)
+
+
+def test_a_length_is_exact_where_counted_and_else_the_bounds() -> None:
     bounds = TokenBounds(10, 1_000, 240, o200k=300)
-    assert ranges(bounds) == ((300, 300), (10, 1_000), (10, 1_000))
-    assert ranges(replace(bounds, cl100k=310)) == ((300, 300), (310, 310), (10, 1_000))
-    assert ranges(TokenBounds(10, 1_000, 240)) == ((10, 1_000),) * 3
+    assert length(bounds, GPT) == (300, 300, 300)
+    assert length(bounds, OLD_GPT) == length(bounds, OTHER) == (10, 1_000, 1_000)
+    assert length(replace(bounds, cl100k=310), OLD_GPT) == (310, 310, 310)
 
 
-def test_a_window_is_filled_by_the_count_and_by_a_third_more_of_it_in_a_vocabulary_that_was_not_counted() -> None:
-    counted = TokenBounds(10, 1_000, 240, o200k=300, cl100k=302)
-    assert fillings(counted) == (300, 302, 403)
-    assert fillings(replace(counted, high=350)) == (300, 302, 350)
-    assert fillings(replace(counted, cl100k=None)) == (300, 1_000, 1_000)
-    assert fillings(TokenBounds(10, 1_000, 240, counted=True)) == (1_000,) * 3
+def test_a_vendor_s_margin_bounds_what_its_vocabulary_needs_and_less_of_it_fills_a_window() -> None:
+    counted = TokenBounds(10, 1_000, 240, o200k=300, cl100k=302, counted=True, single=40)
+    assert length(counted, LLAMA) == (10, 318, 318)
+    assert length(counted, OTHER) == (10, 916, 405)
+    assert length(replace(counted, high=350), OTHER) == (10, 350, 350)
+    assert length(replace(counted, cl100k=None), OTHER) == (10, 1_000, 1_000)
+
+
+VENDOR_MODELS = {
+    "claude": "anthropic/claude-opus-5",
+    "claude-3": "anthropic/claude-sonnet-4-6",
+    "claude-4.7": "anthropic/claude-fable-5",
+    "qwen": "alibaba/qwen-max",
+    "qwen-3.5": "groq/qwen/qwen3.8-27b",
+    "deepseek": "deepinfra/deepseek-ai/DeepSeek-V3.2",
+    "mistral": "mistral/mistral-large-4",
+    "tekken": "mistral/ministral-3b-2512",
+    "gemini": "google/gemini-3.8-flash",
+    "llama3": "deepinfra/meta-llama/Llama-3.3-70B-Instruct",
+}
 
 
 @pytest.mark.parametrize("name", OTHERS["counts"])
-def test_the_bound_for_other_vendors_holds_in_real_vocabularies(name: str) -> None:
+def test_each_vendor_s_bound_holds_in_its_real_vocabulary(name: str) -> None:
     asked = request((TEXTS | OTHERS["texts"])[name])
-    *_, (low, high) = ranges(count_request(COUNTER, asked, bounds_of(asked)))
-    for vocabulary, tokens_found in OTHERS["counts"][name].items():
-        assert low <= tokens_found + overhead(asked) <= high, vocabulary
+    bounds = count_request(COUNTER, asked, bounds_of(asked))
+    assert OTHERS["counts"][name].keys() == VENDOR_MODELS.keys()
+    for vocabulary, found in OTHERS["counts"][name].items():
+        for model in (VENDOR_MODELS[vocabulary], "me/mine"):
+            low, high, _ = length(bounds, measure_of(model, None))
+            assert low <= found + overhead(asked) <= high <= bounds.high, vocabulary
 
 
-def test_the_bound_for_other_vendors_is_about_twice_the_count_on_prose_and_the_bytes_in_other_scripts() -> None:
-    for name, least, most in (("english", 2.0, 2.1), ("python", 2.0, 3.0), ("json", 2.0, 2.4)):
+def test_every_text_was_counted_in_every_vocabulary() -> None:
+    assert OTHERS["counts"].keys() == TEXTS.keys() | OTHERS["texts"].keys()
+
+
+@pytest.mark.parametrize("margin", {margin for _, margin in tokens.MARGINS})
+def test_no_vendor_is_taken_to_need_more_than_one_that_was_not_measured(margin: tokens.Margin) -> None:
+    assert margin.percent <= tokens.ANY_MARGIN.percent
+    assert margin.quarters <= tokens.ANY_MARGIN.quarters
+
+
+def test_the_bound_for_unknown_vendors_is_about_three_times_the_count_on_prose_and_the_bytes_in_other_scripts() -> None:
+    for name, least, most in (("english", 2.9, 3.0), ("python", 2.9, 4.0), ("json", 2.4, 3.4)):
         after = count_request(COUNTER, request(TEXTS[name]), bounds_of(request(TEXTS[name])))
         assert least <= after.high / max(after.o200k or 1, after.cl100k or 1) <= most, name
     for name in ("hindi", "chinese", "russian", "thai"):
         before = bounds_of(request(TEXTS[name]))
         assert count_request(COUNTER, request(TEXTS[name]), before).high == before.high, name
+
+
+@pytest.mark.parametrize("piece", ["的", "a", " ", "-", "é", "का", "\n"])
+def test_a_text_without_spaces_for_too_long_is_not_counted_and_says_so(piece: str) -> None:
+    class Never(FixedCounter):
+        def count(self, text: str, encoding: str) -> int:
+            raise AssertionError("that would take seconds")
+
+    asked = request("short", piece * (2 * tokens.UNBROKEN_CHARACTERS // len(piece)))
+    bounds = bounds_of(asked)
+    assert count_request(Never(), asked, bounds) == replace(bounds, counted=True)
+
+
+def test_a_text_that_is_cut_into_pieces_is_counted_however_long_it_is() -> None:
+    for text in ("word " * 20_000 + "x" * 60_000, TEXTS["chinese"] * 500, "0123" * 40_000, "aGVsbG8gd29ybGQ" * 20_000):
+        asked = request(text * 3)
+        assert count_request(FixedCounter(), asked, bounds_of(asked)).o200k is not None
+
+
+def published(asked: RouteRequest) -> int:
+    """What OpenAI's published rule for messages gives, for a prompt of messages alone."""
+    total = 3
+    for message in asked.messages:
+        total += 3 + COUNTER.count(message.role, "o200k_base")
+        if isinstance(message.content, str):
+            total += COUNTER.count(message.content, "o200k_base")
+        if message.name is not None:
+            total += 1 + COUNTER.count(message.name, "o200k_base")
+    return total
+
+
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        st.sampled_from(["system", "user", "assistant"]),
+        ANY_TEXT,
+        name=st.none() | st.text(min_size=1, max_size=64),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def test_messages_and_names_take_what_the_published_rule_says_and_never_more_than_the_bound(full: bool) -> None:
+    @settings(max_examples=100_000 if full else 200, deadline=None)
+    @given(MESSAGES)
+    def hold(messages: list[Message]) -> None:
+        asked = RouteRequest(messages=messages)
+        bounds = bounds_of(asked)
+        exact = published(asked)
+        assert exact <= bounds.high
+        assert count_request(COUNTER, asked, bounds, ENCODINGS[:1]).o200k == exact
+
+    hold()
+
+
+def typescript(tool: Tool) -> str:
+    """A declaration as the namespace of types that OpenAI's models are known to be shown."""
+    spec = tool.function_spec
+    schema: dict[str, Any] = spec.parameters or {}
+    fields = [
+        f"// {field['description']}\n{name}{'' if name in schema.get('required', ()) else '?'}: {field['type']},\n"
+        for name, field in schema.get("properties", {}).items()
+    ]
+    comment = f"// {spec.description}\n" if spec.description else ""
+    return f"{comment}type {spec.name} = (_: {{\n{''.join(fields)}}}) => any;\n\n"
+
+
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=30)
+FIELDS = st.fixed_dictionaries(
+    {"type": st.sampled_from(["string", "number", "boolean", "object"]), "description": st.text(max_size=60)}
+)
+TOOLS = st.builds(
+    lambda name, description, fields: Tool(
+        function=FunctionSpec(name, description, {"type": "object", "properties": fields, "required": list(fields)[:1]})
+    ),
+    NAMES,
+    st.none() | st.text(max_size=80),
+    st.dictionaries(NAMES, FIELDS, max_size=6),
+)
+
+
+def test_a_declaration_rewritten_as_types_takes_no_more_than_the_bound(full: bool) -> None:
+    @settings(max_examples=20_000 if full else 200, deadline=None)
+    @given(st.lists(TOOLS, min_size=1, max_size=4))
+    def hold(tools: list[Tool]) -> None:
+        asked = request("hi", tools=tools)
+        written = "namespace functions {\n\n" + "".join(map(typescript, tools)) + "} // namespace functions"
+        assert published(request("hi")) + COUNTER.count(written, "o200k_base") <= bounds_of(asked).high
+
+    hold()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -330,15 +456,16 @@ WITHIN = {
     **dict.fromkeys(["english", "english_question", "german", "chinese", "python", "typescript"], 15),
     **dict.fromkeys(["json", "json_indented", "french", "spanish", "russian", "arabic", "hebrew", "hindi"], 15),
     **dict.fromkeys(["thai", "japanese", "korean", "emoji_chat", "markdown", "numbers"], 15),
-    "whitespace": 30,
 }
+MOST = 20
+"""Of one text; a kind's mean stays below 15, as the benchmark shows."""
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_estimate_is_close_for_every_kind_of_text(name: str) -> None:
     exact = COUNTER.count(TEXTS[name], "o200k_base")
     off = 100 * (estimate_text(TEXTS[name]) / exact - 1)
-    assert abs(off) <= WITHIN[name], f"{name}: {off:+.1f} % of {exact} tokens"
+    assert abs(off) <= WITHIN.get(name, MOST), f"{name}: {off:+.1f} % of {exact} tokens"
 
 
 @pytest.mark.parametrize("name", DEVELOPMENT)

@@ -24,8 +24,8 @@ from routewright import (
     TraceStore,
     errors,
 )
-from routewright._core.request import as_request
 from routewright._engine.outcome import Facts, Outcome
+from routewright._engine.reading import Asked
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import BudgetRefused, Delta, FallbackSpan, FallbackTriggered, Finish, Usage
@@ -38,8 +38,8 @@ ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))
 
 async def test_a_rescued_call_tells_of_its_fallback() -> None:
     house = House([said(Pause(1.5), ProviderFault("auth"))], [ANSWER])
-    request = as_request("hi", {"goal": "quality", "metadata": {"team": "search"}})
-    outcome = await house.router._parts.engine.route(request, Caller())
+    options = {"goal": "quality", "metadata": {"team": "search"}}
+    outcome = await house.router._parts.engine.route(Asked("hi", options), Caller())
     assert outcome.events == [
         FallbackTriggered(outcome.facts.id, "good/one", "spare/two", "upstream_5xx", 1500.0, {"team": "search"})
     ]
@@ -47,7 +47,7 @@ async def test_a_rescued_call_tells_of_its_fallback() -> None:
 
 async def test_a_timeout_says_so_in_the_event() -> None:
     house = House([said(Pause(100.0))], [ANSWER])
-    outcome = await house.router._parts.engine.route(as_request("hi", {"goal": "quality"}), Caller())
+    outcome = await house.router._parts.engine.route(Asked("hi", {"goal": "quality"}), Caller())
     assert [event.reason for event in outcome.events if isinstance(event, FallbackTriggered)] == ["timeout"]
 
 
@@ -88,13 +88,13 @@ async def test_who_leaves_is_charged_only_if_some_of_the_answer_had_been_deliver
 
 async def test_an_ordinary_call_tells_nothing() -> None:
     house = House([ANSWER])
-    outcome = await house.router._parts.engine.route(as_request("hi", {"goal": "quality"}), Caller())
+    outcome = await house.router._parts.engine.route(Asked("hi", {"goal": "quality"}), Caller())
     assert outcome.events == []
 
 
 async def test_a_budget_refusal_is_an_event_of_its_own() -> None:
     engine = House([ANSWER]).router._parts.engine
-    entry = engine.admit(as_request("hi", {"budget": {"maxCostUsd": 0.000_01}}), Caller())
+    entry = engine.admit(Asked("hi", {"budget": {"maxCostUsd": 0.000_01}}).read(), Caller())
     with pytest.raises(BudgetExceeded) as refused:
         await engine.choose(entry)
     facts = Facts(entry.admitted, None, [], None, refused.value, ended_at=1.0)

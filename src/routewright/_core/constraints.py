@@ -8,22 +8,23 @@ property test holds them to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from routewright.wire import DecisionInput, Need, Reason
+from routewright.wire import DecisionInput, Need, Reason, TokenBounds
 
 from .money import PICOS_PER_NANO, nanos, usd
 from .outlook import Outlook
 from .pool import Pool
 from .scale import IntArray
-from .tokens import fillings, ranges
+from .tokens import Length, Measure, length
 
 BoolArray = NDArray[np.bool_]
+Lengths = list[Length] | dict[int, Length]
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
 PASSES = len(REASONS)
@@ -92,6 +93,27 @@ class Eligible:
         return Eligible(failed)
 
 
+class _Lengths(dict[int, Length]):
+    """Worked out as they are asked for: a decision reads few."""
+
+    __slots__ = ("bounds", "measures")
+
+    bounds: TokenBounds
+    measures: Sequence[Measure]
+
+    def __missing__(self, measure: int) -> Length:
+        found = self[measure] = length(self.bounds, self.measures[measure])
+        return found
+
+
+def _lengths(bounds: TokenBounds, measures: Sequence[Measure]) -> Lengths:
+    if not bounds.counted and not bounds.images:
+        return [(bounds.low, bounds.high, bounds.high)] * len(measures)
+    lengths = _Lengths()
+    lengths.bounds, lengths.measures = bounds, measures
+    return lengths
+
+
 class Ask:
     """The numbers of one request that a model must fit, made ready to be compared with."""
 
@@ -103,17 +125,16 @@ class Ask:
         self.budget_tokens = given.budget_tokens
         self.budget_picos = None if given.budget_nanos is None else given.budget_nanos * PICOS_PER_NANO
         self.limited = given.budget_nanos is not None or given.budget_tokens is not None
-        self.input = ranges(given.tokens)
-        """(low, high) input tokens for each entry of ``TOKENIZERS``."""
-        self.filling = fillings(given.tokens) if given.tokens.counted else tuple([high for _, high in self.input])
-        """Input tokens that a window has to hold, likewise."""
+        self.input = _lengths(given.tokens, outlook.pool.measures)
+        """Input tokens for each of the pool's measures."""
+        self.text = given.tokens
+        self.images = bool(given.tokens.images)
         self.counted = given.tokens.counted
 
     def fits(self, row: int) -> bool:
         """Ask the context and budget questions of one row. Raises ``CountTokens`` where the bounds leave it open."""
-        vocabulary = self.outlook.pool.vocabulary[row]
-        low, high = self.input[vocabulary]
-        if self._holds(row, high, self.filling[vocabulary]):
+        low, high, filling = self.input[self.outlook.pool.measure[row]]
+        if self._holds(row, high, filling):
             return True
         if not self.counted and low < high and self._holds(row, low, low):
             raise CountTokens
@@ -136,8 +157,10 @@ class Ask:
 
     def fits_all(self) -> bool:
         """Whether no row can fail a question of this request's own, as is the rule."""
-        high = max(high for _, high in self.input)
-        return not self.limited and self.outlook.leaves_room(high, self.output)
+        if self.limited:
+            return False
+        most = max([filling for _, _, filling in self.lengths]) if self.images else self.text.high
+        return self.outlook.leaves_room(most, self.output)
 
     def worst_picos(self, row: int, input_tokens: int) -> int:
         """The most that an input up to this long and the held output can cost, in pico-dollars; beyond every budget
@@ -155,7 +178,7 @@ class Ask:
     def affordable_at_best(self) -> BoolArray:
         """Rows that a budget does not rule out at first sight: at the shortest input, which is never dearer than a
         longer one. Shape (n,)."""
-        outlook, low = self.outlook, min(low for low, _ in self.input)
+        outlook, low = self.outlook, self.text.low
         held = outlook.held_output(self.output)
         kept = np.ones(len(outlook.pool), dtype=np.bool_)
         if self.budget_tokens is not None:
@@ -171,11 +194,16 @@ class Ask:
     def room(self, row: int) -> int:
         """Output tokens for which a row's window has room beside the input; negative if not even that fits."""
         pool = self.outlook.pool
-        return pool.window[row] - self.filling[pool.vocabulary[row]]
+        return pool.window[row] - self.input[pool.measure[row]][2]
 
     def high(self, row: int) -> int:
-        """Most input tokens that this request can have for a row's vocabulary."""
-        return self.input[self.outlook.pool.vocabulary[row]][1]
+        """Most input tokens that this request can have as a row counts them."""
+        return self.input[self.outlook.pool.measure[row]][1]
+
+    @property
+    def lengths(self) -> list[Length]:
+        """One for each of the pool's measures."""
+        return [self.input[measure] for measure in range(len(self.outlook.pool.measures))]
 
 
 def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:
@@ -203,9 +231,10 @@ def _own_failures(given: DecisionInput, ask: Ask) -> Iterator[tuple[Reason, Bool
         outside[[pool.row[model] for model in given.models if model in pool.row]] = False
         yield Reason.WHITELIST, outside
     if not ask.fits_all():
-        high = np.array([most for _, most in ask.input], dtype=np.int64)[pool.vocabularies]
+        lengths = np.array(ask.lengths, dtype=np.int64)[pool.measured]  # (n, 3), columns follow Length
+        high = lengths[:, 1]
         output = outlook.expected_output(None) if ask.output is None else ask.output
-        too_long = np.array(ask.filling, dtype=np.int64)[pool.vocabularies] + output > pool.windows
+        too_long = lengths[:, 2] + output > pool.windows
         yield Reason.CONTEXT, too_long if ask.output is None else too_long | (ask.output > pool.max_outputs)
         if ask.budget_tokens is not None:
             yield Reason.BUDGET_TOKENS, high + outlook.held_output(ask.output) > ask.budget_tokens

@@ -20,7 +20,7 @@ from .money import usd_short
 from .plan import Plan, Reading, build_plan, walk
 from .scale import IntArray
 from .scoring import SCORE, Weights
-from .tokens import ranges
+from .tokens import length
 
 
 def decide(given: DecisionInput, board: Board) -> Decision:
@@ -141,10 +141,11 @@ class Decision:
     def token_count(self) -> Literal["bounds", "estimated", "exact"]:
         """What is known of the input's tokens: bounds, if these settled the matter; else a count, which is exact only
         in the chosen model's own vocabulary and an estimate with a margin in any other."""
-        if not self.input.tokens.counted:
+        tokens, pool = self.input.tokens, self._boards.pool
+        if not tokens.counted:
             return "bounds"
-        low, high = ranges(self.input.tokens)[self._boards.pool.vocabulary[self._rows[0]]]
-        return "exact" if low == high else "estimated"
+        low, high, _ = length(tokens, pool.measures[pool.measure[self._rows[0]]])
+        return "exact" if low == high and not tokens.images else "estimated"
 
     def settle(self, reading: Reading) -> None:
         """Work out what a trace keeps, while the reading of the plan is at hand."""

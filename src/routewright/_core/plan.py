@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from routewright.wire import DecisionInput, Need
+from routewright.wire import DecisionInput
 
 from .board import Board
 from .budget import plan_output
@@ -87,8 +87,9 @@ def build_plan(given: DecisionInput, board: Board, laid: Laid | None = None) -> 
 
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     """The vocabularies in which a count can matter: the first alone where every model left is of it."""
-    vocabulary = board.outlook.pool.vocabulary
-    others = given.needs & Need.IMAGE or any(vocabulary[row] for row in Reading(given, board).rows())
+    pool = board.outlook.pool
+    first = VOCABULARIES[0]
+    others = any(pool.measures[pool.measure[row]].tokenizer != first for row in Reading(given, board).rows())
     return VOCABULARIES if others else VOCABULARIES[:1]
 
 

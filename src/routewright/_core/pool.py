@@ -14,7 +14,7 @@ from .cost import Price, Prices, dearest_at, price_at, prices_of, pricing_on
 from .money import PICOS_PER_NANO
 from .quality import micro
 from .scale import IntArray
-from .tokens import VOCABULARIES
+from .tokens import Measure, measure_of
 
 DEFAULT_WINDOW = 8_192
 DEFAULT_QUALITY = 0.3
@@ -27,9 +27,6 @@ THINKING_TOKENS = 1_000
 """What a reasoning model thinks at least, until its own length was learned."""
 P90_PERCENT = 250
 """The 90th percentile of an answer's length, in per cent of the mean."""
-
-TOKENIZERS = (*VOCABULARIES, None)
-"""Whose token counts are exact; the order of ``tokens.ranges``."""
 
 _MOST_TOKENS = 10**8  # no window is larger; keeps products within 64 bits
 _UNPRICED = Price(-1, 0, 0, 0, 0, 0)
@@ -85,8 +82,12 @@ class Pool:
         self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
         self.windows = np.array(self.window, dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
-        self.vocabulary: list[int] = [TOKENIZERS.index(m.tokenizer) for m in models]
-        self.vocabularies = np.array(self.vocabulary, dtype=np.int64)
+        found = [measure_of(m.id, m.tokenizer) for m in models]
+        self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(found))
+        """How the models count their input."""
+        self.measure: list[int] = [self.measures.index(measure) for measure in found]
+        """Which of these each model does."""
+        self.measured = np.array(self.measure, dtype=np.int64)
 
         self.able = np.array([_abilities(m) for m in models], dtype=np.int64)
         self.quality = np.array([micro(DEFAULT_QUALITY if m.quality is None else m.quality) for m in models], np.int64)

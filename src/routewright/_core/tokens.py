@@ -6,29 +6,66 @@ the chat format, tool declarations and images add to them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from routewright.protocols import TokenCounter
-from routewright.wire import ImagePart, RouteRequest, TextPart, TokenBounds
+from routewright.wire import Images, RouteRequest, TextPart, TokenBounds
+
+from .image import Rule, estimate_of, filling_of, images_of, rule_of, tokens_of
 
 Vocabulary = Literal["o200k_base", "cl100k_base"]
-Range = tuple[int, int]
-"""The fewest and the most tokens that something can be."""
 
 VOCABULARIES: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")
 """Those that can be counted."""
-MARGIN = 2
-"""Other vendors' vocabularies are taken to need at most so many times the tokens of the two that can be counted, and a
-token for each byte that is not packed everywhere (``_unpacked``). An assumption; it holds for every kind of text in
-the tests in five vocabularies of four vendors, where the worst took 1.98 times."""
-WINDOW_MARGIN = (4, 3)
-"""For windows they are taken to need a third more, which prose and code in use today hardly exceed: what overflows a
-window costs no money and goes on to a larger one, while ``MARGIN`` would leave half of every window unused."""
+
+
+class Margin(NamedTuple):
+    """What a vendor's vocabulary needs beside the larger count of the two that can be counted."""
+
+    percent: int
+    """Of that count, at most."""
+    quarters: int
+    """Of a token for each byte that is not packed everywhere (``_unpacked``)."""
+    window: int
+    """Of that count, in per cent, for prose and code in use today: what overflows a window costs no money and goes on
+    to a larger one, while ``percent`` would leave much of every window unused."""
+
+
+# Each holds for every kind of text in the tests, and is at least 3 % above the worst of them: 1.00 for Qwen and Llama,
+# 1.22 for Mistral's later vocabulary and 1.99 for its first, 1.29 for DeepSeek, 1.34 for Gemini, 1.52 for Claude up to
+# 4.6, 2.74 from 4.7 on. The first marker that is in an id holds; who is in none may need as much as any of these.
+MARGINS: tuple[tuple[str, Margin], ...] = (
+    *((f"claude-{name}", Margin(160, 1, 134)) for name in ("3", "haiku-4", "sonnet-4", "opus-4-5", "opus-4-6")),
+    ("claude", Margin(290, 3, 180)),
+    ("qwen", Margin(105, 4, 110)),
+    ("llama", Margin(105, 0, 105)),
+    ("deepseek", Margin(135, 4, 115)),
+    ("gemini", Margin(140, 4, 120)),
+    ("gemma", Margin(140, 4, 120)),
+    *((f"{name}stral", Margin(206, 4, 134)) for name in ("mi", "mini", "code", "pix", "magi", "dev")),
+)
+ANY_MARGIN = Margin(290, 4, 134)
+"""Of vendors whose vocabulary was not measured."""
+
+
+class Measure(NamedTuple):
+    """How a model counts its input."""
+
+    tokenizer: Vocabulary | None
+    margin: Margin
+    images: tuple[Rule, ...]
+
+
+Length = tuple[int, int, int]
+"""The input as one model counts it: the fewest and the most tokens, and those for which a window needs room. A plain
+tuple, since every decision makes some."""
 
 # What the chat format adds, from the published counting rules of the o200k and cl100k models, on the upper side.
 PRIMING_TOKENS = 3
@@ -38,10 +75,6 @@ TOOL_CALL_TOKENS = 8
 TOOL_TOKENS = 12
 """Around one declaration, whose own length is that of its JSON."""
 
-IMAGE_TOKENS = (85, 6_000)
-"""Range of one image, which is never fetched to be measured: from the smallest flat rate to the largest size."""
-IMAGE_ESTIMATE = 1_000
-
 LONGEST_TOKEN = 128
 """Bytes of the longest token in both tables, a run of spaces."""
 LONG_PROMPT = 8_192
@@ -50,6 +83,9 @@ LONG_PROMPT = 8_192
 WHOLE_CHARACTERS = 1 << 18
 """Of a longer text a sample of this length is looked at: the event loop waits meanwhile."""
 SLICES = 64
+UNBROKEN_CHARACTERS = 1 << 17
+"""A text with twice as many characters in one piece, which nothing cuts before pairs are merged, is not counted: that
+takes seconds a megabyte."""
 ENCODED_CHARACTERS = 1 << 19
 """Of a longer text that is not all ASCII the bytes are not counted, but bounded by ``MOST_BYTES`` a character."""
 MOST_BYTES = 4
@@ -66,7 +102,13 @@ ASCII_WEIGHTS = (
 )
 NUMBER_WEIGHTS = (
     (b" 0", 2_270),  # a number on its own: its space is a token too
-    (b"0A", 3_550),  # digits beside capitals: keys, hashes, base64
+    (b"0A", 3_550),  # digits beside capitals: keys, hashes, base64 ...
+    (b"0A.", -3_500),  # ... but no such thing where the capital ends a word
+    (b"00A00", -2_400),  # or parts a date from a time
+)
+RUN_WEIGHTS = (  # two or more spaces
+    (b"  x", 600),
+    (b"  0", -1_600),  # before a number, whose space is weighed above and belongs to the run
 )
 OTHER_WEIGHTS = (  # the frequent ones first
     (b"e", 1_200),  # accented Latin: also marks languages with longer words than English
@@ -94,12 +136,21 @@ def _table(kinds: Mapping[bytes, Iterable[int]], rest: bytes) -> bytes:
 
 
 _SINGLE = b"0123456789\t\n\r" + bytes(range(0x80, 0x100))
+_RUNS = _table({b" ": b" ", b"\n": b"\r\n", b"0": b"0123456789"}, rest=b"x")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz\r" + bytes(range(0x80, 0xC0))
 _KINDS = _table({b"A": range(65, 91), b"0": b"0123456789", b" ": b" \t", b"\n": b"\n", **_LEADS}, rest=b".")
 # C2, E1, E2 and E3 also begin spaces, of which several can be in one token.
 _WORD_LEADS = {*range(0xC3, 0xF8)} - {0xE1, 0xE2, 0xE3}
 _WORDS = _table(
     {b" ": b" \t\n\r\v\f", b"w": [*range(48, 58), *range(65, 91), *range(97, 123), *_WORD_LEADS]}, rest=b"."
+)
+
+
+# Letters of any script, and whatever may join them; symbols; spaces. Digits are cut in threes.
+_PUNCTUATION = r"!-/:-@\[-`{-~\u2000-\u206f\u3000-\u303f\uff00-\uff65"
+_LONG_PIECE = re.compile(
+    rf"[^\s\d{_PUNCTUATION}]{{{UNBROKEN_CHARACTERS // 2},}}|[^\w\s]{{{UNBROKEN_CHARACTERS // 2},}}"
+    rf"|\s{{{UNBROKEN_CHARACTERS // 2},}}"
 )
 
 
@@ -150,22 +201,11 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
         data = _utf8("".join(texts))
         low, high = _low(data), len(data)
         estimate = max(_estimate(characters, data), low)
-    around, images = overhead(request), image_count(request)
-    high += around
-    estimate += around
-    if not images:
-        return TokenBounds(low, high, estimate)
-    image_low, image_high = IMAGE_TOKENS
-    return TokenBounds(low + image_low * images, high + image_high * images, estimate + IMAGE_ESTIMATE * images)
-
-
-def image_count(request: RouteRequest) -> int:
-    """How many images the messages hold."""
-    images = 0
-    for message in request.messages:
-        if isinstance(message.content, list):
-            images += sum(isinstance(part, ImagePart) for part in message.content)
-    return images
+    around = overhead(request)
+    if not any(type(message.content) is list for message in request.messages):
+        return TokenBounds(low, high + around, estimate + around)
+    images = images_of(request.messages)
+    return TokenBounds(low, high + around, estimate + around + estimate_of(images), images=images)
 
 
 def estimate_text(text: str) -> int:
@@ -173,7 +213,7 @@ def estimate_text(text: str) -> int:
     return _estimate(len(text), _utf8(text))
 
 
-def text_range(text: str) -> Range:
+def text_range(text: str) -> tuple[int, int]:
     """The fewest and the most tokens of a text, in any vocabulary that falls back to bytes."""
     size = len(_utf8(text))
     return -(-size // LONGEST_TOKEN), size
@@ -182,34 +222,31 @@ def text_range(text: str) -> Range:
 def count_request(
     counter: TokenCounter, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary] = VOCABULARIES
 ) -> TokenBounds:
-    """Count the prompt exactly and narrow its bounds. Long prompts take milliseconds: call it off the event loop.
+    """Count the text exactly and narrow its bounds. Long prompts take milliseconds: call it off the event loop.
 
     ``o200k`` and ``cl100k`` are the counts. Where both are asked for, ``high`` comes down to what other vendors'
-    vocabularies are taken to need at most. An image has no exact count, so with images that is all: the counts stay
-    None. ``estimate`` stays, so that counting never moves a score. Raises ``ValueError`` for what is no count.
+    vocabularies are taken to need at most. ``estimate`` stays, so that counting never moves a score; and all stays
+    where a text has no spaces for so long that counting would take seconds. Raises ``ValueError`` for what is no count.
     """
-    texts, around, images = prompt_texts(request), overhead(request), image_count(request)
-    low, high = (end - images * image for end, image in zip((bounds.low, bounds.high), IMAGE_TOKENS, strict=True))
+    texts, around = prompt_texts(request), overhead(request)
+    if any(map(_is_unbroken, texts)):
+        return replace(bounds, counted=True)
     counts = {
         # A counter that is wrong must not break a budget: no vocabulary leaves the bounds.
-        encoding: min(max(around + sum(_count(counter, text, encoding) for text in texts), low), high)
+        encoding: min(max(around + sum(_count(counter, text, encoding) for text in texts), bounds.low), bounds.high)
         for encoding in encodings
     }
+    high, single = bounds.high, 0
     if counts.keys() >= set(VOCABULARIES):
         data = _utf8("".join(texts))
-        high = min(high, around + len(data), MARGIN * max(counts.values()) + _unpacked(data))
-    return TokenBounds(
-        bounds.low,
-        high + images * IMAGE_TOKENS[1],
-        bounds.estimate,
-        None if images else counts.get("o200k_base"),
-        None if images else counts.get("cl100k_base"),
-        counted=True,
-    )
+        single = _unpacked(data)
+        high = min(high, around + len(data), _most(ANY_MARGIN, max(counts.values()), single))
+    o200k, cl100k = counts.get("o200k_base"), counts.get("cl100k_base")
+    return replace(bounds, high=high, o200k=o200k, cl100k=cl100k, single=single, counted=True)
 
 
 def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
-    """The bounds of a prompt to which something was added. What was counted of it is the most that it can be now."""
+    """The bounds of a prompt to which a text was added. What was counted of it is the most that it can be now."""
     return replace(
         bounds,
         low=bounds.low + more.low,
@@ -220,21 +257,50 @@ def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
     )
 
 
-def ranges(bounds: TokenBounds) -> tuple[Range, Range, Range]:
-    """Input tokens for models of the o200k, the cl100k and any other vocabulary, in this order: exact or bounded."""
-    plain = (bounds.low, bounds.high)
-    o200k = plain if bounds.o200k is None else (bounds.o200k, bounds.o200k)
-    cl100k = plain if bounds.cl100k is None else (bounds.cl100k, bounds.cl100k)
-    return o200k, cl100k, plain
+@lru_cache(maxsize=4_096)
+def measure_of(model: str, tokenizer: Vocabulary | None) -> Measure:
+    """How a model counts, from its id and the vocabulary that the catalogue knows of."""
+    name = model.lower()
+    margin = next((margin for marker, margin in MARGINS if marker in name), ANY_MARGIN)
+    return Measure(tokenizer, margin, rule_of(name))
 
 
-def fillings(bounds: TokenBounds) -> tuple[int, int, int]:
-    """Input tokens that a window has to hold, by vocabulary as in ``ranges``."""
-    (_, o200k), (_, cl100k), (_, high) = ranges(bounds)
-    if bounds.o200k is None or bounds.cl100k is None:
-        return o200k, cl100k, high
-    times, parts = WINDOW_MARGIN
-    return o200k, cl100k, min(-(-times * max(o200k, cl100k) // parts), high)
+def length(bounds: TokenBounds, measure: Measure) -> Length:
+    """The input as a model counts it: its text exact or bounded, and its images."""
+    tokenizer, margin, rules = measure
+    o200k, cl100k, high = bounds.o200k, bounds.cl100k, bounds.high
+    count = None if tokenizer is None else cl100k if tokenizer == "cl100k_base" else o200k
+    if count is not None:
+        text = count, count, count
+    elif o200k is None or cl100k is None:
+        text = bounds.low, high, high
+    else:
+        larger = o200k if o200k > cl100k else cl100k
+        percent, quarters, window = margin
+        most = -(-percent * larger // 100) + -(-quarters * bounds.single // 4)  # as in ``_most``, without the call
+        most = most if most < high else high
+        filling = -(-window * larger // 100)
+        text = bounds.low, most, filling if filling < most else most
+    return _with_images(text, bounds.images, rules) if bounds.images else text
+
+
+def _with_images(text: Length, images: Sequence[Images], rules: tuple[Rule, ...]) -> Length:
+    low, high = tokens_of(images, rules)
+    return text[0] + low, text[1] + high, text[2] + filling_of(images, rules)
+
+
+def _most(margin: Margin, count: int, single: int) -> int:
+    return -(-margin.percent * count // 100) + -(-margin.quarters * single // 4)
+
+
+def _is_unbroken(text: str) -> bool:
+    """Say whether one piece of the text is too long, without a look at most of it."""
+    parts = range(0, len(text) - UNBROKEN_CHARACTERS + 1, UNBROKEN_CHARACTERS)
+    return any(_is_piece(text[at : at + UNBROKEN_CHARACTERS]) for at in parts)
+
+
+def _is_piece(part: str) -> bool:
+    return len(part.split(None, 1)) < 2 and _LONG_PIECE.search(part) is not None
 
 
 def _count(counter: TokenCounter, text: str, encoding: Vocabulary) -> int:
@@ -306,6 +372,9 @@ def _estimate(characters: int, data: bytes) -> int:
     if b"0" in marks:
         for pair, weight in NUMBER_WEIGHTS:
             total += weight * marks.count(pair)
+    if b"  " in data:
+        runs = data.translate(_RUNS)
+        total += sum([weight * runs.count(run) for run, weight in RUN_WEIGHTS])
     if len(data) > characters:
         total += _weigh_others(marks.translate(None, b"A0. \n"))
     return min(max(-(-total // 1_000), 1), len(data))

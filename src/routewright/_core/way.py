@@ -11,6 +11,7 @@ from routewright.wire import Budget, DecisionInput, Need, Policy, Reason, TokenB
 
 from .constraints import Ask
 from .cost import affordable_output
+from .image import filling_of
 from .money import budget_nanos, nanos, sayable
 from .outlook import Outlook
 from .policy import Laid
@@ -18,7 +19,7 @@ from .pool import Pool
 from .rules import NUMBERS
 from .scale import class_size, size_class
 from .selector import Known, lacking, picking
-from .tokens import IMAGE_TOKENS, MESSAGE_TOKENS, PRIMING_TOKENS
+from .tokens import MESSAGE_TOKENS, PRIMING_TOKENS
 
 LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
 """No prompt is shorter."""
@@ -109,17 +110,22 @@ def way_of(given: DecisionInput, outlook: Outlook, row: int, reasons: set[Reason
 
 def _as_way(given: DecisionInput, changed: DecisionInput, outlook: Outlook, row: int, ruling: Ruling) -> Way:
     pool, model, ask = outlook.pool, outlook.pool.ids[row], Ask(changed, outlook)
-    changes = tuple(name for name in _CHANGEABLE if getattr(given, name) != getattr(changed, name))
+    changes = tuple(name for name in _CHANGEABLE if _value(name, given) != _value(name, changed))
     outside = _outside(changed, model, ruling).intersection(changes)
     obstacles = _obstacles(pool, row, ruling) if "models" in outside else None
     named, asked = "models" in changes, ruling.laid.asked
-    count = len(changes)
+    count = len(changes) + max(0, (given.needs & ~changed.needs).bit_count() - 1)
     if obstacles is not None:
         count += sum(map(bool, obstacles)) - (asked is None or model in asked)
     worst = ask.worst_picos(row, ask.high(row)) if pool.prices[row] else 0
     free = named and bool(pool.free_tier[row])
     effort = (row in outlook.open, bool(outside), free, named, count, worst, row)
     return Way(model, changed, changes, outside, obstacles, effort)
+
+
+def _value(name: str, given: DecisionInput) -> object:
+    """A field of the input; images go with ``needs``, which says that there are some."""
+    return replace(given.tokens, images=()) if name == "tokens" else getattr(given, name)
 
 
 def _outside(changed: DecisionInput, model: str, ruling: Ruling) -> frozenset[str]:
@@ -155,17 +161,19 @@ def _made_eligible(given: DecisionInput, outlook: Outlook, row: int, reasons: se
         models = tuple(dict.fromkeys((*(given.models or given.fallback or ()), pool.ids[row])))
     served = pool.models[row].availability.regions
     quality = int(pool.quality[row]) if given.quality is None else given.quality[row]
+    seeing = given if int(pool.able[row]) & Need.IMAGE else _without_images(given)
     return replace(
-        given,
+        seeing,
         models=models,
         regions=tuple(region for region in given.regions if region in served),
-        needs=given.needs & int(pool.able[row]),
+        needs=seeing.needs & int(pool.able[row]),
         min_quality=None if floor is None else min(floor, quality),
     )
 
 
 def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """As it is, with less output, with a shorter input, or with both: what the window holds."""
+    """As it is, with less output, with a shorter input, or with both, with its images or without: what the window
+    holds."""
     ask, asked = Ask(given, outlook), given.max_output_tokens
     room, window, most = ask.room(row), outlook.pool.window[row], outlook.pool.max_output[row]
     wanted = outlook.output[row] if asked is None else asked
@@ -175,18 +183,25 @@ def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
     if asked is not None and min(asked, most, max(room, 0)) >= min(asked, most, LEAST_OUTPUT):
         yield replace(given, max_output_tokens=min(asked, most, room))
     if asked is None or asked <= most:
-        yield from _shortened(given, window - wanted)
+        yield from _shortened(given, outlook.pool, row, window - wanted)
     if asked is not None:
         output = min(asked, most, window // 2)
-        yield from _shortened(replace(given, max_output_tokens=output), window - output)
+        yield from _shortened(replace(given, max_output_tokens=output), outlook.pool, row, window - output)
     elif room >= LEAST_OUTPUT:
         yield replace(given, max_output_tokens=min(most, room))
+    if given.needs & Need.IMAGE:
+        yield from _fit_window(_without_images(given), outlook, row)
 
 
-def _shortened(given: DecisionInput, tokens: int) -> Iterator[DecisionInput]:
-    if tokens >= LEAST_INPUT:
-        needs = given.needs if tokens >= LEAST_INPUT + IMAGE_TOKENS[1] else given.needs & ~Need.IMAGE
-        yield replace(given, needs=int(needs), tokens=TokenBounds(tokens, tokens, tokens, counted=True))
+def _shortened(given: DecisionInput, pool: Pool, row: int, tokens: int) -> Iterator[DecisionInput]:
+    """An input of so many tokens, its images included, if these leave room for a text."""
+    images = filling_of(given.tokens.images, pool.measures[pool.measure[row]].images)
+    if tokens >= LEAST_INPUT + images:
+        yield replace(given, tokens=TokenBounds(tokens, tokens, tokens, counted=True))
+
+
+def _without_images(given: DecisionInput) -> DecisionInput:
+    return replace(given, needs=int(given.needs & ~Need.IMAGE), tokens=replace(given.tokens, images=()))
 
 
 def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:

@@ -204,5 +204,5 @@ def _asked(plan: Plan, call: Call) -> int:
 
 def _asked_range(plan: Plan, call: Call) -> tuple[int, int]:
     """The fewest and the most input tokens."""
-    low, high = plan.ask.input[plan.pool.vocabulary[call.row]]
+    low, high, _ = plan.ask.input[plan.pool.measure[call.row]]
     return (low, high) if call.repair is None else (low + call.repair.low, high + call.repair.high)

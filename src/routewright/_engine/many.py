@@ -12,10 +12,11 @@ from anyio.abc import TaskGroup
 
 from routewright._core.budget import Amount, Purse, Reservation, within, worst_of_plan
 from routewright.errors import RouterError
-from routewright.wire import Caller, RouteRequest
+from routewright.wire import Caller
 
 from .answer import Answer
 from .execution import Execution
+from .reading import Asked
 from .route import Engine, Entry
 
 T = TypeVar("T")
@@ -33,14 +34,14 @@ class Start(NamedTuple):
 
 
 class Many(Generic[T]):
-    """One run over many requests. ``checked`` makes a request of what stands for one, or raises ``RouterError``."""
+    """One run over many requests. ``asked`` says what each of the things that stand for one asks."""
 
     def __init__(
-        self, engine: Engine, caller: Caller, checked: Callable[[T], RouteRequest], *, limit: int, purse: Purse | None
+        self, engine: Engine, caller: Caller, asked: Callable[[T], Asked], *, limit: int, purse: Purse | None
     ) -> None:
         self._engine = engine
         self._caller = caller
-        self._checked = checked
+        self._asked = asked
         self._limit = limit
         self._purse = purse
         self._results: dict[int, Answer | RouterError] = {}
@@ -85,9 +86,9 @@ class Many(Generic[T]):
 
     async def _admit(self, request: T) -> Start:
         """Let a request in as soon as the budget has room for it. Its time begins then."""
-        checked = self._checked(request)
+        read = await self._engine.read(self._asked(request))
         while True:
-            entry = self._engine.admit(checked, self._caller)
+            entry = self._engine.admit(read, self._caller)
             if self._purse is None:
                 return Start(entry, None)
             # refused here it fits not even if those who run use nothing of what they hold

@@ -1,9 +1,11 @@
 """How a request becomes an answer, in named steps. Read this first.
 
-    request -> admit -> choose -> Execution.run (or a Stream that pulls it, or a host's Steps) -> conclude -> Outcome
+    request -> read -> admit -> choose -> Execution.run (or a Stream that pulls it, or a host's Steps)
+        -> conclude -> Outcome
 
-``admit`` lays the policy over the request and makes the decision's input; ``choose`` decides, counting tokens only
-where the bounds leave it open; the execution calls models; ``conclude`` keeps the trace and raises what went wrong.
+``read`` checks the request; ``admit`` lays the policy over it and makes the decision's input; ``choose`` decides,
+counting tokens only where the bounds leave it open; the execution calls models; ``conclude`` keeps the trace and raises
+what went wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from routewright._core.money import usd
 from routewright._core.output import Form
 from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
-from routewright._core.tokens import VOCABULARIES, Vocabulary, bounds_of
+from routewright._core.tokens import VOCABULARIES, Vocabulary
 from routewright._core.why_not import WhyNot, why_not
 from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.protocols import Clock, QualityPredictor, Rng
@@ -53,6 +55,7 @@ from .execution import Execution
 from .fleet import Fleet
 from .identity import Ids
 from .outcome import Admitted, Facts, Outcome
+from .reading import Asked, Read
 from .trace import TraceLog
 
 C = TypeVar("C", bound=Course)
@@ -141,10 +144,16 @@ class Engine:
         """The policies in force."""
         return self._published.snapshots
 
-    async def route(self, request: RouteRequest, caller: Caller, form: Form | None = None) -> Outcome:
-        """Answer a request whole, in the form. Raises ``RouterError``; its trace is kept either way."""
-        entry = self.admit(request, caller)
-        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True, form=form))
+    async def read(self, asked: Asked) -> Read:
+        """Check what a caller passed and bound its length, in a worker thread where that takes long."""
+        if self._clock.virtual or not asked.is_large:
+            return asked.read()
+        return await anyio.to_thread.run_sync(asked.read, abandon_on_cancel=True)
+
+    async def route(self, asked: Asked, caller: Caller) -> Outcome:
+        """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
+        entry = self.admit(await self.read(asked), caller)
+        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True, form=asked.form))
 
     async def run(self, entry: Entry, execution: Execution) -> Outcome:
         """Carry an execution out. Raises ``RouterError``; its trace is kept either way."""
@@ -158,8 +167,9 @@ class Engine:
             raise
         return raise_failure(self.conclude(entry, execution))
 
-    def admit(self, request: RouteRequest, caller: Caller, fleet: Fleet | None = None) -> Entry:
+    def admit(self, asked: Read, caller: Caller, fleet: Fleet | None = None) -> Entry:
         """Lay the policy over a checked request and make the decision's input, for the caller's fleet or another."""
+        request, tokens = asked
         if self._dropped:
             self.keep_dropped()
         started_at = self._clock.monotonic()
@@ -176,7 +186,7 @@ class Engine:
             request = under_policy(request, policy)
         given = input_of(
             request,
-            bounds_of(request),
+            tokens,
             pool=pool,
             health=board.outlook.health.id,
             policy=policy,
@@ -208,11 +218,12 @@ class Engine:
         given = self._counted(entry, self._predicted(entry), VOCABULARIES)
         return why_not(given, entry.board, model, entry.laid)
 
-    def check(self, request: RouteRequest, caller: Caller) -> list[PolicyCheck]:
+    def check(self, asked: Read, caller: Caller) -> list[PolicyCheck]:
         """Check every policy by one request. Counts tokens."""
         found = []
         for published in self.policies:
-            entry = self.admit(replace(request, policy_id=published.policy.id), caller)
+            under = replace(asked.request, policy_id=published.policy.id)
+            entry = self.admit(asked._replace(request=under), caller)
             given = self._counted(entry, self._predicted(entry), VOCABULARIES)
             assert entry.laid is not None, "it was admitted under the policy"
             found.append(check(given, entry.board, entry.laid))

@@ -20,7 +20,6 @@ from routewright.wire import (
     RouteCompleted,
     RouteEvent,
     RouteFallback,
-    RouteRequest,
     RouteStarted,
     StartedData,
     StreamError,
@@ -34,6 +33,7 @@ from .answer import Answer
 from .course import AttemptStarted, Part
 from .execution import Execution
 from .outcome import Outcome
+from .reading import Asked, Read
 from .route import Engine, Entry, raise_failure
 
 
@@ -49,9 +49,9 @@ class Stream:
     ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once.
     """
 
-    def __init__(self, engine: Engine, request: RouteRequest, caller: Caller) -> None:
+    def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller) -> None:
         self._engine = engine
-        self._request = request
+        self._asked = asked
         self._caller = caller
         self._entry: Entry | None = None
         self._execution: Execution | None = None
@@ -170,7 +170,9 @@ class Stream:
 
     async def _begin(self) -> Execution:
         try:
-            self._entry = entry = self._engine.admit(self._request, self._caller)
+            asked = self._asked
+            known = asked if isinstance(asked, Read) else await self._engine.read(asked)
+            self._entry = entry = self._engine.admit(known, self._caller)
             plan = await self._engine.choose(entry)
         except BaseException:
             self._closed = True

@@ -49,6 +49,8 @@ _VOCABULARIES = {
 # Both patterns look ahead behind spaces, and tiktoken panics where 999,999 or more of them stand in one line. Such a
 # run is cut at a multiple of the longest token of spaces: of real spaces, the parts have as many tokens as the whole.
 _LONGEST_RUN = 7_812 * 128
+_LONG_TEXT = 100_000
+"""Characters from which a text is counted without a list of its tokens."""
 _SPACE = r"[^\S\r\n\x1c-\x1f]"
 _LONG_RUN = re.compile(rf"(?<!{_SPACE}){_SPACE}{{{_LONGEST_RUN},}}+(?![\r\n])")
 
@@ -66,14 +68,22 @@ class PackedTokenCounter:
 
     def count(self, text: str, encoding: str) -> int:
         """Exact number of tokens of ``text``, special tokens taken as plain text. Unknown encoding: ``ValueError``."""
-        encode = _encoder(encoding).encode_ordinary
-        if len(text) < _LONGEST_RUN:
-            return len(encode(text))
-        return sum(len(encode(part)) for part in _parts(text))
+        encoder = _encoder(encoding)
+        if len(text) < _LONG_TEXT:
+            return len(encoder.encode_ordinary(text))
+        return sum(_count_aside(encoder, part) for part in _parts(text))
 
     def load(self, encoding: str) -> None:
         """Build the table now. Blocks; call it from a worker thread."""
         _encoder(encoding)
+
+
+def _count_aside(encoder: tiktoken.Encoding, text: str) -> int:
+    """Count without making a list of millions of numbers, which would hold up all other threads."""
+    try:
+        return len(encoder.encode_to_numpy(text, disallowed_special=()))
+    except UnicodeEncodeError:  # half a surrogate pair, which the plain way mends
+        return len(encoder.encode_ordinary(text))
 
 
 _encoders: dict[str, tiktoken.Encoding] = {}

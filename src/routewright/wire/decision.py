@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntFlag, StrEnum
+from typing import Literal
 
 from msgspec import Struct
 
@@ -39,23 +40,37 @@ class Need(IntFlag):
     JSON = 4
 
 
-class TokenBounds(Struct, frozen=True):
-    """What is known of the input's length. ``low`` and ``high`` hold for every vocabulary."""
+class Images(Struct, frozen=True, omit_defaults=True):
+    """Images of one size in a prompt."""
+
+    width: int = 0
+    """Pixels; 0: not known."""
+    height: int = 0
+    detail: Literal["auto", "low", "high"] = "auto"
+    count: int = 1
+
+
+class TokenBounds(Struct, frozen=True, omit_defaults=True):
+    """What is known of the input's length. ``low`` and ``high`` hold for every vocabulary and, as the counts, are those
+    of the text: what ``images`` add is each model's own."""
 
     low: int
     high: int
     """Never above a token a byte; once counted, what other vendors' vocabularies are taken to need at most."""
     estimate: int
-    """Best guess without counting; the score's size bucket comes from it."""
+    """Best guess without counting, images included; the score's size bucket comes from it."""
     o200k: int | None = None
     cl100k: int | None = None
     counted: bool = False
     """True once the text was counted, so that nothing better will come."""
+    single: int = 0
+    """Once counted: bytes that some vocabularies leave single where those that were counted pack them."""
+    images: tuple[Images, ...] = ()
 
     @property
     def best(self) -> int:
         """The count if it was taken, else the estimate."""
-        return self.estimate if self.o200k is None else self.o200k
+        return self.estimate if self.o200k is None or self.images else self.o200k
 
 
 class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):

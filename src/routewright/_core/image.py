@@ -1,0 +1,287 @@
+"""How large is an image, and how many tokens does it cost? The first from its first bytes, the second from what vendors
+publish. Never fetches, and never decodes more than a head.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+from collections.abc import Iterable
+from itertools import chain
+from math import isqrt
+from typing import NamedTuple
+
+from routewright.wire import ImagePart, Images, ImageUrl, Message
+
+Range = tuple[int, int]
+"""The fewest and the most tokens that something can be."""
+
+HEAD_CHARACTERS = 1 << 17
+"""Of a ``data:`` URL, four for three bytes: a camera's previews stand before the size in a JPEG."""
+FIRST_CHARACTERS = 64
+"""As much tells the size in all formats but JPEG."""
+ESTIMATE = 1_000
+"""Tokens of an image of unknown size, in scores."""
+LEAST = 1
+ASSUMED = (2_048, 2_048)
+"""Size of an unknown image where a window has to hold it: what overflows a window costs no money."""
+MOST_SIDE = 65_535
+
+
+class Patches(NamedTuple):
+    """A token for each square, so many at most: what is larger is scaled down first."""
+
+    side: int
+    most: int
+    most_high: int | None = None
+    """With ``detail: high`` or ``low``, if less."""
+    percent: int = 100
+    """Tokens that a hundred squares cost."""
+    edge: int = MOST_SIDE
+    """The longest side, in pixels, before it is scaled down."""
+    least: int = 1
+    """Squares that a smaller image is scaled up to."""
+    added: int = 0
+    per_row: int = 0
+    """Further tokens for each row of squares."""
+
+    def tokens(self, width: int, height: int, detail: str) -> Range:
+        """Fewest and most tokens of an image."""
+        most = self.most if detail == "auto" or self.most_high is None else self.most_high
+        longest = max(width, height)
+        if longest > self.edge:
+            width, height = -(-width * self.edge // longest), -(-height * self.edge // longest)
+        rows, columns = -(-height // self.side), -(-width // self.side)
+        fitted = rows * columns <= most
+        squares = max(rows * columns, self.least) if fitted else most
+        if not fitted:  # the shape stays
+            rows = isqrt(most * height // max(width, 1)) + 1
+        high = -(-squares * self.percent // 100) + self.per_row * rows + self.added
+        # How scaled sizes are rounded is not said, nor always the same.
+        low = rows * columns * self.percent * 9 // 1_000 if fitted else squares * self.percent * 3 // 400
+        return max(low, 1), high
+
+
+class Tiles(NamedTuple):
+    """Tokens for each square of an image that was scaled to fit, and some for a look at the whole."""
+
+    base: int
+    tile: int
+
+    def tokens(self, width: int, height: int, detail: str) -> Range:
+        """Fewest and most tokens of an image."""
+        if detail == "low":
+            return self.base, self.base
+        long, short = max(width, height), max(min(width, height), 1)
+        if long > 2_048:
+            long, short = 2_048, max(-(-short * 2_048 // long), 1)
+        if short > 768:
+            long, short = -(-long * 768 // short), 768
+        most = self.base + self.tile * -(-long // 512) * -(-short // 512)
+        return (self.base if detail == "auto" else most * 9 // 10), most
+
+
+class Crops(NamedTuple):
+    """So many tokens for each crop, which follows the shorter side of the image."""
+
+    tile: int
+
+    def tokens(self, width: int, height: int, detail: str) -> Range:
+        """Fewest and most tokens of an image."""
+        longest = max(width, height)
+        if longest <= 384:
+            return self.tile, self.tile
+        if longest > 3_072:
+            width, height = -(-width * 3_072 // longest), -(-height * 3_072 // longest)
+        unit = min(max(min(width, height) * 2 // 3, 256), 768)
+        return self.tile, self.tile * -(-width // unit) * -(-height // unit)
+
+
+class Squares(NamedTuple):
+    """Tokens for each of at most so many squares, and as many for a look at the whole."""
+
+    side: int
+    tile: int
+    most: int
+
+    def tokens(self, width: int, height: int, detail: str) -> Range:
+        """Fewest and most tokens of an image."""
+        squares = -(-width // self.side) * -(-height // self.side)
+        return self.tile, self.tile * (min(squares, self.most) + 1)
+
+
+class Flat(NamedTuple):
+    """Any size costs about the same."""
+
+    low: int
+    high: int
+
+    def tokens(self, width: int, height: int, detail: str) -> Range:
+        """Fewest and most tokens of an image."""
+        return self.low, self.high
+
+
+Rule = Patches | Tiles | Crops | Squares | Flat
+
+# Vendors' formulas, as published by November 2026: OpenAI's guide "Images and vision" (tiles; patches with multipliers;
+# from GPT-5.6 on no more scaling, and a refusal beyond 30,000 patches), Anthropic's "Vision" (28 pixels; 5 % more than
+# it says, as an earlier formula did), Google's "Understand and count tokens" and "Media resolution", xAI's "Image
+# understanding", Cohere's "Image inputs", DeepSeek's "Vision", Alibaba's "Visual understanding" and the processors of
+# Qwen, Kimi and mistral-common. The first marker that is in an id holds.
+RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
+    ("gpt-4o-mini", (Tiles(2_833, 5_667),)),
+    ("gpt-4.1-mini", (Patches(32, 1_536, percent=162),)),
+    ("gpt-4.1-nano", (Patches(32, 1_536, percent=246),)),
+    ("gpt-4", (Tiles(85, 170),)),
+    ("o4-mini", (Patches(32, 1_536, percent=172),)),
+    ("openai/o", (Tiles(75, 150),)),
+    ("gpt-5-mini", (Patches(32, 1_536, percent=162),)),
+    ("gpt-5-nano", (Patches(32, 1_536, percent=246),)),
+    ("gpt-5.4-mini", (Patches(32, 1_536, percent=162),)),
+    ("gpt-5.4-nano", (Patches(32, 1_536, percent=246),)),
+    ("gpt-5-", (Tiles(70, 140),)),
+    ("gpt-5.1", (Tiles(70, 140),)),
+    *((f"gpt-5.{minor}", (Patches(32, 10_000, 2_500, percent=120),)) for minor in (2, 3, 4, 5)),
+    ("gpt-5.", (Patches(32, 30_000, 2_500, percent=120),)),
+    ("gpt-6", (Patches(32, 30_000, 2_500, percent=120),)),
+    ("gpt-5", (Tiles(70, 140),)),
+    *(
+        (f"claude-{name}", (Patches(28, 1_568, percent=105, edge=1_568),))
+        for name in ("3", "haiku-4", "sonnet-4", "opus-4-5", "opus-4-6")
+    ),
+    ("claude", (Patches(28, 4_784, percent=105, edge=2_576),)),
+    ("gemini-1", (Crops(258),)),
+    ("gemini-2", (Crops(258),)),
+    ("gemini", (Flat(256, 1_120),)),
+    ("gemma", (Flat(64, 1_120),)),
+    ("grok", (Squares(448, 256, 6),)),
+    ("command-a-vision", (Squares(512, 256, 12),)),
+    ("deepseek", (Flat(16, 384),)),
+    ("kimi", (Patches(28, 4_096),)),
+    ("qwen", (Patches(32, 16_384, least=256, added=2), Patches(28, 16_384, least=4, added=2))),
+    *(
+        (f"{name}stral", (Patches(16, 4_096, edge=1_024, per_row=1), Patches(28, 3_025, edge=1_540, per_row=1)))
+        for name in ("mi", "mini", "pix", "magi", "dev")
+    ),
+)
+ANY_RULE: tuple[Rule, ...] = tuple(dict.fromkeys(chain.from_iterable(rules for _, rules in RULES)))
+"""Of a vendor who publishes none: any of the others'."""
+_LARGEST = ((5_568, 5_568), (768, 2_048), (385, 3_072))
+"""Sizes that reach the most of every rule."""
+_MEDIAN = Patches(28, 1_568, edge=1_568)
+
+
+def rule_of(model: str) -> tuple[Rule, ...]:
+    """The rules by which a model may count an image, from its id."""
+    name = model.lower()
+    return next((rules for marker, rules in RULES if marker in name), ANY_RULE)
+
+
+def tokens_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> Range:
+    """Fewest and most tokens of all images together."""
+    low = high = 0
+    for image in images:
+        sizes = ((image.width, image.height),) if image.width else _LARGEST
+        ranges = [rule.tokens(*size, image.detail) for rule in rules for size in sizes]
+        low += image.count * (min(least for least, _ in ranges) if image.width else LEAST)
+        high += image.count * max(most for _, most in ranges)
+    return low, high
+
+
+def filling_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> int:
+    """Tokens of all images for which a window needs room."""
+    return sum(image.count * max(rule.tokens(*_assumed(image), image.detail)[1] for rule in rules) for image in images)
+
+
+def estimate_of(images: Iterable[Images]) -> int:
+    """Tokens of all images by a rule in the middle, for scores."""
+    return sum(
+        image.count * (_MEDIAN.tokens(image.width, image.height, image.detail)[1] if image.width else ESTIMATE)
+        for image in images
+    )
+
+
+def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
+    """The images of a prompt, equal ones together, in the order in which they first come."""
+    found: dict[Images, int] = {}
+    for message in messages:
+        if type(message.content) is list:
+            for part in message.content:
+                if isinstance(part, ImagePart):
+                    image = _image(part.image_url)
+                    found[image] = found.get(image, 0) + 1
+    return tuple(Images(each.width, each.height, each.detail, count) for each, count in found.items())
+
+
+def size_of(url: str) -> tuple[int, int] | None:
+    """Width and height of the PNG, JPEG, GIF or WebP in a ``data:`` URL; None if its head does not tell."""
+    if not url.startswith("data:"):
+        return None
+    start = url.find(",", 0, 256) + 1
+    if not start or not url[:start].endswith(";base64,"):
+        return None
+    head = _decoded(url[start : start + FIRST_CHARACTERS])
+    if head.startswith(b"\xff\xd8"):
+        size = _jpeg(_decoded(url[start : start + HEAD_CHARACTERS]))
+    else:
+        size = _png(head) or _gif(head) or _webp(head)
+    return size if size and min(size) > 0 and max(size) <= MOST_SIDE else None
+
+
+def _image(image: ImageUrl) -> Images:
+    width, height = size_of(image.url) or (0, 0)
+    return Images(width, height, image.detail or "auto")
+
+
+def _assumed(image: Images) -> tuple[int, int]:
+    return (image.width, image.height) if image.width else ASSUMED
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return a2b_base64(text[: len(text) // 4 * 4])
+    except (Base64Error, ValueError):
+        return b""
+
+
+def _png(head: bytes) -> tuple[int, int] | None:
+    if len(head) < 24 or not head.startswith(b"\x89PNG\r\n\x1a\n") or head[12:16] != b"IHDR":
+        return None
+    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+
+
+def _gif(head: bytes) -> tuple[int, int] | None:
+    if len(head) < 10 or head[:6] not in (b"GIF87a", b"GIF89a"):
+        return None
+    return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+
+
+def _webp(head: bytes) -> tuple[int, int] | None:
+    if len(head) < 30 or head[:4] != b"RIFF" or head[8:12] != b"WEBP":
+        return None
+    match head[12:16]:
+        case b"VP8 " if head[23:26] == b"\x9d\x01\x2a":
+            return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
+        case b"VP8L" if head[20] == 0x2F:
+            bits = int.from_bytes(head[21:25], "little")
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8X":
+            return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+        case _:
+            return None
+
+
+def _jpeg(head: bytes) -> tuple[int, int] | None:
+    """Walk from segment to segment up to the frame, which tells the size."""
+    at = 2
+    while at + 9 <= len(head) and head[at] == 0xFF:
+        kind = head[at + 1]
+        if kind == 0xFF:  # a filler
+            at += 1
+        elif 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
+        elif kind == 0x01 or 0xD0 <= kind <= 0xD7:  # without a length
+            at += 2
+        else:
+            at += 2 + max(int.from_bytes(head[at + 2 : at + 4], "big"), 2)
+    return None

@@ -1,0 +1,89 @@
+"""Reads what a caller passed: checks it and bounds its length. Says which requests are too large to be read on an event
+loop, without reading them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from routewright._core.output import Form, with_output
+from routewright._core.request import as_request
+from routewright._core.tags import Tags, tagged
+from routewright._core.tokens import bounds_of
+from routewright.wire import Message, RouteRequest, TokenBounds
+
+LARGE_CHARACTERS = 1 << 18
+"""Of all texts: so many are read in about a millisecond."""
+LARGE_ITEMS = 200
+"""Of messages, parts, calls and tools."""
+
+
+class Read(NamedTuple):
+    """A checked request."""
+
+    request: RouteRequest
+    tokens: TokenBounds
+
+
+class Asked(NamedTuple):
+    """What a caller passed, in whatever shape, and what else goes into the request."""
+
+    request: str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest
+    overrides: Mapping[str, Any]
+    tags: Tags | None = None
+    form: Form | None = None
+
+    def read(self) -> Read:
+        """Check the request and bound its length. Raises ``ValidationFailed``."""
+        checked = as_request(self.request, self.overrides)
+        if self.tags:
+            checked = tagged(checked, self.tags)
+        if self.form is not None:
+            checked = with_output(checked, self.form)
+        return Read(checked, bounds_of(checked))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether reading it takes more than a few milliseconds. What is no request is small, and refused at once."""
+        request, tools = self.request, self.overrides.get("tools")
+        if type(request) is str:
+            return len(request) > LARGE_CHARACTERS or _is_long(tools)
+        if not isinstance(request, RouteRequest | Mapping):
+            return _is_long(tools) or _is_long(request) or _weighs(request)
+        messages = _field(request, "messages")
+        return _is_long(tools) or _is_long(_field(request, "tools")) or _is_long(messages) or _weighs(messages)
+
+
+def _weighs(messages: object) -> bool:
+    if not isinstance(messages, (list, tuple)):
+        return False
+    characters = 0
+    for message in messages:
+        content = _field(message, "content")
+        characters += len(content) if type(content) is str else _characters(content)
+        if characters > LARGE_CHARACTERS:
+            return True
+    return False
+
+
+def _characters(content: object) -> int:
+    """Of the parts of a message: what is no text of some kind counts as nothing."""
+    if not isinstance(content, (list, tuple)):
+        return 0
+    if len(content) > LARGE_ITEMS:
+        return LARGE_CHARACTERS + 1
+    return sum(map(_part_characters, content))
+
+
+def _part_characters(part: object) -> int:
+    texts: Iterable[object] = (_field(part, "text"), _field(_field(part, "image_url"), "url"))
+    return sum(len(text) for text in texts if type(text) is str)
+
+
+def _is_long(items: object) -> bool:
+    return isinstance(items, (list, tuple)) and len(items) > LARGE_ITEMS
+
+
+def _field(value: object, name: str) -> object:
+    return value.get(name) if type(value) is dict else getattr(value, name, None)

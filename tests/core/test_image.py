@@ -1,0 +1,191 @@
+"""An image's size comes from its first bytes, and its tokens from what vendors publish."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core import image
+from routewright._core.image import ANY_RULE, RULES, filling_of, images_of, rule_of, size_of, tokens_of
+from routewright.catalogue import bundled
+from routewright.wire import ImagePart, Images, ImageUrl, Message
+
+SIDES = st.integers(1, 16_383)
+
+
+def url(data: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\x08\x06" + bytes(40)
+
+
+def gif(width: int, height: int) -> bytes:
+    return b"GIF89a" + struct.pack("<HH", width, height) + bytes(40)
+
+
+def jpeg(width: int, height: int, before: bytes = b"", frame: int = 0xC0) -> bytes:
+    head = b"\xff\xd8\xff\xe0" + struct.pack(">H", 16) + b"JFIF\x00" + bytes(9) + before
+    return head + b"\xff" + bytes([frame]) + struct.pack(">HBHH", 17, 8, height, width) + bytes(40)
+
+
+def webp(width: int, height: int) -> bytes:
+    body = b"VP8 " + struct.pack("<I", 100) + b"\x00\x00\x00\x9d\x01\x2a" + struct.pack("<HH", width, height)
+    return b"RIFF" + struct.pack("<I", 200) + b"WEBP" + body + bytes(40)
+
+
+def webp_lossless(width: int, height: int) -> bytes:
+    bits = width - 1 | height - 1 << 14
+    return b"RIFF" + struct.pack("<I", 200) + b"WEBPVP8L" + struct.pack("<IBI", 90, 0x2F, bits) + bytes(40)
+
+
+def webp_extended(width: int, height: int) -> bytes:
+    sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return b"RIFF" + struct.pack("<I", 200) + b"WEBPVP8X" + struct.pack("<II", 10, 0) + sides + bytes(40)
+
+
+@pytest.mark.parametrize("made", [png, gif, jpeg, webp, webp_lossless, webp_extended])
+@given(width=SIDES, height=SIDES)
+def test_the_size_of_every_format_is_read(made: object, width: int, height: int) -> None:
+    assert callable(made)
+    assert size_of(url(made(width, height))) == (width, height)
+
+
+def test_a_jpeg_is_walked_to_its_frame_past_previews_tables_and_fillers() -> None:
+    preview = b"\xff\xe1" + struct.pack(">H", 60_000) + bytes(59_998)
+    tables = b"\xff\xc4" + struct.pack(">H", 4) + b"\xc0\x00" + b"\xff\xff\xd0"
+    assert size_of(url(jpeg(4_032, 3_024, preview + tables, 0xC2))) == (4_032, 3_024)
+
+
+def test_of_a_large_image_only_the_head_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, seen = image._decoded, list[int]()
+
+    def noted(text: str) -> bytes:
+        seen.append(len(text))
+        return decode(text)
+
+    monkeypatch.setattr(image, "_decoded", noted)
+    assert size_of(url(png(640, 480) + bytes(1_000_000))) == (640, 480)
+    assert size_of(url(jpeg(640, 480) + bytes(1_000_000))) == (640, 480)
+    assert max(seen) <= image.HEAD_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "https://example.com/cat.png",
+        "data:image/png,abc",
+        "data:image/png;base64,",
+        "data:image/png;base64,!!!!",
+        "data:image/png;base64,é",
+        "data:" + "x" * 1_000 + ";base64,iVBORw0KGgo",
+        url(png(0, 10)),
+        url(png(70_000, 10)),
+        url(png(10, 10)[:20]),
+        url(jpeg(10, 10)[:15]),
+        url(b"\xff\xd8\xff\xd9"),
+        url(b"BM" + bytes(50)),
+        url(b"RIFF....WEBPVP9 " + bytes(50)),
+    ],
+)
+def test_what_is_broken_unknown_or_elsewhere_has_no_known_size(broken: str) -> None:
+    assert size_of(broken) is None
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", b"RIFF", b"GIF89a", b"\x89PNG"]))
+def test_no_bytes_break_it(rest: bytes, start: bytes) -> None:
+    size_of(url(start + rest))
+
+
+def test_equal_images_stand_together_in_the_order_in_which_they_come() -> None:
+    small, remote = ImagePart(ImageUrl(url(png(8, 9)), "low")), ImagePart(ImageUrl("https://a.example/b.png"))
+    messages = [Message("user", [remote, small]), Message("user", "hi"), Message("user", [small])]
+    assert images_of(messages) == (Images(), Images(8, 9, "low", 2))
+
+
+def exact(model: str, width: int, height: int, detail: str = "high") -> int:
+    return tokens_of([Images(width, height, detail)], rule_of(model))[1]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "width", "height", "tokens"),
+    [
+        ("openai/gpt-4o", 1_024, 1_024, 765),
+        ("openai/gpt-4o", 2_048, 4_096, 1_105),
+        ("openai/gpt-4o-mini", 128, 64, 8_500),
+        ("openai/o3", 128, 64, 225),
+        ("openai/gpt-5", 1_024, 1_024, 630),
+        ("openai/gpt-4.1-mini", 1_024, 1_024, 1_659),
+        ("openai/gpt-6-astra", 1_920, 1_080, 2_448),
+        ("xai/grok-4.7", 448, 448, 512),
+        ("xai/grok-4.7", 900, 900, 1_792),
+        ("google/gemini-2.5-pro", 300, 200, 258),
+        ("google/gemini-2.5-pro", 960, 540, 1_548),
+        ("google/gemini-3.8-flash", 4_000, 3_000, 1_120),
+        ("cohere/command-a-vision-07-2025", 1_536, 2_048, 3_328),
+    ],
+)
+def test_published_examples_come_out(model: str, width: int, height: int, tokens: int) -> None:
+    assert exact(model, width, height) == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "width", "height", "seen"),
+    [
+        ("openai/gpt-4.1-mini", 1_800, 2_400, 2_352),
+        ("openai/gpt-4.1-mini", 4_000, 1_474, 2_488),
+        ("openai/gpt-6-astra", 4_032, 3_024, 14_364),
+        ("openai/gpt-5.5", 4_032, 3_024, 11_868),
+        ("anthropic/claude-sonnet-5-5", 1_920, 1_080, 2_691),
+        ("anthropic/claude-sonnet-5-5", 4_032, 3_024, 3_928),
+        ("anthropic/claude-haiku-4-5", 3_840, 2_160, 1_592),
+        ("anthropic/claude-haiku-4-5", 1_024, 1_024, 1_369),
+        ("mistral/mistral-medium-2604", 1_540, 1_540, 3_080),
+    ],
+)
+def test_what_was_billed_is_within_the_range(model: str, width: int, height: int, seen: int) -> None:
+    low, high = tokens_of([Images(width, height)], rule_of(model))
+    assert low <= seen <= high
+
+
+def test_low_detail_costs_a_tile_model_its_base_and_auto_at_most_what_high_does() -> None:
+    rules = rule_of("openai/gpt-4o")
+    assert tokens_of([Images(2_000, 2_000, "low")], rules) == (85, 85)
+    assert tokens_of([Images(2_000, 2_000, "auto")], rules)[1] == tokens_of([Images(2_000, 2_000, "high")], rules)[1]
+
+
+@pytest.mark.parametrize("rules", [*(rules for _, rules in RULES), ANY_RULE])
+@given(width=SIDES, height=SIDES, detail=st.sampled_from(["auto", "low", "high"]), count=st.integers(1, 3))
+def test_a_known_size_is_within_what_an_unknown_one_may_be(
+    rules: tuple[image.Rule, ...], width: int, height: int, detail: str, count: int
+) -> None:
+    low, high = tokens_of([Images(width, height, detail, count)], rules)  # type: ignore[arg-type]
+    least, most = tokens_of([Images(0, 0, detail, count)], rules)  # type: ignore[arg-type]
+    assert 0 < least <= low <= high <= most
+    assert filling_of([Images(width, height, detail, count)], rules) <= most  # type: ignore[arg-type]
+
+
+@given(SIDES, SIDES)
+def test_a_vendor_without_a_rule_takes_the_most_of_all(width: int, height: int) -> None:
+    sized = [Images(width, height)]
+    assert rule_of("me/mine") == ANY_RULE
+    assert tokens_of(sized, ANY_RULE)[1] == max(tokens_of(sized, rules)[1] for _, rules in RULES)
+
+
+def test_models_of_the_same_maker_count_alike_wherever_they_run() -> None:
+    assert rule_of("togetherai/moonshotai/Kimi-K3") == rule_of("moonshotai/kimi-k3") != ANY_RULE
+    assert rule_of("deepinfra/Qwen/Qwen3.5-9B") == rule_of("alibaba/qwen3.8-max") != ANY_RULE
+
+
+def test_most_models_that_take_images_have_a_rule() -> None:
+    seeing = [model.id for model in bundled()[0] if "image" in (model.modalities or ())]
+    unknown = {model for model in seeing if rule_of(model) == ANY_RULE}
+    assert len(unknown) < len(seeing) / 4
+    assert not [
+        model for model in unknown if model.startswith(("openai/", "anthropic/", "google/", "mistral/", "xai/"))
+    ]

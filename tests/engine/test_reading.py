@@ -1,0 +1,81 @@
+"""A large request is read in a worker thread, a small one on the spot, as is any under a virtual clock."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from routewright import Message, Router, Settings, ValidationFailed
+from routewright._core.request import as_request
+from routewright._engine import reading
+from routewright._engine.reading import LARGE_CHARACTERS, LARGE_ITEMS, Asked
+from routewright.testing import FakeClock
+from routewright.wire import RouteRequest, Tool
+
+LONG = "word " * (LARGE_CHARACTERS // 5 + 1)
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * LARGE_CHARACTERS}}
+LARGE: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a string": (LONG, {}),
+    "a message": ([{"role": "user", "content": LONG}], {}),
+    "two halves": ([{"role": "user", "content": LONG[: len(LONG) // 2 + 1]}] * 2, {}),
+    "a part": ([{"role": "user", "content": [{"type": "text", "text": LONG}]}], {}),
+    "an image": ([{"role": "user", "content": [IMAGE]}], {}),
+    "a struct": (RouteRequest([Message("user", LONG)]), {}),
+    "a dict": ({"messages": [{"role": "user", "content": LONG}]}, {}),
+    "tools": ("hi", {"tools": [TOOL] * (LARGE_ITEMS + 1)}),
+    "tools in a dict": ({"messages": [{"role": "user", "content": "hi"}], "tools": [TOOL] * (LARGE_ITEMS + 1)}, {}),
+    "parts": ([{"role": "user", "content": [{"type": "text", "text": "x"}] * (LARGE_ITEMS + 1)}], {}),
+}
+SMALL: list[Any] = ["hi", [], None, 7, b"x", {"messages": 7}, [7, None], [{"content": [7, {"image_url": None}]}], {}]
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_what_takes_long_to_read_is_large(kind: str) -> None:
+    assert Asked(*LARGE[kind]).is_large
+
+
+@pytest.mark.parametrize("request_", SMALL, ids=repr)
+def test_what_is_short_or_no_request_at_all_is_small(request_: Any) -> None:
+    assert not Asked(request_, {}).is_large
+    assert not Asked(request_, {"tools": [Tool(name="f")]}).is_large
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each reading was done on the loop's thread."""
+    loop, seen, check = threading.get_ident(), list[bool](), as_request
+
+    def noted(*given: Any) -> RouteRequest:
+        seen.append(threading.get_ident() == loop)
+        return check(*given)
+
+    monkeypatch.setattr(reading, "as_request", noted)
+    return seen
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("clock", "request_", "inline"), [(None, LONG, False), (None, "hi", True), ("fake", LONG, True)]
+)
+async def test_only_what_is_large_leaves_the_loop(
+    threads: list[bool], clock: str | None, request_: str, inline: bool
+) -> None:
+    router = Router.sandbox(settings=Settings(clock=FakeClock()) if clock else None)
+    await router.route(request_)
+    async with router.stream(request_) as stream:
+        async for _ in stream.text():
+            pass
+    assert threads == [inline, inline]
+
+
+@pytest.mark.anyio
+async def test_a_large_request_that_is_wrong_is_refused_by_route_and_by_the_first_piece_of_a_stream() -> None:
+    router, wrong = Router.sandbox(), [{"role": "nobody", "content": LONG}]
+    with pytest.raises(ValidationFailed, match="nobody"):
+        await router.route(wrong)
+    with pytest.raises(ValidationFailed, match="nobody"):
+        async with router.stream(wrong) as stream:
+            await anext(stream)
