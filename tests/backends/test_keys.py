@@ -171,10 +171,11 @@ def test_whatever_happens_each_key_is_asked_once_a_call_and_a_free_one_first(
     for outcomes, pause_s in calls:
         now = keys.clock.monotonic()
         free = {name for name in due if due[name] <= now}
+        aside = {name: aside_s(refusal) or 0.0 for name, refusal in outcomes.items()}  # the one that is told is changed
         asked, fault = keys.call(outcomes)
         for name in asked:
             if name in outcomes:
-                due[name] = now + (aside_s(outcomes[name]) or 0.0)
+                due[name] = now + aside[name]
         assert len(set(asked)) == len(asked) >= 1
         assert (fault is None) == (asked[-1] not in outcomes)
         assert all(name in outcomes for name in asked[:-1])
