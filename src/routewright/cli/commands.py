@@ -22,6 +22,7 @@ from routewright.settings import Settings
 from routewright.wire import Model, OutputDelta, Policy, RouteFallback, RouteRequest, error_envelope
 
 from .blocks import Block, Line
+from .exits import OK
 from .options import Arguments
 from .page import answer_page, decision_page, is_current, models_page, refusal_page, trace_page
 from .request import named_providers, request_of
@@ -42,9 +43,13 @@ _OPTIONS = {
 """What the library's messages name, and what it is here."""
 
 
-def run(args: Arguments, screen: Screen) -> None:
-    """Do what the command line says. Raises ``RouterError``, which ``failed`` shows."""
+def run(args: Arguments, screen: Screen) -> int:
+    """Do what the command line says, and give the exit code. Raises ``RouterError``, which ``failed`` shows."""
     match args.command:
+        case "policies":
+            from .policies import run_policies  # which the other commands do not need
+
+            return run_policies(args, screen)
         case "route":
             anyio.run(_route, args, screen)
         case "decide":
@@ -55,6 +60,7 @@ def run(args: Arguments, screen: Screen) -> None:
             run_catalogue(args, screen)
         case _:
             _models(args, screen)
+    return OK
 
 
 def failed(error: RouterError, args: Arguments, screen: Screen) -> None:

@@ -11,6 +11,7 @@ from routewright.wire import Goal, Modality, Strategy
 
 from .catalogue_options import CATALOGUE, add_catalogue, names
 from .exits import exit_table
+from .policies_options import add_policies
 
 _DESCRIPTION = """\
 Route chat requests across many language models: explainable choices, hard budgets, fallbacks, traces.
@@ -26,7 +27,8 @@ examples:
   routewright route --json "Name three rivers." | jq -r .output
   routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
   routewright models --modality image --provider google
-  routewright catalogue import model_prices.json --output models.toml"""
+  routewright catalogue import model_prices.json --output models.toml
+  routewright policies check policies.toml"""
 
 _PROMPT = """
 
@@ -43,6 +45,11 @@ _COMMANDS = {
     "models": ("list the models that can be routed to", "Prices are US dollars per million tokens.", "[OPTIONS]"),
     "catalogue": (
         "keep the catalogue up to date: prices of others, models that end",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
+    "policies": (
+        "check policies before they are live",
         "Each of its commands has a --help of its own.",
         "COMMAND [OPTIONS]",
     ),
@@ -102,6 +109,10 @@ class Arguments(argparse.Namespace):
     force: bool
     within: int | None
     model_id: str | None
+
+    # policies
+    policy_file: str
+    strict: bool
 
 
 def parser() -> argparse.ArgumentParser:
@@ -165,7 +176,7 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     command.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
 
 
-def _add_request(command: argparse.ArgumentParser) -> None:
+def _add_prompt(command: argparse.ArgumentParser) -> None:
     asked = command.add_argument_group("the request")
     asked.add_argument("prompt", nargs="?", metavar="PROMPT | - | @FILE", help="what to ask; - is standard input")
     asked.add_argument("--file", metavar="FILE", help="read the prompt from a file")
@@ -175,6 +186,10 @@ def _add_request(command: argparse.ArgumentParser) -> None:
     asked.add_argument("--max-output-tokens", type=float, metavar="N", help="the longest answer wanted")
     asked.add_argument("--metadata", action="append", type=_pair, default=[], metavar="KEY=VALUE",
                        help="a tag for the trace; may be repeated")  # fmt: skip
+
+
+def _add_request(command: argparse.ArgumentParser) -> None:
+    _add_prompt(command)
     choice = command.add_argument_group("the choice")
     choice.add_argument("--goal", choices=get_args(Goal), help="what matters most (default: cost)")
     choice.add_argument("--strategy", choices=get_args(Strategy), help="how it is weighed (default: balanced)")
@@ -191,14 +206,24 @@ def _add_request(command: argparse.ArgumentParser) -> None:
     only.add_argument("--provider", action="extend", type=names, metavar="NAME,...", help="only models of theirs")
     pool.add_argument("--sandbox", action="store_true", help="canned answers: no key, no network, nobody is billed")
     pool.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
-    pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name, TOML or JSON")
+    pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name: TOML, JSON or Python")
 
 
 def _add_catalogue(command: argparse.ArgumentParser) -> None:
     add_catalogue(command, _EXITS)
 
 
-_ADD = {"route": _add_route, "decide": _add_decide, "models": _add_models, "catalogue": _add_catalogue}
+def _add_policies(command: argparse.ArgumentParser) -> None:
+    add_policies(command, _EXITS, _add_prompt)
+
+
+_ADD = {
+    "route": _add_route,
+    "decide": _add_decide,
+    "models": _add_models,
+    "catalogue": _add_catalogue,
+    "policies": _add_policies,
+}
 
 
 def _pair(text: str) -> tuple[str, str]:
