@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 from routewright.errors import Problem
 from routewright.wire import Model, PriceChange, PriceTier, Pricing
 
+from .cost import pricing_on
 from .price_list import Listed, PriceList, provider_of
 from .scan import quoted
 
@@ -140,7 +141,7 @@ def differences(before: Model, after: Model, day: str) -> list[Change]:
 
 def facts(model: Model, day: str) -> dict[str, float | str]:
     """What a model costs on a day, and when it ends."""
-    found: dict[str, float | str] = {**prices_of(price_on(model, day))}
+    found: dict[str, float | str] = {**prices_of(pricing_on(model, day))}
     if model.deprecated_at is not None:
         found[ENDS] = model.deprecated_at[:10]
     return found
@@ -154,12 +155,6 @@ def prices_of(pricing: Pricing | None) -> dict[str, float]:
     for tier in pricing.tiers:
         found |= _named(tier, f" above {_size(tier.above_tokens)}")
     return found
-
-
-def price_on(model: Model, day: str) -> Pricing | None:
-    """The prices of a model on a day: those of the last change that has begun."""
-    begun = [change.pricing_per_1m for change in model.price_changes or () if change.starts <= day]
-    return begun[-1] if begun else model.pricing_per_1m
 
 
 def _wanted(rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish) -> tuple[dict[str, list[Listed]], int]:
@@ -196,7 +191,7 @@ def _agreed(rows: Sequence[Listed]) -> Listed:
 
 def _free(said: Listed, ours: Model, wish: Wish) -> Problem | None:
     """Refuse a price of nothing for what costs something: lists write it where they know none."""
-    now, then = price_on(ours, wish.day), said.model.pricing_per_1m
+    now, then = pricing_on(ours, wish.day), said.model.pricing_per_1m
     if now is None or then is None or then.input_usd or then.output_usd or not (now.input_usd or now.output_usd):
         return None
     hint = f"if it is free, write so into your catalogue file under prices[{quoted(ours.id)}]"
@@ -216,7 +211,7 @@ def _updated(ours: Model, said: Listed, wish: Wish) -> Model:
     """The model with the list's prices, from a day on or in the place of today's."""
     after = replace(ours, deprecated_at=said.model.deprecated_at or ours.deprecated_at)
     day = wish.starts or wish.day
-    now = price_on(ours, day)
+    now = pricing_on(ours, day)
     price = merged(now, said)
     if price is None or price == now:
         return after
