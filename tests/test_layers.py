@@ -24,9 +24,9 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money scale quality sse image tokens problem shape rules schema output price_list proposal deprecation "
-    "request tags catalogue selector cost pool outlook health policy intake constraints scoring board budget way "
-    "refusal plan why_not decision check explain attempt"
+    "scan ids money cost scale quality sse image tokens problem shape rules schema output price_list proposal "
+    "deprecation request tags catalogue selector pool outlook health policy intake constraints scoring board budget "
+    "way refusal plan why_not decision check explain attempt"
 ).split()
 PURE = set(
     "__future__ binascii collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal "

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from routewright import Catalogue, Model, Pricing, ValidationFailed
 from routewright._core.money import per_million
 from routewright._core.price_list import PriceList, read_list, shape_of
-from routewright._core.proposal import Change, Proposal, Wish, differences, facts, prices_of, propose
+from routewright._core.proposal import Change, Proposal, Wish, differences, facts, named_prices, propose
 from routewright.price_list import read_price_list
 from routewright.wire import PriceChange, PriceTier
 
@@ -405,7 +405,7 @@ def test_every_bundled_model_stands_in_a_source() -> None:
 
 
 def test_only_models_dev_disagrees_on_list_prices_with_the_first_source() -> None:
-    prices = {what for _, what, *_ in _found("litellm")} & prices_of(Pricing(0, 0, 0, 0, 0, 0, (), 0)).keys()
+    prices = {what for _, what, *_ in _found("litellm")} & named_prices(Pricing(0, 0, 0, 0, 0, 0, (), 0)).keys()
     assert prices == set()
 
 
