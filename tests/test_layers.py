@@ -18,7 +18,7 @@ FLOORS = [
     ["_engine", "backends"],
     (
         "settings options lines document config policy_file policies catalogue price_list output assembly blocking "
-        "router trace outlook testing"
+        "router trace policy_loss testing"
     ).split(),
     ["cli", "__main__", "__init__"],
 ]

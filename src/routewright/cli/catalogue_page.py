@@ -9,7 +9,7 @@ from routewright._core.deprecation import Deprecation
 from routewright._core.price_list import PriceList
 from routewright._core.proposal import ENDS, Change, Proposal, named_prices
 from routewright.errors import Problem
-from routewright.outlook import PolicyOutlook
+from routewright.policy_loss import PolicyLoss
 from routewright.wire import Model
 
 from .blocks import Block, Line, Row, Style, Table
@@ -44,7 +44,7 @@ def deprecations_page(found: Sequence[Deprecation]) -> list[Block]:
     return [Table(rows, ("ends", "days left", "model", "nearest replacement"), frozenset({1}))]
 
 
-def outlooks_page(lost: Sequence[PolicyOutlook]) -> list[Block]:
+def losses_page(lost: Sequence[PolicyLoss]) -> list[Block]:
     """The policies that lose something."""
     rows = [
         Row(
