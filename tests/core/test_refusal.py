@@ -28,7 +28,7 @@ from routewright._core.pool import Pool
 from routewright._core.quality import micro
 from routewright._core.selector import CAPABLE, Known
 from routewright._core.way import LEAST_INPUT, LEAST_OUTPUT, Ruling, Way, _as_way, ways_of
-from routewright.errors import NoCandidates, ValidationFailed
+from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (
     Availability,
     Budget,
@@ -457,6 +457,16 @@ def test_the_region_to_drop_is_the_one_that_the_model_is_not_served_from() -> No
     policy = Policy(name="p", regions=["us", "eu"])
     asked = simple(regions=("us", "eu"))
     assert suggested(asked, served, policy=policy) == "drop eu from the regions of policy 'p' to admit a/one"
+
+
+def test_a_budget_is_to_blame_only_where_it_alone_keeps_a_model_out() -> None:
+    dear = model("a/dear", modalities=("text",))
+    asked = simple(needs=Need.TOOLS, budget_nanos=1)
+    with pytest.raises(NoCandidates) as caught:
+        build_plan(asked, board([dear]), None)
+    assert type(caught.value) is NoCandidates
+    with pytest.raises(BudgetExceeded):
+        build_plan(asked, board([dear, model("b/able", modalities=("text", "tool"))]), None)
 
 
 def test_a_free_tier_is_offered_only_where_nothing_else_is_left() -> None:
