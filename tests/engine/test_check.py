@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright import (
     Budget,
@@ -16,11 +17,19 @@ from routewright import (
     NoCandidates,
     Policy,
     PolicyFallback,
+    PolicyWeights,
     Pricing,
     Router,
     ValidationFailed,
 )
-from routewright.wire import Availability, Goal, Strategy
+from routewright._core.board import Boards
+from routewright._core.catalogue import snapshot
+from routewright._core.check import check
+from routewright._core.health import health_snapshot
+from routewright._core.policy import Laid, publish
+from routewright._core.pool import Pool
+from routewright._core.selector import Known
+from routewright.wire import Availability, DecisionInput, Goal, ModelHealth, Strategy, TokenBounds
 
 NAMES = ("alpha", "beta", "gamma")
 MODELS = {
@@ -39,6 +48,11 @@ MODELS = {
     for place, name in enumerate(NAMES)
 }
 IDS = [model.id for models in MODELS.values() for model in models]
+WORDS = ["alpha/*", "*2", "beta/m?", "provider:gamma", "capability:json"]
+WEIGHTS = [
+    PolicyWeights(quality=40, cost=30, latency=20, stability=10),
+    PolicyWeights(quality=0, cost=0, latency=100, stability=0),
+]
 GOALS: list[Goal | None] = [None, "cost", "quality", "stability"]
 STRATEGIES: list[Strategy | None] = [None, "balanced", "cost-optimized", "quality-first", "latency-optimized"]
 
@@ -54,12 +68,18 @@ def router(names: Sequence[str], *policies: Policy) -> Router:
 def policies(draw: st.DrawFn) -> Policy:
     models = draw(st.none() | st.lists(st.sampled_from(IDS), min_size=1, unique=True))
     chain = draw(st.none() | st.lists(st.sampled_from(models or IDS), unique=True))
+    own = draw(st.booleans())
     cost = draw(st.none() | st.floats(0, 0.01).map(lambda usd: round(usd, 6)))
     return Policy(
         name="p",
-        goal=draw(st.sampled_from(GOALS)),
-        strategy=draw(st.sampled_from(STRATEGIES)),
-        models=models,
+        goal=None if own else draw(st.sampled_from(GOALS)),
+        strategy=None if own else draw(st.sampled_from(STRATEGIES)),
+        weights=draw(st.sampled_from(WEIGHTS)) if own else None,
+        models=models if chain else draw(st.just(models) | st.lists(st.sampled_from(WORDS), min_size=1, unique=True)),
+        exclude=None if chain else draw(st.none() | st.lists(st.sampled_from(WORDS), max_size=1)),
+        capabilities=None if chain else draw(st.sampled_from([None, None, ["json"]])),
+        min_quality=draw(st.none() | st.sampled_from([0.4, 0.6])),
+        max_latency_ms=draw(st.none() | st.sampled_from([3_000, 4_500])),
         fallback=None if chain is None else PolicyFallback(models=chain),
         regions=draw(st.sampled_from([None, None, ["us"], ["eu"]])),
         budget=Budget(max_cost_usd=cost, max_tokens=draw(st.none() | st.integers(1, 20_000))),
@@ -79,7 +99,11 @@ def test_a_check_agrees_with_what_routing_then_does(full: bool) -> None:
     @given(policies(), st.sampled_from([1, 300, 5_000, 60_000]).map(lambda words: "word " * words))
     def hold(policy: Policy, prompt: str) -> None:
         desk = router(NAMES, policy)
-        said = desk.check_policies(prompt)[0]
+        try:
+            said = desk.check_policies(prompt)[0]
+        except ValidationFailed as error:
+            assert "allows no model" in str(error)
+            reject()
         assert said.model == chosen(desk, prompt)
         assert said.servable == (said.problem is None)
         if said.servable:
@@ -117,6 +141,22 @@ def test_it_tells_which_models_of_the_plan_end_the_soonest_first() -> None:
     desk = Router.sandbox(catalogue=Catalogue(models), policies=[Policy(name="p")])
     said = desk.check_policies()[0]
     assert [(end.model, end.deprecated_at) for end in said.ends] == [("a/two", "2998-01-01"), ("a/one", "2999-02-01")]
+
+
+def test_it_says_where_a_budget_pays_for_no_fallback() -> None:
+    tight, ample = (Policy(name=name, budget=Budget(max_cost_usd=usd)) for name, usd in (("t", 0.0017), ("a", 1)))
+    checks = router(["alpha"], tight, ample).check_policies()
+    assert [(said.servable, said.fallback_affordable) for said in checks] == [(True, False), (True, True)]
+
+
+def test_a_model_that_is_only_probed_counts_as_one_that_fits() -> None:
+    today = "2026-11-20"
+    one = snapshot([replace(MODELS["alpha"][0], provider="alpha")], today)
+    seen = health_snapshot({"alpha/m0": ModelHealth(open=True)})
+    laid = Laid(publish([Policy(name="p")], today, Known(one.models, {}))[0], None)
+    asked = DecisionInput(catalogue=one.id, health=seen.id, as_of=today, tokens=TokenBounds(9, 9, 9), rules=2)
+    said = check(asked, Boards(Pool(one, today)).of(seen), laid)
+    assert (said.model, said.fitting, said.breaks_without) == ("alpha/m0", 1, ["alpha"])
 
 
 def test_it_takes_what_a_request_may_say() -> None:
