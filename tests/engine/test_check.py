@@ -102,7 +102,8 @@ def test_a_check_agrees_with_what_routing_then_does(full: bool) -> None:
         try:
             said = desk.check_policies(prompt)[0]
         except ValidationFailed as error:
-            assert "allows no model" in str(error)
+            if "allows no model" not in str(error):
+                raise
             reject()
         assert said.model == chosen(desk, prompt)
         assert said.servable == (said.problem is None)
