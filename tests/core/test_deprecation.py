@@ -52,6 +52,11 @@ def test_the_replacement_is_nearest_in_quality_and_price() -> None:
     assert replacement(model("b"), model("a")) == "v/a"
 
 
+def test_what_has_ended_since_replaces_nothing_that_ended_before() -> None:
+    found = deprecations([model("old", "2026-06-01"), model("ended", "2026-11-01"), model("far", quality=0.9)], TODAY)
+    assert {each.model: each.replacement for each in found} == {"v/old": "v/far", "v/ended": "v/far"}
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed
 from routewright._core.money import per_million
@@ -337,6 +338,18 @@ def test_a_price_in_the_place_of_today_s_keeps_the_changes_ahead() -> None:
     assert [change.before for change in proposal.changes] == [5.0, 5.0]
     assert proposal.updates[0].after.pricing_per_1m == Pricing(1.0, 2.0)
     assert proposal.updates[0].after.price_changes == changes[1:]
+
+
+def test_a_change_of_the_same_day_is_replaced() -> None:
+    there = PriceChange("2027-01-01", Pricing(9.0, 9.0))
+    model = replace(ours(), price_changes=(there,))
+    (update,) = proposed(model, {"a": litellm(input_cost_per_token=3e-06)}, starts="2027-01-01").updates
+    assert [change.starts for change in update.after.price_changes or ()] == ["2027-01-01"]
+    model = replace(ours(), price_changes=(replace(there, starts=TODAY),))
+    (update,) = proposed(model, {"a": litellm(input_cost_per_token=3e-06)}).updates
+    assert update.after.price_changes is None
+    assert update.after.pricing_per_1m is not None
+    assert update.after.pricing_per_1m.input_usd == 3.0
 
 
 def test_an_end_that_the_list_knows_is_a_change() -> None:

@@ -29,7 +29,7 @@ from routewright._core.health import health_snapshot
 from routewright._core.policy import Laid, publish
 from routewright._core.pool import Pool
 from routewright._core.selector import Known
-from routewright.wire import Availability, DecisionInput, Goal, ModelHealth, Strategy, TokenBounds
+from routewright.wire import Availability, Capability, DecisionInput, Goal, ModelHealth, Strategy, TokenBounds
 
 NAMES = ("alpha", "beta", "gamma")
 MODELS = {
@@ -53,6 +53,7 @@ WEIGHTS = [
     PolicyWeights(quality=40, cost=30, latency=20, stability=10),
     PolicyWeights(quality=0, cost=0, latency=100, stability=0),
 ]
+ABILITIES: list[list[Capability] | None] = [None, None, ["json"]]
 GOALS: list[Goal | None] = [None, "cost", "quality", "stability"]
 STRATEGIES: list[Strategy | None] = [None, "balanced", "cost-optimized", "quality-first", "latency-optimized"]
 
@@ -77,7 +78,7 @@ def policies(draw: st.DrawFn) -> Policy:
         weights=draw(st.sampled_from(WEIGHTS)) if own else None,
         models=models if chain else draw(st.just(models) | st.lists(st.sampled_from(WORDS), min_size=1, unique=True)),
         exclude=None if chain else draw(st.none() | st.lists(st.sampled_from(WORDS), max_size=1)),
-        capabilities=None if chain else draw(st.sampled_from([None, None, ["json"]])),
+        capabilities=None if chain else draw(st.sampled_from(ABILITIES)),
         min_quality=draw(st.none() | st.sampled_from([0.4, 0.6])),
         max_latency_ms=draw(st.none() | st.sampled_from([3_000, 4_500])),
         fallback=None if chain is None else PolicyFallback(models=chain),
