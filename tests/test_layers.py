@@ -18,15 +18,15 @@ FLOORS = [
     ["_engine", "backends"],
     (
         "settings options lines document config policy_file policies catalogue price_list output assembly blocking "
-        "router trace outlook testing"
+        "router trace policy_loss testing"
     ).split(),
     ["cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money cost scale quality sse image tokens problem shape rules schema output price_list proposal deprecation "
-    "request tags catalogue selector pool outlook health policy intake constraints scoring board budget way "
-    "refusal plan why_not decision check explain attempt"
+    "scan ids money cost scale quality sse image tokens problem shape rules schema output price_list proposal "
+    "deprecation request tags catalogue selector pool outlook health policy intake constraints scoring board budget "
+    "way refusal plan why_not decision check explain attempt"
 ).split()
 PURE = set(
     "__future__ binascii collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal "

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from ._core.output import Form, Misfit, Read, Unfit
+from ._core.output import Form, Misfit, Reader, Unfit
 from ._core.problem import shown
 from ._core.scan import joined
 from ._core.schema import property_names
@@ -77,7 +77,7 @@ def _by_pydantic(output_type: Any) -> Form:
     return Form(_name(output_type), schema, _pydantic_reader(adapter, property_names(schema)))
 
 
-def _pydantic_reader(adapter: TypeAdapter[Any], names: set[str]) -> Read:
+def _pydantic_reader(adapter: TypeAdapter[Any], names: set[str]) -> Reader:
     def read(body: bytes) -> Any:
         try:
             return adapter.validate_json(body)
@@ -105,7 +105,7 @@ def _by_msgspec(output_type: Any) -> Form:
     return Form(_name(output_type), msgspec.json.schema(output_type), _msgspec_reader(decoder))
 
 
-def _msgspec_reader(decoder: msgspec.json.Decoder[Any]) -> Read:
+def _msgspec_reader(decoder: msgspec.json.Decoder[Any]) -> Reader:
     def read(body: bytes) -> Any:
         try:
             return decoder.decode(body)

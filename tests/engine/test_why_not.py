@@ -33,6 +33,8 @@ def test_a_policy_that_says_what_matters_is_the_one_to_change() -> None:
     said = str(router(frugal).why_not("Hello", "b/dear", policy_id="frugal"))
     assert "policy 'frugal' asks for goal=quality" in said
     assert "the request asks for goal=quality" in str(router().why_not("Hello", "b/dear"))
+    silent = Policy(name="silent", models=["a/*", "b/*"])
+    assert "the request asks" in str(router(silent).why_not("Hello", "b/dear", policy_id="silent"))
 
 
 def test_a_model_outside_the_policy_is_admitted_by_both() -> None:

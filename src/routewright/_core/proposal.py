@@ -141,13 +141,13 @@ def differences(before: Model, after: Model, day: str) -> list[Change]:
 
 def facts(model: Model, day: str) -> dict[str, float | str]:
     """What a model costs on a day, and when it ends."""
-    found: dict[str, float | str] = {**prices_of(pricing_on(model, day))}
+    found: dict[str, float | str] = {**named_prices(pricing_on(model, day))}
     if model.deprecated_at is not None:
         found[ENDS] = model.deprecated_at[:10]
     return found
 
 
-def prices_of(pricing: Pricing | None) -> dict[str, float]:
+def named_prices(pricing: Pricing | None) -> dict[str, float]:
     """Every price by what people call it: ``input``, ``cached input above 200k``."""
     if pricing is None:
         return {}
@@ -173,7 +173,7 @@ def _wanted(rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish) -> t
 
 
 def _contradiction(model_id: str, rows: Sequence[Listed]) -> Contradiction | None:
-    prices = [prices_of(row.model.pricing_per_1m) for row in rows]
+    prices = [named_prices(row.model.pricing_per_1m) for row in rows]
     names = dict.fromkeys(name for each in prices for name in each)
     apart = tuple(name for name in names if len({each.get(name) for each in prices}) > 1)
     if not apart:
@@ -202,7 +202,7 @@ def _kept(found: Sequence[Change], said: Listed, prices: Mapping[str, Any]) -> d
     """Prices that nobody has said to go with the new ones of input or output."""
     if not any(change.what in ("input", "output") for change in found):
         return {}
-    told = {*prices_of(said.model.pricing_per_1m), *(change.what for change in found), ENDS}
+    told = {*named_prices(said.model.pricing_per_1m), *(change.what for change in found), ENDS}
     left = tuple(name for name in prices if name not in told)
     return {said.model.id: left} if left else {}
 
