@@ -102,6 +102,22 @@ def test_no_bytes_break_it(rest: bytes, start: bytes) -> None:
     size_of(url(start + rest))
 
 
+@pytest.mark.parametrize("segment", [b"\xff", b"\xff\x01", b"\xff\xe0\x00\x00"])
+def test_a_jpeg_of_nothing_but_segments_is_given_up_early(segment: bytes) -> None:
+    assert size_of(url(jpeg(30, 20, segment * 100))) == (30, 20)
+    assert size_of(url(jpeg(30, 20, segment * 2_000))) is None
+
+
+def test_of_many_sizes_the_further_ones_count_as_unknown() -> None:
+    parts = [ImagePart(ImageUrl(url(png(side, side)))) for side in (*range(1, 201), 1, 64)]
+    found = images_of([Message("user", parts)])
+    assert [image.width for image in found] == [*range(1, 65), 0]
+    assert [image.count for image in found if image.count > 1] == [2, 2, 136]
+    for rules in (ANY_RULE, rule_of("openai/gpt-5")):
+        known = [Images(side, side, "auto", 1) for side in range(65, 201)]
+        assert tokens_of(found[-1:], rules)[1] >= tokens_of(known, rules)[1]
+
+
 def test_equal_images_stand_together_in_the_order_in_which_they_come() -> None:
     small, remote = ImagePart(ImageUrl(url(png(8, 9)), "low")), ImagePart(ImageUrl("https://a.example/b.png"))
     messages = [Message("user", [remote, small]), Message("user", "hi"), Message("user", [small])]
