@@ -24,8 +24,8 @@ _KEYS = re.compile(
     r"""\#[^\n]*+|"{3}(?:[^"\\]|\\[\s\S]|"(?!""))*+(?:"{3})?|'{3}(?:[^']|'(?!''))*+(?:'{3})?"""
     rf"""|(?P<long>(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{64}})|{_KEY_PART}|["'][^\n]*+"""
 )
-"""Comments, texts and keys of TOML, each passed over but once; ``long``: a dotted key so long that parsing it takes time
-by its square."""
+"""Comments, texts and keys of TOML, each passed over but once; ``long``: a dotted key so long that parsing it takes
+time by its square."""
 _LONG_NUMBER = re.compile(r"\d[\d_]{4300}")
 """Python converts none that is longer."""
 _LINE = re.compile(r"\bline (\d+)")

@@ -97,7 +97,7 @@ async def test_a_pipe_in_the_place_of_the_file_is_refused_unopened(path: Path) -
     clock = FakeClock()
     async with router(path, clock) as desk:
         model(desk)
-        path.unlink()
+        os.unlink(path)
         os.mkfifo(path)
         await clock.advance(3)
         assert model(desk) == "openai/gpt-4.1"
