@@ -20,6 +20,9 @@ from .errors import Problem, ValidationFailed
 KEPT = 64
 """Forms of the types used last: making one takes up to milliseconds."""
 
+LISTED = 1_000
+"""Errors of one answer: to list more of them takes longer than to find them, and the event loop waits meanwhile."""
+
 _ABOUT_THE_TYPE = frozenset(
     "expected gt ge lt le multiple_of pattern min_length max_length actual_length field_type max_digits decimal_places "
     "whole_digits discriminator expected_tags class_name".split()
@@ -82,8 +85,10 @@ def _pydantic_reader(adapter: TypeAdapter[Any], names: set[str]) -> Reader:
         try:
             return adapter.validate_json(body)
         except ValidationError as error:
-            misfits = [_misfit(each, names) for each in error.errors(include_input=False)]
-        raise Unfit(misfits)
+            count = error.error_count()
+            misfits = [] if count > LISTED else [_misfit(each, names) for each in error.errors(include_input=False)]
+        said = f"does not fit in {count} places"
+        raise Unfit(misfits or [Misfit(said, said)])
 
     return read
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from routewright import Catalogue, Model, Policy, Pricing, Router, ValidationFailed
@@ -26,6 +28,12 @@ def test_what_it_says_of_a_price_lets_the_model_win() -> None:
 def test_an_unknown_model_is_named_with_the_nearest() -> None:
     with pytest.raises(ValidationFailed, match="model: unknown model 'b/deer'; did you mean 'b/dear'"):
         router().why_not("Hello", "b/deer")
+
+
+@pytest.mark.parametrize("wrong", [None, 5, ["b/dear"]])
+def test_what_is_no_name_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValidationFailed, match="model: must be an id or alias, got"):
+        router().why_not("Hello", wrong)
 
 
 def test_a_policy_that_says_what_matters_is_the_one_to_change() -> None:
