@@ -31,7 +31,7 @@ CORE_ORDER = (
 PURE = set(
     "__future__ binascii collections.abc datetime.date datetime.datetime datetime.time datetime.timedelta decimal "
     "difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b itertools json math msgspec numbers numpy re "
-    "sys.float_info typing uuid.UUID routewright".split()
+    "sys.float_info typing uuid.UUID zlib.adler32 routewright".split()
 )
 """What the core may import: modules, or names in them."""
 OUTSIDE = {"now", "today", "utcnow", "random", "load", "save", "loadtxt", "savetxt", "fromfile", "tofile", "memmap"}
