@@ -389,6 +389,17 @@ def test_a_floor_and_a_ceiling_are_named_with_the_value_that_admits() -> None:
     )
 
 
+def test_of_several_models_the_nearest_to_the_floor_and_the_ceiling_is_named_before_the_cheapest() -> None:
+    cheap = model("a/cheap", quality=0.1, pricing_per_1m=Pricing(0.1, 0.1), ttft_s=9.0)
+    near = model("b/near", quality=0.8, pricing_per_1m=Pricing(9.0, 9.0), ttft_s=8.0)
+    floor, ceiling = Policy(name="x", min_quality=0.9), Policy(name="x", max_latency_ms=3_000)
+    assert suggested(simple(min_quality=900_000), cheap, near, policy=floor) == (
+        "lower min_quality of policy 'x' to 0.8 to admit b/near"
+    )
+    asked = simple(max_latency_ms=3_000, max_output_tokens=16)
+    assert suggested(asked, cheap, near, policy=ceiling).endswith("to admit b/near")
+
+
 def test_what_of_the_policy_keeps_a_model_out_is_named() -> None:
     one = model("a/one", tags=("eu",), structured_output=True)
     other = model("b/other", disabled=True, modalities=("text", "tool"), structured_output=True)
