@@ -363,10 +363,11 @@ def test_a_wrong_command_line_is_2(argv: list[str], capsys: Capture) -> None:
         (["route", "--sandbx", "hi"], "usage: routewright route ", "--sandbx; did you mean --sandbox?"),
         (["models", "--modalty", "image"], "usage: routewright models ", "--modalty image; did you mean --modality?"),
         (["route", "hi", "there"], "usage: routewright route ", "unrecognized arguments: there\n"),
+        (["catalogue", "import"], "usage: routewright catalogue import ", "\nroutewright catalogue import: error: the"),
         (["--vresion", "models"], "usage: routewright ", "--vresion; did you mean --version?"),
     ],
 )
-def test_an_unknown_option_is_answered_by_its_command(argv: list[str], usage: str, said: str, capsys: Capture) -> None:
+def test_a_wrong_option_is_answered_by_its_command(argv: list[str], usage: str, said: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(argv)
     err = capsys.readouterr().err

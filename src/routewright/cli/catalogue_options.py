@@ -30,7 +30,9 @@ _TOPICS = {
 
 def add_catalogue(command: argparse.ArgumentParser, exits: str) -> None:
     """Give the command ``catalogue`` its own commands."""
-    topics = command.add_subparsers(dest="topic", metavar="COMMAND", title="commands", required=True)
+    topics = command.add_subparsers(
+        dest="topic", metavar="COMMAND", title="commands", required=True, prog="routewright catalogue"
+    )
     for name, (does, more, takes) in _TOPICS.items():
         said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}", "epilog": exits}
         topic = topics.add_parser(name, usage=f"routewright catalogue {name} {takes}", **said)
