@@ -1,4 +1,4 @@
-"""The command ``routewright``: ``route``, ``decide``, ``models`` and ``catalogue``.
+"""The command ``routewright``: ``route``, ``decide``, ``models``, ``catalogue`` and ``policies``.
 
     0  done                     3  no model fits (422)          6  time ran out (504)      130  interrupted
     1  fault of ours (500)      4  content refused (403)        7  key or money (401, 402) 141  nobody reads the output
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from routewright.errors import RouterError
 
-from .exits import BROKEN_PIPE, INTERNAL, INTERRUPTED, OK, USAGE, exit_code
+from .exits import BROKEN_PIPE, INTERNAL, INTERRUPTED, USAGE, exit_code
 from .options import Arguments, parser
 
 
@@ -46,13 +46,12 @@ def _run(args: Arguments) -> int:
 
     screen = Screen()
     try:
-        run(args, screen)
+        return run(args, screen)
     except RouterError as error:
         failed(error, args, screen)
         return exit_code(error)
     finally:
         sys.stdout.flush()
-    return OK
 
 
 def _unwritable(reason: str | None) -> int:

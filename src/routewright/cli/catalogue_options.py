@@ -60,7 +60,7 @@ def _add_import(topic: argparse.ArgumentParser) -> None:
 
 def _add_deprecations(topic: argparse.ArgumentParser) -> None:
     topic.add_argument("--within", type=int, metavar="DAYS", help="only what ends within so many days")
-    topic.add_argument("--policies", metavar="FILE", help="policies to ask what they lose, TOML or JSON")
+    topic.add_argument("--policies", metavar="FILE", help="policies to ask what they lose, TOML, JSON or Python")
 
 
 def _add_show(topic: argparse.ArgumentParser) -> None:

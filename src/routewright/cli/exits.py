@@ -7,6 +7,7 @@ from routewright.errors import RouterError
 OK = 0
 INTERNAL = 1
 USAGE = 2
+NOBODY_FITS = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -14,7 +15,7 @@ EXIT_CODES = {
     OK: "done",
     INTERNAL: "a fault of routewright's own (500)",
     USAGE: "the command line, a file or the request is not valid (400, 404, 409, 413)",
-    3: "no model fits the constraints, or the budget (422)",
+    NOBODY_FITS: "no model fits the constraints, or the budget (422)",
     4: "a policy, a guardrail or the provider refuses the content (403)",
     5: "every model that was tried failed (502)",
     6: "--timeout-ms ran out (504)",
@@ -25,7 +26,7 @@ EXIT_CODES = {
 }
 """Every code that the command ends with, and what it means."""
 
-_BY_STATUS = {422: 3, 403: 4, 502: 5, 504: 6, 401: 7, 402: 7, 429: 8}
+_BY_STATUS = {422: NOBODY_FITS, 403: 4, 502: 5, 504: 6, 401: 7, 402: 7, 429: 8}
 
 
 def exit_code(error: RouterError) -> int:

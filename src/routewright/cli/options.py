@@ -26,7 +26,13 @@ examples:
   routewright route --json "Name three rivers." | jq -r .output
   routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
   routewright models --modality image --provider google
-  routewright catalogue import model_prices.json --output models.toml"""
+  routewright catalogue import model_prices.json --output models.toml
+  routewright policies check policies.toml"""
+
+_CHECK = """\
+Ask of every policy who serves a prompt today, at what cost, and who does while a provider is lost. Nothing is called.
+
+The exit code is 3 if a policy serves nobody. Without a key the whole catalogue is taken."""
 
 _PROMPT = """
 
@@ -44,6 +50,11 @@ _COMMANDS = {
     "catalogue": (
         "keep the catalogue up to date: prices of others, models that end",
         "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
+    "policies": (
+        "check policies before they are live",
+        "Its command has a --help of its own.",
         "COMMAND [OPTIONS]",
     ),
 }
@@ -92,8 +103,10 @@ class Arguments(argparse.Namespace):
     modality: list[Modality]
     all: bool
 
-    # catalogue
+    # catalogue and policies
     topic: str
+
+    # catalogue
     output: str | None
     starts: str | None
     as_of: str | None
@@ -191,14 +204,30 @@ def _add_request(command: argparse.ArgumentParser) -> None:
     only.add_argument("--provider", action="extend", type=names, metavar="NAME,...", help="only models of theirs")
     pool.add_argument("--sandbox", action="store_true", help="canned answers: no key, no network, nobody is billed")
     pool.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
-    pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name, TOML or JSON")
+    pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name, TOML, JSON or Python")
 
 
 def _add_catalogue(command: argparse.ArgumentParser) -> None:
     add_catalogue(command, _EXITS)
 
 
+def _add_policies(command: argparse.ArgumentParser) -> None:
+    topics = command.add_subparsers(dest="topic", metavar="COMMAND", title="commands", required=True,
+                                    prog="routewright policies")  # fmt: skip
+    usage = "routewright policies check [OPTIONS] FILE"
+    check = topics.add_parser("check", usage=usage, help="who serves each, and what breaks when a provider is lost",
+                              description=_CHECK, epilog=_EXITS)  # fmt: skip
+    check.add_argument("policies", metavar="FILE", help="the policies, TOML, JSON or Python")
+    check.add_argument("--prompt", default="Hello", metavar="TEXT | - | @FILE",
+                       help="what a request may be like (default: Hello)")  # fmt: skip
+    check.add_argument("--sandbox", action="store_true", help="as if there were a key for every provider")
+    check.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
+    check.add_argument("--json", action="store_true", help="one JSON object")
+    check.set_defaults(file=None, system=None, image=[])
+
+
 _ADD = {"route": _add_route, "decide": _add_decide, "models": _add_models, "catalogue": _add_catalogue}
+_ADD |= {"policies": _add_policies}
 
 
 def _pair(text: str) -> tuple[str, str]:
