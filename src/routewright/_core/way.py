@@ -15,7 +15,7 @@ from .image import filling_of
 from .money import budget_nanos, nanos, sayable
 from .outlook import Outlook
 from .policy import Laid
-from .pool import Pool
+from .pool import THINKING_TOKENS, Pool
 from .rules import NUMBERS
 from .scale import class_size, size_class
 from .selector import Known, lacking, picking
@@ -221,8 +221,13 @@ def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
     ask = Ask(given, outlook)
     most = min(given.max_output_tokens or outlook.pool.max_output[row], ask.room(row), outlook.pool.max_output[row])
     for output in _outputs(given, ask, row):
-        if LEAST_OUTPUT <= output <= most and output != given.max_output_tokens:
+        if least_output(outlook.pool, row) <= output <= most and output != given.max_output_tokens:
             yield _raised(replace(given, max_output_tokens=output), outlook, row)
+
+
+def least_output(pool: Pool, row: int) -> int:
+    """The shortest answer that is suggested for the sake of a limit. Less than a model thinks would leave no words."""
+    return LEAST_OUTPUT + (THINKING_TOKENS if pool.models[row].reasoning else 0)
 
 
 def _outputs(given: DecisionInput, ask: Ask, row: int) -> Iterator[int]:
