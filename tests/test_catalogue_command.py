@@ -312,7 +312,9 @@ def test_show_as_json_is_the_model(capsys: Capture) -> None:
 
 def test_an_unknown_model_names_the_nearest(capsys: Capture) -> None:
     assert run("show", "openai/gpt-4oo") == 2
-    assert "unknown model 'openai/gpt-4oo'; did you mean 'openai/gpt-4o'?" in capsys.readouterr().err
+    assert (
+        "routewright: MODEL: unknown model 'openai/gpt-4oo'; did you mean 'openai/gpt-4o'?" in capsys.readouterr().err
+    )
 
 
 def test_catalogue_alone_says_what_it_takes(capsys: Capture) -> None:

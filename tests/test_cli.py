@@ -276,7 +276,7 @@ def test_every_error_has_a_documented_exit_code() -> None:
 
 
 def test_help_and_docstring_list_every_exit_code(capsys: Capture) -> None:
-    for argv in (["--help"], ["route", "--help"], ["decide", "--help"]):
+    for argv in (["--help"], ["route", "--help"], ["decide", "--help"], ["policies", "check", "--help"]):
         with pytest.raises(SystemExit, match="0"):
             main(argv)
         said = capsys.readouterr().out
@@ -363,10 +363,11 @@ def test_a_wrong_command_line_is_2(argv: list[str], capsys: Capture) -> None:
         (["route", "--sandbx", "hi"], "usage: routewright route ", "--sandbx; did you mean --sandbox?"),
         (["models", "--modalty", "image"], "usage: routewright models ", "--modalty image; did you mean --modality?"),
         (["route", "hi", "there"], "usage: routewright route ", "unrecognized arguments: there\n"),
+        (["catalogue", "import"], "usage: routewright catalogue import ", "\nroutewright catalogue import: error: the"),
         (["--vresion", "models"], "usage: routewright ", "--vresion; did you mean --version?"),
     ],
 )
-def test_an_unknown_option_is_answered_by_its_command(argv: list[str], usage: str, said: str, capsys: Capture) -> None:
+def test_a_wrong_option_is_answered_by_its_command(argv: list[str], usage: str, said: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(argv)
     err = capsys.readouterr().err
@@ -541,6 +542,14 @@ def test_policies_and_catalogue_come_from_files(tmp_path: Path, monkeypatch: Pat
     routing = json.loads(capsys.readouterr().out)["routing"]
     assert routing["selected_model"] == "own/one"
     assert routing["policy_version"].startswith("ours@")
+
+
+def test_a_word_in_a_policy_file_that_picks_no_model_is_named_with_its_line(tmp_path: Path, capsys: Capture) -> None:
+    policies = tmp_path / "policies.toml"
+    policies.write_text('[[policies]]\nname = "ours"\nmodels = ["opnai/*"]\n')
+    for argv in (["decide", "--policies", str(policies), "Hello"], ["policies", "check", str(policies)]):
+        assert main([*argv, "--sandbox"]) == 2
+        assert "policies.toml:3: policies['ours'].models[0]: 'opnai/*' picks no model" in capsys.readouterr().err
 
 
 # models

@@ -116,6 +116,16 @@ policies = [*cheap, Policy(name="made", min_quality=0.5)]
         ),
         (
             "policies.toml",
+            '[[policies]]\nname = "a"\nmax_cost_usd = 0.01',
+            "policies.toml:3: policies[0].max_cost_usd: unknown key; it goes into 'budget'",
+        ),
+        (
+            "policies.toml",
+            '[[policies]]\nname = "a"\n[budget]\nmax_cost_usd = 0.01',
+            "policies.toml:3: budget: unknown key; it goes into a table: [[policies]]",
+        ),
+        (
+            "policies.toml",
             '[[policies]]\nname = "a"\nguardrails = ["pii"]',
             "policies.toml:3: policies[0].guardrails: guardrails are not there yet; take the key out",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import date
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -28,6 +29,8 @@ from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_da
 from ._core.scan import joined, quoted
 from .document import Document
 
+_KIND = re.compile(r"#/\$defs/(\w+)")
+"""What pydantic's schema refers to."""
 _TAGS = ("[key]", "<switch>", "<table>")
 """What stands in pydantic's places and in no file."""
 _NOT_YET = {"guardrails"}
@@ -267,14 +270,28 @@ def _hint(key: str, shape: type[Strict], *, top: bool) -> str:
     """What to do about an unknown key."""
     if key == "pricing_per_1m":
         return "it is 'prices' in a file"
-    known = _keys(shape)
-    if top and key in known:
-        return f"it goes into a table: [[{next(iter(shape.model_fields))}]]"
-    return did_you_mean(key, known) or "remove it"
+    holders = _holders(shape)
+    if key in holders:
+        return _belonging(holders[key], next(iter(shape.model_fields)), top=top)
+    return did_you_mean(key, holders) or "remove it"
 
 
-def _keys(shape: type[Strict]) -> list[str]:
-    """Every key that a file of this shape may use, at any depth."""
+def _belonging(holder: str, first: str, *, top: bool) -> str:
+    """Where a known key goes that stands in the wrong place."""
+    if not holder:
+        return "it goes to the top of the file"
+    return f"it goes into a table: [[{holder}]]" if top and holder == first else f"it goes into {holder!r}"
+
+
+def _holders(shape: type[Strict]) -> dict[str, str]:
+    """Every key that a file of this shape may use, at any depth, with the one that holds it; the top is empty."""
     schema = shape.model_json_schema()
-    objects = [schema, *schema.get("$defs", {}).values()]
-    return [key for each in objects for key in each.get("properties", {})]
+    holders = dict.fromkeys(schema["properties"], "")
+    waiting = [schema]
+    for each in waiting:
+        for name, said in each["properties"].items():
+            inner = [schema["$defs"][kind] for kind in _KIND.findall(str(said))]
+            waiting += [one for one in inner if one not in waiting]
+            for one in inner:
+                holders = dict.fromkeys(one["properties"], name) | holders
+    return holders

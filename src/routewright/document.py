@@ -28,6 +28,7 @@ _KEYS = re.compile(
 time by its square."""
 _LONG_NUMBER = re.compile(r"\d[\d_]{4300}")
 """Python converts none that is longer."""
+_NO_TOML = "put texts, and keys with a slash, in quotes; JSON goes into a .json file"
 _LINE = re.compile(r"\bline (\d+)")
 
 
@@ -122,7 +123,7 @@ def _toml(path: Path, text: str) -> object:
     except tomllib.TOMLDecodeError as error:
         said = _LINE.search(str(error))
         line = int(said[1]) if said else _line_at(text.rstrip(), len(text))
-        raise _refusal(path, line, f"is not TOML: {error}", "write TOML, or JSON in a .json file") from error
+        raise _refusal(path, line, f"is not TOML: {error}", _NO_TOML) from error
     except ValueError:
         raise _long_number(path, text) from None
 

@@ -263,10 +263,15 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ),
         ("[[models]]\nid = 'a/x'\nquality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),
         ("[[models]]\nid = 'a/x'\n[[models]]\nid = 'a/x'", "'a/x' stands twice"),
-        ("[[models", r"models.toml:\d+: .*write TOML"),
+        ("[[models", r"models.toml:\d+: is not TOML: .*put texts, and keys with a slash, in quotes; JSON goes into"),
         ("[[models]]\nquality = 0.5", r"models\[0\].id: is missing"),
         ("models = 'x'", "models: must be an array, got 'x'"),
         ("id = 'a/x'", r"models.toml:\d+: id: unknown key; it goes into a table: \[\[models\]\]"),
+        ("[[models]]\nid = 'a/x'\nas_of = 2026-11-20", "as_of: unknown key; it goes to the top of the file"),
+        (
+            "[prices.'openai/gpt-4o']\ninput_usd = 1\noutput_usd = 1\nprice_changes = []",
+            "price_changes: unknown key; it goes into 'models'",
+        ),
         ("[[models]]\nid = 'a/x'\npricing_per_1m = 1", "unknown key; it is 'prices' in a file"),
         ("[aliases]\nfast = 'nope'", r"aliases.fast"),
         (

@@ -80,7 +80,12 @@ def test_what_is_no_object_travels_in_one() -> None:
     }
     assert form.read('{"value": [1, 2]}') == Fit([1, 2])
     assert expectations(misfits(form, '{"values": [1, 2]}')) == "value: is missing"
-    assert expectations(misfits(form, "[1, 2]")) == "is not one JSON object"
+
+
+def test_a_value_that_travels_in_nothing_is_read_where_it_is_no_object_itself() -> None:
+    assert Form("list", {"type": "array"}, anything).read("[1, 2]") == Fit([1, 2])
+    assert expectations(misfits(Form("any", {}, anything), '{"x": 1}')) == "value: is missing"
+    assert expectations(misfits(Form("Point", POINT, point), "[1, 2]")) == "is not one JSON object"
 
 
 def test_the_place_of_a_misfit_is_that_in_the_whole_answer() -> None:

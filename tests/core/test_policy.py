@@ -219,6 +219,10 @@ def test_a_policy_is_found_by_id_and_by_name() -> None:
     assert find_policy("b", by_key(policies)) is find_policy("pol_b", by_key(policies)) is policies[1]
     with pytest.raises(ValidationFailed, match="unknown policy 'pol_c'; did you mean 'pol_b'"):
         find_policy("pol_c", by_key(policies))
+    with pytest.raises(ValidationFailed, match="unknown policy 'support'; known: 'a', 'b'"):
+        find_policy("support", by_key(policies))
+    with pytest.raises(ValidationFailed, match="unknown policy 'support'; pass it to Router"):
+        find_policy("support", {})
 
 
 def laid(asked: RouteRequest, policy: Policy) -> RouteRequest:

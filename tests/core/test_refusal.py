@@ -27,7 +27,7 @@ from routewright._core.policy import Laid, checked_policy, publish
 from routewright._core.pool import Pool
 from routewright._core.quality import micro
 from routewright._core.selector import CAPABLE, Known
-from routewright._core.way import LEAST_INPUT, LEAST_OUTPUT, Ruling, Way, _as_way, ways_of
+from routewright._core.way import LEAST_INPUT, LEAST_OUTPUT, Ruling, Way, _as_way, least_output, ways_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (
     Availability,
@@ -320,12 +320,13 @@ def loosened(case: Ruled, way: Way, most: int) -> Iterator[DecisionInput]:
     given, policy = case.given, case.policy or Policy(name="p")
     limits = policy.budget or Budget()
     model = next(each for each in case.pool if each.id == way.model)
+    least = least_output(case.board.outlook.pool, case.board.outlook.pool.row[model.id])
     fields: dict[str, list[Any]] = {
         "models": [tuple(dict.fromkeys((*(given.models or given.fallback or ()), way.model)))],
         "regions": [()],
         "needs": [0],
         "min_quality": [None],
-        "max_output_tokens": [min(given.max_output_tokens or EXACT, model.max_output_tokens or EXACT, LEAST_OUTPUT)],
+        "max_output_tokens": [min(given.max_output_tokens or EXACT, model.max_output_tokens or EXACT, least)],
         "max_latency_ms": [None],
         "budget_tokens": [limits.max_tokens, None],
         "budget_nanos": [limits.max_cost_usd and budget_nanos(limits.max_cost_usd), None],
@@ -392,6 +393,17 @@ def test_a_floor_and_a_ceiling_are_named_with_the_value_that_admits() -> None:
     )
 
 
+def test_of_several_models_the_nearest_to_the_floor_and_the_ceiling_is_named_before_the_cheapest() -> None:
+    cheap = model("a/cheap", quality=0.1, pricing_per_1m=Pricing(0.1, 0.1), ttft_s=9.0)
+    near = model("b/near", quality=0.8, pricing_per_1m=Pricing(9.0, 9.0), ttft_s=8.0)
+    floor, ceiling = Policy(name="x", min_quality=0.9), Policy(name="x", max_latency_ms=3_000)
+    assert suggested(simple(min_quality=900_000), cheap, near, policy=floor) == (
+        "lower min_quality of policy 'x' to 0.8 to admit b/near"
+    )
+    asked = simple(max_latency_ms=3_000, max_output_tokens=16)
+    assert suggested(asked, cheap, near, policy=ceiling).endswith("to admit b/near")
+
+
 def test_what_of_the_policy_keeps_a_model_out_is_named() -> None:
     one = model("a/one", tags=("eu",), structured_output=True)
     other = model("b/other", disabled=True, modalities=("text", "tool"), structured_output=True)
@@ -417,6 +429,14 @@ def test_no_answer_of_a_few_tokens_and_no_prompt_of_none_is_suggested() -> None:
     assert LEAST_OUTPUT > 5
     tiny = model("a/tiny", context_window=LEAST_INPUT + 3)
     assert suggested(simple(), tiny).startswith("no change")
+
+
+def test_a_reasoning_model_is_left_room_to_think_in_what_is_suggested() -> None:
+    policy = Policy(name="thrifty", budget=Budget(max_cost_usd=0.01))
+    thinker = model("a/thinker", pricing_per_1m=Pricing(10.0, 40.0), reasoning=True)
+    assert suggested(simple(budget_nanos=10_000_000), thinker, policy=policy).startswith("raise budget.maxCostUsd")
+    cheaper = replace(thinker, pricing_per_1m=Pricing(1.0, 9.0))
+    assert suggested(simple(budget_nanos=10_000_000), cheaper, policy=policy).startswith("set params.max_output_tokens")
 
 
 def test_where_no_image_fits_none_is_suggested() -> None:

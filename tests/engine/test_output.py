@@ -159,6 +159,7 @@ def attempts(answer: Any) -> list[ModelSpan]:
         (Tree, '{"value": 1, "parts": [{"value": 2}]}', Tree(value=1, parts=[Tree(value=2)])),
         (Words, '{"value": ["a"]}', Words(["a"])),
         (list[int], '{"value": [1, 2]}', [1, 2]),
+        (list[int], "[1, 2]", [1, 2]),
         (list[Point], '{"value": [{"x": 1}]}', [Point(1)]),
         (Literal["a", "b"], '{"value": "b"}', "b"),
         (int | None, '{"value": null}', None),
@@ -264,6 +265,8 @@ def misfits(form: Form, answer: str) -> Unfit:
         (CarefulStruct, f'{{"word": "fine", "{SECRET}": 1}}', "has a field that is not one of its type"),
         (dict[str, Point], f'{{"{SECRET}": {{"x": "a"}}}}', "[...].x: Expected `int`, got `str`"),
         (list[Point], '{"value": [{"x": "a"}]}', "value[0].x: Expected `int`, got `str`"),
+        (list[Point], '[{"x": "a"}]', "is not one JSON object"),
+        (list[Point], SECRET, "is not one JSON object"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_told_by_place_and_expectation_alone(output_type: Any, answer: str, said: str) -> None:

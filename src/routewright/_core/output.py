@@ -30,6 +30,7 @@ MOST_CHARS = 300
 FENCE = "```"
 
 _OBJECT = Decoder(dict[str, Raw])
+_ANYTHING = Decoder(Raw)
 _FORCED = "is given together with a tool_choice that demands a tool call, which is no JSON answer"
 
 
@@ -97,7 +98,7 @@ class Form:
         try:
             fields = _OBJECT.decode(body)
         except (DecodeError, RecursionError):
-            raise Unfit([_NO_OBJECT]) from None
+            return self._bare(body)
         if not self._wrapped:
             return self._read(body)
         if VALUE not in fields:
@@ -106,6 +107,17 @@ class Form:
             return self._read(bytes(fields[VALUE]))
         except Unfit as unfit:
             raise Unfit([misfit.under(VALUE) for misfit in unfit.misfits]) from None
+
+    def _bare(self, body: bytes) -> Any:
+        """The value itself, as some models give it that leave out what it is to travel in. No object: that could be
+        read as another one, all of whose properties are left out."""
+        if not self._wrapped:
+            raise Unfit([_NO_OBJECT])
+        try:
+            _ANYTHING.decode(body)
+            return self._read(body)
+        except (Unfit, DecodeError, RecursionError):
+            raise Unfit([_NO_OBJECT]) from None
 
 
 class Repair(NamedTuple):

@@ -23,7 +23,7 @@ from routewright.wire import (
 
 from .catalogue import content_id
 from .ids import ALPHABET
-from .problem import did_you_mean, shown
+from .problem import did_you_mean, listed, shown
 from .rules import (
     A_NAME,
     MAX_PROBLEMS,
@@ -132,7 +132,9 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
     """Look a policy up in what ``by_key`` made. Raises ``ValidationFailed`` naming the nearest."""
     found = policies.get(key)
     if found is None:
-        hint = did_you_mean(key, policies) or "pass it to Router(policies=...)"
+        names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
+        known = f"known: {listed(names)}" if names else "pass it to Router(policies=...)"
+        hint = did_you_mean(key, policies) or known
         raise ValidationFailed.of(Problem("policy_id", f"unknown policy {quoted(key)}", hint))
     return found
 

@@ -63,7 +63,7 @@ def admission(
     """What would admit one row: the input as it would be, and the change in words. None: nothing would."""
     ruling = _ruling(given, board, laid)
     way = way_of(given, board.outlook, row, reasons, ruling)
-    return None if way is None else (way.given, " and ".join(_words(given, way, ruling)))
+    return None if way is None else (way.given, " and ".join(_words(given, way, ruling)).removesuffix(","))
 
 
 def _ruling(given: DecisionInput, board: Board, laid: Laid | None) -> Ruling:
@@ -88,7 +88,7 @@ def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None], 
 
 
 def _suggestion(given: DecisionInput, ways: list[Way], ruling: Ruling) -> str:
-    """The changes that admit the model that needs fewest, the cheapest of these first."""
+    """The fewest changes that admit a model; of several the one nearest to what was asked, then the cheapest."""
     if not ways:
         return "no change of the request helps: configure a provider or enable a model"
     way = min(ways, key=lambda way: way.effort)

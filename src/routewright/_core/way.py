@@ -15,7 +15,7 @@ from .image import filling_of
 from .money import budget_nanos, nanos, sayable
 from .outlook import Outlook
 from .policy import Laid
-from .pool import Pool
+from .pool import THINKING_TOKENS, Pool
 from .rules import NUMBERS
 from .scale import class_size, size_class
 from .selector import Known, lacking, picking
@@ -83,9 +83,9 @@ class Way(NamedTuple):
     """Those of them in which the policy is in the way, too."""
     obstacles: Obstacles | None
     """What in the policy to change for ``models``; None: nothing."""
-    effort: tuple[bool, bool, bool, bool, int, int, int]
+    effort: tuple[bool, bool, bool, bool, int, int, int, int, int]
     """How much it asks: first of all no breaker to close, no other policy, nor the free tier, nor others than were
-    named; then few changes, and little money."""
+    named; then few changes, to be near to the floor and the ceiling, and little money."""
 
 
 def ways_of(given: DecisionInput, outlook: Outlook, reasons: Iterable[set[Reason]], ruling: Ruling) -> list[Way]:
@@ -119,8 +119,16 @@ def _as_way(given: DecisionInput, changed: DecisionInput, outlook: Outlook, row:
         count += sum(map(bool, obstacles)) - (asked is None or model in asked)
     worst = ask.worst_picos(row, ask.high(row)) if pool.prices[row] else 0
     free = named and bool(pool.free_tier[row])
-    effort = (row in outlook.open, bool(outside), free, named, count, worst, row)
+    effort = (row in outlook.open, bool(outside), free, named, count, *_departure(given, changed), worst, row)
     return Way(model, changed, changes, outside, obstacles, effort)
+
+
+def _departure(given: DecisionInput, changed: DecisionInput) -> tuple[int, int]:
+    """How far below the floor of quality, and how many milliseconds over the ceiling."""
+    below = (given.min_quality or 0) - (changed.min_quality or 0)
+    if changed.max_latency_ms == given.max_latency_ms:
+        return below, 0
+    return below, (changed.max_latency_ms or int(_MOST_MS)) - (given.max_latency_ms or 0)
 
 
 def _value(name: str, given: DecisionInput) -> object:
@@ -213,8 +221,13 @@ def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
     ask = Ask(given, outlook)
     most = min(given.max_output_tokens or outlook.pool.max_output[row], ask.room(row), outlook.pool.max_output[row])
     for output in _outputs(given, ask, row):
-        if LEAST_OUTPUT <= output <= most and output != given.max_output_tokens:
+        if least_output(outlook.pool, row) <= output <= most and output != given.max_output_tokens:
             yield _raised(replace(given, max_output_tokens=output), outlook, row)
+
+
+def least_output(pool: Pool, row: int) -> int:
+    """The shortest answer that is suggested for the sake of a limit. Less than a model thinks would leave no words."""
+    return LEAST_OUTPUT + (THINKING_TOKENS if pool.models[row].reasoning else 0)
 
 
 def _outputs(given: DecisionInput, ask: Ask, row: int) -> Iterator[int]:

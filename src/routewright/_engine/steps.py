@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, assert_never
@@ -144,13 +144,11 @@ class HostedCourse(Course):
 
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
         """Take what came of the present attempt. Raises ``TypeError`` for what is neither chunks nor a fault."""
-        if isinstance(outcome, ProviderFault):
-            fault = self._fault(outcome)
-        elif isinstance(outcome, Iterable):
-            fault = self._read(outcome)
-        else:
-            what = type(outcome).__name__
+        given: object = outcome
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable | ProviderFault):
+            what = type(given).__name__
             raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; make a list of chunks of it")
+        fault = self._fault(outcome) if isinstance(outcome, ProviderFault) else self._read(outcome)
         self.ended(fault, abandoned=fault.kind is FaultKind.TIMEOUT and fault.answered)
         self.upstream = None
         self.end = self._machine.end

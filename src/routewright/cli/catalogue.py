@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.catalogue import resolve
+from routewright._core.catalogue import resolve_one
 from routewright._core.price_list import PriceList, provider_of
 from routewright._core.problem import did_you_mean, shown
 from routewright._core.problem import listed as listed_names
@@ -189,7 +189,7 @@ def _deprecations(args: Arguments, screen: Screen) -> None:
 def _show(args: Arguments, screen: Screen) -> None:
     catalogue = _catalogue(args)
     known = {model.id: place for place, model in enumerate(catalogue.models)}
-    named = resolve([args.model_id or ""], catalogue.aliases, known, "MODEL")[0]
+    named = resolve_one(args.model_id or "", catalogue.aliases, known, "MODEL")
     model = catalogue.models[known[named]]
     if args.json:
         screen.json(msgspec.to_builtins(model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from random import SystemRandom
 from typing import Any
@@ -17,6 +18,7 @@ from routewright.assembly import stale
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, NoProviders, RouterError
+from routewright.policies import PolicyFile
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.wire import Model, OutputDelta, Policy, RouteFallback, RouteRequest, error_envelope
@@ -183,12 +185,8 @@ def _router(args: Arguments, *, sandbox: bool) -> Router:
     return make(catalogue=_catalogue(args), policies=_policies(args))
 
 
-def _policies(args: Arguments) -> list[Policy]:
-    if args.policies is None:
-        return []
-    from routewright.policy_file import read_policies  # loads pydantic
-
-    return read_policies(args.policies)
+def _policies(args: Arguments) -> Sequence[Policy] | PolicyFile:
+    return () if args.policies is None else PolicyFile(args.policies)  # whose errors name file and line
 
 
 def _catalogue(args: Arguments) -> Catalogue | None:

@@ -45,7 +45,7 @@ def run_policies(args: Arguments, screen: Screen) -> int:
 def _router(args: Arguments, policies: list[Policy], screen: Screen) -> Router:
     """A Router under the policies, whose words are held against its models. Without a key it is the sandbox's."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
-    router = Router(catalogue=catalogue, policies=policies)
+    router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies)
     if all(model.availability.status == "unavailable" for model in router.models()):
         screen.say(Line(_WHOLE_CATALOGUE, "dim"))
         router = Router.sandbox(catalogue=catalogue, policies=policies)
