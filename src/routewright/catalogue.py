@@ -78,12 +78,15 @@ class Catalogue:
         new._models = overlay(self.models, rows)
         return new
 
-    def deprecations(self, within_days: int | None = None, *, today: date | None = None) -> tuple[Deprecation, ...]:
+    def deprecations(
+        self, within_days: int | None = None, *, today: str | date | None = None
+    ) -> tuple[Deprecation, ...]:
         """The models that end within some days, those that have ended included, the soonest first.
 
-        ``within_days`` None: all whose end is known. ``today`` None: the day in UTC.
+        ``within_days`` None: all whose end is known. ``today`` None: the day in UTC. Raises ``ValidationFailed``.
         """
-        return deprecations(self.models, today or datetime.now(UTC).date(), within_days)
+        _check_days(within_days)
+        return deprecations(self.models, date.fromisoformat(_day(today, "today")), within_days)
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -108,7 +111,7 @@ class Catalogue:
 
         Raises ``ValidationFailed`` for an unknown model, one without such a price, and a usage that does not add up.
         """
-        found, day = self._model(model), _day(on)
+        found, day = self._model(model), _day(on, "on")
         usage = _checked_usage(usage)
         listed = pricing_on(found, day)
         prices = batch_prices_of(listed) if batch else prices_of(listed)
@@ -140,10 +143,15 @@ def _checked_day(text: object, path: str = "as_of") -> str:
     return text
 
 
-def _day(on: object) -> str:
-    if on is None:
+def _day(given: object, path: str) -> str:
+    if given is None:
         return datetime.now(UTC).date().isoformat()
-    return _checked_day(on.isoformat() if isinstance(on, date) else on, "on")
+    return _checked_day(given.isoformat() if isinstance(given, date) else given, path)
+
+
+def _check_days(within: object) -> None:
+    if within is not None and (isinstance(within, bool) or not isinstance(within, int)):
+        raise ValidationFailed.of(Problem("within_days", f"must be a whole number, got {shown(within)}", ""))
 
 
 def _checked_usage(given: object) -> Usage:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -78,6 +79,21 @@ def test_a_catalogue_says_which_of_its_models_end() -> None:
     assert ("anthropic/claude-sonnet-4-5", 10) in [(each.model, each.days_left) for each in found]
     assert len(Catalogue().deprecations(today=TODAY)) > len(found)
     assert Catalogue().deprecations()  # today
+    assert Catalogue().deprecations(10, today="2026-11-20") == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"today": "soon"}, "today: must be a date, got 'soon'"),
+        ({"today": datetime(2026, 11, 20)}, "today: must be a date"),
+        ({"within_days": "7"}, "within_days: must be a whole number, got '7'"),
+        ({"within_days": True}, "within_days: must be a whole number, got true"),
+    ],
+)
+def test_what_is_no_day_or_number_of_days_is_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said):
+        Catalogue().deprecations(**asked)
 
 
 def test_a_policy_loses_its_first_choice_and_then_its_last() -> None:

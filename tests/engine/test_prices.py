@@ -141,6 +141,12 @@ async def test_a_decision_at_midnight_has_the_prices_of_the_day_that_it_names(ah
         assert router.replay(decision).digest == decision.digest
 
 
+@pytest.mark.parametrize(("at", "day"), [(-1, "1969-12-31"), (0, "1970-01-01"), (253_402_214_399, "9999-12-30")])
+async def test_any_day_has_a_date(at: float, day: str) -> None:
+    router = Router.sandbox(catalogue=Catalogue([GOOD]), settings=Settings(clock=FakeClock(at)))
+    assert router.decide("hi").input.as_of == day
+
+
 async def test_models_are_shown_with_todays_price() -> None:
     router = router_at(MIDNIGHT - 1, [])
     eve = {model.id: model.pricing_per_1m for model in router.models()}

@@ -32,15 +32,23 @@ class Deprecation(Struct, frozen=True):
 def deprecations(models: Sequence[Model], today: date, within_days: int | None = None) -> tuple[Deprecation, ...]:
     """The models that end within some days of today, those that have ended included, the soonest first."""
     ending = [model for model in models if model.deprecated_at is not None and not model.disabled]
-    found = [_deprecation(model, models, today) for model in ending]
-    near = [each for each in found if within_days is None or each.days_left <= within_days]
-    return tuple(sorted(near, key=lambda each: (each.ends, each.model)))
+    near = [model for model in ending if within_days is None or _days_left(model, today) <= within_days]
+    found = [_deprecation(model, models, today) for model in near]
+    return tuple(sorted(found, key=lambda each: (each.ends, each.model)))
+
+
+def _days_left(model: Model, today: date) -> int:
+    return (date.fromisoformat(_ends(model)) - today).days
+
+
+def _ends(model: Model) -> str:
+    return (model.deprecated_at or "")[:10]
 
 
 def _deprecation(model: Model, models: Sequence[Model], today: date) -> Deprecation:
-    ends = (model.deprecated_at or "")[:10]
-    left = date.fromisoformat(ends) - today
-    return Deprecation(model.id, ends, left.days, _replacement(model, models, max(ends, today.isoformat())))
+    ends = _ends(model)
+    nearest = _replacement(model, models, max(ends, today.isoformat()))
+    return Deprecation(model.id, ends, _days_left(model, today), nearest)
 
 
 def _replacement(model: Model, models: Iterable[Model], day: str) -> str | None:

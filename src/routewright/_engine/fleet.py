@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
+from math import inf
 
 from msgspec.structs import replace
 
@@ -50,7 +51,7 @@ class Fleet:
         self._missed = missed
         self._clock = clock
         self._guard = Guard()
-        self._today = (0.0, "")
+        self._today = (-inf, "")
         self.providers = providers
         self.aliases = aliases
         said = [_declared_by(provider) for provider in providers]
