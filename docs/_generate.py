@@ -32,7 +32,7 @@ from routewright.backends.providers.hosts import HOSTS
 from routewright.cli.exits import EXIT_CODES
 from routewright.config import Strict
 from routewright.options import RequestLike
-from routewright.policy_file import BudgetEntry, CacheEntry, FallbackEntry, PolicyEntry, WeightsEntry
+from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, PolicyEntry, WeightsEntry
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import Budget, CacheOpts, Goal, Policy, PolicyFallback, PolicyWeights, Strategy
 

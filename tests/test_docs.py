@@ -13,7 +13,7 @@ from msgspec.structs import fields
 
 from routewright import Budget, CacheOpts, Fallback, Limits, Message, Params, RouteRequest, Settings
 from routewright.config import ModelEntry
-from routewright.policy_file import BudgetEntry, CacheEntry, FallbackEntry, PolicyEntry, WeightsEntry
+from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, PolicyEntry, WeightsEntry
 from routewright.wire import Candidate, DecisionInput, Reason, Rejection, Routing
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]

@@ -17,7 +17,7 @@ FLOORS = [
     ["_core"],
     ["_engine", "backends"],
     (
-        "settings options lines document config policy_file policies catalogue price_list output assembly blocking "
+        "settings options lines document config policy_entry policy_file catalogue price_list output assembly blocking "
         "router trace policy_loss testing"
     ).split(),
     ["cli", "__main__", "__init__"],

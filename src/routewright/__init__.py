@@ -65,8 +65,8 @@ if TYPE_CHECKING:
         UpstreamFailed,
         ValidationFailed,
     )
-    from .policies import PolicyFile
-    from .policy_file import read_policies
+    from .policy_entry import read_policies
+    from .policy_file import PolicyFile
     from .router import Router
     from .settings import Limits, Settings
     from .trace import TraceStore
@@ -204,7 +204,7 @@ _HOME = {
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
     "PolicyCheck": "_core.check",
-    "PolicyFile": "policies",
+    "PolicyFile": "policy_file",
     "Router": "router",
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",
@@ -218,7 +218,7 @@ _HOME = {
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
     "WhyNot": "_core.why_not",
-    "read_policies": "policy_file",
+    "read_policies": "policy_entry",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""
 

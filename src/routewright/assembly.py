@@ -34,7 +34,7 @@ from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
 from .errors import Problem, RouterClosed, RouterError, ValidationFailed
 from .fork import Guard, importing, renew_in_children
-from .policies import PolicyFile
+from .policy_file import PolicyFile
 from .protocols import Clock, ImmediateStorage, Provider, Storage, TokenCounter
 from .settings import Settings
 from .wire import Environment, Model, Policy, PolicyChanged, PolicySnapshot, RouteRequest, TokenBounds

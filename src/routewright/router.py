@@ -37,7 +37,7 @@ from .catalogue import Catalogue
 from .errors import NotFound, Problem, RouterError, ValidationFailed
 from .fork import importing
 from .options import Options, RequestLike, RequestsLike, SharedOptions
-from .policies import PolicyFile
+from .policy_file import PolicyFile
 from .protocols import Provider, Storage
 from .settings import Settings
 from .wire import (

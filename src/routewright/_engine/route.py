@@ -31,7 +31,7 @@ from routewright._core.plan import Plan, build_plan, countable
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.tokens import VOCABULARIES, Vocabulary
 from routewright._core.why_not import WhyNot, why_not
-from routewright.errors import ContentRefused, InternalError, RouterError, RouterTimeoutError, UpstreamFailed
+from routewright.errors import InternalError, RouterError, RouterTimeoutError
 from routewright.protocols import Clock, QualityPredictor, Rng
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -39,7 +39,6 @@ from routewright.wire import (
     Caller,
     DecisionInput,
     Environment,
-    FaultKind,
     OnPartial,
     PolicySnapshot,
     PushedEvent,
@@ -48,10 +47,10 @@ from routewright.wire import (
     TokenBounds,
 )
 
-from .attempt import Attempt
 from .course import Course
 from .event import Hooks, events_of
 from .execution import Execution
+from .failure import failure
 from .fleet import Fleet
 from .identity import Ids
 from .outcome import Admitted, Facts, Outcome
@@ -60,15 +59,6 @@ from .trace import TraceLog
 
 C = TypeVar("C", bound=Course)
 
-_LATER = "try again later"
-_REMEDIES = {
-    FaultKind.AUTH: "check the provider's key",
-    FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
-    FaultKind.MODEL_NOT_FOUND: "check the model's provider_model_id, and whether the key may use it",
-    FaultKind.INVALID_OUTPUT: "ask for a simpler output_type, say what its fields mean, or let better models answer",
-    FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
-}
-"""What to do about faults that trying again does not mend."""
 COUNT_INLINE_CHARS = 2_000
 """Prompts up to this long are counted on the spot once the tables are loaded; longer ones in a worker thread."""
 
@@ -389,39 +379,3 @@ def raise_failure(outcome: Outcome) -> Outcome:
         raise error
     finally:
         del error, outcome  # else the error's frames hold the error
-
-
-def failure(admitted: Admitted, execution: Course) -> RouterError:
-    """What the caller is told of an execution that did not succeed."""
-    attempts = [
-        {
-            "model": attempt.model,
-            "attempt": attempt.call.number,
-            "error": str(attempt.fault),
-            "message": attempt.fault_text,
-            "latency_ms": round((attempt.ended_at - attempt.started_at) * 1000, 3),
-        }
-        for attempt in execution.attempts
-    ]
-    tried = ", then ".join(f"{entry['model']} ({entry['message']})" for entry in attempts) or "nothing"
-    kind, said = _told(execution, tried)
-    return kind(said, detail={"attempts": attempts}, trace_id=admitted.trace_id)
-
-
-def _told(execution: Course, tried: str) -> tuple[type[RouterError], str]:
-    match execution.end:
-        case End.TIMED_OUT:
-            timeout_ms = execution.plan.given.timeout_ms
-            said = f"no answer within timeout_ms={timeout_ms}; tried {tried}; allow more time or a faster model"
-            return RouterTimeoutError, said
-        case End.REFUSED:
-            model = execution.attempts[-1].model
-            return ContentRefused, f"{model} refused the content; other providers were not asked"
-        case _:
-            return UpstreamFailed, f"every attempt failed: {tried}; {_remedy(execution.attempts)}"
-
-
-def _remedy(attempts: Sequence[Attempt]) -> str:
-    """What may help, where all attempts failed alike."""
-    first, *others = {attempt.fault for attempt in attempts} or {None}
-    return _REMEDIES.get(first, _LATER) if first is not None and not others else _LATER

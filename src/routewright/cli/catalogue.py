@@ -21,7 +21,7 @@ from routewright.catalogue import Catalogue
 from routewright.config import read_catalogue
 from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
-from routewright.policy_file import read_policies
+from routewright.policy_entry import read_policies
 from routewright.policy_loss import policy_losses
 from routewright.price_list import is_ours, overlay_text, read_price_list, with_proposal
 

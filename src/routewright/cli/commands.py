@@ -18,7 +18,7 @@ from routewright.assembly import stale
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, NoProviders, RouterError
-from routewright.policies import PolicyFile
+from routewright.policy_file import PolicyFile
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.wire import Model, OutputDelta, Policy, RouteFallback, RouteRequest, error_envelope

@@ -8,7 +8,7 @@ import msgspec
 
 from routewright._core.check import PolicyCheck
 from routewright.catalogue import Catalogue
-from routewright.policy_file import policies_of, read_document
+from routewright.policy_entry import policies_of, read_document
 from routewright.router import Router
 from routewright.wire import Policy
 

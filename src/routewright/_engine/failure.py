@@ -1,0 +1,59 @@
+"""What a caller is told of a call that did not succeed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from routewright._core.attempt import End
+from routewright.errors import ContentRefused, RouterError, RouterTimeoutError, UpstreamFailed
+from routewright.wire import FaultKind
+
+from .attempt import Attempt
+from .course import Course
+from .outcome import Admitted
+
+_LATER = "try again later"
+_REMEDIES = {
+    FaultKind.AUTH: "check the provider's key",
+    FaultKind.CONTEXT_OVERFLOW: "shorten the input, or widen 'models'",
+    FaultKind.MODEL_NOT_FOUND: "check the model's provider_model_id, and whether the key may use it",
+    FaultKind.INVALID_OUTPUT: "ask for a simpler output_type, say what its fields mean, or let better models answer",
+    FaultKind.REQUEST: "the provider takes no such request: check what the model can do, and the provider's base_url",
+}
+"""What to do about faults that trying again does not mend."""
+
+
+def failure(admitted: Admitted, execution: Course) -> RouterError:
+    """What the caller is told of an execution that did not succeed."""
+    attempts = [
+        {
+            "model": attempt.model,
+            "attempt": attempt.call.number,
+            "error": str(attempt.fault),
+            "message": attempt.fault_text,
+            "latency_ms": round((attempt.ended_at - attempt.started_at) * 1000, 3),
+        }
+        for attempt in execution.attempts
+    ]
+    tried = ", then ".join(f"{entry['model']} ({entry['message']})" for entry in attempts) or "nothing"
+    kind, said = _told(execution, tried)
+    return kind(said, detail={"attempts": attempts}, trace_id=admitted.trace_id)
+
+
+def _told(execution: Course, tried: str) -> tuple[type[RouterError], str]:
+    match execution.end:
+        case End.TIMED_OUT:
+            timeout_ms = execution.plan.given.timeout_ms
+            said = f"no answer within timeout_ms={timeout_ms}; tried {tried}; allow more time or a faster model"
+            return RouterTimeoutError, said
+        case End.REFUSED:
+            model = execution.attempts[-1].model
+            return ContentRefused, f"{model} refused the content; other providers were not asked"
+        case _:
+            return UpstreamFailed, f"every attempt failed: {tried}; {_remedy(execution.attempts)}"
+
+
+def _remedy(attempts: Sequence[Attempt]) -> str:
+    """What may help, where all attempts failed alike."""
+    first, *others = {attempt.fault for attempt in attempts} or {None}
+    return _REMEDIES.get(first, _LATER) if first is not None and not others else _LATER
