@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright.lines import Place, json_line, place_of, python_line, toml_line
+from routewright.lines import Place, json_lines, place_of, python_lines, toml_lines
 
 TOML = """\
 # a comment with [brackets] = "and marks"
@@ -89,11 +89,11 @@ input_usd = 1
     ],
 )
 def test_a_place_in_toml_is_found_or_what_holds_it(path: str, line: int) -> None:
-    assert toml_line(TOML, place_of(path, tomllib.loads(TOML))) == line
+    assert toml_lines(TOML, [place_of(path, tomllib.loads(TOML))])[0] == line
 
 
 def test_windows_line_ends_are_lines() -> None:
-    assert toml_line(TOML.replace("\n", "\r\n"), ("policies", 1, "name")) == 27
+    assert toml_lines(TOML.replace("\n", "\r\n"), [("policies", 1, "name")])[0] == 27
 
 
 PYTHON = '''\
@@ -131,11 +131,11 @@ policies: list[object] = [
     ],
 )
 def test_a_place_in_python_is_found_as_far_as_it_is_literal(place: Place, line: int) -> None:
-    assert python_line(PYTHON, place) == line
+    assert python_lines(PYTHON, [place])[0] == line
 
 
 def test_behind_what_is_unpacked_no_place_is_sure() -> None:
-    assert python_line("more = []\npolicies = [\n*more,\n{}]", ("policies", 1)) == 2
+    assert python_lines("more = []\npolicies = [\n*more,\n{}]", [("policies", 1)])[0] == 2
 
 
 keys = st.text('ab.#"\\\n[]{}= é', max_size=4)
@@ -170,8 +170,9 @@ def at(tree: Any, place: Place) -> Any:
 def test_every_leaf_of_json_is_found(tree: Any, indent: int | None) -> None:
     tree = numbered(tree, iter(range(10**6, 10**7)))
     text = json.dumps(tree, indent=indent)
-    for place in leaves(tree):
-        assert str(at(tree, place)) in text.split("\n")[json_line(text, place) - 1]
+    places = [*leaves(tree)]
+    for place, line in zip(places, json_lines(text, places), strict=True):
+        assert str(at(tree, place)) in text.split("\n")[line - 1]
 
 
 @given(st.dictionaries(keys, trees, min_size=1, max_size=3), st.randoms())
@@ -179,8 +180,9 @@ def test_every_leaf_of_toml_is_found(tree: Any, chance: Any) -> None:
     tree = numbered(tree, iter(range(10**6, 10**7)))
     text = "".join(as_toml((), tree, chance))
     assert tomllib.loads(text) == tree
-    for place in leaves(tree):
-        assert str(at(tree, place)) in text.split("\n")[toml_line(text, place) - 1]
+    places = [*leaves(tree)]
+    for place, line in zip(places, toml_lines(text, places), strict=True):
+        assert str(at(tree, place)) in text.split("\n")[line - 1]
 
 
 def as_toml(path: tuple[str, ...], table: dict[str, Any], chance: Any) -> Iterator[str]:

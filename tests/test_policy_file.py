@@ -187,6 +187,32 @@ def test_bytes_that_are_no_text_are_told_with_their_line(tmp_path: Path) -> None
         read_policies(tmp_path / "policies.toml")
 
 
+@pytest.mark.parametrize("made", ["({'name': 'x'} for _ in range(3))", "{'x': {'name': 'x'}}.values()"])
+def test_policies_of_a_python_file_are_a_list_and_never_silently_none(tmp_path: Path, made: str) -> None:
+    path = tmp_path / "policies.py"
+    path.write_text(f"policies = {made}")
+    with pytest.raises(ValidationFailed, match=r"policies.py:1: policies: must be an array, got"):
+        read_policies(path)
+
+
+@pytest.mark.parametrize("end", ["SystemExit", "GeneratorExit", "BaseException"])
+def test_a_python_file_may_fail_with_anything(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "policies.py"
+    path.write_text(f"\nraise {end}")
+    with pytest.raises(ValidationFailed, match=f"policies.py:2: failed with {end}"):
+        read_policies(path)
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 300_000, "a." * 62 + "b = 1\n", "# it's " + "a." * 99, "'" + "a." * 99])
+def test_texts_are_no_long_keys_however_they_are_written(tmp_path: Path, text: str) -> None:
+    """The first took minutes when each of its quotes was taken for the beginning of a key."""
+    path = tmp_path / "policies.toml"
+    path.write_text(text + "." * 99)
+    with pytest.raises(ValidationFailed) as refused:
+        read_policies(path)
+    assert "parts" not in str(refused.value)
+
+
 def test_what_a_file_allows_is_what_the_router_calls(tmp_path: Path) -> None:
     text = """
 [[policies]]

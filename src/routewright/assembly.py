@@ -83,6 +83,7 @@ class Parts:
         self._answers = answers
         self._faults = faults
         self._guard = Guard()
+        self._reloading = Guard()
         self._fleets: dict[str, Fleet] = {}
         self._engine: Engine | None = None
         self._closed = False
@@ -156,7 +157,7 @@ class Parts:
         if policies is not None:
             _check_replaceable(policies, self._policy_file)
             policies = _checked_policies(policies)
-        with self._guard.lock:
+        with self._reloading.lock:  # closing and first uses never wait for a file
             before = self._published
             engine.publish(self._publish() if policies is None else self._put_in_force(policies))
             changes = changes_between(before, self._published)
@@ -315,6 +316,8 @@ async def _take(file: PolicyFile, parts: Parts, clock: Clock) -> None:
         changes = take() if clock.virtual else await anyio.to_thread.run_sync(take, abandon_on_cancel=True)
     except RouterError as error:
         _logger.warning("the policies stay as they were: %s", error)
+    except Exception:  # of an object that a file of Python made
+        _logger.exception("the policies stay as they were: %s could not be read", file.path)
     else:
         _logger.debug("policies of %s are in force: %s", file.path, changes)
 

@@ -257,7 +257,7 @@ def _pricing(row: _Row) -> Pricing | None:
     return Pricing(
         row.input_usd_per_1m,
         row.output_usd_per_1m,
-        _first(row.cached_input_usd_per_1m, _list_band(row).get("cache_read_input_token_cost")),
+        row.cached_input_usd_per_1m,
         row.cache_write_usd_per_1m,
         row.batch_input_usd_per_1m,
         row.batch_output_usd_per_1m,
@@ -294,15 +294,6 @@ def _bands(row: _Row) -> list[PriceTier]:
         for band in row.tiered_prices or []
         if band["range"][0] > 0
     ]
-
-
-def _list_band(row: _Row) -> dict[str, Any]:
-    """The band of the shortest inputs, which may know more than the list price does."""
-    return next((band for band in row.tiered_prices or [] if band["range"][0] == 0), {})
-
-
-def _first(*prices: float | None) -> float | None:
-    return next((price for price in prices if price is not None), None)
 
 
 def _tokens(size: str) -> int:

@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +15,17 @@ from typing import Any, NamedTuple
 from ._core.problem import shown
 from ._core.scan import scan
 from .errors import Problem, ValidationFailed
-from .lines import Place, json_line, place_of, python_line, toml_line
+from .lines import Place, json_lines, place_of, python_lines, toml_lines
 
 MAX_FILE_BYTES = 16 << 20
+_MANY_DOTS = re.compile(r"^(?:[^.\n]*+\.){64}", re.MULTILINE)
 _KEY_PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{64}}")
-"""A dotted key of TOML so long that parsing it takes time by its square."""
+_KEYS = re.compile(
+    r"""\#[^\n]*+|"{3}(?:[^"\\]|\\[\s\S]|"(?!""))*+(?:"{3})?|'{3}(?:[^']|'(?!''))*+(?:'{3})?"""
+    rf"""|(?P<long>(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{64}})|{_KEY_PART}|["'][^\n]*+"""
+)
+"""Comments, texts and keys of TOML, each passed over but once; ``long``: a dotted key so long that parsing it takes
+time by its square."""
 _LONG_NUMBER = re.compile(r"\d[\d_]{4300}")
 """Python converts none that is longer."""
 _NO_TOML = "put texts, and keys with a slash, in quotes; JSON goes into a .json file"
@@ -34,11 +39,11 @@ class Document(NamedTuple):
     text: str
     content: Any
     """What it says, whatever it should."""
-    line_of: Callable[[str, Place], int]
+    lines_of: Callable[[str, Sequence[Place]], list[int]]
 
-    def line(self, where: str) -> int:
-        """The line on which a path of an error stands, or what holds it."""
-        return self.line_of(self.text, place_of(where, self.content))
+    def lines(self, where: Iterable[str]) -> list[int]:
+        """The lines on which paths of errors stand, or what holds them. Reads the text once."""
+        return self.lines_of(self.text, [place_of(each, self.content) for each in where])
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -49,7 +54,8 @@ class Document(NamedTuple):
             found = error.problems
         else:
             return
-        raise ValidationFailed.of(*(_placed(self.path, self.line(each.path), each) for each in found))
+        lines = self.lines(each.path for each in found)
+        raise ValidationFailed.of(*(_placed(self.path, line, each) for line, each in zip(lines, found, strict=True)))
 
 
 @contextmanager
@@ -69,8 +75,8 @@ def read(given: object) -> Document:
     path = path_of(given)
     text = _text(path)
     if path.suffix.lower() == ".json":
-        return Document(path, text, _json(path, text), json_line)
-    return Document(path, text, _toml(path, text), toml_line)
+        return Document(path, text, _json(path, text), json_lines)
+    return Document(path, text, _toml(path, text), toml_lines)
 
 
 def read_module(given: object, name: str) -> Document:
@@ -78,7 +84,7 @@ def read_module(given: object, name: str) -> Document:
     path = path_of(given)
     text = _text(path)
     names = _run(path, text)
-    return Document(path, text, {name: names[name]} if name in names else {}, python_line)
+    return Document(path, text, {name: names[name]} if name in names else {}, python_lines)
 
 
 def path_of(given: object) -> Path:
@@ -103,12 +109,12 @@ def _json(path: Path, text: str) -> object:
 
 def _json_problem(path: Path, text: str, found: Problem) -> Problem:
     said = _LINE.search(found.problem)
-    line = int(said[1]) if said else json_line(text, place_of(found.path, None)) if found.path else 1
+    line = int(said[1]) if said else json_lines(text, [place_of(found.path, None)])[0] if found.path else 1
     return _placed(path, line, found._replace(hint=found.hint.replace("send", "write")))
 
 
 def _toml(path: Path, text: str) -> object:
-    if found := _LONG_KEY.search(text):
+    if found := _long_key(text):
         raise _refusal(path, _line_at(text, found.start()), "holds a key of more than 64 parts", "flatten it")
     try:
         return tomllib.loads(text)
@@ -122,6 +128,12 @@ def _toml(path: Path, text: str) -> object:
         raise _long_number(path, text) from None
 
 
+def _long_key(text: str) -> re.Match[str] | None:
+    if not _MANY_DOTS.search(text):
+        return None
+    return next((found for found in _KEYS.finditer(text) if found["long"]), None)
+
+
 def _run(path: Path, text: str) -> dict[str, object]:
     names: dict[str, object] = {"__name__": path.stem, "__file__": str(path)}
     try:
@@ -132,7 +144,9 @@ def _run(path: Path, text: str) -> dict[str, object]:
         raise _refusal(path, line, f"is not Python: {said}", "write Python, or TOML in a .toml file") from error
     try:
         exec(code, names)
-    except (Exception, SystemExit) as error:  # of the file's own code; its words stay in the cause
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # of the file's own code; its words stay in the cause
         frames = traceback.extract_tb(error.__traceback__)
         line = next((frame.lineno or 1 for frame in reversed(frames) if frame.filename == str(path)), 1)
         raise _refusal(path, line, f"failed with {type(error).__name__}", "mend it, or write TOML") from error

@@ -27,20 +27,25 @@ _JSON = re.compile(
 )
 
 
-def toml_line(text: str, place: Place) -> int:
-    """The line of a place in TOML."""
-    return _placed(_Toml(place), _tokens(_TOML, text))
+def toml_lines(text: str, places: Sequence[Place]) -> list[int]:
+    """The lines of places in TOML."""
+    return _placed(_Toml(places), _tokens(_TOML, text))
 
 
-def json_line(text: str, place: Place) -> int:
-    """The line of a place in JSON."""
-    return _placed(_Reader(place), _tokens(_JSON, text))
+def json_lines(text: str, places: Sequence[Place]) -> list[int]:
+    """The lines of places in JSON."""
+    return _placed(_Reader(places), _tokens(_JSON, text))
 
 
-def python_line(text: str, place: Place) -> int:
-    """The line of a place in what a module's name is given as a literal, else that of the last assignment."""
+def python_lines(text: str, places: Sequence[Place]) -> list[int]:
+    """The lines of places in what a module's name is given as a literal, else that of the last assignment."""
+    module = ast.parse(text)
+    return [_python_line(module, place) for place in places]
+
+
+def _python_line(module: ast.Module, place: Place) -> int:
     line, node = 1, None
-    for statement in ast.parse(text).body:
+    for statement in module.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and _names(statement) & {*place[:1]}:
             line, node = statement.lineno, statement.value
     for step in place[1:]:
@@ -107,10 +112,15 @@ def _tokens(pattern: re.Pattern[str], text: str) -> Iterator[Token]:
         line += found[0].count("\n")
 
 
-def _placed(reader: _Reader, tokens: Iterator[Token]) -> int:
+def _placed(reader: _Reader, tokens: Iterator[Token]) -> list[int]:
     for token in tokens:
         reader.read(*token)
-    return reader.lines[max(reader.lines)]
+    return [[reader.lines[way] for way in _ways(place) if way in reader.lines][-1] for place in reader.wanted]
+
+
+def _ways(place: Place) -> list[Place]:
+    """What leads to a place, and the place."""
+    return [place[:steps] for steps in range(len(place) + 1)]
 
 
 class _Open:
@@ -135,12 +145,12 @@ class _Open:
 
 
 class _Reader:
-    """Follows JSON from token to token and keeps the lines of what leads to one place."""
+    """Follows JSON from token to token and keeps the lines of what leads to some places."""
 
-    def __init__(self, wanted: Place) -> None:
+    def __init__(self, wanted: Sequence[Place]) -> None:
         self.wanted = wanted
-        self.lines = {0: 1}
-        """By the number of steps that they lead."""
+        self.lines: dict[Place, int] = {(): 1}
+        self._ways = {way for place in wanted for way in _ways(place)}
         self.open = [_Open((), None)]
         self.open[0].value = ()
 
@@ -172,14 +182,14 @@ class _Reader:
 
     def _note(self, place: Place, line: int) -> None:
         """Keep the line where this leads to what is wanted, and was not there before."""
-        if self.wanted[: len(place)] == place:
-            self.lines.setdefault(len(place), line)
+        if place in self._ways:
+            self.lines.setdefault(place, line)
 
 
 class _Toml(_Reader):
     """Takes a table for an object whose entries end with their lines, and the headers between them."""
 
-    def __init__(self, wanted: Place) -> None:
+    def __init__(self, wanted: Sequence[Place]) -> None:
         super().__init__(wanted)
         self.open = [_Open((), None)]
         self._brackets = 0

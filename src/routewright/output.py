@@ -11,7 +11,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from ._core.output import Form, Misfit, Read, Unfit
+from ._core.output import Form, Misfit, Reader, Unfit
 from ._core.problem import shown
 from ._core.scan import joined
 from ._core.schema import property_names
@@ -19,6 +19,9 @@ from .errors import Problem, ValidationFailed
 
 KEPT = 64
 """Forms of the types used last: making one takes up to milliseconds."""
+
+LISTED = 1_000
+"""Errors of one answer: to list more of them takes longer than to find them, and the event loop waits meanwhile."""
 
 _ABOUT_THE_TYPE = frozenset(
     "expected gt ge lt le multiple_of pattern min_length max_length actual_length field_type max_digits decimal_places "
@@ -77,13 +80,15 @@ def _by_pydantic(output_type: Any) -> Form:
     return Form(_name(output_type), schema, _pydantic_reader(adapter, property_names(schema)))
 
 
-def _pydantic_reader(adapter: TypeAdapter[Any], names: set[str]) -> Read:
+def _pydantic_reader(adapter: TypeAdapter[Any], names: set[str]) -> Reader:
     def read(body: bytes) -> Any:
         try:
             return adapter.validate_json(body)
         except ValidationError as error:
-            misfits = [_misfit(each, names) for each in error.errors(include_input=False)]
-        raise Unfit(misfits)
+            count = error.error_count()
+            misfits = [] if count > LISTED else [_misfit(each, names) for each in error.errors(include_input=False)]
+        said = f"does not fit in {count} places"
+        raise Unfit(misfits or [Misfit(said, said)])
 
     return read
 
@@ -105,7 +110,7 @@ def _by_msgspec(output_type: Any) -> Form:
     return Form(_name(output_type), msgspec.json.schema(output_type), _msgspec_reader(decoder))
 
 
-def _msgspec_reader(decoder: msgspec.json.Decoder[Any]) -> Read:
+def _msgspec_reader(decoder: msgspec.json.Decoder[Any]) -> Reader:
     def read(body: bytes) -> Any:
         try:
             return decoder.decode(body)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from ._core.problem import shown
 from .document import path_of
@@ -48,6 +49,7 @@ class PolicyFile:
 
         self._taken = self._signature()  # before it is read: what is written meanwhile is seen as a change
         try:
+            _check_kind(self.path)
             document = read_document(self.path)
             with document.naming():
                 yield policies_of(document)
@@ -66,3 +68,11 @@ class PolicyFile:
         except (OSError, ValueError):
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse a pipe or a device: opening one may take for ever."""
+    with suppress(OSError, ValueError):  # which reading it tells of
+        mode = path.stat().st_mode
+        if not S_ISREG(mode) and not S_ISDIR(mode):
+            raise ValidationFailed.of(Problem(str(path), "is no regular file", "name a file that can be read again"))

@@ -21,8 +21,10 @@ from routewright.wire import (
 )
 
 from ._core.policy import check_apart, checked_policy
+from ._core.problem import shown
 from .config import STRICT, Name, Share, Strict, shaped, within
 from .document import Document, path_of, read, read_module
+from .errors import Problem, ValidationFailed
 
 
 def _cache_kind(value: object) -> str:
@@ -174,9 +176,11 @@ def policies_of(document: Document) -> list[Policy]:
 def _policies(document: Document) -> list[Policy]:
     """What the file says, where a file of Python may have made some by itself."""
     content = document.content
-    if not isinstance(content, dict) or not isinstance(content.get("policies"), list | tuple):
+    if not isinstance(content, dict) or "policies" not in content:
         shaped(content, PoliciesFile)
     items: Sequence[Any] = content["policies"]
+    if not isinstance(items, list | tuple):  # an iterator, say, which is empty once it was looked at
+        raise ValidationFailed.of(Problem("policies", f"must be an array, got {shown(items)}", ""))
     plain = [{"name": "made"} if isinstance(item, Policy) else item for item in items]
     entries = shaped(content | {"policies": plain}, PoliciesFile).policies
     return [item if isinstance(item, Policy) else entry.policy() for item, entry in zip(items, entries, strict=True)]

@@ -200,7 +200,7 @@ class Router:
         """Say of every policy what routing a request under it would come to: who serves it at what cost, and what
         becomes of it while one of the providers is lost.
 
-        Counts tokens and decides once a provider and policy, some milliseconds each. Raises ``ValidationFailed``.
+        Counts tokens and decides twice a policy, some milliseconds each. Raises ``ValidationFailed``.
         """
         return self._parts.engine.check(self._asked(request, options).read(), self._as(caller))
 
@@ -211,6 +211,8 @@ class Router:
 
         Counts tokens and decides some fifty times over, a tenth of a second. Raises ``ValidationFailed``.
         """
+        if not isinstance(model, str):
+            raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(model)}", ""))
         engine = self._parts.engine
         return engine.why_not(engine.admit(self._asked(request, options).read(), self._as(caller)), model)
 

@@ -103,6 +103,15 @@ def test_all_keys_are_asked_before_a_fault_is_told_that_of_the_one_due_soonest()
     assert told.retry_after == 4.0
 
 
+def test_a_key_that_came_due_while_others_were_asked_is_to_be_waited_for_no_longer() -> None:
+    keys, first, second = Keys("ab"), limited(1.0), limited(9.0)
+    keys.refuse("a", first)
+    keys.pass_time(2.0)
+    keys.refuse("b", second)
+    assert keys.ring.told({keys["a"]: first, keys["b"]: second}) is first
+    assert first.retry_after == 0.0
+
+
 def test_when_all_are_aside_the_one_due_soonest_is_asked_alone() -> None:
     keys = Keys("abc")
     keys.call({"a": UNKNOWN, "b": limited(4.0), "c": limited(9.0)})

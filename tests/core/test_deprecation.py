@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from routewright import Budget, Catalogue, Model, Policy, Pricing, ValidationFailed
 from routewright._core.deprecation import deprecations
-from routewright.outlook import PolicyOutlook, policy_outlooks
+from routewright.policy_loss import PolicyLoss, policy_losses
 
 TODAY = date(2026, 11, 20)
 
@@ -52,6 +52,11 @@ def test_the_replacement_is_nearest_in_quality_and_price() -> None:
     assert replacement(model("b"), model("a")) == "v/a"
 
 
+def test_what_has_ended_since_replaces_nothing_that_ended_before() -> None:
+    found = deprecations([model("old", "2026-06-01"), model("ended", "2026-11-01"), model("far", quality=0.9)], TODAY)
+    assert {each.model: each.replacement for each in found} == {"v/old": "v/far", "v/ended": "v/far"}
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -82,30 +87,30 @@ def test_a_policy_loses_its_first_choice_and_then_its_last() -> None:
         Policy(name="stays", models=["v/c"]),
         Policy(name="all", goal="quality", strategy="quality-first"),
     ]
-    assert policy_outlooks(catalogue, policies, TODAY) == (
-        PolicyOutlook("both", "v/a", "2026-12-01", "v/b", "2027-01-01"),
-        PolicyOutlook("all", "v/a", "2026-12-01", "v/b", None),
+    assert policy_losses(catalogue, policies, TODAY) == (
+        PolicyLoss("both", "v/a", "2026-12-01", "v/b", "2027-01-01"),
+        PolicyLoss("all", "v/a", "2026-12-01", "v/b", None),
     )
-    assert policy_outlooks(catalogue, policies, TODAY, 20) == (
-        PolicyOutlook("both", "v/a", "2026-12-01", "v/b", None),
-        PolicyOutlook("all", "v/a", "2026-12-01", "v/b", None),
+    assert policy_losses(catalogue, policies, TODAY, 20) == (
+        PolicyLoss("both", "v/a", "2026-12-01", "v/b", None),
+        PolicyLoss("all", "v/a", "2026-12-01", "v/b", None),
     )
-    assert policy_outlooks(catalogue, policies, TODAY, 5) == ()
+    assert policy_losses(catalogue, policies, TODAY, 5) == ()
 
 
 def test_a_policy_that_has_no_model_today_is_empty_from_today() -> None:
     catalogue = Catalogue([model("a", "2026-11-01"), model("b")])
-    lost = policy_outlooks(catalogue, [Policy(name="old", models=["v/a"])], TODAY)
-    assert lost == (PolicyOutlook("old", None, None, None, "2026-11-20"),)
+    lost = policy_losses(catalogue, [Policy(name="old", models=["v/a"])], TODAY)
+    assert lost == (PolicyLoss("old", None, None, None, "2026-11-20"),)
 
 
 def test_a_budget_counts_in_what_a_policy_keeps() -> None:
     dear = model("dear", pricing_per_1m=Pricing(1000.0, 1000.0))
     catalogue = Catalogue([model("cheap", "2026-12-01"), dear])
     policies = [Policy(name="thrifty", budget=Budget(max_cost_usd=0.1))]
-    assert policy_outlooks(catalogue, policies, TODAY)[0].empty_from == "2026-12-01"
+    assert policy_losses(catalogue, policies, TODAY)[0].empty_from == "2026-12-01"
 
 
 def test_a_policy_of_unknown_models_is_refused() -> None:
     with pytest.raises(ValidationFailed, match="unknown model 'v/z'"):
-        policy_outlooks(Catalogue([model("a")]), [Policy(name="p", models=["v/z"])], TODAY)
+        policy_losses(Catalogue([model("a")]), [Policy(name="p", models=["v/z"])], TODAY)

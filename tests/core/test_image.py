@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from routewright._core import image
 from routewright._core.image import ANY_RULE, RULES, filling_of, images_of, rule_of, size_of, tokens_of
 from routewright.catalogue import bundled
-from routewright.wire import ImagePart, Images, ImageUrl, Message
+from routewright.wire import ImagePart, Images, ImageUrl, Message, TextPart
 
 SIDES = st.integers(1, 16_383)
 
@@ -100,6 +100,22 @@ def test_what_is_broken_unknown_or_elsewhere_has_no_known_size(broken: str) -> N
 @given(st.binary(max_size=300), st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", b"RIFF", b"GIF89a", b"\x89PNG"]))
 def test_no_bytes_break_it(rest: bytes, start: bytes) -> None:
     size_of(url(start + rest))
+
+
+@pytest.mark.parametrize("segment", [b"\xff", b"\xff\x01", b"\xff\xe0\x00\x00"])
+def test_a_jpeg_of_nothing_but_segments_is_given_up_early(segment: bytes) -> None:
+    assert size_of(url(jpeg(30, 20, segment * 100))) == (30, 20)
+    assert size_of(url(jpeg(30, 20, segment * 2_000))) is None
+
+
+def test_of_many_sizes_the_further_ones_count_as_unknown() -> None:
+    parts: list[TextPart | ImagePart] = [ImagePart(ImageUrl(url(png(side, side)))) for side in (*range(1, 201), 1, 64)]
+    found = images_of([Message("user", parts)])
+    assert [image.width for image in found] == [*range(1, 65), 0]
+    assert [image.count for image in found if image.count > 1] == [2, 2, 136]
+    for rules in (ANY_RULE, rule_of("openai/gpt-5")):
+        known = [Images(side, side, "auto", 1) for side in range(65, 201)]
+        assert tokens_of(found[-1:], rules)[1] >= tokens_of(known, rules)[1]
 
 
 def test_equal_images_stand_together_in_the_order_in_which_they_come() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright import Message, Params, RouteRequest, ValidationFailed
 from routewright._core.output import (
@@ -147,6 +148,12 @@ def test_what_is_said_of_misfits_is_bounded(count: int, length: int) -> None:
     assert len(str(repair_of("{}", found).messages[-1].content)) < most + 200
 
 
+def test_a_caller_is_told_three_misfits_and_a_model_ten() -> None:
+    found = Unfit([Misfit(f"told {place}", f"said {place}") for place in range(12)])
+    assert expectations(found) == "told 0; told 1; told 2; and 9 more"
+    assert "- said 9\n- and 2 more\n" in str(repair_of("{}", found).messages[-1].content)
+
+
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_the_bounds_of_a_repair_cover_what_it_adds(prompt: str, answer: str) -> None:
     back = repair_of(answer, Unfit([Misfit("a", "b")]))
@@ -158,7 +165,9 @@ def test_the_bounds_of_a_repair_cover_what_it_adds(prompt: str, answer: str) -> 
 def test_the_format_is_added_to_a_requests_params() -> None:
     form = Form("Point", POINT, point)
     request = RouteRequest([Message("user", "hi")], params=Params(temperature=0.5))
-    assert with_output(request, form).params == Params(temperature=0.5, response_format=form.response_format)
+    asked = Params(temperature=0.5, response_format=form.response_format)
+    for choice in (None, "auto", "none"):
+        assert with_output(replace(request, tool_choice=choice), form).params == asked
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed
 from routewright._core.money import per_million
 from routewright._core.price_list import PriceList, read_list, shape_of
-from routewright._core.proposal import Change, Proposal, Wish, differences, facts, prices_of, propose
+from routewright._core.proposal import Change, Proposal, Wish, differences, facts, named_prices, propose
 from routewright.price_list import read_price_list
 from routewright.wire import PriceChange, PriceTier
 
@@ -339,6 +340,18 @@ def test_a_price_in_the_place_of_today_s_keeps_the_changes_ahead() -> None:
     assert proposal.updates[0].after.price_changes == changes[1:]
 
 
+def test_a_change_of_the_same_day_is_replaced() -> None:
+    there = PriceChange("2027-01-01", Pricing(9.0, 9.0))
+    model = replace(ours(), price_changes=(there,))
+    (update,) = proposed(model, {"a": litellm(input_cost_per_token=3e-06)}, starts="2027-01-01").updates
+    assert [change.starts for change in update.after.price_changes or ()] == ["2027-01-01"]
+    model = replace(ours(), price_changes=(replace(there, starts=TODAY),))
+    (update,) = proposed(model, {"a": litellm(input_cost_per_token=3e-06)}).updates
+    assert update.after.price_changes is None
+    assert update.after.pricing_per_1m is not None
+    assert update.after.pricing_per_1m.input_usd == 3.0
+
+
 def test_an_end_that_the_list_knows_is_a_change() -> None:
     (change,) = proposed(ours(), {"a": litellm(deprecation_date="2027-03-01")}).changes
     assert change == Change("openai/a", "ends", None, "2027-03-01")
@@ -405,7 +418,7 @@ def test_every_bundled_model_stands_in_a_source() -> None:
 
 
 def test_only_models_dev_disagrees_on_list_prices_with_the_first_source() -> None:
-    prices = {what for _, what, *_ in _found("litellm")} & prices_of(Pricing(0, 0, 0, 0, 0, 0, (), 0)).keys()
+    prices = {what for _, what, *_ in _found("litellm")} & named_prices(Pricing(0, 0, 0, 0, 0, 0, (), 0)).keys()
     assert prices == set()
 
 

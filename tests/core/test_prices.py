@@ -119,6 +119,19 @@ def test_the_least_price_leaves_out_the_tiers_that_cannot_hold() -> None:
     ]  # fmt: skip
 
 
+def test_a_range_takes_thought_at_the_price_that_is_less_and_at_the_one_that_is_more() -> None:
+    assert range_nanos(prices_of(Pricing(1.0, 4.0, reasoning_usd=1.0)), (0, 0), (10, 10)) == (10_000, 40_000)
+
+
+def test_a_range_is_rounded_outwards() -> None:
+    assert range_nanos(prices_of(Pricing(0.0001, 0.0001)), (5, 5), (6, 6)) == (1, 2)
+
+
+def test_a_price_in_proportion_is_rounded_up() -> None:
+    tiered, _ = prices_of(Pricing(3.0, 8.0, 1.0, tiers=(PriceTier(100, 1.0, 8.0),)))
+    assert tiered.cached == 333_334
+
+
 def test_a_tier_takes_what_it_does_not_say_in_proportion() -> None:
     listed = Pricing(2.0, 8.0, 0.2, 2.5, reasoning_usd=4.0, tiers=(PriceTier(100, 3.0, 12.0),))
     assert prices_of(listed)[0] == Price(100, 3_000_000, 12_000_000, 300_000, 3_750_000, 6_000_000)

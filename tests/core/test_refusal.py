@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, reject, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright import Policy, Router
+from routewright import Catalogue, Policy, Router
 from routewright._core.board import Board, Boards
 from routewright._core.catalogue import snapshot
 from routewright._core.constraints import REASONS, Ask, failures
@@ -28,7 +28,7 @@ from routewright._core.pool import Pool
 from routewright._core.quality import micro
 from routewright._core.selector import CAPABLE, Known
 from routewright._core.way import LEAST_INPUT, LEAST_OUTPUT, Ruling, Way, _as_way, least_output, ways_of
-from routewright.errors import NoCandidates, ValidationFailed
+from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (
     Availability,
     Budget,
@@ -372,6 +372,9 @@ def test_one_shorter_answer_is_less_than_two_changes() -> None:
     assert suggested(replace(twice, budget_tokens=None), small) == "raise budget.maxCostUsd to 0.00364 to admit a/small"
     wide = simple(tokens=TokenBounds(99_990, 99_990, 99_990), max_output_tokens=60_000)
     assert suggested(wide, model("a/one")) == "shorten the input to 40000 tokens to admit a/one"
+    assert suggested(replace(wide, max_output_tokens=150_000), model("a/one")) == (
+        "lower params.max_output_tokens to 50000 and shorten the input to 50000 tokens to admit a/one"
+    )
 
 
 def test_a_floor_and_a_ceiling_are_named_with_the_value_that_admits() -> None:
@@ -476,6 +479,16 @@ def test_the_region_to_drop_is_the_one_that_the_model_is_not_served_from() -> No
     assert suggested(asked, served, policy=policy) == "drop eu from the regions of policy 'p' to admit a/one"
 
 
+def test_a_budget_is_to_blame_only_where_it_alone_keeps_a_model_out() -> None:
+    dear = model("a/dear", modalities=("text",))
+    asked = simple(needs=Need.TOOLS, budget_nanos=1)
+    with pytest.raises(NoCandidates) as caught:
+        build_plan(asked, board([dear]), None)
+    assert type(caught.value) is NoCandidates
+    with pytest.raises(BudgetExceeded):
+        build_plan(asked, board([dear, model("b/able", modalities=("text", "tool"))]), None)
+
+
 def test_a_free_tier_is_offered_only_where_nothing_else_is_left() -> None:
     free = model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
     assert suggested(simple(), free) == "set models to ['c/free'] to admit c/free"
@@ -485,6 +498,37 @@ def test_a_free_tier_is_offered_only_where_nothing_else_is_left() -> None:
     dear = model("a/dear")
     assert suggested(simple(budget_nanos=1), free, dear).endswith("to admit a/dear")
     assert suggested(simple(), replace(free, disabled=True)).startswith("no change")
+
+
+def test_a_free_tier_has_to_be_named_by_the_policy_that_leaves_it_out() -> None:
+    free, off = model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True), model("c/off", disabled=True)
+    policies = [Policy(name="glob", models=["c/*"]), Policy(name="out", exclude=["c/free"])]
+    router = Router.sandbox(catalogue=Catalogue([free, off]), policies=policies)
+    with pytest.raises(NoCandidates, match=r"; add 'c/free' to models of policy 'glob' to admit c/free$"):
+        router.decide("Hello", policy_id="glob")
+    both = r"set models of policy 'out' to \['c/free'\] and drop 'c/free' from exclude of policy 'out' to admit c/free$"
+    with pytest.raises(NoCandidates, match=both):
+        router.decide("Hello", policy_id="out")
+
+
+def test_a_budget_that_is_raised_to_the_policys_own_leaves_the_policy_alone() -> None:
+    dear = model("a/dear", pricing_per_1m=Pricing(10.0, 40.0))
+    policy = Policy(name="thrifty", budget=Budget(max_cost_usd=0.0404))
+    assert suggested(simple(budget_nanos=10_000_000), dear, policy=policy) == (
+        "raise budget.maxCostUsd to 0.0404 to admit a/dear"
+    )
+
+
+def test_each_need_and_each_change_of_the_policy_counts_before_money() -> None:
+    asked = simple(needs=Need.IMAGE | Need.TOOLS)
+    blind, dear = model("a/blind", modalities=("text",)), model("b/dear", modalities=("text", "tool"))
+    dear = replace(dear, pricing_per_1m=Pricing(10.0, 40.0))
+    assert suggested(asked, blind, dear) == "send no images to admit b/dear"
+    gone = model("c/gone", modalities=("text", "tool"), deprecated_at="2026-01-01T00:00:00Z")
+    policy = Policy(name="p", exclude=["a/*"], capabilities=["tools"])
+    catalogue = Catalogue([blind, replace(dear, modalities=("text",)), gone])
+    with pytest.raises(NoCandidates, match=r"; drop 'a/\*' from exclude .* and drop 'tools' .* to admit a/blind$"):
+        Router.sandbox(catalogue=catalogue, policies=[policy]).decide("Hello", policy_id="p", models=["a/blind"])
 
 
 def test_the_router_knows_which_limit_is_the_policys() -> None:

@@ -14,7 +14,7 @@ from routewright._core.plan import Reading, build_plan
 from routewright._core.scoring import WEIGHTS
 from routewright._core.why_not import HUNDREDTHS, PARTS, Change, WhyNot, why_not
 from routewright.errors import NoCandidates
-from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason, TokenBounds
+from routewright.wire import DecisionInput, Model, ModelHealth, PriceChange, PriceTier, Pricing, Reason, TokenBounds
 
 from . import pools
 
@@ -88,6 +88,44 @@ def test_a_late_model_is_told_how_much_time_it_needs() -> None:
     assert (change(why, "timeout_ms").value or 0) > 90_000
 
 
+def test_a_model_that_is_not_late_is_told_nothing_of_time() -> None:
+    why = ask("b/dear", replace(CHEAP, ttft_s=5.0), DEAR)
+    assert "timeout_ms" not in {each.what for each in why.changes}
+
+
+def test_prices_of_long_inputs_are_lowered_with_the_others() -> None:
+    tiered = replace(DEAR, pricing_per_1m=Pricing(2, 8, tiers=(PriceTier(50, 4, 16),)))
+    share, base = (change(ask("b/dear", CHEAP, dear), "prices").value or 0.0 for dear in (tiered, DEAR))
+    assert 0 < share < base
+
+
+def test_a_price_that_began_with_a_change_is_lowered_as_any_other() -> None:
+    begun = replace(DEAR, pricing_per_1m=Pricing(50, 50), price_changes=(PriceChange("2026-01-01", Pricing(2, 8)),))
+    assert change(ask("b/dear", CHEAP, begun), "prices") == change(ask("b/dear", CHEAP, DEAR), "prices")
+
+
+def test_a_predicted_quality_is_what_has_to_rise() -> None:
+    why = ask("b/dear", CHEAP, DEAR, quality=(500_000, 300_000))
+    assert change(why, "quality").said.endswith(", not 0.3")
+    assert (change(why, "quality").value or 0.0) > 0.5
+
+
+def test_goal_and_strategy_are_told_where_a_policys_weights_stand_in_their_place() -> None:
+    why = ask("b/dear", CHEAP, DEAR, weights=(0, 100, 0, 0))
+    assert ("quality", "quality-first") in _named_directions(why)
+
+
+def test_both_the_first_token_and_the_pace_have_to_be_faster() -> None:
+    slow = replace(CHEAP, ttft_s=30.0, tokens_per_s=10_000)
+    why = ask("a/cheap", slow, replace(DEAR, pricing_per_1m=slow.pricing_per_1m), strategy="latency-optimized")
+    fast_s = change(why, "latency").value or 0.0
+    assert 0 < fast_s < 30
+    assert change(why, "latency").said == f"its answers take at most {fast_s:g} s, not 30.04 s"
+    quick = replace(slow, ttft_s=fast_s - 0.05, tokens_per_s=10_000)
+    pool = catalogue(quick, replace(DEAR, pricing_per_1m=slow.pricing_per_1m))
+    assert chosen(plain(strategy="latency-optimized"), pools.board(pool)) == "a/cheap"
+
+
 def _applied(each: Change, asked: DecisionInput, pool: list[Model], health: dict[str, ModelHealth], model: str) -> bool:
     """Whether the model is chosen with the change made by other means than the rule's own."""
     row = next(place for place, known in enumerate(pool) if known.id == model)
@@ -109,7 +147,7 @@ def _applied(each: Change, asked: DecisionInput, pool: list[Model], health: dict
         case "stability":
             seen = replace(seen, stability=round(value * PARTS))
         case _:
-            return True  # directions and times have tests of their own
+            return True  # directions and latencies have tests of their own
     board = pools.board([*pool[:row], changed, *pool[row + 1 :]], {**health, model: seen})
     return chosen(now, board) == model
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright import (
     Budget,
@@ -16,11 +17,19 @@ from routewright import (
     NoCandidates,
     Policy,
     PolicyFallback,
+    PolicyWeights,
     Pricing,
     Router,
     ValidationFailed,
 )
-from routewright.wire import Availability, Goal, Strategy
+from routewright._core.board import Boards
+from routewright._core.catalogue import snapshot
+from routewright._core.check import check
+from routewright._core.health import health_snapshot
+from routewright._core.policy import Laid, publish
+from routewright._core.pool import Pool
+from routewright._core.selector import Known
+from routewright.wire import Availability, Capability, DecisionInput, Goal, ModelHealth, Strategy, TokenBounds
 
 NAMES = ("alpha", "beta", "gamma")
 MODELS = {
@@ -33,11 +42,15 @@ MODELS = {
             ttft_s=0.2 * (size + 1),
             availability=Availability(regions=(("us",), ("us", "eu"), ())[place]),
             structured_output=size == 2,
+            tags=("small",) if size == 0 else None,
         )
         for size in range(3)
     ]
     for place, name in enumerate(NAMES)
 }
+SELECTORS = ["alpha/*", "*/m2", "*m1", "provider:beta", "capability:json", "gamma/m0", "tag:small"]
+WEIGHED = ("quality", "cost", "latency", "stability")
+CAPABILITIES: list[list[Capability] | None] = [None, None, ["json"]]
 IDS = [model.id for models in MODELS.values() for model in models]
 GOALS: list[Goal | None] = [None, "cost", "quality", "stability"]
 STRATEGIES: list[Strategy | None] = [None, "balanced", "cost-optimized", "quality-first", "latency-optimized"]
@@ -52,14 +65,21 @@ def router(names: Sequence[str], *policies: Policy) -> Router:
 
 @st.composite
 def policies(draw: st.DrawFn) -> Policy:
-    models = draw(st.none() | st.lists(st.sampled_from(IDS), min_size=1, unique=True))
-    chain = draw(st.none() | st.lists(st.sampled_from(models or IDS), unique=True))
+    named = draw(st.none() | st.lists(st.sampled_from(IDS), min_size=1, unique=True))
+    picked = draw(st.none() | st.lists(st.sampled_from(SELECTORS), min_size=1, unique=True))
+    chain = draw(st.none() | st.lists(st.sampled_from(named or IDS), unique=True)) if picked is None else None
     cost = draw(st.none() | st.floats(0, 0.01).map(lambda usd: round(usd, 6)))
+    weights = draw(st.none() | st.none() | st.permutations([55, 30, 15, 0]))
     return Policy(
         name="p",
-        goal=draw(st.sampled_from(GOALS)),
-        strategy=draw(st.sampled_from(STRATEGIES)),
-        models=models,
+        goal=draw(st.sampled_from(GOALS)) if weights is None else None,
+        strategy=draw(st.sampled_from(STRATEGIES)) if weights is None else None,
+        weights=None if weights is None else PolicyWeights(**dict(zip(WEIGHED, weights, strict=True))),
+        models=named if picked is None else picked,
+        exclude=None if chain is not None else draw(st.sampled_from([None, None, ["*/m0"], ["provider:alpha"]])),
+        capabilities=None if chain is not None else draw(st.sampled_from(CAPABILITIES)),
+        min_quality=draw(st.sampled_from([None, None, 0.5, 0.7])),
+        max_latency_ms=draw(st.sampled_from([None, None, 4_300, 4_500])),
         fallback=None if chain is None else PolicyFallback(models=chain),
         regions=draw(st.sampled_from([None, None, ["us"], ["eu"]])),
         budget=Budget(max_cost_usd=cost, max_tokens=draw(st.none() | st.integers(1, 20_000))),
@@ -75,10 +95,19 @@ def chosen(router: Router, prompt: str) -> str | None:
 
 
 def test_a_check_agrees_with_what_routing_then_does(full: bool) -> None:
+    served = broken = 0
+
     @settings(max_examples=1_000 if full else 60)
     @given(policies(), st.sampled_from([1, 300, 5_000, 60_000]).map(lambda words: "word " * words))
     def hold(policy: Policy, prompt: str) -> None:
-        desk = router(NAMES, policy)
+        try:
+            desk = router(NAMES, policy)
+            desk.policies()
+        except ValidationFailed as error:
+            if "allows no model" not in str(error):
+                raise
+            return  # which is said at once
+        nonlocal served, broken
         said = desk.check_policies(prompt)[0]
         assert said.model == chosen(desk, prompt)
         assert said.servable == (said.problem is None)
@@ -93,9 +122,11 @@ def test_a_check_agrees_with_what_routing_then_does(full: bool) -> None:
         for loss in said.losses:
             without = router([name for name in NAMES if name != loss.provider], policy)
             assert loss.model == chosen(without, prompt), loss
+        served, broken = served + said.servable, broken + bool(said.breaks_without)
         desk.blocking.close()
 
     hold()
+    assert min(served, broken) > (100 if full else 3)
 
 
 def test_it_names_every_provider_that_a_policy_could_use_and_those_it_hangs_on() -> None:
@@ -117,6 +148,22 @@ def test_it_tells_which_models_of_the_plan_end_the_soonest_first() -> None:
     desk = Router.sandbox(catalogue=Catalogue(models), policies=[Policy(name="p")])
     said = desk.check_policies()[0]
     assert [(end.model, end.deprecated_at) for end in said.ends] == [("a/two", "2998-01-01"), ("a/one", "2999-02-01")]
+
+
+def test_it_says_where_a_budget_pays_for_no_fallback() -> None:
+    tight, ample = (Policy(name=name, budget=Budget(max_cost_usd=usd)) for name, usd in (("t", 0.0017), ("a", 1)))
+    checks = router(["alpha"], tight, ample).check_policies()
+    assert [(said.servable, said.fallback_affordable) for said in checks] == [(True, False), (True, True)]
+
+
+def test_a_model_that_is_only_probed_counts_as_one_that_fits() -> None:
+    today = "2026-11-20"
+    one = snapshot([replace(MODELS["alpha"][0], provider="alpha")], today)
+    seen = health_snapshot({"alpha/m0": ModelHealth(open=True)})
+    laid = Laid(publish([Policy(name="p")], today, Known(one.models, {}))[0], None)
+    asked = DecisionInput(catalogue=one.id, health=seen.id, as_of=today, tokens=TokenBounds(9, 9, 9), rules=2)
+    said = check(asked, Boards(Pool(one, today)).of(seen), laid)
+    assert (said.model, said.fitting, said.breaks_without) == ("alpha/m0", 1, ["alpha"])
 
 
 def test_it_takes_what_a_request_may_say() -> None:

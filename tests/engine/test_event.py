@@ -197,13 +197,16 @@ async def test_a_hook_that_fails_is_counted_and_logged_once_in_a_while_and_the_o
     async def cancel_itself(trace: Trace) -> NoReturn:
         raise asyncio.CancelledError
 
-    for hook in (fail, exit_, cancel_itself, ear.plain):
+    async def end_a_group(trace: Trace) -> NoReturn:
+        raise BaseExceptionGroup("of tasks", [SystemExit()])
+
+    for hook in (fail, exit_, cancel_itself, end_a_group, ear.plain):
         router.on_trace(hook)
     for _ in range(40):
         await router.route("hi")
         await clock.sleep(2.0)
     assert len(ear.traces) == 40
-    assert router.hook_counts == (0, 120, 0)
+    assert router.hook_counts == (0, 160, 0)
     assert len(caplog.records) == 2
     assert "fail failed; it is called again" in caplog.records[0].getMessage()
     assert caplog.records[0].exc_info is not None

@@ -275,6 +275,13 @@ def test_what_does_not_fit_is_told_by_place_and_expectation_alone(output_type: A
     assert SECRET not in found
 
 
+def test_of_very_many_misfits_the_number_is_told_alone() -> None:
+    answer = json.dumps(dict.fromkeys(map(str, range(2_000)), SECRET))
+    found = form_of(dict[str, int]).read(answer)
+    assert isinstance(found, Unfit)
+    assert expectations(found) == "does not fit in 2000 places"
+
+
 def test_the_model_itself_is_told_what_it_wrote() -> None:
     (misfit,) = misfits(form_of(Careful), '{"word": "value"}').misfits
     assert misfit.said == f"Value error, {SECRET}"

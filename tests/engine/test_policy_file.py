@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from routewright import Event, Policy, PolicyFile, Router, Settings, ValidationFailed
+from routewright import Event, Policy, PolicyFile, Router, RouterError, Settings, ValidationFailed
 from routewright.testing import FakeClock
 from routewright.wire import PolicyChanged
 
@@ -86,6 +90,61 @@ async def test_a_file_that_is_gone_leaves_what_was(path: Path) -> None:
         write(path, GOOD)
         await clock.advance(3)
         assert model(desk) == "openai/gpt-6-luna"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+async def test_a_pipe_in_the_place_of_the_file_is_refused_unopened(path: Path) -> None:
+    clock = FakeClock()
+    async with router(path, clock) as desk:
+        model(desk)
+        os.unlink(path)
+        os.mkfifo(path)
+        await clock.advance(3)
+        assert model(desk) == "openai/gpt-4.1"
+        with pytest.raises(ValidationFailed, match="is no regular file"):
+            desk.reload_policies()
+
+
+async def test_a_python_file_that_fails_in_any_way_is_taken_again_once_it_is_mended(tmp_path: Path) -> None:
+    clock, path = FakeClock(), tmp_path / "policies.py"
+    wrong = "class D(dict):\n    def get(self, *_): raise OSError\npolicies = [D(name='desk', x=1)]"
+    write(path, "policies = [{'name': 'desk', 'models': ['openai/gpt-4.1']}]")
+    async with router(path, clock) as desk:
+        for text in ("raise BaseException", wrong):
+            write(path, text)
+            await clock.advance(3)
+            assert model(desk) == "openai/gpt-4.1"
+        write(path, "policies = [{'name': 'desk', 'models': ['openai/gpt-6-luna']}]")
+        await clock.advance(3)
+        assert model(desk) == "openai/gpt-6-luna"
+
+
+def test_closing_does_not_wait_for_a_file_that_is_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "policies.py"
+    reading, go_on = threading.Event(), threading.Event()
+    sys.modules["its_gate"] = SimpleNamespace(reading=reading, go_on=go_on)  # type: ignore[assignment]
+    write(path, "policies = []")
+    desk = Router.sandbox(policies=PolicyFile(path, every_s=1e6))
+    assert desk.policies() == []
+    write(path, "import its_gate\nits_gate.reading.set()\nits_gate.go_on.wait()\npolicies = []")
+    reader = threading.Thread(target=suppressed, args=[desk.reload_policies], daemon=True)
+    closer = threading.Thread(target=desk.blocking.close, daemon=True)
+    try:
+        reader.start()
+        assert reading.wait(10)
+        closer.start()
+        closer.join(10)
+        assert not closer.is_alive()
+    finally:
+        go_on.set()
+        reader.join(10)
+        del sys.modules["its_gate"]
+
+
+def suppressed(call: Callable[[], object]) -> None:
+    """A router that was closed meanwhile takes no policies."""
+    with suppress(RouterError):
+        call()
 
 
 async def test_at_first_a_file_that_is_not_valid_is_refused(path: Path) -> None:

@@ -366,6 +366,24 @@ def test_leaving_early_ends_the_call_as_cancelled_with_its_trace() -> None:
         _ = steps.result
     assert host.trace(steps).status == "cancelled"
     steps.close()
+    with pytest.raises(RuntimeError, match="nothing is being called"):
+        steps.feed(ANSWER)
+
+
+def test_steps_that_are_left_while_they_are_fed_end_once() -> None:
+    host, heard = Host(), []
+    host.router.on_trace(lambda trace: heard.append(trace.status))
+    with host.router.steps("hi") as steps:
+        steps.next()
+
+        def leaving() -> Iterator[Chunk]:
+            yield Delta("half")
+            steps.close()
+            yield Finish("stop")
+
+        steps.feed(leaving())
+    host.router.blocking.flush()
+    assert heard == ["cancelled"]
 
 
 def test_steps_that_were_dropped_keep_their_trace() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from routewright import Budget, Catalogue, Model, Policy, Pricing, Router, ValidationFailed
@@ -28,11 +30,19 @@ def test_an_unknown_model_is_named_with_the_nearest() -> None:
         router().why_not("Hello", "b/deer")
 
 
+@pytest.mark.parametrize("wrong", [None, 5, ["b/dear"]])
+def test_what_is_no_name_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValidationFailed, match="model: must be an id or alias, got"):
+        router().why_not("Hello", wrong)
+
+
 def test_a_policy_that_says_what_matters_is_the_one_to_change() -> None:
     frugal = Policy(name="frugal", strategy="cost-optimized")
     said = str(router(frugal).why_not("Hello", "b/dear", policy_id="frugal"))
     assert "policy 'frugal' asks for goal=quality" in said
     assert "the request asks for goal=quality" in str(router().why_not("Hello", "b/dear"))
+    silent = Policy(name="silent", models=["a/*", "b/*"])
+    assert "the request asks" in str(router(silent).why_not("Hello", "b/dear", policy_id="silent"))
 
 
 def test_a_model_outside_the_policy_is_admitted_by_both() -> None:

@@ -88,18 +88,28 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
         estimated_cost_usd=Decision(plan).front[0].cost_usd,
         worst_cost_usd=reading.ask.worst_usd(plan.rows[0]),
         fallback_affordable=plan.fallback_affordable,
-        losses=tuple(_losses(given, board, sorted({pool.provider[row] for row in rows}))),
+        losses=tuple(_losses(plan, sorted({pool.provider[row] for row in rows}))),
         ends=tuple(_ends(plan)),
     )
 
 
-def _losses(given: DecisionInput, board: Board, providers: list[str]) -> Iterator[ProviderLoss]:
+def _losses(plan: Plan, providers: list[str]) -> Iterator[ProviderLoss]:
+    """The first choice stays who it is while others are lost: no model's place depends on another."""
+    first = plan.rows[0]
     for provider in providers:
-        without = board.with_models(_lost(model, provider) for model in board.outlook.pool.models)
-        try:
-            yield ProviderLoss(provider, build_plan(given, without).models[0])
-        except NoCandidates:
-            yield ProviderLoss(provider, None)
+        if provider == plan.pool.provider[first]:
+            yield ProviderLoss(provider, _chosen_without(provider, plan.reading))
+        else:
+            yield ProviderLoss(provider, plan.models[0])
+
+
+def _chosen_without(provider: str, reading: Reading) -> str | None:
+    board = reading.board
+    without = board.with_models(_lost(model, provider) for model in board.outlook.pool.models)
+    try:
+        return build_plan(reading.given, without).models[0]
+    except NoCandidates:
+        return None
 
 
 def _lost(model: Model, provider: str) -> Model:

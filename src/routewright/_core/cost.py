@@ -151,7 +151,7 @@ def adds_up(usage: Usage) -> bool:
 
 def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:
     """How many output tokens a room of nano-dollars buys beside the input; negative if not even the input fits."""
-    room_picos = room_nanos * 1_000 - input_tokens * price.input
+    room_picos = room_nanos * PICOS_PER_NANO - input_tokens * price.input
     if room_picos < 0:
         return -1
     return room_picos // price.output if price.output else 1 << 53

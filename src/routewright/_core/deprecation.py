@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from routewright.wire import Model
 
+from .quality import DEFAULT_QUALITY
+
 PER_OCTAVE = 0.1
 """How much further a model is for twice the price, where 1 is all there is between the worst model and the best."""
-_UNKNOWN_QUALITY = 0.3
 _FREE = 0.001  # dollars per million tokens, so that a price of nothing has a logarithm
 
 
@@ -60,7 +61,7 @@ def _distance(model: Model, other: Model) -> float:
 
 
 def _quality(model: Model) -> float:
-    return _UNKNOWN_QUALITY if model.quality is None else model.quality
+    return DEFAULT_QUALITY if model.quality is None else model.quality
 
 
 def _octave(model: Model) -> float:

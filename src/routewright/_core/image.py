@@ -26,6 +26,10 @@ LEAST = 1
 ASSUMED = (2_048, 2_048)
 """Size of an unknown image where a window has to hold it: what overflows a window costs no money."""
 MOST_SIDE = 65_535
+MOST_SIZES = 64
+"""Of one prompt: further images count as of unknown size, since each size is reckoned with every vendor's formula."""
+MOST_SEGMENTS = 1_000
+"""Of a JPEG before its frame; cameras write a few dozen."""
 
 
 class Patches(NamedTuple):
@@ -209,6 +213,8 @@ def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
             for part in message.content:
                 if isinstance(part, ImagePart):
                     image = _image(part.image_url)
+                    if image not in found and len(found) >= MOST_SIZES:
+                        image = Images(0, 0, image.detail)
                     found[image] = found.get(image, 0) + 1
     return tuple(Images(each.width, each.height, each.detail, count) for each, count in found.items())
 
@@ -274,7 +280,9 @@ def _webp(head: bytes) -> tuple[int, int] | None:
 def _jpeg(head: bytes) -> tuple[int, int] | None:
     """Walk from segment to segment up to the frame, which tells the size."""
     at = 2
-    while at + 9 <= len(head) and head[at] == 0xFF:
+    for _ in range(MOST_SEGMENTS):
+        if at + 9 > len(head) or head[at] != 0xFF:
+            break
         kind = head[at + 1]
         if kind == 0xFF:  # a filler
             at += 1

@@ -67,14 +67,14 @@ class Fit(NamedTuple):
     value: Any
 
 
-Read = Callable[[bytes], Any]
+Reader = Callable[[bytes], Any]
 """Makes a value of one JSON text, or raises ``Unfit``."""
 
 
 class Form:
     """One type of answers: the ``response_format`` that asks for it, and the reading of what comes."""
 
-    def __init__(self, name: str, schema: dict[str, Any], read: Read) -> None:
+    def __init__(self, name: str, schema: dict[str, Any], read: Reader) -> None:
         schema = rooted(schema)
         self._wrapped = schema.get("type") != "object"
         if self._wrapped:

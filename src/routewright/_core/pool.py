@@ -12,12 +12,11 @@ from routewright.wire import CatalogueSnapshot, Model, Need
 
 from .cost import Price, Prices, dearest_at, price_at, prices_of, pricing_on
 from .money import PICOS_PER_NANO
-from .quality import micro
+from .quality import DEFAULT_QUALITY, micro
 from .scale import IntArray
 from .tokens import Measure, measure_of
 
 DEFAULT_WINDOW = 8_192
-DEFAULT_QUALITY = 0.3
 DEFAULT_TTFT_S = 1.0
 DEFAULT_TOKENS_PER_S = 100.0
 

@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 from routewright.errors import Problem
 from routewright.wire import Model, PriceChange, PriceTier, Pricing
 
+from .cost import pricing_on
 from .price_list import Listed, PriceList, provider_of
 from .scan import quoted
 
@@ -140,13 +141,13 @@ def differences(before: Model, after: Model, day: str) -> list[Change]:
 
 def facts(model: Model, day: str) -> dict[str, float | str]:
     """What a model costs on a day, and when it ends."""
-    found: dict[str, float | str] = {**prices_of(price_on(model, day))}
+    found: dict[str, float | str] = {**named_prices(pricing_on(model, day))}
     if model.deprecated_at is not None:
         found[ENDS] = model.deprecated_at[:10]
     return found
 
 
-def prices_of(pricing: Pricing | None) -> dict[str, float]:
+def named_prices(pricing: Pricing | None) -> dict[str, float]:
     """Every price by what people call it: ``input``, ``cached input above 200k``."""
     if pricing is None:
         return {}
@@ -154,12 +155,6 @@ def prices_of(pricing: Pricing | None) -> dict[str, float]:
     for tier in pricing.tiers:
         found |= _named(tier, f" above {_size(tier.above_tokens)}")
     return found
-
-
-def price_on(model: Model, day: str) -> Pricing | None:
-    """The prices of a model on a day: those of the last change that has begun."""
-    begun = [change.pricing_per_1m for change in model.price_changes or () if change.starts <= day]
-    return begun[-1] if begun else model.pricing_per_1m
 
 
 def _wanted(rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish) -> tuple[dict[str, list[Listed]], int]:
@@ -178,7 +173,7 @@ def _wanted(rows: Iterable[Listed], known: Mapping[str, Model], wish: Wish) -> t
 
 
 def _contradiction(model_id: str, rows: Sequence[Listed]) -> Contradiction | None:
-    prices = [prices_of(row.model.pricing_per_1m) for row in rows]
+    prices = [named_prices(row.model.pricing_per_1m) for row in rows]
     names = dict.fromkeys(name for each in prices for name in each)
     apart = tuple(name for name in names if len({each.get(name) for each in prices}) > 1)
     if not apart:
@@ -196,7 +191,7 @@ def _agreed(rows: Sequence[Listed]) -> Listed:
 
 def _free(said: Listed, ours: Model, wish: Wish) -> Problem | None:
     """Refuse a price of nothing for what costs something: lists write it where they know none."""
-    now, then = price_on(ours, wish.day), said.model.pricing_per_1m
+    now, then = pricing_on(ours, wish.day), said.model.pricing_per_1m
     if now is None or then is None or then.input_usd or then.output_usd or not (now.input_usd or now.output_usd):
         return None
     hint = f"if it is free, write so into your catalogue file under prices[{quoted(ours.id)}]"
@@ -207,7 +202,7 @@ def _kept(found: Sequence[Change], said: Listed, prices: Mapping[str, Any]) -> d
     """Prices that nobody has said to go with the new ones of input or output."""
     if not any(change.what in ("input", "output") for change in found):
         return {}
-    told = {*prices_of(said.model.pricing_per_1m), *(change.what for change in found), ENDS}
+    told = {*named_prices(said.model.pricing_per_1m), *(change.what for change in found), ENDS}
     left = tuple(name for name in prices if name not in told)
     return {said.model.id: left} if left else {}
 
@@ -216,7 +211,7 @@ def _updated(ours: Model, said: Listed, wish: Wish) -> Model:
     """The model with the list's prices, from a day on or in the place of today's."""
     after = replace(ours, deprecated_at=said.model.deprecated_at or ours.deprecated_at)
     day = wish.starts or wish.day
-    now = price_on(ours, day)
+    now = pricing_on(ours, day)
     price = merged(now, said)
     if price is None or price == now:
         return after

@@ -12,6 +12,8 @@ from .scale import IntArray
 
 MICRO = 1_000_000
 """Quality is kept in millionths."""
+DEFAULT_QUALITY = 0.3
+"""Of a model of which nobody knows it."""
 
 # standard normal CDF at (k + 1/2) * 0.36 and at k * 0.36, in millionths, for k = -8 .. 5
 EDGES = np.array(

@@ -10,7 +10,6 @@ import contextvars
 import inspect
 import logging
 import threading
-from asyncio import CancelledError
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -250,8 +249,10 @@ class Hooks:
             told = delivery.call()
             if isinstance(told, Awaitable):
                 await told
-        except (Exception, SystemExit, CancelledError) as error:
-            if isinstance(error, CancelledError) and is_cancelled():
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # an exit, say, or a group with one in it
+            if is_cancelled():
                 raise
             self._fail(delivery, error)
 

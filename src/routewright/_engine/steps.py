@@ -108,10 +108,10 @@ class Steps:
         What is no list is read as it comes, until it ends or the time does; a ``ProviderFault`` may be raised there,
         and any other exception counts as ``server``. Raises ``RuntimeError`` if nothing was to be called.
         """
-        if self._course.upstream is None:
+        if self._outcome is not None or self._course.upstream is None:
             raise RuntimeError("nothing is being called: ask next() first, and feed() once for each StepCall")
         self._course.feed(outcome)
-        if self._course.end is not None:
+        if self._course.end is not None and self._outcome is None:  # it may be left while it is fed
             self._conclude()
 
     @property

@@ -21,12 +21,12 @@ from routewright.catalogue import Catalogue
 from routewright.config import read_catalogue
 from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
-from routewright.outlook import policy_outlooks
 from routewright.policy_file import read_policies
+from routewright.policy_loss import policy_losses
 from routewright.price_list import is_ours, overlay_text, read_price_list, with_proposal
 
 from .blocks import Line
-from .catalogue_page import deprecations_page, outlooks_page, proposal_page, show_page
+from .catalogue_page import deprecations_page, losses_page, proposal_page, show_page
 from .options import Arguments
 from .screen import Screen
 
@@ -172,7 +172,7 @@ def _deprecations(args: Arguments, screen: Screen) -> None:
     today, catalogue = _today(), _catalogue(args)
     policies = [] if args.policies is None else read_policies(args.policies)
     found = catalogue.deprecations(args.within, today=today)
-    lost = policy_outlooks(catalogue, policies, today, args.within)
+    lost = policy_losses(catalogue, policies, today, args.within)
     if args.json:
         screen.json({"models": found, "policies": lost})
         return
@@ -181,7 +181,7 @@ def _deprecations(args: Arguments, screen: Screen) -> None:
     else:
         screen.say(Line("no model ends in this time", "dim"))
     if lost:
-        screen.show(Line(), *outlooks_page(lost))
+        screen.show(Line(), *losses_page(lost))
     elif policies:
         screen.say(Line("every policy keeps its first choice", "dim"))
 

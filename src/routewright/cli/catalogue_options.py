@@ -31,7 +31,7 @@ _TOPICS = {
 def add_catalogue(command: argparse.ArgumentParser, exits: str) -> None:
     """Give the command ``catalogue`` its own commands."""
     topics = command.add_subparsers(
-        dest="topic", metavar="COMMAND", title="commands", required=True, prog="routewright catalogue"
+        prog="routewright catalogue", dest="topic", metavar="COMMAND", title="commands", required=True
     )
     for name, (does, more, takes) in _TOPICS.items():
         said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}", "epilog": exits}
@@ -60,7 +60,7 @@ def _add_import(topic: argparse.ArgumentParser) -> None:
 
 def _add_deprecations(topic: argparse.ArgumentParser) -> None:
     topic.add_argument("--within", type=int, metavar="DAYS", help="only what ends within so many days")
-    topic.add_argument("--policies", metavar="FILE", help="policies to ask what they lose, TOML, JSON or Python")
+    topic.add_argument("--policies", metavar="FILE", help="policies to ask what they lose, TOML or JSON")
 
 
 def _add_show(topic: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ from itertools import groupby
 
 from routewright._core.deprecation import Deprecation
 from routewright._core.price_list import PriceList
-from routewright._core.proposal import ENDS, Change, Proposal, prices_of
+from routewright._core.proposal import ENDS, Change, Proposal, named_prices
 from routewright.errors import Problem
-from routewright.outlook import PolicyOutlook
+from routewright.policy_loss import PolicyLoss
 from routewright.wire import Model
 
 from .blocks import Block, Line, Row, Style, Table
@@ -44,7 +44,7 @@ def deprecations_page(found: Sequence[Deprecation]) -> list[Block]:
     return [Table(rows, ("ends", "days left", "model", "nearest replacement"), frozenset({1}))]
 
 
-def outlooks_page(lost: Sequence[PolicyOutlook]) -> list[Block]:
+def losses_page(lost: Sequence[PolicyLoss]) -> list[Block]:
     """The policies that lose something."""
     rows = [
         Row(
@@ -138,7 +138,7 @@ def _prices(model: Model, today: str) -> Iterator[Block]:
     said |= {change.starts: change.pricing_per_1m for change in model.price_changes or ()}
     now = max(day for day in said if day <= today)
     for day, pricing in said.items():
-        prices = prices_of(pricing)
+        prices = named_prices(pricing)
         since, note = f" from {day}" if day else "", ", today's" if day == now and len(said) > 1 else ""
         yield Line(f"prices{since}{note}: {'' if prices else 'unknown'}".rstrip())
         if prices:

@@ -1,9 +1,7 @@
-"""The commands ``route``, ``decide``, ``models`` and ``policies``: each reads its arguments, asks the library, shows
-what came."""
+"""The commands ``route``, ``decide`` and ``models``: each reads its arguments, asks the library, shows what came."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from random import SystemRandom
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import anyio
 import msgspec
 
-from routewright._core.check import PolicyCheck
 from routewright._core.decision import Decision
 from routewright._core.why_not import WhyNot
 from routewright._engine.answer import Answer
@@ -20,17 +17,15 @@ from routewright.assembly import stale
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, NoProviders, RouterError
-from routewright.policies import PolicyFile
 from routewright.router import Router
 from routewright.settings import Settings
 from routewright.wire import Model, OutputDelta, Policy, RouteFallback, RouteRequest, error_envelope
 
 from .blocks import Block, Line
-from .exits import NOBODY_FITS, OK
+from .exits import OK
 from .options import Arguments
 from .page import answer_page, decision_page, is_current, models_page, refusal_page, trace_page
-from .policies_page import check_page
-from .request import messages_of, named_providers, request_of
+from .request import named_providers, request_of
 from .screen import Screen
 
 _NOTHING_CONFIGURED = "no provider is configured: this is the whole catalogue, of which nothing can be called yet"
@@ -49,8 +44,12 @@ _OPTIONS = {
 
 
 def run(args: Arguments, screen: Screen) -> int:
-    """Do what the command line says, and return the exit code. Raises ``RouterError``, which ``failed`` shows."""
+    """Do what the command line says, and give the exit code. Raises ``RouterError``, which ``failed`` shows."""
     match args.command:
+        case "policies":
+            from .policies import run_policies  # which the other commands do not need
+
+            return run_policies(args, screen)
         case "route":
             anyio.run(_route, args, screen)
         case "decide":
@@ -59,8 +58,6 @@ def run(args: Arguments, screen: Screen) -> int:
             from .catalogue import run_catalogue  # which the other commands do not need
 
             run_catalogue(args, screen)
-        case "policies":
-            return _check_policies(args, screen)
         case _:
             _models(args, screen)
     return OK
@@ -175,25 +172,6 @@ def _models(args: Arguments, screen: Screen) -> None:
         screen.say(Line("no such model can be called; --all lists those that cannot, too", "dim"))
 
 
-def _check_policies(args: Arguments, screen: Screen) -> int:
-    request = RouteRequest(messages_of(args))
-    try:
-        found = _router(args, sandbox=args.sandbox).check_policies(request)
-    except NoProviders:
-        screen.say(Line(_NOTHING_CONFIGURED, "dim"))
-        found = _router(args, sandbox=True).check_policies(request)
-    if args.json:
-        screen.json({"policies": [_check_json(check) for check in found]})
-    else:
-        screen.show(*check_page(found))
-    return OK if all(check.servable for check in found) else NOBODY_FITS
-
-
-def _check_json(check: PolicyCheck) -> dict[str, Any]:
-    said: dict[str, Any] = msgspec.to_builtins(check)
-    return said | {"servable": check.servable, "breaks_without": check.breaks_without}
-
-
 def _asked_for(models: list[Model], args: Arguments) -> list[Model]:
     found = models if args.provider is None else named_providers(args.provider, models)
     found = [model for model in found if set(args.modality) <= set(model.modalities or ())]
@@ -205,8 +183,12 @@ def _router(args: Arguments, *, sandbox: bool) -> Router:
     return make(catalogue=_catalogue(args), policies=_policies(args))
 
 
-def _policies(args: Arguments) -> Sequence[Policy] | PolicyFile:
-    return () if args.policies is None else PolicyFile(args.policies)  # whose errors name file and line
+def _policies(args: Arguments) -> list[Policy]:
+    if args.policies is None:
+        return []
+    from routewright.policy_file import read_policies  # loads pydantic
+
+    return read_policies(args.policies)
 
 
 def _catalogue(args: Arguments) -> Catalogue | None:

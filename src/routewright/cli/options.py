@@ -11,6 +11,7 @@ from routewright.wire import Goal, Modality, Strategy
 
 from .catalogue_options import CATALOGUE, add_catalogue, names
 from .exits import exit_table
+from .policies_options import add_policies
 
 _DESCRIPTION = """\
 Route chat requests across many language models: explainable choices, hard budgets, fallbacks, traces.
@@ -28,11 +29,6 @@ examples:
   routewright models --modality image --provider google
   routewright catalogue import model_prices.json --output models.toml
   routewright policies check policies.toml"""
-
-_CHECK = """\
-Ask of every policy who serves a prompt today, at what cost, and who does while a provider is lost. Nothing is called.
-
-The exit code is 3 if a policy serves nobody. Without a key the whole catalogue is taken."""
 
 _PROMPT = """
 
@@ -54,7 +50,7 @@ _COMMANDS = {
     ),
     "policies": (
         "check policies before they are live",
-        "Its command has a --help of its own.",
+        "Each of its commands has a --help of its own.",
         "COMMAND [OPTIONS]",
     ),
 }
@@ -103,10 +99,8 @@ class Arguments(argparse.Namespace):
     modality: list[Modality]
     all: bool
 
-    # catalogue and policies
-    topic: str
-
     # catalogue
+    topic: str
     output: str | None
     starts: str | None
     as_of: str | None
@@ -115,6 +109,10 @@ class Arguments(argparse.Namespace):
     force: bool
     within: int | None
     model_id: str | None
+
+    # policies
+    policy_file: str
+    strict: bool
 
 
 def parser() -> argparse.ArgumentParser:
@@ -178,7 +176,7 @@ def _add_models(command: argparse.ArgumentParser) -> None:
     command.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
 
 
-def _add_request(command: argparse.ArgumentParser) -> None:
+def _add_prompt(command: argparse.ArgumentParser) -> None:
     asked = command.add_argument_group("the request")
     asked.add_argument("prompt", nargs="?", metavar="PROMPT | - | @FILE", help="what to ask; - is standard input")
     asked.add_argument("--file", metavar="FILE", help="read the prompt from a file")
@@ -188,6 +186,10 @@ def _add_request(command: argparse.ArgumentParser) -> None:
     asked.add_argument("--max-output-tokens", type=float, metavar="N", help="the longest answer wanted")
     asked.add_argument("--metadata", action="append", type=_pair, default=[], metavar="KEY=VALUE",
                        help="a tag for the trace; may be repeated")  # fmt: skip
+
+
+def _add_request(command: argparse.ArgumentParser) -> None:
+    _add_prompt(command)
     choice = command.add_argument_group("the choice")
     choice.add_argument("--goal", choices=get_args(Goal), help="what matters most (default: cost)")
     choice.add_argument("--strategy", choices=get_args(Strategy), help="how it is weighed (default: balanced)")
@@ -204,7 +206,7 @@ def _add_request(command: argparse.ArgumentParser) -> None:
     only.add_argument("--provider", action="extend", type=names, metavar="NAME,...", help="only models of theirs")
     pool.add_argument("--sandbox", action="store_true", help="canned answers: no key, no network, nobody is billed")
     pool.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
-    pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name, TOML, JSON or Python")
+    pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name: TOML, JSON or Python")
 
 
 def _add_catalogue(command: argparse.ArgumentParser) -> None:
@@ -212,22 +214,16 @@ def _add_catalogue(command: argparse.ArgumentParser) -> None:
 
 
 def _add_policies(command: argparse.ArgumentParser) -> None:
-    topics = command.add_subparsers(dest="topic", metavar="COMMAND", title="commands", required=True,
-                                    prog="routewright policies")  # fmt: skip
-    usage = "routewright policies check [OPTIONS] FILE"
-    check = topics.add_parser("check", usage=usage, help="who serves each, and what breaks when a provider is lost",
-                              description=_CHECK, epilog=_EXITS)  # fmt: skip
-    check.add_argument("policies", metavar="FILE", help="the policies, TOML, JSON or Python")
-    check.add_argument("--prompt", default="Hello", metavar="TEXT | - | @FILE",
-                       help="what a request may be like (default: Hello)")  # fmt: skip
-    check.add_argument("--sandbox", action="store_true", help="as if there were a key for every provider")
-    check.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
-    check.add_argument("--json", action="store_true", help="one JSON object")
-    check.set_defaults(file=None, system=None, image=[])
+    add_policies(command, _EXITS, _add_prompt)
 
 
-_ADD = {"route": _add_route, "decide": _add_decide, "models": _add_models, "catalogue": _add_catalogue}
-_ADD |= {"policies": _add_policies}
+_ADD = {
+    "route": _add_route,
+    "decide": _add_decide,
+    "models": _add_models,
+    "catalogue": _add_catalogue,
+    "policies": _add_policies,
+}
 
 
 def _pair(text: str) -> tuple[str, str]:

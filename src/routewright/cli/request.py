@@ -28,7 +28,7 @@ def request_of(args: Arguments, models: Sequence[Model]) -> RouteRequest:
 
     ``models`` are those that ``--provider`` chooses from. Raises ``ValidationFailed``.
     """
-    request = RouteRequest(messages_of(args)) if args.request is None else _whole(args)
+    request = RouteRequest(_messages(args)) if args.request is None else _whole(args)
     given = {
         "goal": args.goal,
         "strategy": args.strategy,
@@ -79,8 +79,7 @@ def _whole(args: Arguments) -> RouteRequest:
         raise InvalidJson(f"{called}: {error}") from error
 
 
-def messages_of(args: Arguments) -> list[Message]:
-    """The prompt, from wherever it stands, and what goes with it. Raises ``ValidationFailed``."""
+def _messages(args: Arguments) -> list[Message]:
     text = _prompt(args)
     if not text.strip() and not args.image:
         raise ValidationFailed.of(Problem("prompt", "is empty", _HOW))

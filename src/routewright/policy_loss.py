@@ -17,7 +17,7 @@ from .wire import Policy
 _PROMPT = "Hello"
 
 
-class PolicyOutlook(Struct, frozen=True):
+class PolicyLoss(Struct, frozen=True):
     """What a policy loses, asked with a short plain request and with every provider at hand."""
 
     policy: str
@@ -31,24 +31,24 @@ class PolicyOutlook(Struct, frozen=True):
     """The day from which it has no model left; None: not in that time."""
 
 
-def policy_outlooks(
+def policy_losses(
     catalogue: Catalogue, policies: Sequence[Policy], today: date, within_days: int | None = None
-) -> tuple[PolicyOutlook, ...]:
+) -> tuple[PolicyLoss, ...]:
     """The policies that lose their first choice or their last model within some days, in their order."""
     ends = {each.ends for each in catalogue.deprecations(within_days, today=today) if each.days_left > 0}
     days = [today.isoformat(), *sorted(ends)]
     choices = [_choices(catalogue, policies, day) for day in days]
-    outlooks = [_outlook(policy.name, days, [each[policy.name] for each in choices], catalogue) for policy in policies]
-    return tuple(each for each in outlooks if each.lost_on or each.empty_from)
+    losses = [_loss(policy.name, days, [each[policy.name] for each in choices], catalogue) for policy in policies]
+    return tuple(each for each in losses if each.lost_on or each.empty_from)
 
 
-def _outlook(name: str, days: Sequence[str], choices: Sequence[str | None], catalogue: Catalogue) -> PolicyOutlook:
+def _loss(name: str, days: Sequence[str], choices: Sequence[str | None], catalogue: Catalogue) -> PolicyLoss:
     ends = {model.id: (model.deprecated_at or "")[:10] for model in catalogue.models}
     first = choices[0]
     lost_on = None if first is None or ends[first] not in days else ends[first]
     after = None if lost_on is None else choices[days.index(lost_on)]
     empty_from = next((day for day, choice in zip(days, choices, strict=True) if choice is None), None)
-    return PolicyOutlook(name, first, lost_on, after, empty_from)
+    return PolicyLoss(name, first, lost_on, after, empty_from)
 
 
 def _choices(catalogue: Catalogue, policies: Sequence[Policy], day: str) -> dict[str, str | None]:

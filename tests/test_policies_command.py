@@ -1,0 +1,109 @@
+"""``routewright policies check``: what routing under each policy of a file comes to, before it is live."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from routewright.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+FILE = """
+[[policies]]
+name = "two"
+models = ["openai/gpt-4.1", "google/gemini-3.1-flash-lite"]
+
+[[policies]]
+name = "one"
+models = ["provider:mistral"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "MISTRAL_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    found = tmp_path / "policies.toml"
+    found.write_text(FILE)
+    return found
+
+
+def check(path: Path, *argv: str) -> int:
+    return main(["policies", "check", str(path), *argv])
+
+
+def test_it_says_who_serves_each_at_what_cost_and_what_hangs_on_one_provider(path: Path, capsys: Capture) -> None:
+    assert check(path) == 0
+    out, err = capsys.readouterr()
+    two, one = out.splitlines()[1:3]
+    assert "no provider is configured: checked against the whole catalogue" in err
+    assert two.split()[:2] == ["two", "google/gemini-3.1-flash-lite"]
+    assert two.endswith("without google: openai/gpt-4.1")
+    assert one.endswith("breaks without mistral")
+
+
+def test_a_policy_that_nobody_serves_fails_and_says_why(path: Path, capsys: Capture) -> None:
+    path.write_text(FILE + '\n[[policies]]\nname = "poor"\nbudget = { max_tokens = 1 }\n')
+    assert check(path) == 3
+    out, _ = capsys.readouterr()
+    assert "poor    nobody" in out
+    assert "poor: no model fits: 160 asked" in out
+
+
+def test_under_strict_so_does_one_that_hangs_on_a_provider(path: Path, capsys: Capture) -> None:
+    assert check(path, "--strict") == 3
+    assert "breaks without mistral" in capsys.readouterr().out
+
+
+def test_it_takes_a_request_of_ones_own(path: Path, capsys: Capture) -> None:
+    assert check(path, "word " * 40_000, "--max-output-tokens", "200") == 0
+    assert check(path, "what?", "--json", "--image", "https://a/b.png") == 0
+    capsys.readouterr()
+    body = path.with_name("request.json")
+    body.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}], "models": ["openai/gpt-4.1"]}))
+    assert check(path, "--request", str(body)) == 3
+    out, _ = capsys.readouterr()
+    assert "one: no model fits: 160 asked, rejected: all, since policy 'one' allows none" in out
+
+
+def test_as_json_it_is_one_object(path: Path, capsys: Capture) -> None:
+    assert check(path, "--json") == 0
+    two, one = json.loads(capsys.readouterr().out)["policies"]
+    assert (two["policy"], two["servable"], two["breaks_without"]) == ("two", True, [])
+    assert one["breaks_without"] == ["mistral"]
+    assert one["losses"] == [{"provider": "mistral", "model": None}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[policies]]\nname = "x"\nmodells = []\n', ":3: policies[0].modells: unknown key; did you mean 'models'?"),
+        (
+            '[[policies]]\nname = "x"\n\nmodels = [\n  "openai/gpt-4.1",\n  "provider:mistrall",\n]\n',
+            ":6: policies['x'].models[1]: 'provider:mistrall' picks no model; did you mean 'provider:mistral'?",
+        ),
+        ("[[policies]\n", ":1: is not TOML"),
+    ],
+)
+def test_a_mistake_is_told_with_file_and_line(path: Path, text: str, said: str, capsys: Capture) -> None:
+    path.write_text(text)
+    assert check(path) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"{path}{said}" in err
+
+
+def test_with_a_key_only_its_models_count(path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MISTRAL_API_KEY", "none")
+    assert check(path) == 3
+    out, err = capsys.readouterr()
+    assert "whole catalogue" not in err
+    assert out.splitlines()[1].split()[:2] == ["two", "nobody"]
+    assert out.splitlines()[2].split()[0] == "one"
