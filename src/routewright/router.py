@@ -165,6 +165,7 @@ class Router:
         """
         asked = partial(self._asked, options=cast("Options", options))
         _check_many(requests, limit)
+        asked("a request").read()  # a mistake in the options is told once
         purse = None if budget is None else Purse(room_of(as_budget(budget)))
         return await Many(self._parts.engine, self._as(caller), asked, limit=limit, purse=purse).run(requests)
 
@@ -209,7 +210,8 @@ class Router:
     ) -> WhyNot:
         """Say what would have to be true for a model to be chosen: what admits it, which change alone puts it first.
 
-        Counts tokens and decides some fifty times over, a tenth of a second. Raises ``ValidationFailed``.
+        Counts tokens and decides some fifty times over, a tenth of a second, and more the first time, when the tables
+        of tokens are loaded. Raises ``ValidationFailed``.
         """
         if not isinstance(model, str):
             raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(model)}", ""))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright.backends.providers.keys import LIMITED_S, LONGEST_S, REFUSED_S, KeyRing, aside_s
+from routewright.backends.providers.keys import LIMITED_S, LONGEST_S, MOST_ASKED, REFUSED_S, KeyRing, aside_s
 from routewright.errors import ProviderFault
 from routewright.testing import FakeClock
 from routewright.wire.secret import Secret
@@ -165,6 +165,14 @@ def test_a_child_of_a_process_that_was_choosing_can_choose() -> None:
         if child == 0:
             os._exit(0 if keys.turn() == "ab" else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_one_call_asks_so_many_keys_at_most() -> None:
+    keys = Keys("abcdefghijkl")
+    asked, _ = keys.call(dict.fromkeys("abcdefghijkl", UNKNOWN))
+    assert asked == "abcdefgh"
+    assert len(asked) == MOST_ASKED
+    assert keys.call({})[0] == "i", "the next call goes on behind them"
 
 
 FAULTS = st.sampled_from([UNKNOWN, limited(None), limited(0.0), limited(2.0), limited(45.0), limited(9_999.0)])

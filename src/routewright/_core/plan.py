@@ -85,6 +85,15 @@ def build_plan(given: DecisionInput, board: Board, laid: Laid | None = None) -> 
     return Plan(reading, front, [front[0], *chain])
 
 
+def pays_for_any(given: DecisionInput, board: Board) -> bool:
+    """Whether a budget pays, at first sight, for any model that may be asked. If not, none fits, and nobody has to look
+    closer to know that."""
+    reading, pool = Reading(given, board), board.outlook.pool
+    order = reading.order
+    rows = order.rows if given.models is None else [pool.row[model] for model in given.models if model in order.places]
+    return bool((reading.ask.affordable_at_best() & pool.priced)[rows].any())
+
+
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     """The vocabularies in which a count can matter: the first alone where every model left is of it."""
     pool = board.outlook.pool

@@ -10,8 +10,10 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from routewright._core.budget import Amount, Purse, Reservation, within, worst_of_plan
-from routewright.errors import RouterError
+from routewright._core.budget import Amount, Purse, Reservation, Room, within, worst_of_plan
+from routewright._core.money import usd_text
+from routewright._core.plan import Plan, pays_for_any
+from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import Caller
 
 from .answer import Answer
@@ -92,13 +94,28 @@ class Many(Generic[T]):
             if self._purse is None:
                 return Start(entry, None)
             # refused here it fits not even if those who run use nothing of what they hold
-            entry = entry.under(within(entry.admitted.given, self._purse.left))
-            plan = await self._engine.choose(entry)
+            plan = await self._plan(entry, self._purse)
             worst = worst_of_plan(plan.ask, plan.rows, plan.given.max_retries + 1)
             reservation = self._purse.reserve(worst)
             if reservation is not None:
                 return Start(entry.under(within(plan.given, reservation.room)), reservation)
             await self._changed.wait()
+
+    async def _plan(self, entry: Entry, purse: Purse) -> Plan:
+        """Decide within what is left. Where that is what refuses a request, it is said without a word on each model:
+        there may be very many such requests, and no change of theirs helps."""
+        given, own = within(entry.admitted.given, purse.left), entry.admitted.given
+        entry = entry.under(given)
+        if given == own:
+            return await self._engine.choose(entry)
+        if not pays_for_any(given, entry.board) and pays_for_any(own, entry.board):
+            self._engine.refuse(entry, _spent(purse.left))
+        try:
+            return await self._engine.choose(entry)
+        except BudgetExceeded as error:
+            told = _spent(purse.left)
+            told.trace_id, told.request_id = error.trace_id, error.request_id
+        raise told
 
     async def _run(self, place: int, start: Start, group: TaskGroup) -> None:
         entry, execution = start.entry, None
@@ -125,6 +142,14 @@ class Many(Generic[T]):
         """End everything."""
         self._failed = self._failed or error
         group.cancel_scope.cancel()
+
+
+def _spent(left: Room) -> BudgetExceeded:
+    money = [] if left.nanos is None else [f"${usd_text(max(left.nanos, 0))}"]
+    rest = " and ".join(money + ([] if left.tokens is None else [f"{max(left.tokens, 0)} tokens"]))
+    suggestion = "give route_many a larger budget, or fewer requests"
+    said = f"the budget over all requests has {rest} left, which does not pay for this one; {suggestion}"
+    return BudgetExceeded(said, detail={"rejected_candidates": [], "suggestion": suggestion})
 
 
 def _iterator(requests: Iterable[T] | AsyncIterable[T]) -> Iterator[T] | AsyncIterator[T]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import anyio.to_thread
 from msgspec.structs import replace
@@ -246,6 +246,11 @@ class Engine:
         except BaseException as error:
             self._keep_undecided(entry, given, error)
             raise
+
+    def refuse(self, entry: Entry, error: RouterError) -> NoReturn:
+        """Raise it for a request that was let in and needs no decision. Its trace is kept."""
+        self._keep_undecided(entry, entry.admitted.given, error)
+        raise error
 
     def execution(
         self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None, form: Form | None = None

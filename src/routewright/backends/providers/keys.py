@@ -14,6 +14,8 @@ REFUSED_S = 300.0
 """How long a key is put aside that the host does not take, or that is out of credit (401, 402, 403)."""
 LIMITED_S = 10.0
 """How long after a 429 that does not say itself."""
+MOST_ASKED = 8
+"""Keys that one call asks at most: a host that refuses so many refuses the caller."""
 LONGEST_S = 300.0
 """No Retry-After puts a key aside for longer."""
 
@@ -38,11 +40,11 @@ class KeyRing:
         """Give the keys that one call may ask until one is taken: those not aside, from the one in use on; at last the
         one that is due soonest, if it was not among them."""
         asked: set[Secret] = set()
-        while (key := self._free(asked)) is not None:
+        while len(asked) < MOST_ASKED and (key := self._free(asked)) is not None:
             asked.add(key)
             yield key
         soonest = self._soonest()
-        if soonest not in asked:
+        if len(asked) < MOST_ASKED and soonest not in asked:
             yield soonest
 
     def refuse(self, key: Secret, fault: ProviderFault) -> bool:
