@@ -146,6 +146,15 @@ def test_new_models_are_added_where_asked(capsys: Capture) -> None:
     assert (model.modalities, model.deprecated_at) == (("text", "image"), "2027-05-01")
 
 
+def test_a_glob_of_new_models_that_picks_none_is_refused(capsys: Capture) -> None:
+    new = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06)
+    assert run("import", save(**{"gpt-9": new}), "--add", "opnai/gpt-9") == 2
+    err = capsys.readouterr().err
+    assert "--add: 'opnai/gpt-9' picks no model of the list" in err
+    assert "did you mean 'openai/gpt-9'?" in err
+    assert not Path("models.toml").exists()
+
+
 def test_an_import_over_an_earlier_one_keeps_what_else_that_says() -> None:
     mine = row(input_cost_per_token=1e-06, output_cost_per_token=2e-06)
     run("import", save(**{"gpt-9": mine}), "--add", "*")

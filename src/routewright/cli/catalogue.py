@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, date, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def _import(args: Arguments, screen: Screen) -> None:
     content = _content(args, output)
     catalogue = _base(args, output)
     listed = read_price_list(source)
-    _check_providers(wish, listed)
+    _check_named(wish, listed)
     proposal = propose(catalogue.models, listed, wish)
     if not args.json:
         screen.show(*proposal_page(listed, proposal))
@@ -74,11 +75,17 @@ def _wish(args: Arguments) -> Wish:
     return Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
 
 
-def _check_providers(wish: Wish, listed: PriceList) -> None:
+def _check_named(wish: Wish, listed: PriceList) -> None:
+    """Refuse a provider, and a glob of new models, that the list does not have: a slip would change nothing, unsaid."""
     known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
     for name in sorted(wish.providers - known):
         hint = did_you_mean(name, known) or f"it has {listed_names(sorted(known))}"
         raise ValidationFailed.of(Problem("--provider", f"{quoted(name)} is not in the list", hint))
+    ids = {row.model.id for row in listed.rows}
+    for glob in wish.add:
+        if not any(fnmatchcase(each, glob) for each in ids):
+            hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
+            raise ValidationFailed.of(Problem("--add", f"{quoted(glob)} picks no model of the list", hint))
 
 
 def _as_of(args: Arguments) -> str | None:
