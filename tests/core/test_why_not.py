@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from routewright._core.board import Board
 from routewright._core.catalogue import given_fields, overlay
+from routewright._core.cost import pricing_on
 from routewright._core.plan import Reading, build_plan
 from routewright._core.scoring import WEIGHTS
 from routewright._core.why_not import HUNDREDTHS, PARTS, Change, WhyNot, why_not
@@ -137,8 +138,9 @@ def _applied(each: Change, asked: DecisionInput, pool: list[Model], health: dict
         case "timeout_ms":
             now = replace(asked, timeout_ms=int(value))
         case "prices":
-            assert changed.pricing_per_1m is not None
-            changed = replace(changed, pricing_per_1m=_times(changed.pricing_per_1m, value))
+            present = pricing_on(changed, asked.as_of)
+            assert present is not None
+            changed = replace(changed, pricing_per_1m=_times(present, value), price_changes=None)
         case "quality" if asked.quality is None:
             changed = replace(changed, quality=value)
         case "quality":
