@@ -17,8 +17,8 @@ FLOORS = [
     ["_core"],
     ["_engine", "backends"],
     (
-        "settings options lines document config policy_entry policy_file catalogue price_list output assembly blocking "
-        "router trace policy_loss testing"
+        "settings options lines document config policy_entry policy_file catalogue price_list output arguments "
+        "assembly blocking router trace policy_loss testing"
     ).split(),
     ["cli", "__main__", "__init__"],
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import inspect
 import logging
 import os
 import threading
@@ -16,9 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import anyio
 
-from ._core.policy import changes_between, checked_policy, publish
-from ._core.problem import shown
-from ._core.rules import check_names
+from ._core.policy import changes_between, publish
 from ._core.selector import Known
 from ._core.tokens import Vocabulary, count_request
 from ._engine.event import Hooks
@@ -28,11 +25,12 @@ from ._engine.route import Engine
 from ._engine.tags import TagScopes
 from ._engine.trace import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
+from .arguments import check_parts, check_replaceable, checked_policies
 from .backends.providers.hosted import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
-from .errors import Problem, RouterClosed, RouterError, ValidationFailed
+from .errors import RouterClosed, RouterError
 from .fork import Guard, importing, renew_in_children
 from .policy_file import PolicyFile
 from .protocols import Clock, ImmediateStorage, Provider, Storage, TokenCounter
@@ -64,9 +62,9 @@ class Parts:
         faults: Faults | None = None,
     ) -> None:
         settings = Settings() if settings is None else settings
-        _check(providers, catalogue, policies, storage, settings)
+        check_parts(providers, catalogue, policies, storage, settings)
         self._policy_file = policies if isinstance(policies, PolicyFile) else None
-        self._policies = () if isinstance(policies, PolicyFile) else _checked_policies(policies)
+        self._policies = () if isinstance(policies, PolicyFile) else checked_policies(policies)
         self._published: list[PolicySnapshot] = []
         self.settings = settings
         self.environment: Environment = environment
@@ -155,8 +153,8 @@ class Parts:
         """Put policies, or those of the file as it is now, in force at once. What is not valid changes nothing."""
         engine = self.engine
         if policies is not None:
-            _check_replaceable(policies, self._policy_file)
-            policies = _checked_policies(policies)
+            check_replaceable(policies, self._policy_file)
+            policies = checked_policies(policies)
         with self._reloading.lock:  # closing and first uses never wait for a file
             before = self._published
             engine.publish(self._publish() if policies is None else self._put_in_force(policies))
@@ -343,62 +341,6 @@ def stale(catalogue: Catalogue, today: str, after_days: int | None) -> str:
     if age is None or after_days is None or age <= after_days:
         return ""
     return f"the prices are of {catalogue.as_of}, {age} days ago: renew them with 'routewright catalogue import FILE'"
-
-
-def check_storage(storage: object) -> None:
-    """Refuse what is no storage. Raises ``ValidationFailed``."""
-    if isinstance(storage, type) or not isinstance(storage, Storage):
-        raise ValidationFailed.of(Problem("storage", f"{shown(storage)} is not a storage", "pass MemoryStorage()"))
-
-
-def _check(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
-    """Refuse what is not of its kind: the name of a file, say, or one thing in the place of a list."""
-    if providers is not None:
-        _check_providers(providers)
-    if catalogue is not None and not isinstance(catalogue, Catalogue):
-        problem = Problem("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
-        raise ValidationFailed.of(problem)
-    if not isinstance(policies, PolicyFile):
-        _check_policies(policies)
-    if storage is not None:
-        check_storage(storage)
-    if not isinstance(settings, Settings):
-        raise ValidationFailed.of(Problem("settings", f"{shown(settings)} is not Settings", "pass Settings(...)"))
-
-
-def _check_policies(policies: object) -> None:
-    if not isinstance(policies, Sequence) or isinstance(policies, str):
-        hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
-        raise ValidationFailed.of(Problem("policies", "is not a list of Policy", hint))
-
-
-def _check_replaceable(policies: object, file: PolicyFile | None) -> None:
-    _check_policies(policies)
-    if file is not None:
-        hint = "change the file, and call reload_policies() to have it taken at once"
-        raise ValidationFailed.of(Problem("policies", f"are those of {file.path}", hint))
-
-
-def _checked_policies(policies: Sequence[Policy]) -> tuple[Policy, ...]:
-    return tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
-
-
-def _check_providers(providers: object) -> None:
-    if isinstance(providers, Provider):
-        problem = f"{shown(providers)} is one provider, not a list"
-        raise ValidationFailed.of(Problem("providers", problem, "put it into one: providers=[...]"))
-    if not isinstance(providers, Sequence) or isinstance(providers, str):
-        hint = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
-        raise ValidationFailed.of(Problem("providers", f"{shown(providers)} is not a list of providers", hint))
-    for place, provider in enumerate(providers):
-        if not isinstance(provider, Provider) or not isinstance(provider.name, str):
-            hint = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
-            raise ValidationFailed.of(Problem(f"providers[{place}]", f"{shown(provider)} is not a provider", hint))
-        check_names({f"providers[{place}].name": provider.name})
-        if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
-            problem = f"open() of {provider.name!r} is a coroutine or generator"
-            hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"
-            raise ValidationFailed.of(Problem(f"providers[{place}]", problem, hint))
 
 
 class Counter:

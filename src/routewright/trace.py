@@ -6,7 +6,7 @@ from ._core.ids import normalise_trace_id
 from ._core.problem import shown
 from ._core.rules import COUNT
 from ._engine.trace import checked_trace, storage_faults
-from .assembly import check_storage
+from .arguments import check_storage
 from .errors import Problem, ValidationFailed
 from .protocols import Storage
 from .wire import Environment, PutTrace, Trace, TraceById, Traces

@@ -94,6 +94,11 @@ def test_every_capability_that_is_asked_for_must_hold() -> None:
             "policies['p'].models[0]: 'tag:mars' picks no model; known tags: 'eu', 'cheap'",
         ),
         (
+            Policy(name="p", models=["capability:vision"]),
+            "policies['p'].models[0]: 'capability:vision' picks no model; "
+            "known capabilities: 'image', 'tools', 'json', 'reasoning'",
+        ),
+        (
             Policy(name="p", models=["[xyz]"]),
             "policies['p'].models[0]: unknown model '[xyz]'; Router.models() lists the known ids",
         ),

@@ -146,6 +146,8 @@ def _nearest(word: str, known: Known) -> str:
     if same := [each for each in common if each.partition(":")[2] == word]:
         return f"did you mean {same[0]!r}?"
     names = [model.id for model in known.models] + [*known.aliases]
+    if word.startswith("capability:"):
+        return f"known capabilities: {listed([*CAPABLE])}"
     near = did_you_mean(word, common if word.partition(":")[0] in _HAVING else [*_globs(word, known), *names, *common])
     if not near and word.startswith("tag:"):
         return f"known tags: {listed([*values['tag']])}" if values["tag"] else "give models 'tags' in a catalogue file"

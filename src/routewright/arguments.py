@@ -1,0 +1,77 @@
+"""Checks what is passed to a Router."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+from ._core.policy import checked_policy
+from ._core.problem import shown
+from ._core.rules import check_names
+from .catalogue import Catalogue
+from .errors import Problem, ValidationFailed
+from .policy_file import PolicyFile
+from .protocols import Provider, Storage
+from .settings import Settings
+from .wire import Policy
+
+
+def check_storage(storage: object) -> None:
+    """Refuse what is no storage. Raises ``ValidationFailed``."""
+    if isinstance(storage, type) or not isinstance(storage, Storage):
+        raise ValidationFailed.of(Problem("storage", f"{shown(storage)} is not a storage", "pass MemoryStorage()"))
+
+
+def check_parts(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
+    """Refuse what is not of its kind: the name of a file, say, or one thing in the place of a list.
+
+    Raises ``ValidationFailed``.
+    """
+    if providers is not None:
+        _check_providers(providers)
+    if catalogue is not None and not isinstance(catalogue, Catalogue):
+        problem = Problem("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
+        raise ValidationFailed.of(problem)
+    if not isinstance(policies, PolicyFile):
+        _check_policies(policies)
+    if storage is not None:
+        check_storage(storage)
+    if not isinstance(settings, Settings):
+        raise ValidationFailed.of(Problem("settings", f"{shown(settings)} is not Settings", "pass Settings(...)"))
+
+
+def _check_policies(policies: object) -> None:
+    if not isinstance(policies, Sequence) or isinstance(policies, str):
+        hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
+        raise ValidationFailed.of(Problem("policies", "is not a list of Policy", hint))
+
+
+def check_replaceable(policies: object, file: PolicyFile | None) -> None:
+    """Refuse what cannot take the place of the policies in force. Raises ``ValidationFailed``."""
+    _check_policies(policies)
+    if file is not None:
+        hint = "change the file, and call reload_policies() to have it taken at once"
+        raise ValidationFailed.of(Problem("policies", f"are those of {file.path}", hint))
+
+
+def checked_policies(policies: Sequence[Policy]) -> tuple[Policy, ...]:
+    """Policies whose every field holds. Raises ``ValidationFailed``."""
+    return tuple(checked_policy(policy, place) for place, policy in enumerate(policies))
+
+
+def _check_providers(providers: object) -> None:
+    if isinstance(providers, Provider):
+        problem = f"{shown(providers)} is one provider, not a list"
+        raise ValidationFailed.of(Problem("providers", problem, "put it into one: providers=[...]"))
+    if not isinstance(providers, Sequence) or isinstance(providers, str):
+        hint = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
+        raise ValidationFailed.of(Problem("providers", f"{shown(providers)} is not a list of providers", hint))
+    for place, provider in enumerate(providers):
+        if not isinstance(provider, Provider) or not isinstance(provider.name, str):
+            hint = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
+            raise ValidationFailed.of(Problem(f"providers[{place}]", f"{shown(provider)} is not a provider", hint))
+        check_names({f"providers[{place}].name": provider.name})
+        if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
+            problem = f"open() of {provider.name!r} is a coroutine or generator"
+            hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"
+            raise ValidationFailed.of(Problem(f"providers[{place}]", problem, hint))
