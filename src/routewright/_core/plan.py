@@ -149,10 +149,10 @@ def _own_chain(reading: Reading, front: list[int]) -> list[int]:
     """The next best that fit, the first of them from another provider where one exists."""
     provider = reading.board.outlook.pool.provider
     primary, *others = front
-    elsewhere = next((row for row in others if provider[row] != provider[primary]), None)
-    if elsewhere is None:
-        return others[:CHAIN_LENGTH]
-    return [elsewhere, *(row for row in others if row != elsewhere)][:CHAIN_LENGTH]
+    for elsewhere in others:
+        if provider[elsewhere] != provider[primary]:
+            return [elsewhere, *[row for row in others if row != elsewhere]][:CHAIN_LENGTH]
+    return others[:CHAIN_LENGTH]
 
 
 def _callers_chain(reading: Reading, primary: int) -> list[int]:

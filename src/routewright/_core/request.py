@@ -29,7 +29,7 @@ from routewright.wire import (
 from .problem import hint_for, problem_of, shown, unshaped
 from .rules import check_numbers, completed, has_more
 from .scan import is_unicode, joined, scan
-from .shape import converted, rebuilt
+from .shape import MISFITS, converted, rebuilt
 
 _ARGUMENTS = tuple(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream"))
 _SHAPES: dict[str, Any] = {
@@ -119,7 +119,15 @@ def _needs_of_params(params: Params) -> int:
 # Types: whatever a caller made becomes the struct, or an error that names the place.
 
 
+class _Turns(msgspec.Struct):
+    """A list of messages. It converts in half the time of a bare list, of whose type msgspec remembers nothing."""
+
+    messages: list[Message]
+
+
 def _request_of(value: object, given: dict[str, Any]) -> RouteRequest:
+    if type(value) is list:
+        return RouteRequest(_messages_of(value), **given)
     if isinstance(value, str):
         return RouteRequest([Message("user", value)], **given)
     if isinstance(value, RouteRequest):
@@ -128,9 +136,16 @@ def _request_of(value: object, given: dict[str, Any]) -> RouteRequest:
         made = converted(value, RouteRequest, "")
         return replace(made, **given) if given else made
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return RouteRequest(converted(list(value), list[Message], "messages"), **given)
+        return RouteRequest(_messages_of(list(value)), **given)
     hint = "pass a string, a list of messages, a dict or a RouteRequest"
     raise ValidationFailed.of(Problem("", f"{shown(value)} is not a request", hint))
+
+
+def _messages_of(value: list[Any]) -> list[Message]:
+    try:
+        return msgspec.convert({"messages": value}, _Turns).messages
+    except MISFITS:
+        return converted(value, list[Message], "messages")  # which says where, or knows it after all
 
 
 def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:

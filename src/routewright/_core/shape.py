@@ -18,6 +18,8 @@ from .scan import Flaw, beneath, flaw_in, no_json, quoted
 
 T = TypeVar("T")
 
+MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError)
+"""What ``msgspec.convert`` raises."""
 _NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 
 
@@ -37,7 +39,7 @@ def converted(value: object, shape: type[T], path: str) -> T:
                 value
             )  # knows what only looks like a mapping, a number of numpy's say: it would convert
         return msgspec.convert(value, shape)
-    except (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError):
+    except MISFITS:
         pass  # perhaps only since a number, string or mapping is of a kind of its own
     return rebuilt(value, shape, path)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import assert_never
-
 from msgspec.structs import replace
 
 from routewright._core.call import Call
@@ -16,7 +14,7 @@ from routewright.errors import ProviderFault
 from routewright.protocols import Provider
 from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, ToolCall, ToolDelta, Usage
 
-from .chunk import is_sound, named
+from .chunk import are_counts, is_piece, is_reason, is_text, named
 from .guardrail import Screen
 
 MAX_ANSWER_CHARS = 32 << 20
@@ -55,14 +53,10 @@ class Attempt:
         """Content had reached the caller; of a plain call none does before the end."""
         self.unslept_ms = 0.0
         """In the sandbox, the time that the model would have taken."""
-        self._chars = 0
-        self._chars_counted = 0
-        """Of the text that had come when the usage did."""
-
-    @property
-    def characters(self) -> int:
+        self.characters = 0
         """Of what came so far, pieces of tool calls weighed."""
-        return self._chars
+        self._counted_at = 0
+        """How many had come when the usage did."""
 
     @property
     def output(self) -> str:
@@ -77,7 +71,7 @@ class Attempt:
     @property
     def counted(self) -> bool:
         """The usage is the last word: the answer has ended, and none of it came later."""
-        return self.usage is not None and self.finish_reason is not None and self._chars_counted == self._chars
+        return self.usage is not None and self.finish_reason is not None and self._counted_at == self.characters
 
     @property
     def answer(self) -> str:
@@ -109,33 +103,31 @@ class Attempt:
 
         Raises ``ProviderFault("malformed")`` for what is no chunk, an answer without end, and a call of no tool.
         """
-        if not is_sound(chunk):
-            raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {named(chunk)}")
         ended = self.finish_reason is not None
         match chunk:
-            case Delta():
+            case Delta() if is_text(chunk.text):
                 if chunk.text and not ended:
                     self.text.append(chunk.text)
                     self._weigh(len(chunk.text))
                     return chunk
-            case ToolDelta():
+            case ToolDelta() if is_piece(chunk):
                 if not ended:
                     self._collect(chunk)
                     self._weigh(len(chunk.arguments) + PIECE_CHARS)
                     return chunk
-            case Usage():
+            case Usage() if are_counts(chunk):
                 if adds_up(chunk):
                     self.usage = chunk  # else it is no usage, and is estimated
-                    self._chars_counted = self._chars
-            case Finish():
+                    self._counted_at = self.characters
+            case Finish() if is_reason(chunk.reason):
                 if not ended:
                     if self.tool_calls and chunk.reason != "content_filter":
                         self._require_names()
                     cut_by_budget = chunk.reason == "length" and self.call.capped_by_budget
                     self.finish_reason = "budget" if cut_by_budget else chunk.reason
                     return chunk
-            case other:
-                assert_never(other)
+            case _:
+                raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {named(chunk)}")
         return None
 
     def settle(self, plan: Plan) -> Usage:
@@ -213,9 +205,9 @@ class Attempt:
             raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave a tool call without a name")
 
     def _weigh(self, chars: int) -> None:
-        self._chars += chars
+        self.characters += chars
         self.spoke = True
-        if self._chars > MAX_ANSWER_CHARS:
+        if self.characters > MAX_ANSWER_CHARS:
             what = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
             raise ProviderFault(FaultKind.MALFORMED, what)
 

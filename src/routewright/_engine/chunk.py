@@ -1,30 +1,33 @@
-"""Is what a provider gave a chunk? Nobody else checks: the structs take any value, and what they hold goes far."""
+"""Do chunks hold what they should? Nobody else checks: the structs take any value, and what they hold goes far."""
 
 from __future__ import annotations
 
-from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
+from routewright.wire import Chunk, Finish, ToolDelta, Usage
 
 MAX_COUNT = 1 << 53
 """Counts up to this are whole numbers in every JSON reader."""
+_COUNTS = {int}
 MAX_REASON_CHARS = 200
 """Of a finish reason, which stands in every trace."""
 
 
-def is_sound(chunk: object) -> bool:
-    """Whether it is a chunk whose fields are what they should be."""
-    if isinstance(chunk, Delta):
-        return _is_text(chunk.text)
-    if isinstance(chunk, Usage):
-        counts = (chunk.input, chunk.output, chunk.cached, chunk.reasoning, chunk.written)
-        return all(type(count) is int for count in counts) and max(counts) <= MAX_COUNT
-    if isinstance(chunk, Finish):
-        return _is_text(chunk.reason) and len(chunk.reason) <= MAX_REASON_CHARS
-    if isinstance(chunk, ToolDelta):
-        return type(chunk.index) is int and all(map(_is_text, (chunk.arguments, chunk.id, chunk.name)))
-    return False
+def are_counts(usage: Usage) -> bool:
+    """Whether a usage holds whole numbers."""
+    counts = (usage.input, usage.output, usage.cached, usage.reasoning, usage.written)
+    return {*map(type, counts)} == _COUNTS and max(counts) <= MAX_COUNT
 
 
-def _is_text(text: object) -> bool:
+def is_reason(reason: object) -> bool:
+    """Whether it is a short text."""
+    return is_text(reason) and len(str(reason)) <= MAX_REASON_CHARS
+
+
+def is_piece(piece: ToolDelta) -> bool:
+    """Whether a piece of a tool call holds what it should."""
+    return type(piece.index) is int and all(map(is_text, (piece.arguments, piece.id, piece.name)))
+
+
+def is_text(text: object) -> bool:
     """Whether it is a text that can be written as UTF-8: half of a surrogate pair cannot."""
     return isinstance(text, str) and (text.isascii() or _encodes(text))
 
@@ -42,6 +45,6 @@ def named(chunk: object) -> str:
     name = type(chunk).__name__
     if isinstance(chunk, Usage):
         return f"a {name} whose counts are not whole numbers up to 2**53"
-    if isinstance(chunk, Finish) and _is_text(chunk.reason):
+    if isinstance(chunk, Finish) and is_text(chunk.reason):
         return f"a {name} whose reason is over {MAX_REASON_CHARS} characters"
     return f"a {name} that holds no text" if isinstance(chunk, Chunk) else f"a {name}, which is no chunk"

@@ -49,7 +49,7 @@ class Asked(NamedTuple):
         request, tools = self.request, self.overrides.get("tools")
         if type(request) is str:
             return len(request) > LARGE_CHARACTERS or _is_long(tools)
-        if not isinstance(request, RouteRequest | Mapping):
+        if type(request) is list or not isinstance(request, RouteRequest | Mapping):
             return _is_long(tools) or _is_long(request) or _weighs(request)
         messages = _field(request, "messages")
         return _is_long(tools) or _is_long(_field(request, "tools")) or _is_long(messages) or _weighs(messages)
@@ -60,7 +60,7 @@ def _weighs(messages: object) -> bool:
         return False
     characters = 0
     for message in messages:
-        content = _field(message, "content")
+        content = message.get("content") if type(message) is dict else getattr(message, "content", None)
         characters += len(content) if type(content) is str else _characters(content)
         if characters > LARGE_CHARACTERS:
             return True
