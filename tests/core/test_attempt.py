@@ -310,6 +310,28 @@ def test_no_pause_is_begun_that_the_deadline_would_cut() -> None:
     assert called(attempts, 58.0) == "b/two"
 
 
+@pytest.mark.parametrize(("timeout_ms", "latest"), [(60_000, 59.95), (5_000, 59.95), (1_000, 59.99)])
+def test_no_further_call_is_begun_that_has_no_time_to_be_of_use(timeout_ms: float, latest: float) -> None:
+    for late in (False, True):
+        now = latest + 1e-3 * late
+        attempts = machine(timeout_ms=timeout_ms)
+        called(attempts)
+        fail(attempts, "auth", now=now)
+        assert (attempts.next(now) == Done(End.TIMED_OUT)) is late
+        again = machine(timeout_ms=timeout_ms)
+        called(again)
+        fail(again, "server", now=now - 0.1)
+        assert isinstance(again.next(now - 0.1), Call if late else Wait), "a pause before it is part of the time"
+
+
+def test_a_first_call_is_made_however_late_and_what_nothing_could_follow_failed_for_its_own_reason() -> None:
+    assert called(machine(), 59.999) == "a/one"
+    alone = machine(fallback=())
+    called(alone)
+    fail(alone, "auth", now=59.999)
+    assert alone.next(59.999) == Done(End.FAILED)
+
+
 def pauses_of(attempts: Attempts, jitter: float, *asked: float | None) -> list[float]:
     pauses = []
     called(attempts)
@@ -766,6 +788,15 @@ def test_hedges_draw_on_the_retry_budget() -> None:
     assert attempts.hedge(2.0) is None
     fail(attempts, "auth")
     assert called(attempts) == "b/two"
+
+
+def test_no_hedge_is_begun_that_has_no_time_to_be_of_use() -> None:
+    traffic = Open()
+    for now, hedges in ((59.95, True), (59.951, False)):
+        attempts, traffic.spare = hedged(traffic=traffic), 1
+        next_call(attempts)
+        assert (attempts.hedge(now) is not None) is hedges
+    assert traffic.spare == 1, "and takes nothing from the retry budget"
 
 
 def test_a_budget_that_pays_for_one_only_gives_no_hedge() -> None:

@@ -35,6 +35,8 @@ _ENDS = {FaultKind.BLOCKED: End.BLOCKED, FaultKind.REFUSED: End.REFUSED}
 FIRST_TOKEN_FACTOR = 4
 PAUSE_FACTOR = 3
 """A pause is drawn from between the shortest and this many times the one before (decorrelated jitter)."""
+LEAST_SHARE = 0.01
+"""Share of ``timeout_ms`` that a further call needs at least, where that is less than the limits' ``least_s``."""
 FALLBACK_SHARE = 0.25
 """Share of ``timeout_ms`` that stays for the next member of the chain."""
 
@@ -56,6 +58,8 @@ class Attempts:
         self.plan = plan
         self.room = Room(given.budget_nanos, given.budget_tokens)
         self._deadline = deadline
+        self._latest_start = deadline - min(rules.limits.least_s, LEAST_SHARE * given.timeout_ms / 1000)
+        """Of a further call: upstream would only waste its work on one that begins later."""
         self._whole = whole
         self.on_partial = rules.on_partial
         """What a fault after content leads to."""
@@ -87,7 +91,7 @@ class Attempts:
         """Say what to do at ``now`` (monotonic seconds)."""
         if self.end is not None:
             return Done(self.end)
-        if now >= self._deadline:
+        if now >= self._deadline or (self._last is not None and self._too_late(now)):
             return self._finish(End.TIMED_OUT)
         if self._pause:
             pause, self._pause = self._pause, 0.0
@@ -130,7 +134,7 @@ class Attempts:
         present, room = self._running[0], self.room
         self.room = room.without(*self._worst(present, self.plan.pool.prices[self.plan.rows[present.place]]))
         self._move_on()
-        call = self._reach(now) if self._traffic.spares(now) else None
+        call = self._reach(now) if not self._too_late(now) and self._traffic.spares(now) else None
         self.room = room
         if call is None:
             self._go_on_with(present)
@@ -147,6 +151,10 @@ class Attempts:
     def _failure(self) -> End:
         """How it ends where nothing is left to try."""
         return _ENDS.get(self._last.kind, End.FAILED) if self._last is not None else End.FAILED
+
+    def _too_late(self, now: float) -> bool:
+        """Whether a further call is left that would not have the time."""
+        return now > self._latest_start and self._place < len(self.plan.rows)
 
     def _reach(self, now: float) -> Call | None:
         """The call of the first model, from the present place on, that the budget pays for and that may be called."""
@@ -244,7 +252,7 @@ class Attempts:
             return False
         drawn = limits.backoff_s + jitter * (self._longest_pause - limits.backoff_s)
         pause = max(asked or 0.0, drawn)
-        if now + pause >= self._deadline or not self._traffic.spares(now):
+        if now + pause > self._latest_start or not self._traffic.spares(now):
             return False
         self._pause = pause
         self._longest_pause = min(PAUSE_FACTOR * drawn, limits.longest_backoff_s)

@@ -26,6 +26,9 @@ class ExecutionLimits(Struct, frozen=True, kw_only=True):
     """A stream is left that has been so slow for so long ..."""
     slow_share: float = 0.1
     """... as to bring less than this share of what its model usually does. Only while another model can take over."""
+    least_s: float = 0.05
+    """A retry or fallback that would have less time than this is not begun; of a ``timeout_ms`` below five seconds,
+    less than a hundredth of it."""
     retry_after_s: float = 5.0
     """The longest Retry-After that is waited out; a longer one moves on."""
     backoff_s: float = 0.1
