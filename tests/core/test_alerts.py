@@ -49,8 +49,8 @@ def test_no_more_accounts_are_remembered_than_fit() -> None:
     bursts = ErrorBursts()
     for place in range(MOST_COUNTED + 10):
         bursts.ended(place, 0.0, error=False)
-    assert len(bursts._counts) == MOST_COUNTED
-    assert 5 not in bursts._counts
+    assert len(bursts._accounts) == MOST_COUNTED
+    assert 5 not in bursts._accounts
 
 
 def test_an_account_that_goes_on_calling_is_not_the_one_forgotten() -> None:
@@ -60,8 +60,8 @@ def test_an_account_that_goes_on_calling_is_not_the_one_forgotten() -> None:
         bursts.ended(place, 0.0, error=False)
     bursts.ended("busy", 1.0, error=True)
     bursts.ended("new", 1.0, error=False)
-    assert "busy" in bursts._counts
-    assert 0 not in bursts._counts
+    assert "busy" in bursts._accounts
+    assert 0 not in bursts._accounts
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.booleans()), max_size=200))

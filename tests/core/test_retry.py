@@ -89,4 +89,4 @@ def test_requests_that_are_over_are_not_kept() -> None:
     budget = RetryBudget(LIMITS)
     for second in range(1_000):
         budget.asked(float(second))
-    assert len(budget._requests._counts) <= 10
+    assert len(budget._requests._steps) <= 10

@@ -10,10 +10,10 @@ Only faults that are the provider's are told here. Nothing here asks what time i
 
 from __future__ import annotations
 
-from collections import deque
 from enum import StrEnum
 from math import inf
 
+from .lately import Lately
 from .limits import ExecutionLimits
 
 WINDOW_S = 30
@@ -40,13 +40,11 @@ class Circuit:
 
     __slots__ = (
         "_asked_until",
-        "_faults",
+        "_calls",
         "_in_a_row",
         "_limits",
         "_open_s",
         "_probed_at",
-        "_seconds",
-        "_total",
         "due",
         "state",
     )
@@ -77,7 +75,7 @@ class Circuit:
         """An answer came. Where the circuit is open, only that of a probe counts: others began before it was."""
         if self.state is State.CLOSED:
             self._in_a_row = 0
-            self._count(int(now), 0)
+            self._calls.add(int(now))
             return False
         if probe:
             self._close()
@@ -90,7 +88,7 @@ class Circuit:
         asked_until = now + min(retry_after or 0.0, LONGEST_RETRY_AFTER_S)
         if self.state is State.CLOSED:
             self._in_a_row += 1
-            self._count(int(now), 1)
+            self._calls.add(int(now), bad=1)
             if not at_once and not self._trips:
                 return False
             self._asked_until = asked_until
@@ -121,7 +119,7 @@ class Circuit:
     def _trips(self) -> bool:
         if self._in_a_row >= self._limits.open_after:
             return True
-        return self._total >= WINDOW_LEAST and self._faults >= WINDOW_SHARE * self._total
+        return self._calls.total >= WINDOW_LEAST and self._calls.bad >= WINDOW_SHARE * self._calls.total
 
     def _open(self, now: float, seconds: float) -> None:
         self.state = State.OPEN
@@ -131,22 +129,8 @@ class Circuit:
         self.state = State.CLOSED
         self.due = self._asked_until = -inf
         self._open_s = min(self._limits.open_s, self._limits.longest_open_s)
-        self._in_a_row = self._total = self._faults = 0
-        self._seconds: deque[list[int]] = deque()  # [second, calls, faults], the oldest first
-
-    def _count(self, second: int, faults: int) -> None:
-        seconds = self._seconds
-        if not seconds or seconds[-1][0] != second:
-            seconds.append([second, 0, 0])
-            while seconds[0][0] <= second - WINDOW_S:
-                _, total, bad = seconds.popleft()
-                self._total -= total
-                self._faults -= bad
-        latest = seconds[-1]
-        latest[1] += 1
-        latest[2] += faults
-        self._total += 1
-        self._faults += faults
+        self._in_a_row = 0
+        self._calls = Lately(WINDOW_S)
 
 
 class Circuits:

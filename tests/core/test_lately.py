@@ -1,0 +1,24 @@
+"""Counts over a window of time are those of the window, whatever happened before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.lately import Lately
+
+
+@given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), max_size=60), st.integers(0, 12))
+def test_what_counts_is_what_happened_in_the_last_steps(
+    length: int, happened: list[tuple[int, int]], later: int
+) -> None:
+    lately, step, all_of_it = Lately(length), 0, list[tuple[int, int]]()
+    for further, bad in happened:
+        step += further
+        lately.add(step, bad)
+        all_of_it.append((step, bad))
+        seen = [was_bad for at, was_bad in all_of_it if at > step - length]
+        assert (lately.total, lately.bad) == (len(seen), sum(seen))
+    lately.move_to(step + later)
+    seen = [was_bad for at, was_bad in all_of_it if at > step + later - length]
+    assert (lately.total, lately.bad) == (len(seen), sum(seen))
