@@ -28,7 +28,7 @@ from routewright._core.fault import FAULTS, SIGNS, Rule
 from routewright._core.limits import ExecutionLimits
 from routewright._core.pool import FEATURES
 from routewright._core.quality import EDGES, LEVELS, MICRO
-from routewright._core.rules import NUMBERS
+from routewright._core.ranges import NUMBERS
 from routewright._core.scoring import WEIGHTS, Weights
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import VENDORS, providers_from_environment

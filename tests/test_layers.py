@@ -24,10 +24,10 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "scan ids money cost scale quality sse image tokens problem shape rules schema output price_list proposal pattern "
-    "sensitive phrase guardrail passage gate deprecation request tags catalogue selector pool outlook limits "
-    "lately quantile health policy intake constraints scoring board budget way refusal plan why_not decision check explain "
-    "fault retry breaker pace call attempt alerts"
+    "scan ids money cost scale quality sse image tokens problem shape ranges rules schema output price_list proposal "
+    "pattern sensitive phrase guardrail passage gate deprecation request tags catalogue selector pool outlook limits "
+    "lately quantile health policy intake constraints scoring board budget way refusal plan why_not decision check "
+    "explain fault retry breaker pace call attempt alerts"
 ).split()
 PURE = set(
     "__future__ binascii bisect.bisect_left collections.Counter collections.OrderedDict collections.abc "

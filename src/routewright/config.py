@@ -26,7 +26,8 @@ from routewright.wire import (
 )
 
 from ._core.problem import did_you_mean, shown
-from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_day, is_name
+from ._core.ranges import NUMBERS
+from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, is_date, is_day, is_name
 from ._core.scan import joined, quoted
 from .document import Document
 

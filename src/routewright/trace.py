@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._core.ids import normalise_trace_id
 from ._core.problem import shown
-from ._core.rules import COUNT
+from ._core.ranges import COUNT
 from ._engine.trace import checked_trace, storage_faults
 from .arguments import check_storage
 from .errors import Problem, ValidationFailed

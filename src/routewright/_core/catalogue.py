@@ -11,8 +11,9 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing
 
-from .problem import did_you_mean, listed, shown
-from .rules import MODEL_ID, Problems, check_date, check_day, check_names, check_numbers, check_text
+from .problem import Problems, did_you_mean, listed, shown
+from .ranges import check_numbers
+from .rules import MODEL_ID, check_date, check_day, check_names, check_text
 from .scan import quoted
 from .shape import rebuilt
 

@@ -26,16 +26,15 @@ from routewright.wire import (
 
 from .catalogue import content_id
 from .ids import ALPHABET
-from .problem import did_you_mean, listed, shown
+from .problem import Problems, did_you_mean, listed, shown
+from .ranges import check_numbers
 from .rules import (
     A_NAME,
     MAX_PROBLEMS,
-    Problems,
     check_cache,
     check_choice,
     check_date,
     check_ids,
-    check_numbers,
     check_phrases,
     check_text,
     check_whitelist,

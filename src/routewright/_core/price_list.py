@@ -15,7 +15,8 @@ from routewright.wire import Modality, Model, PriceTier, Pricing
 
 from .money import per_million
 from .problem import shown
-from .rules import MODEL_ID, NUMBERS, is_date, is_name
+from .ranges import NUMBERS
+from .rules import MODEL_ID, is_date, is_name
 from .scan import joined
 
 Shape = Literal["litellm", "models.dev"]

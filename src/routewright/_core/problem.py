@@ -47,6 +47,9 @@ from routewright.wire import (
 
 from .scan import beneath, joined, quoted
 
+Problems = list[Problem]
+"""What was found wrong so far; every rule appends to it."""
+
 EXACT = 2**53 - 1
 """Beyond it a number in JSON may silently become another one."""
 

@@ -27,7 +27,8 @@ from routewright.wire import (
 )
 
 from .problem import hint_for, problem_of, shown, unshaped
-from .rules import check_numbers, completed, has_more
+from .ranges import check_numbers
+from .rules import completed, has_more
 from .scan import is_unicode, joined, scan
 from .shape import MISFITS, converted, rebuilt
 
