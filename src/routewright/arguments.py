@@ -1,9 +1,10 @@
-"""Checks what is passed to a Router."""
+"""Checks what is passed to a Router and its methods."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from typing import get_args
 
 from ._core.policy import checked_policy
 from ._core.problem import shown
@@ -13,7 +14,10 @@ from .errors import Problem, ValidationFailed
 from .policy_file import PolicyFile
 from .protocols import Provider, Storage
 from .settings import Settings
-from .wire import Policy
+from .wire import SYSTEM_ACCOUNT, Caller, Environment, Policy, RouteRequest
+
+MAX_ACCOUNT_CHARS = 200
+ENVIRONMENTS = get_args(Environment)
 
 
 def check_storage(storage: object) -> None:
@@ -75,3 +79,31 @@ def _check_providers(providers: object) -> None:
             problem = f"open() of {provider.name!r} is a coroutine or generator"
             hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"
             raise ValidationFailed.of(Problem(f"providers[{place}]", problem, hint))
+
+
+def check_many(requests: object, limit: object) -> None:
+    """Refuse one request where many are meant, and a limit that is none."""
+    if isinstance(requests, str | Mapping | RouteRequest):
+        problem = Problem("requests", f"{type(requests).__name__} is one request, not many", "put it into a list")
+        raise ValidationFailed.of(problem)
+    if not isinstance(requests, Iterable | AsyncIterable):
+        raise ValidationFailed.of(Problem("requests", f"{shown(requests)} holds no requests", "pass a list of them"))
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise ValidationFailed.of(Problem("limit", f"must be a whole number of at least 1, got {shown(limit)}", ""))
+
+
+def check_caller(caller: object) -> None:
+    """Refuse what would be billed to nobody, answered in no environment, or kept among the Router's own things."""
+    if not isinstance(caller, Caller):
+        raise ValidationFailed.of(Problem("caller", f"is {shown(caller)}", "pass Caller(account=...)"))
+    account: object = caller.account
+    if not isinstance(account, str) or not 1 <= len(account) <= MAX_ACCOUNT_CHARS or not account.isprintable():
+        problem = f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}"
+        raise ValidationFailed.of(Problem("caller.account", problem, ""))
+    if account == SYSTEM_ACCOUNT:
+        raise ValidationFailed.of(Problem("caller.account", f"{account!r} is the Router's own", "use another name"))
+    if caller.environment not in ENVIRONMENTS:
+        problem = f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
+        raise ValidationFailed.of(Problem("caller.environment", problem, ""))
+    if not isinstance(caller.key_id, str | None):
+        raise ValidationFailed.of(Problem("caller.key_id", f"must be a string, got {shown(caller.key_id)}", ""))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast, get_args, overload
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from ._engine.reading import Asked
 from ._engine.steps import HostedCourse, Steps
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
+from .arguments import check_caller, check_many
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
@@ -41,24 +42,19 @@ from .policy_file import PolicyFile
 from .protocols import Guardrail, Provider, Storage
 from .settings import Settings
 from .wire import (
-    SYSTEM_ACCOUNT,
     Budget,
     Caller,
     CatalogueSnapshot,
     DecisionInput,
-    Environment,
     HealthSnapshot,
     Model,
     Policy,
     PolicyChanged,
     PutFeedback,
-    RouteRequest,
     Trace,
 )
 
 T = TypeVar("T")
-MAX_ACCOUNT_CHARS = 200
-ENVIRONMENTS = get_args(Environment)
 
 
 class Router:
@@ -166,7 +162,7 @@ class Router:
         ``budget`` is one over them all, beside the budgets of their own; ``options`` hold for each of them.
         """
         asked = partial(self._asked, options=cast("Options", options))
-        _check_many(requests, limit)
+        check_many(requests, limit)
         asked("a request").read()  # a mistake in the options is told once
         purse = None if budget is None else Purse(room_of(as_budget(budget)))
         return await Many(self._parts.engine, self._as(caller), asked, limit=limit, purse=purse).run(requests)
@@ -345,7 +341,7 @@ class Router:
 
     def _placed(self, caller: Caller) -> Caller:
         """A caller that is one; in a sandbox Router everybody is in the sandbox."""
-        _check_caller(caller)
+        check_caller(caller)
         if self._parts.environment == "sandbox" and caller.environment != "sandbox":
             return replace(caller, environment="sandbox")
         return caller
@@ -371,39 +367,11 @@ class Router:
         return found
 
 
-def _check_many(requests: object, limit: object) -> None:
-    """Refuse one request where many are meant, and a limit that is none."""
-    if isinstance(requests, str | Mapping | RouteRequest):
-        problem = Problem("requests", f"{type(requests).__name__} is one request, not many", "put it into a list")
-        raise ValidationFailed.of(problem)
-    if not isinstance(requests, Iterable | AsyncIterable):
-        raise ValidationFailed.of(Problem("requests", f"{shown(requests)} holds no requests", "pass a list of them"))
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        raise ValidationFailed.of(Problem("limit", f"must be a whole number of at least 1, got {shown(limit)}", ""))
-
-
 def _form_of(output_type: Any) -> Form:
     with importing.lock:
         from .output import form_of  # loads pydantic
 
     return form_of(output_type)
-
-
-def _check_caller(caller: object) -> None:
-    """Refuse what would be billed to nobody, answered in no environment, or kept among the Router's own things."""
-    if not isinstance(caller, Caller):
-        raise ValidationFailed.of(Problem("caller", f"is {shown(caller)}", "pass Caller(account=...)"))
-    account: object = caller.account
-    if not isinstance(account, str) or not 1 <= len(account) <= MAX_ACCOUNT_CHARS or not account.isprintable():
-        problem = f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}"
-        raise ValidationFailed.of(Problem("caller.account", problem, ""))
-    if account == SYSTEM_ACCOUNT:
-        raise ValidationFailed.of(Problem("caller.account", f"{account!r} is the Router's own", "use another name"))
-    if caller.environment not in ENVIRONMENTS:
-        problem = f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
-        raise ValidationFailed.of(Problem("caller.environment", problem, ""))
-    if not isinstance(caller.key_id, str | None):
-        raise ValidationFailed.of(Problem("caller.key_id", f"must be a string, got {shown(caller.key_id)}", ""))
 
 
 def _input_of(decided: Answer[Any] | Trace | Decision | DecisionInput) -> DecisionInput:
