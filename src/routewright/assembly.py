@@ -161,7 +161,7 @@ class Parts:
             before = self._published
             engine.publish(self._publish() if policies is None else self._put_in_force(policies))
             changes = changes_between(before, self._published)
-        engine.announce(changes, self.environment)
+        engine.records.announce(changes, self.environment)
         return changes
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class Parts:
 
     def _keep_dropped(self) -> None:
         if self._engine is not None:
-            self._engine.keep_dropped()
+            self._engine.records.keep_dropped()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -4,26 +4,22 @@
         -> conclude -> Outcome
 
 ``read`` checks the request; ``admit`` lays the policy over it and makes the decision's input; ``choose`` decides,
-counting tokens only where the bounds leave it open; the execution calls models; ``conclude`` keeps the trace and raises
-what went wrong.
+counting tokens only where the bounds leave it open; the execution calls models; ``Records.conclude`` keeps the trace,
+and what went wrong is raised.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple, NoReturn, TypeVar
 
 import anyio.to_thread
 from msgspec.structs import replace
 
-from routewright._core.alerts import ErrorBursts
-from routewright._core.call import End, Rules
+from routewright._core.call import Rules
 from routewright._core.catalogue import resolve_one
 from routewright._core.check import PolicyCheck, check
 from routewright._core.constraints import CountTokens
-from routewright._core.decision import Decision
 from routewright._core.gate import RequestGate, standing
 from routewright._core.guardrail import Hit, guardrails_of
 from routewright._core.intake import input_of, with_ids
@@ -33,33 +29,28 @@ from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.scan import quoted
 from routewright._core.tokens import VOCABULARIES, bounds_of
 from routewright._core.why_not import WhyNot, why_not
-from routewright.errors import BlockedByPolicy, InternalError, RouterError, RouterTimeoutError
-from routewright.fork import Guard
+from routewright.errors import BlockedByPolicy, RouterError, RouterTimeoutError
 from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
 from routewright.wire import (
-    SYSTEM_ACCOUNT,
     Caller,
     DecisionInput,
     Environment,
-    ErrorBurst,
     OnPartial,
     PolicyFallback,
     PolicySnapshot,
-    PushedEvent,
-    Snapshot,
 )
 
 from .course import Course
 from .entry import Counting, CountRequest, Entry
-from .event import Hooks, events_of
+from .event import Hooks
 from .execution import Execution
-from .failure import failure
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
 from .hedge import HedgedExecution
 from .identity import Ids
-from .outcome import Admitted, Facts, Outcome
+from .outcome import Admitted, Outcome
 from .reading import Asked, Read
+from .record import Records
 from .trace import TraceLog
 
 C = TypeVar("C", bound=Course)
@@ -100,28 +91,18 @@ class Engine:
     ) -> None:
         self.fleet = fleet
         self.publish(policies)
-        self.log = log
-        self._hooks = hooks
         self.ids = Ids(clock, rng)
+        self.records = Records(log, hooks, self.ids, clock)
         self._clock = clock
         self._rng = rng
-        self._dropped: deque[tuple[Entry, Course, float]] = deque()
         self._counting = Counting(count, predictor, clock)
         self._guardrails = guardrails
-        self._bursts = ErrorBursts()
-        self._guard = Guard()
         self._default_output_cap = default_output_cap
 
     def publish(self, policies: Sequence[PolicySnapshot]) -> None:
         """Put policies in the place of those before, for all requests that come from now on."""
         made = {each.id: guardrails_of(each.policy) for each in policies if each.policy.guardrails}
         self._published = Published(policies, by_key(policies), made)
-
-    def announce(self, happened: Sequence[PushedEvent], environment: Environment) -> None:
-        """Tell the hooks what happened outside of any call."""
-        if happened and self._hooks.hear_events:
-            of_nobody = Caller(SYSTEM_ACCOUNT, environment)
-            self._hooks.announce(events_of(happened, of_nobody, self.ids, self._clock.time()))
 
     @property
     def policies(self) -> Sequence[PolicySnapshot]:
@@ -149,15 +130,14 @@ class Engine:
             try:
                 await execution.aclose()
             finally:
-                self.conclude(entry, execution)
+                self.records.conclude(entry, execution)
             raise
-        return raise_failure(self.conclude(entry, execution))
+        return raise_failure(self.records.conclude(entry, execution))
 
     def admit(self, asked: Read, caller: Caller, fleet: Fleet | None = None) -> Entry:
         """Lay the policy over a checked request and make the decision's input, for the caller's fleet or another."""
         request, tokens = asked
-        if self._dropped:
-            self.keep_dropped()
+        self.records.keep_dropped()
         started_at = self._clock.monotonic()
         if fleet is None:
             fleet = self.fleet(caller.environment)
@@ -205,7 +185,7 @@ class Engine:
                 said = f"timeout_ms={entry.admitted.given.timeout_ms} ran out while the request was with a guardrail"
                 raise RouterTimeoutError(f"{said}; allow more time, or a quicker guardrail")
         except BaseException as error:
-            self._keep_undecided(entry, entry.admitted.given, error)
+            self.records.undecided(entry, entry.admitted.given, error)
             raise
         return self._past(gate, entry)
 
@@ -219,7 +199,7 @@ class Engine:
         try:
             done_now(pass_gate(gate))
         except BaseException as error:
-            self._keep_undecided(entry, entry.admitted.given, error)
+            self.records.undecided(entry, entry.admitted.given, error)
             raise
         return self._past(gate, entry)
 
@@ -279,7 +259,7 @@ class Engine:
                 plan = build_plan(given, entry.board, entry.laid)
             return plan
         except BaseException as error:
-            self._keep_undecided(entry, given, error)
+            self.records.undecided(entry, given, error)
             raise
 
     def choose_here(self, entry: Entry) -> Plan:
@@ -293,12 +273,12 @@ class Engine:
                 plan = build_plan(given, entry.board, entry.laid)
             return plan
         except BaseException as error:
-            self._keep_undecided(entry, given, error)
+            self.records.undecided(entry, given, error)
             raise
 
     def refuse(self, entry: Entry, error: RouterError) -> NoReturn:
         """Raise it for a request that was let in and needs no decision. Its trace is kept."""
-        self._keep_undecided(entry, entry.admitted.given, error)
+        self.records.undecided(entry, entry.admitted.given, error)
         raise error
 
     def execution(
@@ -333,63 +313,6 @@ class Engine:
             form=form,
             guardrails=standing(self.guardrails(entry), "output") if self._is_guarded(entry) else (),
         )
-
-    def drop(self, entry: Entry, execution: Course) -> None:
-        """Take a call that nobody holds any more. To be called in a finaliser, which may run anywhere: so it takes no
-        lock, and the trace is kept by whoever comes by."""
-        execution.settle()
-        self._dropped.append((entry, execution, self._clock.monotonic()))
-
-    def keep_dropped(self) -> None:
-        """Keep the traces of calls that were dropped."""
-        while self._dropped:
-            with suppress(IndexError):  # another thread took it
-                self.conclude(*self._dropped.popleft())
-
-    def conclude(self, entry: Entry, execution: Course, at: float | None = None) -> Outcome:
-        """Make the outcome of an execution that ended or was left, at present if not said otherwise, and keep its
-        trace."""
-        decision, error = Decision(execution.plan), None
-        decision.settle(execution.plan.reading)
-        if execution.end is not None and execution.end is not End.SUCCEEDED:
-            error = execution.error or failure(entry.admitted, execution)
-            error.trace_id = entry.admitted.trace_id
-            error.request_id = self.ids("req_")
-        ended_at = self._clock.monotonic() if at is None else at
-        facts = Facts(entry.admitted, decision, execution.attempts, execution.served, error, ended_at)
-        outcome = Outcome(facts, entry.request.budget, error, execution.data)
-        self._keep(entry, outcome)
-        return outcome
-
-    def _keep_undecided(self, entry: Entry, given: DecisionInput, error: BaseException) -> None:
-        told = error if isinstance(error, RouterError) else None  # without one the trace says that the caller left
-        if told is not None:
-            told.trace_id, told.request_id = entry.admitted.trace_id, self.ids("req_")
-        elif isinstance(error, Exception):
-            told = InternalError(type(error).__name__)
-        facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
-        self._keep(entry, Outcome(facts, entry.request.budget, told))
-
-    def _keep(self, entry: Entry, outcome: Outcome) -> None:
-        snapshots: list[Snapshot] = [entry.board.outlook.pool.snapshot, entry.board.outlook.health]
-        if entry.laid is not None:
-            snapshots.append(entry.laid.published)
-        happened: Sequence[PushedEvent] = outcome.events if self._hooks.hear_events else ()
-        burst = self._burst(entry.admitted.caller, outcome)
-        if burst is not None:
-            happened = [*happened, burst]
-        events = events_of(happened, entry.admitted.caller, self.ids, self._clock.time()) if happened else ()
-        self.log.put(outcome.facts, snapshots, events)
-
-    def _burst(self, caller: Caller, outcome: Outcome) -> ErrorBurst | None:
-        """Count how a call of an account ended; one that its caller left says nothing."""
-        error = outcome.error
-        if error is None and outcome.facts.served is None:
-            return None
-        failed = error is not None and error.status >= 500
-        with self._guard.lock:
-            whose = caller.account, caller.environment
-            return self._bursts.ended(whose, self._clock.monotonic(), error=failed)
 
 
 def _plan_uncounted(entry: Entry, given: DecisionInput) -> Plan | None:

@@ -77,7 +77,7 @@ class Steps:
     def __del__(self) -> None:
         """Without ``with`` it may be dropped before its end; what it cost is not."""
         if self._outcome is None:
-            self._engine.drop(self._entry, self._course)
+            self._engine.records.drop(self._entry, self._course)
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +144,7 @@ class Steps:
         return StepCall(attempt.model, line.upstream, self._course.left_s, attempt.call.number)
 
     def _conclude(self) -> None:
-        self._outcome = self._engine.conclude(self._entry, self._course)
+        self._outcome = self._engine.records.conclude(self._entry, self._course)
 
 
 class HostedCourse(Course):

@@ -69,7 +69,7 @@ class Stream:
     def __del__(self) -> None:
         """Without ``async with`` a stream may be dropped before its end; what it cost is not."""
         if self._execution is not None and self._entry is not None and self._outcome is None and self._left is None:
-            self._engine.drop(self._entry, self._execution)
+            self._engine.records.drop(self._entry, self._execution)
 
     async def __aenter__(self) -> Self:
         return self
@@ -144,7 +144,7 @@ class Stream:
         try:
             await execution.aclose()
         finally:
-            self._outcome = self._engine.conclude(entry, execution)
+            self._outcome = self._engine.records.conclude(entry, execution)
             self._left.set()
 
     async def _next_event(self) -> RouteEvent | None:
@@ -204,7 +204,7 @@ class Stream:
 
     async def _end_event(self, execution: Execution) -> RouteEvent:
         assert self._entry is not None, "an execution follows an admission"
-        self._outcome = outcome = self._engine.conclude(self._entry, execution)
+        self._outcome = outcome = self._engine.records.conclude(self._entry, execution)
         if outcome.error is None:
             return RouteCompleted(self._next_id(), outcome.response)
         return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(outcome.error)))
