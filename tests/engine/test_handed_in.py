@@ -112,7 +112,7 @@ def test_a_provider_whose_models_cannot_be_had_is_named_and_its_words_are_not() 
     async def later() -> list[Model]:
         return [MINE]
 
-    failed = "providers: models() of 'mine' failed with KeyError; let it give a list of Model"
+    failed = "providers: models() of 'mine' failed with KeyError; let it answer without a fault"
     assert refusal(lambda: mine_whose_models_are(fail).decide("hi")) == failed
     assert refusal(lambda: mine_whose_models_are(fail).models()) == failed
     waits = "providers: models() of 'mine' is a coroutine; make it a plain function"

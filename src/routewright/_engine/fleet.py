@@ -290,15 +290,10 @@ def _at_present(model: Model, *, called: bool, shaky: bool) -> Model:
 def _declared_by(provider: Provider) -> tuple[Model, ...]:
     """What a provider says it serves, asked once: another time it may say something else."""
     asked = f"models() of {shown(provider.name)}"
-    try:
-        said: object = provider.models()
-        if isinstance(said, Sequence) and not isinstance(said, str):
-            return tuple(said)
-    except RouterError:
-        raise
-    except Exception as error:  # its words stay there
-        problem = Problem("providers", f"{asked} failed with {type(error).__name__}", "let it give a list of Model")
-        raise ValidationFailed.of(problem) from error
+    said: object = _said(asked, provider.models)
+    if isinstance(said, Sequence) and not isinstance(said, str):
+        listed: Sequence[Model] = said
+        return _said(asked, lambda: tuple(listed))
     if isinstance(said, Coroutine):
         said.close()  # else it warns that nobody awaited it
         raise ValidationFailed.of(Problem("providers", f"{asked} is a coroutine", "make it a plain function"))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any
+from collections.abc import Sequence
 
 import anyio
 
@@ -36,14 +35,7 @@ class _Race:
 class HedgedExecution(Execution):
     """A plan whose first model may be given company."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._parts: deque[Part] = deque()
-        self._racing: list[Line] = []
-
-    async def next_part(self) -> Part | None:
-        """Move on by one piece (``Execution.next_part``)."""
-        return self._parts.popleft() if self._parts else await super().next_part()
+    _racing: Sequence[Line] = ()
 
     def interrupt(self) -> None:
         """End the wait of a reader in another task (``Execution.interrupt``)."""
@@ -54,7 +46,7 @@ class HedgedExecution(Execution):
     async def _within(self, line: Line) -> Part | None:
         if line.attempt.call.hedge_s is None or line.context is not None:
             return await super()._within(line)
-        self.line, self._racing, race = None, [line], _Race()
+        self.line, self._racing, race = None, (line,), _Race()
         try:
             second = await self._race(line, line.attempt.call.hedge_s, race)
             if self._machine.end is not None:  # the other was refused in the moment in which this one began
@@ -69,7 +61,8 @@ class HedgedExecution(Execution):
         self.line = race.winner
         if second is None or race.winner is not second:
             return race.part
-        self._parts += [] if race.part is None else [race.part]
+        if race.part is not None:
+            second.parts.appendleft(race.part)  # what the reader has next, once he knows whose it is
         fault = line.attempt.fault
         reason = "timeout" if fault is None else FAULTS[fault].reason
         return AttemptStarted(second.attempt, line.attempt.model, reason, restart=False)
@@ -96,12 +89,12 @@ class HedgedExecution(Execution):
         if call is None:
             return None
         line = self._begin(call)
-        self._racing.append(line)
+        self._racing = (*self._racing, line)
         return line
 
     async def _leave_losers(self, winner: Line | None) -> None:
         """Leave what is not left yet, since it came to its first piece in the moment in which all was decided."""
-        racing, self._racing = self._racing, []
+        racing, self._racing = self._racing, ()
         for line in racing:
             if line is not winner and not line.over:
                 line.attempt.delivered = False
