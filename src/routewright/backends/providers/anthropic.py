@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -61,7 +60,7 @@ class AnthropicProvider(HttpProvider):
             models=models,
             transport=transport,
             headers=headers,
-            environ=os.environ if environ is None else environ,  # no default argument: help() would print it
+            environ=environ,
             clock=clock,
         )
 

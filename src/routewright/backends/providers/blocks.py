@@ -12,7 +12,7 @@ from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
 
 from .counts import count_of
-from .faults import fault_in_answer, malformed, written
+from .faults import decoded, fault_in_answer, malformed, written
 from .tool_calls import Function, Piece, ToolCalls
 
 _REASONS = {
@@ -95,7 +95,7 @@ class Blocks:
         """Give what an event says (``answer.Reader``)."""
         if event.event == "error":
             raise fault_in_answer(self._provider, event.data)
-        fields = self._decode(event.data)
+        fields = decoded(_DECODER, self._provider, event.data, "not an object")
         if fields.get("error"):
             raise fault_in_answer(self._provider, event.data)
         said = False
@@ -118,7 +118,7 @@ class Blocks:
 
     def read(self, document: bytes) -> Iterator[Chunk]:
         """Give what a whole answer says (``answer.Reader``), its usage first."""
-        message = self._decode(document)
+        message = decoded(_DECODER, self._provider, document, "not an object")
         yield from self._count(message.get("usage"))
         if message.get("error"):
             raise fault_in_answer(self._provider, written(document))
@@ -200,10 +200,3 @@ class Blocks:
         if value is None or isinstance(value, str):
             return value or ""
         raise malformed(self._provider, "something else in the place of text")
-
-    def _decode(self, document: bytes | str) -> _Fields:
-        try:
-            return _DECODER.decode(document)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            pass  # what was raised may hold the text
-        raise malformed(self._provider, "broken JSON, or not an object", document)

@@ -12,7 +12,7 @@ from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, Finish, Usage
 
 from .counts import count_of
-from .faults import fault_in_answer, malformed, written
+from .faults import decoded, fault_in_answer, malformed, written
 from .tool_calls import Piece, ToolCalls
 
 _DONE = "[DONE]"
@@ -126,7 +126,7 @@ class Completion:
     def take(self, document: bytes | str) -> Iterator[Chunk]:
         """Give what a document says, usage last; an empty ``Delta`` where it says nothing, as a sign of life. A fault
         is raised after the usage that came with it."""
-        completion = self._decode(document)
+        completion = decoded(_decoder, self._provider, document, "not a chat completion")
         usage, said, fault = read_usage(completion.usage), False, None
         if usage is None and completion.x_groq is not None:
             usage = read_usage(completion.x_groq.usage)
@@ -161,13 +161,6 @@ class Completion:
     def error(self, document: bytes | str) -> ProviderFault:
         """The fault that a document tells of."""
         return fault_in_answer(self._provider, written(document))
-
-    def _decode(self, document: bytes | str) -> _Document:
-        try:
-            return _decoder.decode(document)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            pass  # what was raised may hold the text
-        raise malformed(self._provider, "broken JSON, or not a chat completion", document)
 
     def _add_choice(self, choice: _Choice) -> Iterator[Chunk]:
         if choice.index:  # one was asked for

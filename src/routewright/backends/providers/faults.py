@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ MAX_RETRY_AFTER_S = 86_400.0
 _WORDS = ("message", "msg", "detail", "error")
 """Where an error says in words what it is; the first that is there counts."""
 
+T = TypeVar("T")
 Redact = Callable[[str], str]
 """Hides our credentials in what a server sent, with as many other characters."""
 
@@ -53,6 +54,15 @@ def malformed(provider: str, what: str, document: bytes | str = "") -> ProviderF
     """The fault of an answer with status 200 that is none, not yet concealed."""
     message = f"{provider} sent an answer with {what}"
     return ProviderFault(FaultKind.MALFORMED, message, status=200, body=start_of(written(document)))
+
+
+def decoded(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | str, odd: str) -> T:
+    """What a document says. Raises the fault of one that is broken, or, if it is JSON, ``odd``."""
+    try:
+        return decoder.decode(document)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        pass  # what was raised may hold the text
+    raise malformed(provider, f"broken JSON, or {odd}", document)
 
 
 def written(document: bytes | str) -> str:

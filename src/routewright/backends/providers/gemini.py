@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -67,7 +66,7 @@ class GeminiProvider(HttpProvider):
             models=models,
             transport=transport,
             headers=headers,
-            environ=os.environ if environ is None else environ,  # no default argument: help() would print it
+            environ=environ,
             clock=clock,
         )
 

@@ -13,7 +13,7 @@ from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, FaultKind, Finish, ToolDelta, Usage
 
 from .counts import count_of
-from .faults import fault_in_answer, malformed, written
+from .faults import decoded, fault_in_answer, malformed, written
 from .tool_calls import Function, Piece, ToolCalls
 
 _REASONS = {
@@ -122,7 +122,7 @@ class GeneratedContent:
     def _take(self, document: bytes | str) -> Iterator[Chunk]:
         """Give what a document says, usage last; an empty ``Delta`` where it says nothing, as a sign of life. A fault
         is raised after the usage that came with it."""
-        content = self._decode(document)
+        content = decoded(_decoder, self._provider, document, "no generated content")
         said, fault = False, None
         try:
             for chunk in self._said(content, document):
@@ -138,13 +138,6 @@ class GeneratedContent:
             yield Delta("")
         if fault is not None:
             raise fault
-
-    def _decode(self, document: bytes | str) -> _Document:
-        try:
-            return _decoder.decode(document)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            pass  # what was raised may hold the text
-        raise malformed(self._provider, "broken JSON, or no generated content", document)
 
     def _said(self, content: _Document, document: bytes | str) -> Iterator[Chunk]:
         if content.error:

@@ -5,6 +5,7 @@ What differs from vendor to vendor is in its ``Dialect``: how a call is written,
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -76,10 +77,11 @@ class HttpProvider:
         models: Sequence[Model],
         transport: Transport | None,
         headers: Mapping[str, str | Secret] | None,
-        environ: Mapping[str, str],
+        environ: Mapping[str, str] | None,
         clock: Clock | None,
     ) -> None:
         check_arguments(endpoint.name, api_key, base_url, headers)
+        environ = os.environ if environ is None else environ  # no default argument: help() would print it
         self.name = endpoint.name
         self._dialect = dialect
         url = checked_url(*((base_url, "base_url") if base_url else url_of(endpoint, environ)))

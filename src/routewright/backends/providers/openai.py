@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -61,7 +60,7 @@ class OpenAIProvider(HttpProvider):
             models=models,
             transport=transport,
             headers=headers,
-            environ=os.environ if environ is None else environ,  # no default argument: help() would print it
+            environ=environ,
             clock=clock,
         )
         self.region = region
