@@ -93,9 +93,9 @@ def called(attempts: Attempts, now: float = 0.0) -> str:
     return attempts.plan.pool.ids[call.row]
 
 
-def fail(attempts: Attempts, kind: str, now: float = 0.0, **how: object) -> None:
+def fail(attempts: Attempts, kind: str, now: float = 0.0, **how: Any) -> None:
     row, jitter = attempts.plan.rows[0], how.pop("jitter", 0.0)
-    attempts.feed(Failed(row, FaultKind(kind), **how), now=now, jitter=jitter)  # type: ignore[arg-type]
+    attempts.feed(Failed(row, FaultKind(kind), **how), now=now, jitter=jitter)
 
 
 MORE = TokenBounds(10, 300, 100)

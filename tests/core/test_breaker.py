@@ -18,6 +18,9 @@ class Reference:
     """Contract 4 in its own words: all that was told is kept with its time, and counted anew whenever it matters."""
 
     def __init__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self.state = "closed"
         self.told: list[tuple[float, bool]] = []  # since it closed: when, and whether it was a fault
         self.opened: list[float] = []  # since it closed: when it opened, and opened again
@@ -41,7 +44,7 @@ class Reference:
         if self.state == "closed":
             self.told.append((now, False))
         elif probe:
-            self.__init__()  # type: ignore[misc]
+            self._close()
 
     def fault(self, now: float, *, probe: bool, retry_after: float | None) -> None:
         until = now + min(retry_after or 0, 300)

@@ -27,20 +27,20 @@ class CancelAt:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         inner = self._awaited.__await__()
-        step: Callable[[], Any] = lambda: next(inner)  # noqa: E731
+        resume: Callable[[Any], Any] = inner.send
+        given: Any = None
         while True:
             try:
-                waits_for = step()
+                waits_for = resume(given)
             except StopIteration as done:
                 return done.value
             self.waited += 1
             if self.waited == self._at:
                 self._scope.cancel()
             try:
-                sent = yield waits_for
-                step = lambda sent=sent: inner.send(sent)  # type: ignore[misc]  # noqa: E731
+                resume, given = inner.send, (yield waits_for)
             except BaseException as error:
-                step = lambda error=error: inner.throw(error)  # type: ignore[misc]  # noqa: E731
+                resume, given = inner.throw, error
 
 
 class Scene(NamedTuple):

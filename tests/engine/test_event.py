@@ -49,7 +49,10 @@ class Ear:
         self.threads: set[str] = set()
 
     def plain(self, told: Trace | Event) -> None:
-        (self.traces if isinstance(told, Trace) else self.events).append(told)  # type: ignore[arg-type]
+        if isinstance(told, Trace):
+            self.traces.append(told)
+        else:
+            self.events.append(told)
         self.threads.add(threading.current_thread().name)
 
     async def waits(self, told: Trace | Event) -> None:
