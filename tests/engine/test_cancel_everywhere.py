@@ -85,6 +85,12 @@ async def many(pair: Pair) -> None:
     await pair.router.route_many(["hi", "ho", "ha"], limit=2, goal="quality")
 
 
+async def read_back(pair: Pair) -> None:
+    trace_id = (await pair.router.route("hi", goal="quality")).trace_id
+    await pair.router.feedback(trace_id, 1.0)
+    await pair.router.trace(trace_id)
+
+
 async def flushed(pair: Pair) -> None:
     await plain(pair)
     await pair.router.flush()
@@ -95,7 +101,7 @@ async def closed(pair: Pair) -> None:
     await pair.router.aclose()
 
 
-CALLS = [plain, events, text, many, flushed, closed]
+CALLS = [plain, events, text, many, read_back, flushed, closed]
 
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=list(SCENES))
