@@ -24,11 +24,11 @@ JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
 
-def call(*messages: Message | str, stream: bool = True, model: Model | str = "x/gpt-x", **rest: Any) -> UpstreamCall:
+def call(*messages: Message | str, model: Model | str = "x/gpt-x", **rest: Any) -> UpstreamCall:
     said = [Message("user", message) if isinstance(message, str) else message for message in messages or ["hi"]]
-    defaults: dict[str, Any] = {"params": Params(), "tools": None, "tool_choice": None, "max_output_tokens": None}
+    defaults = {"params": Params(), "tools": None, "tool_choice": None, "max_output_tokens": None, "stream": True}
     asked = Model(id=model) if isinstance(model, str) else model
-    return UpstreamCall(model=asked, messages=said, deadline=60.0, stream=stream, **defaults | rest)
+    return UpstreamCall(model=asked, messages=said, **{"deadline": 60.0} | defaults | rest)
 
 
 def body_for(host: str, *messages: Message | str, **rest: Any) -> dict[str, Any]:

@@ -647,7 +647,13 @@ async def test_only_the_first_candidate_is_read(server: GeminiServer, provider: 
     assert await chunks_of(provider, call(stream=False)) == [Delta("first"), Finish("stop")]
 
 
-# --- one answer in two forms, and in any pieces
+def test_an_event_is_read_only_as_far_as_it_is_asked_for() -> None:
+    chunks = GeneratedContent("google").add(SseEvent(json.dumps(generated("a", "b"))))
+    assert next(chunks) == Delta("a")
+    assert msgspec.structs.asdict(next(chunks)) == {"text": "b"}
+
+
+# --- one answer in two forms
 
 texts = st.text(min_size=1, max_size=12)
 parts = st.lists(
@@ -704,7 +710,6 @@ async def test_feedback_beside_a_candidate_is_no_refusal(server: GeminiServer, p
 @pytest.mark.parametrize(
     "document",
     [
-        {"usageMetadata": USAGE},
         {"candidates": [{"finishReason": "STOP"}]},
         generated(finish="STOP"),
         generated("", finish="STOP"),
@@ -713,7 +718,7 @@ async def test_feedback_beside_a_candidate_is_no_refusal(server: GeminiServer, p
         {"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": "{}"}}]}}]},
     ],
     ids=[
-        "usage alone", "no content", "no parts", "empty text", "thoughts alone", "a call without a name",
+        "no content", "no parts", "empty text", "thoughts alone", "a call without a name",
         "arguments that are none",
     ],
 )  # fmt: skip
@@ -858,9 +863,3 @@ async def test_a_word_for_a_reason_that_is_the_key_is_hidden(server: GeminiServe
 def test_of_two_keys_in_the_environment_that_counts_which_googles_own_packages_choose() -> None:
     (provider,) = providers_from_environment({"GEMINI_API_KEY": "one", "GOOGLE_API_KEY": "two"})
     assert [key.reveal() for key in provider._keys.keys] == ["two"]
-
-
-def test_an_event_is_read_only_as_far_as_it_is_asked_for() -> None:
-    chunks = GeneratedContent("google").add(SseEvent(json.dumps(generated("a", "b"))))
-    assert next(chunks) == Delta("a")
-    assert msgspec.structs.asdict(next(chunks)) == {"text": "b"}

@@ -39,6 +39,7 @@ from .asking import (
     read_streamed,
     spoken,
     text_from,
+    told,
     written,
 )
 from .conversations import calls, conversations, scraps
@@ -108,11 +109,12 @@ def test_stream_cut_at_any_bytes_is_the_same(vendor: Vendor, data: st.DataObject
 
 @pytest.mark.anyio
 @both
-async def test_a_server_may_answer_whole_whatever_it_was_asked(
+async def test_a_server_may_answer_whole_or_stream_whatever_it_was_asked(
     vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
 ) -> None:
-    server.answers = [vendor.whole("all at once")]
+    server.answers = [vendor.whole("all at once"), vendor.streamed("all at once")]
     assert await chunks_of(provider, call(stream=stream)) == vendor.plain("all at once")
+    assert told(await chunks_of(provider, call(stream=stream))) == ("all at once", [], USAGE, "stop")
 
 
 @pytest.mark.anyio
@@ -154,8 +156,8 @@ async def test_a_stream_is_read_to_its_very_end_so_that_its_connection_serves_th
 
 def test_asyncio_and_trio_read_the_same_chunks(vendor: Vendor, server: OpenAIServer) -> None:
     provider = vendor.make(KEY, base_url=server.url)
-    told = [anyio.run(chunks_of, provider, call(TEXT), backend=backend) for backend in ("asyncio", "trio")]
-    assert told[0] == told[1]
+    read = [anyio.run(chunks_of, provider, call(TEXT), backend=backend) for backend in ("asyncio", "trio")]
+    assert read[0] == read[1]
     anyio.run(provider.aclose)
 
 
@@ -240,6 +242,18 @@ async def test_whole_answer_that_is_none_is_malformed(
     server.answers = [MALFORMED[case](vendor)]
     assert (await fault_of(provider, call(stream=stream))).kind == "malformed"
     assert await chunks_of(provider, call("abc", stream=stream))
+
+
+@pytest.mark.anyio
+@both
+async def test_usage_that_came_with_a_fault_is_given_before_it(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
+) -> None:
+    none: list[dict[str, Any]] = [BOOM, {vendor.content: []}, {}]
+    for document in none:
+        server.answers = [of_json(document | {vendor.usage: vendor.counts(9, 3)})]
+        came, fault = await fault_after(provider, call(stream=stream))
+        assert (came, fault.kind) == ([USAGE], "malformed")
 
 
 STRAY = json.dumps({"error": {"code": 503, "status": "UNAVAILABLE", "message": "Overloaded."}}, indent=2).encode()
@@ -418,9 +432,9 @@ def test_details_of_any_shape_are_read(details: Any) -> None:
 @pytest.mark.parametrize("depth", [*range(100, 1_000, 7)])
 def test_an_error_that_nests_however_deep_is_a_fault(depth: int) -> None:
     deep = "[" * depth + "]" * depth
-    for told in (deep, f'{{"message": {deep}}}', f'{{"code": {deep}, "details": {deep}}}'):
-        assert fault_in_answer("x", f'{{"error": {told}}}').kind == "malformed"
-        assert fault_of_answer("x", 500, {}, f'{{"error": {told}}}').kind == "server"
+    for said in (deep, f'{{"message": {deep}}}', f'{{"code": {deep}, "details": {deep}}}'):
+        assert fault_in_answer("x", f'{{"error": {said}}}').kind == "malformed"
+        assert fault_of_answer("x", 500, {}, f'{{"error": {said}}}').kind == "server"
 
 
 # --- leaving early

@@ -556,8 +556,6 @@ TOLD = {"usage": USAGE["usage"]}
         whole(REFUSAL),
         whole({"role": "assistant", "content": None}),
         whole("half", finish="error"),
-        of_json({"choices": []} | TOLD),
-        of_json({"error": {"message": "boom"}} | TOLD),
         events(delta(refusal="I cannot") | TOLD),
         events(USAGE, {"error": {"message": "boom"}}),
         events({"error": {"message": "boom"}} | TOLD),

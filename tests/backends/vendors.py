@@ -81,6 +81,8 @@ class Vendor:
     """The field of a document that holds what is said."""
     deep: bytes
     """A document up to a place where anything may stand."""
+    usage: str
+    """The field of a document that holds its usage."""
     counts: Callable[[Any, Any], dict[str, Any]]
     """A report of tokens, in and out."""
     details: Callable[[Any], dict[str, Any]]
@@ -155,6 +157,7 @@ OPENAI = Vendor(
     calls=(ToolDelta(0, '{"a": ', "c1", "f"), ToolDelta(0, '"🦜"}'), ToolDelta(1, "{}", "c2", "g")),
     content="choices",
     deep=b'{"usage": ',
+    usage="usage",
     counts=lambda given, made: {"prompt_tokens": given, "completion_tokens": made},
     details=lambda count: {"prompt_tokens_details": {"cached_tokens": count}},
     read_usage=completion.read_usage,
@@ -193,6 +196,7 @@ ANTHROPIC = Vendor(
     ),
     content="content",
     deep=b'{"a": ',
+    usage="usage",
     counts=lambda given, made: {"input_tokens": given, "output_tokens": made},
     details=lambda count: {"cache_read_input_tokens": count, "output_tokens_details": count},
     read_usage=_usage_of,
@@ -223,6 +227,7 @@ GEMINI = Vendor(
     calls=(ToolDelta(0, '{"a":"🦜"}', "c1", "f"), ToolDelta(1, "{}", "call_1", "g")),
     content="candidates",
     deep=b'{"candidates":[{"content":{"parts":[{"functionCall":{"args":{"a":',
+    usage="usageMetadata",
     counts=lambda given, made: {"promptTokenCount": given, "candidatesTokenCount": made},
     details=lambda count: {"cachedContentTokenCount": count},
     read_usage=generate_content.read_usage,
