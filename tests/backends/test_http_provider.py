@@ -900,7 +900,7 @@ async def test_a_router_routes_through_it(provider: HttpProvider, stream: bool) 
 
 def test_steps_go_through_a_provider_that_somebody_else_sends_for(vendor: Vendor) -> None:
     provider = vendor.make(KEY)
-    answers = [(404, b"{}"), (200, bytes_of(vendor.whole("hello")))]
+    answers = [(404, b"{}"), (200, bytes_of(vendor.calling))]
     with Router(providers=[provider]).steps("hi", tools=[{"type": "function", "name": "f"}]) as steps:
         while isinstance(step := steps.next(), StepCall):
             request = provider.request(step.upstream)
@@ -912,4 +912,5 @@ def test_steps_go_through_a_provider_that_somebody_else_sends_for(vendor: Vendor
                 steps.feed(fault)
         assert isinstance(step, StepDone)
     assert steps.result.output == "hello"
+    assert [made.function.arguments for made in steps.result.tool_calls or ()] == ['{"a":1}']
     assert answers == []

@@ -18,7 +18,7 @@ from routewright.wire import Chunk, Delta, Finish, Model, ToolDelta, Usage
 from . import anthropic_server as anthropic
 from . import gemini_server as gemini
 from . import openai_server as openai
-from .openai_server import Answer, Cut, Gate, OpenAIServer, Request
+from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, of_json
 
 Piece = dict[str, Any] | bytes | Gate | Cut
 USAGE = Usage(9, 3)
@@ -65,6 +65,8 @@ class Vendor:
     """What the official types have against a body."""
     reader: Callable[[], Reader]
     whole: Callable[[str], Answer]
+    calling: Answer
+    """A plain answer that says hello, and calls ``f``."""
     usage_first: bool = False
     """The usage of a plain answer is told before its text, and a stream begins with the input's."""
     stream: Callable[..., Answer]
@@ -124,15 +126,12 @@ class Vendor:
         return self.headers | {self.key_header: self.key_prefix + key}
 
 
-def _usage_of(reported: Any) -> Usage | None:
-    return Counts().add(reported)
-
-
 _ASKED = [
     {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": '}},
     {"index": 0, "function": {"arguments": '"🦜"}'}},
     {"index": 1, "id": "c2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
 ]
+_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 _DONE = b"data: [DONE]\n\n"
 OPENAI = Vendor(
     name="openai",
@@ -148,6 +147,7 @@ OPENAI = Vendor(
     problems=lambda body: openai.problems_of(json.loads(body)),
     reader=partial(completion.Completion, "x"),
     whole=openai.whole,
+    calling=openai.whole({"role": "assistant", "content": "hello", "tool_calls": [_CALL]}, finish="tool_calls"),
     stream=partial(openai.events, done=False),
     text=openai.delta,
     ending=(openai.delta(finish="stop"), openai.USAGE),
@@ -179,7 +179,8 @@ ANTHROPIC = Vendor(
     models=tuple(Model(id=f"anthropic/{name}") for name in ("claude-haiku-4-5", "claude-opus-5-5", "glm-5")),
     problems=lambda body: anthropic.problems_of(json.loads(body)),
     reader=partial(Blocks, "x"),
-    whole=lambda text: anthropic.answer(anthropic.message(anthropic.said(text)), stream=False),
+    whole=lambda text: of_json(anthropic.message(anthropic.said(text))),
+    calling=of_json(anthropic.message(anthropic.said("hello"), anthropic.used("f", {"a": 1}), stop="tool_use")),
     usage_first=True,
     stream=anthropic.sse,
     opening=(_START, _OPENED),
@@ -199,7 +200,7 @@ ANTHROPIC = Vendor(
     usage="usage",
     counts=lambda given, made: {"input_tokens": given, "output_tokens": made},
     details=lambda count: {"cache_read_input_tokens": count, "output_tokens_details": count},
-    read_usage=_usage_of,
+    read_usage=lambda reported: Counts().add(reported),
 )
 
 GEMINI = Vendor(
@@ -215,6 +216,7 @@ GEMINI = Vendor(
     problems=gemini.problems_of,
     reader=partial(generate_content.GeneratedContent, "x"),
     whole=gemini.whole,
+    calling=gemini.whole("hello", gemini.called("f", {"a": 1})),
     stream=gemini.events,
     text=gemini.generated,
     ending=(gemini.generated("", finish="STOP", usage=gemini.USAGE),),
