@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from anthropic.types import Message, RawMessageStreamEvent
@@ -34,18 +35,23 @@ class AnthropicServer(OpenAIServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def next_answer(self, request: Request) -> Answer:
-        self.problems += problems_of(request.body)
-        return super().next_answer(request)
+    def problems_in(self, request: Request) -> list[str]:
+        return problems_of(request.body)
 
 
 def problems_of(body: dict[str, Any]) -> list[str]:
-    """What the official types say against a request body; unknown fields are problems."""
+    """What the official types say against a request body, and the order of its turns; unknown fields are problems."""
     if not _adapters:
         _forbid_extra(MessageCreateParams, set())
         _adapters.append(TypeAdapter(MessageCreateParams))
     old = [body[name] for name in OLD_FIELDS if name in body]
     problems = [f"{value} is no number from 0 to 1" for value in old if not 0 <= value <= 1]
+    if any(one["role"] == next["role"] for one, next in pairwise(body["messages"])):
+        problems.append("two turns of one role in a row")
+    for turn in body["messages"]:
+        results = [block["type"] == "tool_result" for block in turn["content"]]
+        if not results or results != sorted(results, reverse=True):
+            problems.append("a turn without content, or results of tools behind other blocks")
     try:
         _exhaust(_adapters[0].validate_python({k: v for k, v in body.items() if k not in OLD_FIELDS}, strict=True))
     except ValueError as exc:

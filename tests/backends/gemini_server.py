@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from google.genai import types
@@ -35,6 +36,8 @@ def problems_of(body: bytes) -> list[str]:
         made = Body.model_validate_json(body)
     except ValueError as exc:
         return [str(exc)]
+    if any(one.role == next.role for one, next in pairwise(made.contents)):
+        return ["two turns of one role in a row"]
     contents = [*made.contents, *([made.systemInstruction] if made.systemInstruction else [])]
     return [f"a part of {len(told)} kinds" for told in map(_kinds, contents) if any(len(kinds) != 1 for kinds in told)]
 

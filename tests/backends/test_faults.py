@@ -27,7 +27,9 @@ from routewright.testing.faulty import FOREVER, Connection
 from routewright.testing.faulty.cells import good
 from routewright.testing.faulty.steps import Repeat, moments
 from routewright.testing.provider import Pause
-from routewright.wire import Chunk, Delta, FaultKind, Finish, Message, Model, Params, ToolDelta, UpstreamCall, Usage
+from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, Usage
+
+from .asking import call
 
 MODEL = Model(id="test/one", quality=0.5)
 HEAVY = {"endless", "gzip_bomb", "long_line", "many_events"}
@@ -42,19 +44,6 @@ PATIENT_S = 10.0
 """As long as anything else is."""
 both = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
 light = pytest.mark.parametrize("name", LIGHT)
-
-
-def call(stream: bool) -> UpstreamCall:
-    return UpstreamCall(
-        model=MODEL,
-        messages=[Message("user", "hi")],
-        params=Params(),
-        tools=None,
-        tool_choice=None,
-        max_output_tokens=None,
-        deadline=60.0,
-        stream=stream,
-    )
 
 
 class Outcome(NamedTuple):
@@ -73,7 +62,7 @@ async def outcome_of(provider: Provider, stream: bool, clock: Clock, seconds: fl
     limit = clock.deadline(clock.monotonic() + seconds)
     with limit:
         try:
-            async with provider.open(call(stream)) as given:
+            async with provider.open(call(model=MODEL, stream=stream)) as given:
                 async for chunk in given:
                     if chunk != Delta(""):
                         chunks.append(chunk)
@@ -243,7 +232,7 @@ async def test_a_good_answer_says_what_it_was_given_and_calls_are_remembered(str
     answered = await outcome_of(provider, stream, FakeClock(), 1)
     assert "".join(chunk.text for chunk in answered.chunks if isinstance(chunk, Delta)) == "One two.\nThree."
     assert Usage(9, 3) in answered.chunks
-    assert provider.calls == [call(stream)]
+    assert provider.calls == [call(model=MODEL, stream=stream)]
     (request,) = provider.requests
     assert json.loads(request.body)["messages"] == [{"role": "user", "content": "hi"}]
     assert provider.name == "test"

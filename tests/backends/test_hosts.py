@@ -36,29 +36,17 @@ from routewright.wire import (
     Message,
     Model,
     NamedToolChoice,
-    Params,
     TextPart,
     Tool,
     ToolCall,
-    UpstreamCall,
     Usage,
 )
 
+from .asking import body_for, call
 from .openai_server import Answer, OpenAIServer, delta, events, of_json, whole
 
 KEY = "sk-Canary/0123456789+abcdef"
 RESOURCE = "https://my-resource.openai.azure.com"
-
-
-def call(model: str = "x/m", *messages: Message, **rest: Any) -> UpstreamCall:
-    defaults: dict[str, Any] = {"params": Params(), "tools": None, "tool_choice": None, "max_output_tokens": None}
-    said = list(messages) or [Message("user", "hi")]
-    return UpstreamCall(model=Model(id=model), messages=said, deadline=60.0, **defaults | rest)
-
-
-def body_for(host: str, *messages: Message, **rest: Any) -> dict[str, Any]:
-    decoded: dict[str, Any] = json.loads(msgspec.json.encode(request_body(call("x/m", *messages, **rest), HOSTS[host])))
-    return decoded
 
 
 # --- the table
@@ -179,7 +167,7 @@ def test_a_blank_stands_for_the_thought_behind_tool_calls_where_one_is_demanded(
     said = [Message("user", "hi"), ASKED, *RESULTS, Message("assistant", "so")]
 
     def thoughts(model: Model, *messages: Message) -> list[Any]:
-        body = request_body(msgspec.structs.replace(call("x/m", *messages), model=model), HOSTS[host])
+        body = request_body(msgspec.structs.replace(call(*messages), model=model), HOSTS[host])
         return [message.get("reasoning_content") for message in json.loads(msgspec.json.encode(body))["messages"]]
 
     reasoning, plain = Model(id="x/m", reasoning=True), Model(id="x/m")
@@ -293,7 +281,7 @@ def test_an_azure_address_of_another_api_is_refused_with_what_to_give(path: str)
 
 
 def test_azure_gets_its_key_in_its_own_header_and_the_deployment_as_the_model() -> None:
-    request = OpenAIProvider(KEY, name="azure", base_url=RESOURCE).request(call("azure/my-deployment"))
+    request = OpenAIProvider(KEY, name="azure", base_url=RESOURCE).request(call(model="azure/my-deployment"))
     assert request.reveal()["api-key"] == KEY
     assert "authorization" not in request.reveal()
     assert KEY not in repr(request.headers)

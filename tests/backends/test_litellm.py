@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +21,6 @@ from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import ParticularProvider, Provider
 from routewright.testing import FakeClock
 from routewright.wire import (
-    Chunk,
     Delta,
     Finish,
     FunctionName,
@@ -34,12 +34,16 @@ from routewright.wire import (
     Usage,
 )
 
+from . import asking
+from .asking import chunks_of, fault_of
 from .openai_server import USAGE, Cut, OpenAIServer, delta, echo, events, of_json
 
 HOME = "routewright.backends.providers.litellm"
 KEY = "sk-Canary/0123456789+abcdef"
 OFFLINE = "LITELLM_LOCAL_MODEL_COST_MAP"
 PROMPT = "my secret prompt"
+DEADLINE = FakeClock().monotonic() + 7.0
+call = partial(asking.call, PROMPT, model="acme/m", deadline=DEADLINE)
 WHOLE = {
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
@@ -123,24 +127,6 @@ def made(name: str = "acme", **rest: Any) -> Any:
     return import_module(HOME).LiteLLMProvider(name, **{"clock": FakeClock(), "environ": {}} | rest)
 
 
-def call(*messages: Message, stream: bool = True, model: str = "acme/m", **rest: Any) -> UpstreamCall:
-    defaults: dict[str, Any] = {"params": Params(), "tools": None, "tool_choice": None, "max_output_tokens": None}
-    said = list(messages) or [Message("user", PROMPT)]
-    defaults["deadline"] = FakeClock().monotonic() + 7.0
-    return UpstreamCall(model=Model(id=model), messages=said, stream=stream, **defaults | rest)
-
-
-async def chunks_of(provider: Any, upstream: UpstreamCall) -> list[Chunk]:
-    async with provider.open(upstream) as chunks:
-        return [chunk async for chunk in chunks if chunk != Delta("")]
-
-
-async def fault_of(provider: Any, upstream: UpstreamCall) -> ProviderFault:
-    with pytest.raises(ProviderFault) as caught:
-        await chunks_of(provider, upstream)
-    return caught.value
-
-
 def written(fault: BaseException) -> str:
     """All that is said of a fault but its body."""
     behind = f"{fault.__cause__!r} {fault.__context__!r}"
@@ -189,9 +175,9 @@ def test_it_fits_the_protocols(package: StandIn) -> None:
 async def test_a_call_is_asked_without_retries_and_within_the_deadline(package: StandIn) -> None:
     provider = made("amazon-bedrock", vendor="bedrock", api_key=KEY, options={"aws_region_name": "eu-west-1"})
     tools = [Tool(name="f", parameters={"type": "object"})]
-    upstream = call(
+    upstream = asking.call(
         Message("developer", "be brief"), Message("user", "hi"), model="amazon-bedrock/amazon.nova-pro-v1:0",
-        params=Params(temperature=0.5, seed=4.0, stop=["a"]), tools=tools, max_output_tokens=50,
+        params=Params(temperature=0.5, seed=4.0, stop=["a"]), tools=tools, max_output_tokens=50, deadline=DEADLINE,
         tool_choice=NamedToolChoice(FunctionName("f")), stream=False,
     )  # fmt: skip
     assert await chunks_of(provider, upstream) == [Delta("hello"), Usage(9, 3), Finish("stop")]
@@ -381,7 +367,7 @@ async def real(server: OpenAIServer, anyio_backend: str) -> AsyncIterator[Any]:
 @pytest.mark.filterwarnings("ignore")
 async def test_the_real_package_answers_and_fails_as_its_stand_in_does(server: OpenAIServer, real: Any) -> None:
     def asked(**rest: Any) -> UpstreamCall:
-        return call(Message("user", "abc"), deadline=SystemClock().monotonic() + 30.0, **rest)
+        return asking.call("abc", model="acme/m", deadline=SystemClock().monotonic() + 30.0, **rest)
 
     assert await chunks_of(real, asked(stream=False)) == [Delta("abc"), Usage(9, 3), Finish("stop")]
     streamed = await chunks_of(real, asked())

@@ -1,0 +1,146 @@
+"""How tests ask a provider, and what they read off its answers and its faults."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from routewright.backends.providers.answer import Reader, StreamedAnswer
+from routewright.backends.providers.hosts import HOSTS
+from routewright.backends.providers.request import request_body
+from routewright.errors import ProviderFault
+from routewright.protocols import Provider
+from routewright.wire import Chunk, Delta, Finish, Message, Model, Params, ToolDelta, UpstreamCall, Usage
+
+from .openai_server import Answer
+
+JSON = {"content-type": "application/json"}
+EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
+
+
+def call(*messages: Message | str, model: Model | str = "x/gpt-x", **rest: Any) -> UpstreamCall:
+    said = [Message("user", message) if isinstance(message, str) else message for message in messages or ["hi"]]
+    defaults = {"params": Params(), "tools": None, "tool_choice": None, "max_output_tokens": None, "stream": True}
+    asked = Model(id=model) if isinstance(model, str) else model
+    return UpstreamCall(model=asked, messages=said, **{"deadline": 60.0} | defaults | rest)
+
+
+def body_for(host: str, *messages: Message | str, **rest: Any) -> dict[str, Any]:
+    """The body of a call in a host's dialect."""
+    decoded: dict[str, Any] = json.loads(msgspec.json.encode(request_body(call(*messages, **rest), HOSTS[host])))
+    return decoded
+
+
+def spoken(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """Every chunk but the signs of life."""
+    return [chunk for chunk in chunks if chunk != Delta("")]
+
+
+async def chunks_of(provider: Provider, upstream: UpstreamCall) -> list[Chunk]:
+    """Every chunk but the signs of life."""
+    async with provider.open(upstream) as chunks:
+        return spoken([chunk async for chunk in chunks])
+
+
+async def text_from(chunks: AsyncIterator[Chunk]) -> str:
+    """The first text that comes."""
+    async for chunk in chunks:
+        if isinstance(chunk, Delta) and chunk.text:
+            return chunk.text
+    raise AssertionError("there was none")
+
+
+async def fault_of(provider: Provider, upstream: UpstreamCall | None = None) -> ProviderFault:
+    with pytest.raises(ProviderFault) as caught:
+        await chunks_of(provider, upstream or call())
+    return caught.value
+
+
+async def fault_after(provider: Provider, upstream: UpstreamCall | None = None) -> tuple[list[Chunk], ProviderFault]:
+    """What came, without the signs of life, and the fault that ended it."""
+    came: list[Chunk] = []
+    async with provider.open(upstream or call()) as chunks:
+        try:
+            async for chunk in chunks:
+                came.append(chunk)
+        except ProviderFault as fault:
+            return spoken(came), fault
+    raise AssertionError(came)
+
+
+def told(chunks: list[Chunk]) -> tuple[str, list[tuple[str, str, Any]], Usage | None, str]:
+    """What an answer says at last, in however many chunks: text, tool calls, usage and how it ended."""
+    calls: dict[int, list[str]] = {}
+    for chunk in chunks:
+        if isinstance(chunk, ToolDelta):
+            said = calls.setdefault(chunk.index, ["", "", ""])
+            calls[chunk.index] = [said[0] + chunk.id, said[1] + chunk.name, said[2] + chunk.arguments]
+    assert list(calls) == list(range(len(calls)))
+    usages = [chunk for chunk in chunks if isinstance(chunk, Usage)]
+    (end,) = [chunk for chunk in chunks if isinstance(chunk, Finish)]
+    assert chunks[-1] is end
+    text = "".join(chunk.text for chunk in chunks if isinstance(chunk, Delta))
+    made = [(id, name, json.loads(arguments)) for id, name, arguments in calls.values()]
+    return text, made, usages[-1] if usages else None, end.reason
+
+
+def outcome(read: Callable[..., Iterable[Chunk]], *given: Any) -> Any:
+    """What an answer says at last, or the fault that it is."""
+    try:
+        return told(list(read(*given)))
+    except ProviderFault as fault:
+        return str(fault)
+
+
+def kind_of(read: Callable[..., Iterable[Chunk]], *given: Any) -> str:
+    """The kind of the fault that an answer is."""
+    with pytest.raises(ProviderFault) as caught:
+        list(read(*given))
+    return caught.value.kind
+
+
+def written(fault: BaseException) -> str:
+    """Everything that can be read off an exception and those behind it."""
+    text = "".join(traceback.format_exception(fault))
+    seen: BaseException | None = fault
+    while seen is not None:
+        text += f"{seen!r} {seen.args!r} {vars(seen)!r}"
+        seen = seen.__cause__ or seen.__context__
+    return text
+
+
+def bytes_of(answer: Answer) -> bytes:
+    """The body of an answer that has no gates."""
+    return b"".join(piece for piece in answer.pieces if isinstance(piece, bytes))
+
+
+class AtOnce:
+    """An answer whose body never waits."""
+
+    status = 200
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.headers: dict[str, str] = {}
+        self._pieces = iter(pieces)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for data in self._pieces:
+            yield data
+
+    async def read(self, limit: int) -> bytes:
+        raise NotImplementedError
+
+
+def read_streamed(reader: Reader, *pieces: bytes) -> list[Chunk]:
+    """The chunks of a stream in pieces, without the signs of life."""
+
+    async def read() -> list[Chunk]:
+        return spoken([chunk async for chunk in StreamedAnswer(reader, AtOnce(*pieces), str)])
+
+    return anyio.run(read)

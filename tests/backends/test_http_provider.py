@@ -1,0 +1,916 @@
+"""What every provider over HTTP promises, whatever its protocol: answers, faults, connections, keys and requests."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routewright import Router, StepCall, StepDone
+from routewright._core.sse import SseEvent
+from routewright.backends.providers.answer import SLICE_BYTES, StreamedAnswer
+from routewright.backends.providers.environment import providers_from_environment
+from routewright.backends.providers.faults import BODY_CHARS, fault_in_answer, fault_of_answer, retry_after
+from routewright.backends.providers.http import HttpProvider
+from routewright.errors import ProviderFault, ValidationFailed
+from routewright.testing import FakeClock
+from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage
+from routewright.wire.secret import Secret
+
+from .asking import (
+    EVENTS,
+    JSON,
+    AtOnce,
+    bytes_of,
+    call,
+    chunks_of,
+    fault_after,
+    fault_of,
+    read_streamed,
+    spoken,
+    text_from,
+    told,
+    written,
+)
+from .conversations import calls, conversations, scraps
+from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, of_json
+from .vendors import BAD_ADDRESSES, KEY, PASSWORD, TEXT, USAGE, VENDORS, Vendor
+
+KEYS = ["sk-Canary-one-0123456789", "sk-Canary-two-0123456789", "sk-Canary-3-0123456789"]
+both = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+
+
+@pytest.fixture
+async def ringed(vendor: Vendor, server: OpenAIServer, anyio_backend: str) -> AsyncIterator[HttpProvider]:
+    """A provider with several keys."""
+    made = vendor.make(KEYS, base_url=server.url, clock=FakeClock(autojump=False))
+    yield made
+    await made.aclose()
+
+
+def event(document: Any, name: str = "message") -> bytes:
+    return f"event: {name}\ndata: {json.dumps(document)}\n\n".encode()
+
+
+# --- what comes back
+
+
+@pytest.mark.anyio
+async def test_plain_answer_is_text_usage_and_finish(vendor: Vendor, provider: HttpProvider) -> None:
+    assert await chunks_of(provider, call("say this", stream=False)) == vendor.plain("say this")
+
+
+@pytest.mark.anyio
+async def test_streamed_answer_is_deltas_usage_and_finish(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+) -> None:
+    server.answers = [vendor.streamed("a", "b", "c")]
+    assert await chunks_of(provider, call()) == [*vendor.begun, *map(Delta, "abc"), USAGE, Finish("stop")]
+
+
+@pytest.mark.anyio
+async def test_stream_comes_as_it_is_sent(vendor: Vendor, server: OpenAIServer, provider: HttpProvider) -> None:
+    gate = Gate()
+    server.answers = [vendor.streamed("first", gate, "last")]
+    async with provider.open(call()) as chunks:
+        assert await text_from(chunks) == "first"
+        gate.open()
+        assert spoken([chunk async for chunk in chunks]) == [Delta("last"), USAGE, Finish("stop")]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+async def test_stream_over_the_wire_in_any_pieces_is_the_same(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, size: int
+) -> None:
+    sent = bytes_of(vendor.stream(*vendor.long, *vendor.long_ending))
+    server.answers = [Answer([sent[at : at + size] for at in range(0, len(sent), size)], headers=EVENTS, chunked=True)]
+    assert await chunks_of(provider, call()) == vendor.long_read
+
+
+@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@given(data=st.data())
+def test_stream_cut_at_any_bytes_is_the_same(vendor: Vendor, data: st.DataObject) -> None:
+    sent = bytes_of(vendor.stream(*vendor.long, *vendor.long_ending))
+    cuts = data.draw(st.sets(st.integers(1, len(sent) - 1)))
+    pieces = [sent[start:end] for start, end in pairwise([0, *sorted(cuts), len(sent)])]
+    assert read_streamed(vendor.reader(), *pieces) == vendor.long_read
+
+
+@pytest.mark.anyio
+@both
+async def test_a_server_may_answer_whole_or_stream_whatever_it_was_asked(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
+) -> None:
+    server.answers = [vendor.whole("all at once"), vendor.streamed("all at once")]
+    assert await chunks_of(provider, call(stream=stream)) == vendor.plain("all at once")
+    assert told(await chunks_of(provider, call(stream=stream))) == ("all at once", [], USAGE, "stop")
+
+
+@pytest.mark.anyio
+async def test_a_stream_may_end_without_its_end_mark_once_it_gave_its_reason(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+) -> None:
+    server.answers = [vendor.broken("x", *vendor.ending)]
+    assert await chunks_of(provider, call()) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
+
+
+@pytest.mark.anyio
+async def test_both_ways_keep_the_connection(server: OpenAIServer, provider: HttpProvider) -> None:
+    for number in range(20):
+        await chunks_of(provider, call("abc", stream=number % 2 == 0))
+    assert server.opened == 1
+
+
+@pytest.mark.anyio
+async def test_a_stream_is_read_to_its_very_end_so_that_its_connection_serves_the_next_call(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+) -> None:
+    gate, ended = Gate(), anyio.Event()
+    server.answers = [vendor.streamed("x")]
+    server.answers[0].pieces = [*server.answers[0].pieces, gate]
+
+    async def read() -> None:
+        assert await chunks_of(provider, call())
+        ended.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await anyio.to_thread.run_sync(gate.reached.wait)
+        await anyio.wait_all_tasks_blocked()
+        assert not ended.is_set()
+        gate.open()
+    await chunks_of(provider, call())
+    assert server.opened == 1
+
+
+def test_asyncio_and_trio_read_the_same_chunks(vendor: Vendor, server: OpenAIServer) -> None:
+    provider = vendor.make(KEY, base_url=server.url)
+    read = [anyio.run(chunks_of, provider, call(TEXT), backend=backend) for backend in ("asyncio", "trio")]
+    assert read[0] == read[1]
+    anyio.run(provider.aclose)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, 3.0, True, "9", 10**12, [], {}])
+def test_usage_that_is_not_sound_is_ignored(vendor: Vendor, wrong: Any) -> None:
+    assert vendor.read_usage(vendor.counts(1, 1) | vendor.details(wrong)) == Usage(1, 1)
+    for said in (vendor.counts(wrong, 1), vendor.counts(None, 1), vendor.counts(1, wrong), wrong, None):
+        assert vendor.read_usage(said) is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("noise", [b":\n\n", b"\n", b"event: ping\n\n", b": comment "])
+async def test_a_stream_that_says_nothing_lets_others_run(vendor: Vendor, noise: bytes) -> None:
+    size, turns = 256 << 10, 0
+    quiet = AtOnce(noise * (size // len(noise)), b"\n\n" + bytes_of(vendor.streamed("x")))
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(count)
+        read = [chunk async for chunk in StreamedAnswer(vendor.reader(), quiet, str)]
+        group.cancel_scope.cancel()
+    assert spoken(read) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
+    assert turns >= size // SLICE_BYTES - 2
+
+
+@pytest.mark.anyio
+async def test_a_stream_is_read_no_further_than_it_is_asked_for() -> None:
+    class Counting:
+        events = 0
+
+        def add(self, event: SseEvent) -> Iterator[Chunk]:
+            self.events += 1
+            yield Delta(event.data)
+
+        def end(self) -> Finish:
+            raise NotImplementedError
+
+        def read(self, document: bytes) -> Iterator[Chunk]:
+            raise NotImplementedError
+
+    counting = Counting()
+    stream = StreamedAnswer(counting, AtOnce(b"data:{}\n\n" * 10_000), str)
+    for _ in range(3):
+        assert await anext(stream) == Delta("{}")
+    assert counting.events == 3
+
+
+# --- what is not an answer
+
+BOOM = {"error": {"message": "boom"}}
+MALFORMED: dict[str, Callable[[Vendor], Answer]] = {
+    "nothing": lambda vendor: of_json({}),
+    "nothing in it": lambda vendor: of_json({vendor.content: []}),
+    "null in it": lambda vendor: of_json({vendor.content: None}),
+    "wrong shape": lambda vendor: of_json({vendor.content: "none"}),
+    "another shape within": lambda vendor: of_json({vendor.content: ["none"]}),
+    "a list": lambda vendor: of_json([]),
+    "error body": lambda vendor: of_json(BOOM),
+    "error text": lambda vendor: of_json({"error": "boom"}),
+    "empty body": lambda vendor: Answer([b""], headers=JSON),
+    "broken JSON": lambda vendor: Answer([f'{{"{vendor.content}": ['.encode()], headers=JSON),
+    "trailing garbage": lambda vendor: Answer([b"{}{}"], headers=JSON),
+    "deep nesting": lambda vendor: Answer([vendor.deep + b"[" * 100_000], headers=JSON),
+    "invalid UTF-8": lambda vendor: Answer([f'{{"{vendor.content}": "\xff"}}'.encode("latin-1")], headers=JSON),
+    "HTML": lambda vendor: Answer([b"<html>"], headers={"content-type": "text/html"}),
+    "redirect": lambda vendor: Answer([b""], 302, {"location": "https://elsewhere.example/"}),
+    "no content": lambda vendor: Answer([b""], 204),
+}
+
+
+@pytest.mark.anyio
+@both
+@pytest.mark.parametrize("case", MALFORMED)
+async def test_whole_answer_that_is_none_is_malformed(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, case: str, stream: bool
+) -> None:
+    server.answers = [MALFORMED[case](vendor)]
+    assert (await fault_of(provider, call(stream=stream))).kind == "malformed"
+    assert await chunks_of(provider, call("abc", stream=stream))
+
+
+@pytest.mark.anyio
+@both
+async def test_usage_that_came_with_a_fault_is_given_before_it(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, stream: bool
+) -> None:
+    none: list[dict[str, Any]] = [BOOM, {vendor.content: []}, {}]
+    for document in none:
+        server.answers = [of_json(document | {vendor.usage: vendor.counts(9, 3)})]
+        came, fault = await fault_after(provider, call(stream=stream))
+        assert (came, fault.kind) == ([USAGE], "malformed")
+
+
+STRAY = json.dumps({"error": {"code": 503, "status": "UNAVAILABLE", "message": "Overloaded."}}, indent=2).encode()
+BROKEN: dict[str, tuple[bytes | Cut, str]] = {
+    "ended": (b"\n", "truncated"),
+    "cut": (Cut(), "reset"),
+    "broken JSON": (b"data: {\n\n", "malformed"),
+    "invalid UTF-8": (b"data: \xff\n\n", "malformed"),
+    "a list": (event([]), "malformed"),
+    "long line": (b"data: " + b"x" * ((1 << 20) + 1), "malformed"),
+    "error event": (event(BOOM), "malformed"),
+    "named error event": (event({"message": "boom"}, "error"), "malformed"),
+    "error with a status": (event({"error": {"code": 429, "message": "slow down"}}), "rate_limited"),
+    "error with a type": (event({"error": {"type": "overloaded_error"}}), "server"),
+    "error in a field": (b'error: {"type": "exceed_context_size_error"}\n\n', "context_overflow"),
+    "error in plain JSON": (b'{"error": {"message": "over capacity", "code": 429}}', "rate_limited"),
+    "error in plain JSON of many lines": (STRAY, "server"),
+    "error in plain JSON that ends": (STRAY + b"\n", "server"),
+    "other plain JSON": (b'{"other": 1}', "truncated"),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("case", BROKEN)
+async def test_stream_that_breaks_gives_what_came_before_the_fault(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, case: str
+) -> None:
+    broken, kind = BROKEN[case]
+    for said in ([], ["half"]):
+        server.answers = [vendor.broken(*said, broken)]
+        came, fault = await fault_after(provider)
+        assert (fault.kind, fault.answered) == (kind, True)
+        assert came == [*vendor.begun, *map(Delta, said)]
+    assert await chunks_of(provider, call("abc"))
+
+
+@pytest.mark.anyio
+async def test_stream_that_ends_before_its_reason_is_truncated_at_every_event(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+) -> None:
+    for kept in range(len(vendor.long) + 1):
+        server.answers = [vendor.stream(*vendor.long[:kept]), vendor.stream(*vendor.long[:kept], Cut())]
+        for kind in ("truncated", "reset"):
+            came, fault = await fault_after(provider)
+            assert (fault.kind, fault.answered) == (kind, True)
+            assert came == vendor.long_read[: len(came)]
+
+
+@pytest.mark.anyio
+@both
+async def test_a_connection_that_breaks_in_the_body_of_an_answer_says_that_it_had_begun(
+    server: OpenAIServer, provider: HttpProvider, stream: bool
+) -> None:
+    server.answers = [Answer([b'{"a"', Cut()], headers=EVENTS if stream else JSON, chunked=True)]
+    fault = await fault_of(provider, call(stream=stream))
+    assert (fault.kind, fault.answered) == ("reset", True)
+
+
+@pytest.mark.anyio
+async def test_unreachable_host_is_connect(vendor: Vendor, server: OpenAIServer) -> None:
+    provider = vendor.make(KEY, base_url=f"https://127.0.0.1:{server.port}")
+    fault = await fault_of(provider)
+    assert (fault.kind, fault.answered) == ("connect", False)
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_of_a_content_type_its_short_name_is_shown(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+) -> None:
+    for said, shown in (("text/html; charset=utf-8", "'text/html'"), ("x" * 1000, repr("x" * 40))):
+        server.answers = [Answer([b"<html>"], headers={"content-type": said})]
+        assert (await fault_of(provider)).message == f"{vendor.name} answered with the content type {shown}"
+
+
+STATUSES: list[tuple[int, Any, str]] = [
+    (400, "plain text", "request"),
+    (400, [{"error": {"message": "in a list"}}], "request"),
+    (400, [{"error": {"message": "maximum context length"}}], "context_overflow"),
+    (401, {}, "auth"),
+    (402, {}, "auth"),
+    (403, {}, "auth"),
+    (404, "<html>no such page</html>", "request"),
+    (408, {}, "timeout"),
+    (409, {}, "server"),
+    (413, "too large", "context_overflow"),
+    (422, {"detail": [{"loc": ["body", "x"], "msg": "Extra inputs are not permitted"}]}, "request"),
+    (429, "", "rate_limited"),
+    (500, {"error": {"message": "maximum context length"}}, "server"),
+    (502, "<html>bad gateway</html>", "server"),
+    (503, None, "server"),
+    (504, {}, "server"),
+    (529, {}, "server"),
+]
+
+
+@pytest.mark.anyio
+@both
+@pytest.mark.parametrize(("status", "body", "kind"), STATUSES)
+async def test_status_and_body_say_the_kind_of_fault(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, status: int, body: Any, kind: str, stream: bool
+) -> None:
+    server.answers = [of_json(body, status, retry_after="7")]
+    fault = await fault_of(provider, call(stream=stream))
+    assert (fault.kind, fault.status, fault.retry_after, fault.answered) == (kind, status, 7.0, False)
+    assert (fault.message, fault.body) == (f"{vendor.name} answered {status}", json.dumps(body))
+
+
+@pytest.mark.anyio
+async def test_body_of_a_fault_is_cut(server: OpenAIServer, provider: HttpProvider) -> None:
+    server.answers = [Answer([b"x" * (1 << 20)], 500)]
+    assert (await fault_of(provider)).body == "x" * BODY_CHARS
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("status", "kind"), [(429, "rate_limited"), (500, "server")])
+async def test_error_whose_body_breaks_off_is_still_the_error_and_no_answer(
+    server: OpenAIServer, provider: HttpProvider, status: int, kind: str
+) -> None:
+    server.answers = [Answer([b'{"error": ', Cut()], status, chunked=True)]
+    fault = await fault_of(provider)
+    assert (fault.kind, fault.answered) == (kind, False)
+
+
+def test_code_inside_a_200_counts_like_a_status() -> None:
+    def kind(**error: Any) -> str:
+        return fault_in_answer("x", json.dumps({"error": error})).kind
+
+    assert kind(code=429) == "rate_limited"
+    assert kind(code="503") == "server"
+    assert kind(code=404, message="no such model") == "model_not_found"
+    assert kind(code=7, message="context window exceeded") == "context_overflow"
+    assert kind(code=7) == "malformed"
+    assert fault_in_answer("x", "[]").kind == "malformed"
+
+
+@pytest.mark.parametrize("named", ["code", "type", "status"])
+def test_message_of_a_fault_shows_the_code_and_none_of_the_text(named: str) -> None:
+    for said, shown in (("bad_thing", "bad_thing"), ("my secret; with spaces", ""), ("400", "")):
+        body = json.dumps({"error": {"message": "you said 'my secret'", named: said}})
+        assert fault_of_answer("x", 400, {}, body).message == f"x answered 400 {shown}".rstrip()
+    odd = json.dumps({"error": {"message": "my secret", named: "my secret;"}})
+    assert fault_in_answer("x", odd).message == "x answered 200 with an error"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "9", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "9", "retry-after-ms": "x"}, 9.0),
+        ({"retry-after": "1e9"}, 86_400.0),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT", "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 30.0),
+        ({"retry-after": "Sat, 21 Nov 2026 09:00:00 GMT", "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 0.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, 86_400.0),
+    ],
+)
+def test_retry_after_is_seconds_or_nothing(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+@pytest.mark.parametrize("details", [None, 1, "x", {"reason": []}, [None, [], 1, {"reason": 5}]])
+def test_details_of_any_shape_are_read(details: Any) -> None:
+    fault = fault_of_answer("x", 429, {}, json.dumps({"error": {"code": 429, "details": details}}))
+    assert (fault.kind, fault.retry_after) == ("rate_limited", None)
+
+
+@pytest.mark.parametrize("depth", [*range(100, 1_000, 7)])
+def test_an_error_that_nests_however_deep_is_a_fault(depth: int) -> None:
+    deep = "[" * depth + "]" * depth
+    for said in (deep, f'{{"message": {deep}}}', f'{{"code": {deep}, "details": {deep}}}'):
+        assert fault_in_answer("x", f'{{"error": {said}}}').kind == "malformed"
+        assert fault_of_answer("x", 500, {}, f'{{"error": {said}}}').kind == "server"
+
+
+# --- leaving early
+
+
+@pytest.mark.anyio
+async def test_leaving_a_stream_frees_its_connection(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+) -> None:
+    server.answers = [vendor.broken("first", Gate())]
+    async with provider.open(call()) as chunks:
+        assert await text_from(chunks) == "first"
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+    for _ in range(100):
+        assert await chunks_of(provider, call("abc"))
+    assert server.connected == 1
+
+
+@pytest.mark.anyio
+@both
+async def test_cancel_frees_the_connection(server: OpenAIServer, provider: HttpProvider, stream: bool) -> None:
+    gate = Gate()
+    server.answers = [Answer([gate], headers=EVENTS if stream else JSON, chunked=True)]
+    async with anyio.create_task_group() as group:
+        group.start_soon(chunks_of, provider, call(stream=stream))
+        await anyio.to_thread.run_sync(gate.reached.wait)
+        group.cancel_scope.cancel()
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+    for _ in range(100):
+        assert await chunks_of(provider, call("abc", stream=stream))
+    assert server.connected == 1
+
+
+@pytest.mark.anyio
+async def test_context_may_be_left_in_another_task(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider
+) -> None:
+    server.answers = [vendor.broken("first", Gate())]
+    running = provider.open(call())
+
+    async def enter() -> None:
+        await anext(await running.__aenter__())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(enter)
+    async with anyio.create_task_group() as group:
+        group.start_soon(running.__aexit__, None, None, None)
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+
+def test_ten_loops_one_after_another_share_a_provider(vendor: Vendor, server: OpenAIServer) -> None:
+    provider = vendor.make(KEY, base_url=server.url)
+    for number in range(10):
+        backend = "trio" if number % 2 else "asyncio"
+        assert anyio.run(chunks_of, provider, call("abc", stream=number < 5), backend=backend)
+        assert server.wait_connected(0)
+
+
+@pytest.mark.anyio
+async def test_closing_twice_is_closing_once_and_a_given_transport_stays_open(
+    vendor: Vendor, server: OpenAIServer
+) -> None:
+    owner = vendor.make(KEY, base_url=server.url)
+    guest = vendor.make(KEY, base_url=server.url, transport=owner._transport)
+    await chunks_of(owner, call())
+    await guest.aclose()
+    await chunks_of(owner, call())
+    assert server.opened == 1
+    await owner.aclose()
+    await owner.aclose()
+    assert await anyio.to_thread.run_sync(server.wait_connected, 0)
+
+
+# --- what must not be seen of keys
+
+
+def saying_back(vendor: Vendor, status: int, field: str) -> Callable[[Request], Answer]:
+    """Say the key back in a message, where the body of a fault is cut among others, and as a code."""
+
+    def answer(request: Request) -> Answer:
+        key = vendor.key_of(request)
+        said = f"wrong: {key} {request.headers['x-secret']} "
+        said += "x" * (BODY_CHARS - len('{"error": {"message": "') - len(said) - 10) + key
+        named = {"details": [{field: key}]} if field in ("reason", "error_code") else {field: key}
+        return of_json({"error": {"message": said, **named}}, status)
+
+    return answer
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [200, 302, 400, 401, 429, 500])
+async def test_key_is_nowhere_even_if_the_server_says_it_back(
+    vendor: Vendor, server: OpenAIServer, status: int
+) -> None:
+    other = "another-secret"
+    provider = vendor.make(KEY, base_url=server.url, headers={"X-Secret": other})
+    for field in ("code", "type", "status", "reason", "error_code"):
+        server.answer = saying_back(vendor, status, field)
+        for stream in (False, True):
+            text = written(await fault_of(provider, call(stream=stream))) + f"{provider!r} {provider} {vars(provider)}"
+            assert "canary" not in text.lower()
+            assert other not in text
+    assert {request.headers["x-secret"] for request in server.requests} == {other}
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key, vendor: Answer([f"{key} {{".encode()], headers=JSON),
+        lambda key, vendor: Answer([key.encode()], headers={"content-type": key}),
+        lambda key, vendor: Answer([b"{}"], headers=JSON | {"content-encoding": key}),
+        lambda key, vendor: Answer([b"{}"], headers=JSON | {"content-encoding": f"x{key * 9}"}),
+        lambda key, vendor: Answer([b"{}"], headers={"content-type": f"text/{'x' * 30}{key}"}),
+        lambda key, vendor: Answer([f"{key} \xff".encode("latin-1")], headers=JSON),
+        lambda key, vendor: vendor.broken(f"data: {key}\n\n".encode()),
+        lambda key, vendor: vendor.broken(f"data: {key} \xff\n\n".encode("latin-1")),
+        lambda key, vendor: vendor.broken(event({"error": {"type": key, "message": key}})),
+        lambda key, vendor: vendor.broken(event({"error": {"type": key, "message": key}}, "error")),
+        lambda key, vendor: vendor.broken(json.dumps({"error": {"type": key, "message": key}}).encode()),
+        lambda key, vendor: Answer([key.encode()], raw=True),
+        lambda key, vendor: Answer([f"HTTP/1.1 {key}\r\n\r\n".encode()], raw=True),
+    ],
+)
+async def test_key_is_nowhere_in_the_fault_of_a_broken_answer(
+    vendor: Vendor, server: OpenAIServer, provider: HttpProvider, make: Callable[[str, Vendor], Answer]
+) -> None:
+    server.answers = [make(KEY, vendor)]
+    assert "canary" not in written(await fault_of(provider)).lower()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "spell",
+    [
+        str,
+        str.upper,
+        lambda key: "".join(f"\\u{ord(letter):04x}" for letter in key),
+        lambda key: "".join(f"\\u{ord(letter):04X}" if at % 2 else letter for at, letter in enumerate(key)),
+    ],
+)
+async def test_key_is_nowhere_however_the_server_writes_it(
+    vendor: Vendor, server: OpenAIServer, spell: Callable[[str], str]
+) -> None:
+    key = KEYS[0]
+    provider = vendor.make(key, base_url=server.url)
+    for status in (200, 401):
+        body = f'{{"error": {{"code": "{spell(key)}", "message": "no {spell(key)} at all"}}}}'
+        server.answers = [Answer([body.encode()], status, JSON)]
+        fault = await fault_of(provider, call(stream=False))
+        assert key.lower() not in written(fault).lower()
+        assert key.lower() not in json.dumps(json.loads(fault.body)).lower()
+        assert fault.body.endswith(' at all"}}')
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+@both
+@pytest.mark.parametrize("status", [200, 400, 401, 429, 500])
+async def test_no_key_is_anywhere_whichever_of_them_the_server_says_back(
+    server: OpenAIServer, ringed: HttpProvider, status: int, stream: bool
+) -> None:
+    server.answer = lambda request: of_json({"error": {"message": f"bad: {KEYS}", "code": KEYS[1]}}, status)
+    assert "canary" not in written(await fault_of(ringed, call(stream=stream))).lower()
+    assert "Canary" not in repr(ringed) + repr(vars(ringed)) + repr(vars(ringed._keys))
+
+
+@pytest.mark.parametrize("dump", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_provider_is_not_copied_with_its_key(vendor: Vendor, dump: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match="not copied or pickled, since its key would go along; make another one"):
+        dump(vendor.make(KEY))
+
+
+# --- which keys are asked
+
+
+def asked(vendor: Vendor, server: OpenAIServer) -> list[int]:
+    """Which keys came, by their places."""
+    came = [KEYS.index(vendor.key_of(request)) for request in server.requests]
+    server.requests.clear()
+    return came
+
+
+def refuse(vendor: Vendor, server: OpenAIServer, refusals: dict[str, Answer]) -> None:
+    """Answer some keys so, and all others well."""
+    well = server.answer
+    server.answer = lambda request: refusals.get(vendor.key_of(request)) or well(request)
+
+
+@pytest.mark.anyio
+@both
+@pytest.mark.parametrize(
+    ("status", "body"), [(401, {}), (402, {}), (403, {}), (429, {}), (400, {"error": "Incorrect API key provided"})]
+)
+async def test_a_call_goes_on_with_the_next_key_where_one_is_refused(
+    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider, status: int, body: Any, stream: bool
+) -> None:
+    refuse(vendor, server, dict.fromkeys(KEYS[:2], of_json(body, status)))
+    for expected in ([0, 1, 2], [2], [2]):
+        assert await chunks_of(ringed, call("abc", stream=stream))
+        assert asked(vendor, server) == expected
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("status", "body"), [(403, {"error": "Your input was flagged"}), (404, {}), (422, {}), (498, {}), (500, {})]
+)
+async def test_what_another_key_would_not_mend_is_told_at_once(
+    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider, status: int, body: Any
+) -> None:
+    server.answer = lambda request: of_json(body, status)
+    assert (await fault_of(ringed)).status == status
+    assert asked(vendor, server) == [0]
+
+
+@pytest.mark.anyio
+async def test_when_all_keys_are_at_their_limit_the_soonest_time_is_told(
+    vendor: Vendor, server: OpenAIServer, ringed: HttpProvider
+) -> None:
+    refuse(vendor, server, {key: of_json({}, 429, retry_after=str(9 - place)) for place, key in enumerate(KEYS)})
+    fault = await fault_of(ringed)
+    assert (fault.kind, fault.status, fault.retry_after) == ("rate_limited", 429, 7.0)
+    assert asked(vendor, server) == [0, 1, 2]
+    await fault_of(ringed)
+    assert asked(vendor, server) == [2], "the one due soonest, alone"
+
+
+@pytest.mark.anyio
+async def test_a_lone_key_has_its_faults_told_as_they_are(vendor: Vendor, server: OpenAIServer) -> None:
+    provider = vendor.make(KEYS[:1], base_url=server.url)
+    server.answer = lambda request: of_json({}, 429)
+    for _ in range(3):
+        assert (await fault_of(provider)).retry_after is None
+    assert asked(vendor, server) == [0, 0, 0]
+    await provider.aclose()
+
+
+@pytest.mark.anyio
+async def test_the_engine_hears_nothing_of_a_key_that_was_refused(vendor: Vendor, server: OpenAIServer) -> None:
+    refuse(vendor, server, {KEYS[0]: of_json({}, 401)})
+    models = [Model(id=f"{vendor.name}/gpt-x", like="openai/gpt-4.1")]
+    provider = vendor.make(KEYS, base_url=server.url, models=models)
+    answer = await Router(providers=[provider]).route("hi")
+    assert [span.type for span in answer.trace.spans] == ["decision", "model"]
+    assert asked(vendor, server) == [0, 1]
+    await provider.aclose()
+
+
+# --- where keys and addresses come from
+
+
+def revealed(provider: HttpProvider) -> list[str]:
+    return [key.reveal() for key in provider._keys.keys]
+
+
+def test_keys_come_from_the_environment_parted_by_commas_when_the_provider_is_made(vendor: Vendor) -> None:
+    for variable in vendor.variables:
+        environ = {variable: f" {KEYS[0]}, {KEYS[1]},,{KEYS[0]} ,\n"}
+        provider = vendor.make(environ=environ)
+        environ.clear()
+        assert revealed(provider) == KEYS[:2]
+    assert revealed(vendor.make(Secret(KEY))) == [KEY]
+    assert revealed(vendor.make([Secret(KEYS[0]), KEYS[2]])) == [KEYS[0], KEYS[2]]
+
+
+def test_environment_makes_the_provider_where_it_has_its_key(vendor: Vendor) -> None:
+    elsewhere = {vendor.url_variable: "https://proxy.example/v1/"}
+    assert providers_from_environment({}) == providers_from_environment(elsewhere) == []
+    for variable in vendor.variables:
+        keys = {variable: f"{KEYS[0]},{KEYS[1]}"}
+        for environ, base_url in ((keys, vendor.base_url), (keys | elsewhere, "https://proxy.example/v1")):
+            (provider,) = providers_from_environment(environ)
+            assert repr(provider) == f"{vendor.make.__name__}(name={vendor.name!r}, base_url={base_url!r})"
+            assert revealed(provider) == KEYS[:2]
+            assert Router(providers=[provider]).decide("hi").model.startswith(f"{vendor.name}/")
+
+
+def test_missing_key_names_the_variables(vendor: Vendor) -> None:
+    said = f"{vendor.name} needs a key; set {' or '.join(vendor.variables)}, or give api_key="
+    for environ in ({}, dict.fromkeys(vendor.variables, " ")):
+        with pytest.raises(ValidationFailed, match=said):
+            vendor.make(environ=environ)
+
+
+@pytest.mark.parametrize("bad", ["sk-Canary a", "sk-Canary\na", "sk-Canäry", "sk-Canary\x7f"])
+def test_text_that_cannot_be_a_key_is_refused_without_being_shown(vendor: Vendor, bad: str) -> None:
+    variable = vendor.variables[0]
+    with pytest.raises(ValidationFailed, match=f"{variable}: is not a key") as caught:
+        vendor.make(environ={variable: bad})
+    assert "sk-Can" not in written(caught.value)
+    with pytest.raises(ValidationFailed, match="'x-a' cannot be sent") as caught:
+        vendor.make(KEY, headers={"x-a": bad.replace(" ", "\r")})
+    assert "sk-Can" not in written(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "api_key: {name} needs a key; set {variables}, or give api_key=..."),
+        ([KEY, None], "api_key[1]: must be a string, got NoneType; leave it out"),
+        ([KEY, " "], "api_key[1]: is empty; leave it out"),
+        ([KEY, "sk-Canary x"], "api_key: is not a key; a key is printable ASCII without spaces"),
+        (b"sk-Canary", "api_key: must be a string or a list of them, got bytes"),
+        ({"sk-Canary": 1}, "api_key: must be a string or a list of them, got dict"),
+        (4921, "api_key: must be a string or a list of them, got int"),
+    ],
+)
+def test_what_holds_no_keys_is_refused_and_none_is_shown(vendor: Vendor, given: Any, said: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        vendor.make(given, environ={})
+    assert str(caught.value) == said.format(name=vendor.name, variables=" or ".join(vendor.variables))
+    assert "Canary" not in written(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"base_url": 4921}, "base_url: must be a string, got int; write 'https://host/path'"),
+        ({"name": 4921}, "name: must be a string, got int; name the provider"),
+        ({"name": "a\x1b", "base_url": "http://x"}, "name: must be 1 to 200 printable characters, got 'a\\x1b'"),
+        ({"headers": "4921"}, 'headers: must be a mapping, got str; write {"x-org": "..."}'),
+        ({"headers": {"x-org": 4921}}, "headers: 'x-org' must be a string, got int; leave out what has no value"),
+        ({"headers": {5: "4921"}}, "headers: 5 cannot be sent; use printable ASCII"),
+        ({"models": None}, "models: null is not a list of Model; leave it out, or pass [Model(id=...)]"),
+    ],
+)
+def test_what_is_not_of_its_kind_is_refused_and_no_value_is_shown(
+    vendor: Vendor, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        vendor.make(KEY, environ={}, **given)
+    assert str(caught.value) == said
+
+
+def test_a_server_of_ones_own_has_its_name_its_address_and_its_models(vendor: Vendor) -> None:
+    mine = vendor.make(KEY, name="mine", base_url="https://llm.example.com/v1/", models=[Model(id="mine/x")])
+    assert repr(mine) == f"{vendor.make.__name__}(name='mine', base_url='https://llm.example.com/v1')"
+    assert [model.id for model in mine.models()] == ["mine/x"]
+
+
+def test_an_address_from_the_environment_is_refused_by_its_variable(vendor: Vendor) -> None:
+    said = f"^{vendor.url_variable}: 'proxy' is not an address; write https://host/path"
+    with pytest.raises(ValidationFailed, match=said):
+        vendor.make(KEY, environ={vendor.url_variable: "proxy"})
+
+
+@pytest.mark.parametrize("url", ["llm.example.com", "ftp://x/", "https://"])
+def test_text_that_is_no_address_is_refused(vendor: Vendor, url: str) -> None:
+    with pytest.raises(ValidationFailed, match=f"^base_url: '{url}' is not an address; write https://host/path"):
+        vendor.make(KEY, base_url=url)
+
+
+def test_address_with_credentials_is_refused_without_showing_them(vendor: Vendor) -> None:
+    with pytest.raises(ValidationFailed, match=r"https://x\.example/v1 has a user") as caught:
+        vendor.make(KEY, base_url=f"https://user:{PASSWORD}@x.example/v1")
+    assert PASSWORD not in written(caught.value)
+
+
+@pytest.mark.parametrize("url", BAD_ADDRESSES)
+def test_an_address_shows_no_credentials_whatever_is_wrong_with_it(vendor: Vendor, url: str) -> None:
+    ways: list[dict[str, Any]] = [{"base_url": url}, {"environ": {vendor.url_variable: url}}]
+    for way in ways:
+        with pytest.raises(ValidationFailed, match=f"^(base_url|{vendor.url_variable}): ") as caught:
+            vendor.make(KEY, **way)
+        assert PASSWORD not in written(caught.value)
+
+
+# --- requests
+
+
+def test_every_request_is_valid_by_the_official_types_or_refused(vendor: Vendor) -> None:
+    dialect = vendor.make(KEY)._dialect
+
+    @settings(max_examples=max(300, settings.get_profile("default").max_examples))
+    @given(calls(conversations() | scraps, *vendor.models))
+    def prove(upstream: UpstreamCall) -> None:
+        try:
+            said = vendor.problems(dialect.body(upstream))
+        except ProviderFault as fault:
+            said = [] if fault.kind == "request" else [str(fault)]
+        assert said == []
+
+    prove()
+
+
+def test_a_request_is_what_the_provider_would_send_with_its_key_hidden(vendor: Vendor) -> None:
+    request = vendor.make(KEY, headers={"X-Org": "Canary-org"}).request(call("abc"))
+    assert (request.method, request.url) == ("POST", vendor.base_url + vendor.path)
+    assert request.reveal() == vendor.sign(KEY) | {
+        "content-type": "application/json",
+        "accept": "application/json",
+        "x-org": "Canary-org",
+    }
+    assert vendor.problems(request.body) == []
+    assert "stream" not in json.loads(request.body)
+    assert "gpt-x" in f"{request.url} {request.body!r}"
+    for shown in (repr(request), str(request), repr(request.headers), json.dumps(request.headers)):
+        assert "Canary" not in shown
+    assert "abc" not in repr(request)
+
+
+def test_headers_of_ones_own_stand_over_all_others(vendor: Vendor) -> None:
+    own = {vendor.key_header.title(): "Canary-own", "Accept": "application/x-own"}
+    sent = vendor.make(KEY, headers=own).request(call()).reveal()
+    ours = {"content-type": "application/json"} | vendor.headers
+    assert sent == ours | {name.lower(): value for name, value in own.items()}
+
+
+def test_an_answer_that_somebody_else_fetched_is_read_into_chunks(vendor: Vendor) -> None:
+    provider = vendor.make(KEY)
+    for headers in ({"Content-Type": "application/json; charset=utf-8"}, {}):
+        body = bytes_of(vendor.whole("hello"))
+        assert provider.read(provider.request(call()), 200, headers, body) == vendor.plain("hello")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "kind", "answered"),
+    [
+        (200, {}, b"{}", "malformed", True),
+        (200, {"content-type": "text/html"}, b"<html>", "malformed", True),
+        (200, {}, b'{"error": {"code": 429}}', "rate_limited", True),
+        (429, {"Retry-After": "3"}, b"", "rate_limited", False),
+        (401, {}, b"\xff" + KEY.encode(), "auth", False),
+        (500, {}, b"", "server", False),
+    ],
+)
+def test_a_fault_that_somebody_else_fetched_is_read_as_the_providers_own(
+    vendor: Vendor, status: int, headers: dict[str, str], body: bytes, kind: str, answered: bool
+) -> None:
+    provider = vendor.make(KEY)
+    with pytest.raises(ProviderFault) as caught:
+        provider.read(provider.request(call()), status, headers, body)
+    fault = caught.value
+    assert (fault.kind, fault.status, fault.answered) == (kind, status, answered)
+    assert fault.retry_after == (3.0 if headers.get("Retry-After") else None)
+    assert "Canary" not in written(fault)
+
+
+def test_a_key_that_was_refused_is_in_no_request_for_a_while(vendor: Vendor) -> None:
+    provider = vendor.make(KEYS, clock=FakeClock())
+    first = provider.request(call())
+    with pytest.raises(ProviderFault):
+        provider.read(first, 401, {}, b"")
+    assert [request.key.reveal() for request in (first, provider.request(call()))] == KEYS[:2]
+
+
+# --- the whole way
+
+
+@pytest.mark.anyio
+@both
+async def test_a_router_routes_through_it(provider: HttpProvider, stream: bool) -> None:
+    router = Router(providers=[provider])
+    if stream:
+        async with router.stream("say this") as running:
+            assert "".join([text async for text in running.text()]) == "say this"
+        answer = running.result
+    else:
+        answer = await router.route("say this")
+    assert (answer.output, answer.routing.tokens.input, answer.routing.tokens.output) == ("say this", 9, 3)
+
+
+def test_steps_go_through_a_provider_that_somebody_else_sends_for(vendor: Vendor) -> None:
+    provider = vendor.make(KEY)
+    answers = [(404, b"{}"), (200, bytes_of(vendor.calling))]
+    with Router(providers=[provider]).steps("hi", tools=[{"type": "function", "name": "f"}]) as steps:
+        while isinstance(step := steps.next(), StepCall):
+            request = provider.request(step.upstream)
+            assert vendor.problems(request.body) == []
+            status, body = answers.pop(0)
+            try:
+                steps.feed(provider.read(request, status, {}, body))
+            except ProviderFault as fault:
+                steps.feed(fault)
+        assert isinstance(step, StepDone)
+    assert steps.result.output == "hello"
+    assert [made.function.arguments for made in steps.result.tool_calls or ()] == ['{"a":1}']
+    assert answers == []

@@ -1,0 +1,238 @@
+"""The three protocols over HTTP, as their servers speak them: what one suite asks of all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider
+from routewright.backends.providers import completion, generate_content
+from routewright.backends.providers.answer import Reader
+from routewright.backends.providers.blocks import Blocks, Counts
+from routewright.backends.providers.http import HttpProvider
+from routewright.wire import Chunk, Delta, Finish, Model, ToolDelta, Usage
+
+from . import anthropic_server as anthropic
+from . import gemini_server as gemini
+from . import openai_server as openai
+from .openai_server import Answer, Cut, Gate, OpenAIServer, Request, of_json
+
+Piece = dict[str, Any] | bytes | Gate | Cut
+USAGE = Usage(9, 3)
+"""What all servers here report at last."""
+TEXT = "naïve 🦜\u2028\u0085 end"
+KEY = "sk-Canary/0123456789+abcdef"
+PASSWORD = "Tr0ub4dor"
+BAD_ADDRESSES = [
+    f"htp://user:{PASSWORD}@x.example/v1",
+    f"user:{PASSWORD}@x.example",
+    f"https://:{PASSWORD}@x.example/v1",
+    f"https://user:{PASSWORD}",
+    f"https://user:{PASSWORD}#1@x.example",
+    f"https://user:{PASSWORD}/1@x.example",
+    f"https://[user:{PASSWORD}@x.example",
+    f"https://x.example/v1?key={PASSWORD}",
+    f"ftp://x.example/v1?key={PASSWORD}#@",
+    f"x://user:{PASSWORD}@a://b",
+]
+"""Each is wrong, and holds the password."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vendor:
+    """One protocol. A stream is an opening, texts, an ending that gives the reason and the usage, and an end mark."""
+
+    name: str
+    make: Callable[..., HttpProvider]
+    serve: Callable[[], OpenAIServer]
+    """Make a server that says the last text back."""
+    base_url: str
+    path: str
+    """Of a plain call to the model ``gpt-x``, behind the base URL."""
+    variables: tuple[str, ...]
+    """The environment's, for its key; the first counts."""
+    url_variable: str
+    key_header: str
+    key_prefix: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    """What it sends of its own, beside the key."""
+    models: tuple[Model, ...]
+    """Some to which calls are written each in its way."""
+    problems: Callable[[bytes], list[str]]
+    """What the official types have against a body."""
+    reader: Callable[[], Reader]
+    whole: Callable[[str], Answer]
+    calling: Answer
+    """A plain answer that says hello, and calls ``f``."""
+    usage_first: bool = False
+    """The usage of a plain answer is told before its text, and a stream begins with the input's."""
+    stream: Callable[..., Answer]
+    opening: tuple[Piece, ...] = ()
+    text: Callable[[str], Piece]
+    ending: tuple[Piece, ...]
+    mark: tuple[Piece, ...] = ()
+    long: tuple[Piece, ...]
+    """A stream of ``TEXT`` and tool calls, as far as its reason."""
+    long_ending: tuple[Piece, ...]
+    calls: tuple[ToolDelta, ...]
+    """Of the long one."""
+    content: str
+    """The field of a document that holds what is said."""
+    deep: bytes
+    """A document up to a place where anything may stand."""
+    usage: str
+    """The field of a document that holds its usage."""
+    counts: Callable[[Any, Any], dict[str, Any]]
+    """A report of tokens, in and out."""
+    details: Callable[[Any], dict[str, Any]]
+    """More of it, which may be left out."""
+    read_usage: Callable[[Any], Usage | None]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def begun(self) -> list[Chunk]:
+        """What is told of a stream before all else."""
+        return [Usage(9, 1)] if self.usage_first else []
+
+    def broken(self, *parts: str | Piece) -> Answer:
+        """A stream without its end, of texts and of what is sent as it is."""
+        return self.stream(*self.opening, *(self.text(part) if isinstance(part, str) else part for part in parts))
+
+    def streamed(self, *parts: str | Piece) -> Answer:
+        """A whole stream, likewise."""
+        return self.broken(*parts, *self.ending, *self.mark)
+
+    def plain(self, text: str) -> list[Chunk]:
+        """What a plain answer is read as."""
+        said: list[Chunk] = [Delta(text), USAGE]
+        return [*(reversed(said) if self.usage_first else said), Finish("stop")]
+
+    @property
+    def long_read(self) -> list[Chunk]:
+        """What the long stream is read as."""
+        return [*self.begun, Delta(TEXT), *self.calls, USAGE, Finish("tool_calls")]
+
+    def key_of(self, request: Request) -> str:
+        """The key that a request came with."""
+        return request.headers[self.key_header].removeprefix(self.key_prefix)
+
+    def sign(self, key: str) -> dict[str, str]:
+        """The headers that say who calls."""
+        return self.headers | {self.key_header: self.key_prefix + key}
+
+
+_ASKED = [
+    {"index": 0, "id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": '}},
+    {"index": 0, "function": {"arguments": '"🦜"}'}},
+    {"index": 1, "id": "c2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+]
+_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+_DONE = b"data: [DONE]\n\n"
+OPENAI = Vendor(
+    name="openai",
+    make=OpenAIProvider,
+    serve=partial(OpenAIServer, openai.echo),
+    base_url="https://api.openai.com/v1",
+    path="/chat/completions",
+    variables=("OPENAI_API_KEY",),
+    url_variable="OPENAI_BASE_URL",
+    key_header="authorization",
+    key_prefix="Bearer ",
+    models=(Model(id="openai/gpt-4.1"), Model(id="openai/o3", reasoning=True)),
+    problems=lambda body: openai.problems_of(json.loads(body)),
+    reader=partial(completion.Completion, "x"),
+    whole=openai.whole,
+    calling=openai.whole({"role": "assistant", "content": "hello", "tool_calls": [_CALL]}, finish="tool_calls"),
+    stream=partial(openai.events, done=False),
+    text=openai.delta,
+    ending=(openai.delta(finish="stop"), openai.USAGE),
+    mark=(_DONE,),
+    long=(openai.delta(TEXT), *(openai.delta(tool_calls=[piece]) for piece in _ASKED)),
+    long_ending=(openai.delta(finish="tool_calls"), openai.USAGE, _DONE),
+    calls=(ToolDelta(0, '{"a": ', "c1", "f"), ToolDelta(0, '"🦜"}'), ToolDelta(1, "{}", "c2", "g")),
+    content="choices",
+    deep=b'{"usage": ',
+    usage="usage",
+    counts=lambda given, made: {"prompt_tokens": given, "completion_tokens": made},
+    details=lambda count: {"prompt_tokens_details": {"cached_tokens": count}},
+    read_usage=completion.read_usage,
+)
+
+_START, _, _OPENED, _, *_ENDING, _STOP = anthropic.events_of(anthropic.message(anthropic.said("x")))
+_USED = (anthropic.used("f", {"a": "🦜"}, "c1"), anthropic.used("g", {}, "c2"))
+*_LONG, _REASON, _ = anthropic.events_of(anthropic.message(anthropic.said(TEXT), *_USED, stop="tool_use"), size=99)
+ANTHROPIC = Vendor(
+    name="anthropic",
+    make=AnthropicProvider,
+    serve=anthropic.AnthropicServer,
+    base_url="https://api.anthropic.com",
+    path="/v1/messages",
+    variables=("ANTHROPIC_API_KEY",),
+    url_variable="ANTHROPIC_BASE_URL",
+    key_header="x-api-key",
+    headers={"anthropic-version": "2023-06-01"},
+    models=tuple(Model(id=f"anthropic/{name}") for name in ("claude-haiku-4-5", "claude-opus-5-5", "glm-5")),
+    problems=lambda body: anthropic.problems_of(json.loads(body)),
+    reader=partial(Blocks, "x"),
+    whole=lambda text: of_json(anthropic.message(anthropic.said(text))),
+    calling=of_json(anthropic.message(anthropic.said("hello"), anthropic.used("f", {"a": 1}), stop="tool_use")),
+    usage_first=True,
+    stream=anthropic.sse,
+    opening=(_START, _OPENED),
+    text=lambda text: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
+    ending=tuple(_ENDING),
+    mark=(_STOP,),
+    long=tuple(_LONG),
+    long_ending=(_REASON, _STOP),
+    calls=(
+        ToolDelta(0, "", "c1", "f"),
+        ToolDelta(0, '{"a": "🦜"}'),
+        ToolDelta(1, "", "c2", "g"),
+        ToolDelta(1, "{}"),
+    ),
+    content="content",
+    deep=b'{"a": ',
+    usage="usage",
+    counts=lambda given, made: {"input_tokens": given, "output_tokens": made},
+    details=lambda count: {"cache_read_input_tokens": count, "output_tokens_details": count},
+    read_usage=lambda reported: Counts().add(reported),
+)
+
+GEMINI = Vendor(
+    name="google",
+    make=GeminiProvider,
+    serve=gemini.GeminiServer,
+    base_url="https://generativelanguage.googleapis.com",
+    path="/v1beta/models/gpt-x:generateContent",
+    variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    url_variable="GOOGLE_GEMINI_BASE_URL",
+    key_header="x-goog-api-key",
+    models=tuple(Model(id=f"google/{name}") for name in ("gemini-2.5-pro", "gemini-4-argon", "gemma-4-31b-it")),
+    problems=gemini.problems_of,
+    reader=partial(generate_content.GeneratedContent, "x"),
+    whole=gemini.whole,
+    calling=gemini.whole("hello", gemini.called("f", {"a": 1})),
+    stream=gemini.events,
+    text=gemini.generated,
+    ending=(gemini.generated("", finish="STOP", usage=gemini.USAGE),),
+    long=(
+        gemini.generated({"text": "hm", "thought": True}),
+        gemini.generated(TEXT, gemini.called("f", {"a": "🦜"}, "c1")),
+        gemini.generated(gemini.called("g", {})),
+    ),
+    long_ending=(gemini.generated({"text": "", "thoughtSignature": "AAAA"}, finish="STOP", usage=gemini.USAGE),),
+    calls=(ToolDelta(0, '{"a":"🦜"}', "c1", "f"), ToolDelta(1, "{}", "call_1", "g")),
+    content="candidates",
+    deep=b'{"candidates":[{"content":{"parts":[{"functionCall":{"args":{"a":',
+    usage="usageMetadata",
+    counts=lambda given, made: {"promptTokenCount": given, "candidatesTokenCount": made},
+    details=lambda count: {"cachedContentTokenCount": count},
+    read_usage=generate_content.read_usage,
+)
+
+VENDORS = (OPENAI, ANTHROPIC, GEMINI)

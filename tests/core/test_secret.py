@@ -1,0 +1,41 @@
+"""A secret is shown by nothing but ``reveal``."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import msgspec
+import pytest
+
+from routewright.wire.secret import Secret
+
+KEY = "sk-Canary/0123456789+abcdef"
+
+
+def test_secret_is_hidden_from_all_that_writes() -> None:
+    secret = Secret(KEY)
+    assert secret.reveal() == KEY
+    assert Secret(secret).reveal() == KEY
+    for text in (repr(secret), str(secret), f"{secret}", f"{secret:>3}", f"{secret!s}", json.dumps(secret)[1:-1]):
+        assert text == "***"
+    for copied in (copy.copy(secret), copy.deepcopy(secret), pickle.loads(pickle.dumps(secret))):
+        assert copied.reveal() == "***"
+    assert not hasattr(secret, "__dict__")
+    with pytest.raises(TypeError):
+        msgspec.json.encode(secret)
+    with pytest.raises(AttributeError):
+        secret._value = "other"
+
+
+def test_secrets_are_equal_only_to_themselves() -> None:
+    secret = Secret(KEY)
+    assert secret == secret  # the point
+    assert secret != Secret(KEY)
+    assert secret != "***"
+    assert len({secret, Secret(KEY)}) == 2
+
+
+def test_a_dump_of_a_secrets_state_holds_no_key() -> None:
+    assert Secret(KEY).__getstate__() is None  # type: ignore[func-returns-value]
