@@ -13,27 +13,29 @@ SRC = Path(__file__).parent.parent / "src" / "routewright"
 FLOORS = [
     ["errors"],
     ["wire"],
-    ["protocols", "fork"],
+    ["protocols", "fork", "loop"],
     ["_core"],
     ["_engine", "backends"],
     (
-        "settings options guardrail lines document config policy_entry policy_file catalogue price_list output "
-        "arguments assembly blocking router trace policy_loss testing"
+        "settings storage root_secret options guardrail lines document config policy_entry policy_file catalogue "
+        "price_list output arguments blocking_traces trace assembly blocking router policy_loss testing"
     ).split(),
     ["cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "scan ids money cost scale quality sse image tokens problem shape ranges rules schema output price_list proposal "
-    "pattern sensitive phrase guardrail passage gate deprecation request tags catalogue selector pool outlook limits "
-    "lately quantile health policy intake constraints scoring board budget way refusal plan why_not decision check "
-    "explain fault retry breaker pace call attempt alerts"
+    "derive cursor moment changes filter rollup report recorded batch "
+    "pattern sensitive phrase guardrail redact passage gate deprecation request tags catalogue selector pool outlook "
+    "limits lately quantile health policy intake constraints scoring board budget way refusal plan why_not html "
+    "decision check explain fault retry breaker pace call attempt alerts"
 ).split()
 PURE = set(
-    "__future__ binascii bisect.bisect_left collections.Counter collections.OrderedDict collections.abc "
-    "collections.deque datetime.UTC datetime.date datetime.datetime datetime.time datetime.timedelta decimal difflib "
-    "enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b itertools json math msgspec numbers numpy re "
-    "sys.float_info typing uuid.UUID zlib.adler32 routewright".split()
+    "__future__ base64 binascii bisect.bisect_left collections.Counter collections.OrderedDict collections.abc "
+    "collections.defaultdict collections.deque datetime.UTC datetime.date datetime.datetime datetime.time "
+    "datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b hmac itertools "
+    "json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "
+    "zlib.adler32".split()
 )
 """What the core may import: modules, or names in them."""
 OUTSIDE = {"now", "today", "utcnow", "random", "load", "save", "loadtxt", "savetxt", "fromfile", "tofile", "memmap"}

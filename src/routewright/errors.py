@@ -22,6 +22,10 @@
     ├── RateLimited                 429 RATE_LIMITED                 retryable
     ├── InternalError               500 internal_error               retryable
     │   ├── StorageUnavailable      500 storage_unavailable          retryable
+    │   │   ├── StorageFull         500 storage_unavailable          retryable
+    │   │   ├── StorageReadOnly     500 storage_unavailable
+    │   │   ├── StorageCorrupt      500 storage_unavailable
+    │   │   └── StorageVersion      500 storage_unavailable
     │   ├── PreconditionFailed      500 internal_error
     │   ├── RouterClosed            500 internal_error
     │   └── UnsupportedWrite        500 internal_error
@@ -250,6 +254,28 @@ class StorageUnavailable(InternalError):
     """The storage could not be reached or refused the write."""
 
     code = "storage_unavailable"
+
+
+class StorageFull(StorageUnavailable):
+    """There is no room left for what was to be written; nothing of the batch was."""
+
+
+class StorageReadOnly(StorageUnavailable):
+    """The storage can be read and not written: the file, its folder, or the disk."""
+
+    retryable = False
+
+
+class StorageCorrupt(StorageUnavailable):
+    """What is there is no store of ours, or is damaged."""
+
+    retryable = False
+
+
+class StorageVersion(StorageUnavailable):
+    """The store was made by another version: a newer one, or one that it has to be upgraded from."""
+
+    retryable = False
 
 
 class PreconditionFailed(InternalError):

@@ -1,4 +1,5 @@
-"""What must be made anew in a forked child: a lock that another thread of the parent held would stay shut for ever."""
+"""What a fork must not tear apart: locks that another thread of the parent held would stay shut in the child for ever,
+and files that both go on to use would be damaged."""
 
 from __future__ import annotations
 
@@ -19,10 +20,27 @@ class Renewed(Protocol):
         ...
 
 
+class Quiet(Protocol):
+    """Holds what neither side may have in its hands while the process is forked."""
+
+    def quiet(self) -> None:
+        """Put it away until ``resume``; called in the parent, before."""
+        ...
+
+    def resume(self) -> None:
+        """Go on; called in the parent, and in the child."""
+        ...
+
+
 def renew_in_children(thing: Renewed) -> None:
     """Call ``thing.renew()`` now, and in each child that is forked while the thing lives."""
     thing.renew()
     _renewed.add(thing)
+
+
+def quiet_at_fork(thing: Quiet) -> None:
+    """Call ``thing.quiet()`` before each fork, and ``thing.resume()`` after it on either side."""
+    _quiet.add(thing)
 
 
 class Guard:
@@ -43,6 +61,8 @@ class Guard:
 
 
 _renewed: WeakSet[Renewed] = WeakSet()
+_quiet: WeakSet[Quiet] = WeakSet()
+_quieted: list[Quiet] = []  # those of the fork that is under way
 
 importing = Guard()
 """To be held around an import that is left until it is needed: a fork waits for its end. A child would find the module
@@ -51,16 +71,32 @@ half imported for ever. (What another library imports late has that fault still.
 
 def _before() -> None:
     importing.lock.acquire(timeout=LONGEST_IMPORT_S)
+    for thing in _listed(_quiet):
+        _quieted.append(thing)
+        thing.quiet()
 
 
 def _after_in_parent() -> None:
     with suppress(RuntimeError):  # not acquired: the import took too long
         importing.lock.release()
+    _resume()
 
 
 def _after_in_child() -> None:
     for thing in list(_renewed):
         thing.renew()
+    _resume()
+
+
+def _listed(things: WeakSet[Quiet]) -> list[Quiet]:
+    while True:
+        with suppress(RuntimeError):  # another thread makes one just now
+            return list(things)
+
+
+def _resume() -> None:
+    while _quieted:
+        _quieted.pop().resume()
 
 
 if hasattr(os, "register_at_fork"):

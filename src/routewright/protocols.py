@@ -8,25 +8,39 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, overload, runtime_checkable
 
 from .wire import (
+    CacheCount,
+    CacheCounts,
     Chunk,
+    CurrentRetention,
     DecisionInput,
     Environment,
+    FallbackCount,
+    FallbackCounts,
     Feature,
     FeedbackByTrace,
+    LatencyCount,
+    LatencyCounts,
     Model,
     PutFeedback,
+    RollupKeys,
     RouteRequest,
-    Scan,
+    SetRetention,
     Snapshot,
     SnapshotById,
     Stage,
     Trace,
     TraceById,
+    TraceItem,
+    TraceItems,
+    Traces,
     UpstreamCall,
+    UsageCount,
+    UsageCounts,
     Verdict,
     Write,
     Written,
@@ -173,9 +187,9 @@ class Storage(Protocol):
     """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
 
     Safe to call from any event loop and thread. What ``apply`` returned from is there for every later ``read``.
-    A trace stays as it was written, whatever becomes of the object that was given or read. Nothing of one account is
-    ever seen through another's name. Every method raises ``UnsupportedWrite`` for a kind that it does not know, and
-    ``StorageUnavailable`` for what may succeed later.
+    A trace stays as it was written, whatever becomes of the object that was given or read; the roll-ups change with it
+    or not at all. Nothing of one account is ever seen through another's name. Every method raises ``UnsupportedWrite``
+    for a kind that it does not know, and ``StorageUnavailable`` for what may succeed later.
     """
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
@@ -188,16 +202,34 @@ class Storage(Protocol):
     async def read(self, account: str, query: FeedbackByTrace) -> PutFeedback | None: ...
     @overload
     async def read(self, account: str, query: SnapshotById) -> Snapshot | None: ...
+    @overload
+    async def read(self, account: str, query: CurrentRetention) -> SetRetention: ...
+    @overload
+    async def read(self, account: str, query: RollupKeys) -> list[str]: ...
+    @overload
+    async def read(self, account: str, query: UsageCounts) -> list[UsageCount]: ...
+    @overload
+    async def read(self, account: str, query: CacheCounts) -> list[CacheCount]: ...
+    @overload
+    async def read(self, account: str, query: FallbackCounts) -> list[FallbackCount]: ...
+    @overload
+    async def read(self, account: str, query: LatencyCounts) -> list[LatencyCount]: ...
     async def read(self, account: str, query: Any) -> Any:
-        """Answer a query for one thing; None where there is none. Yours may take ``Query`` and give ``Any``."""
+        """Answer a query; None where what it asks for is not there. Yours may take ``Query`` and give ``Any``."""
         ...
 
-    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Trace]:
-        """Up to ``limit`` things in the query's order, from just behind the key ``after``."""
+    @overload
+    async def scan(self, account: str, query: TraceItems, *, after: str | None, limit: int) -> list[TraceItem]: ...
+    @overload
+    async def scan(self, account: str, query: Traces, *, after: str | None, limit: int) -> list[Trace]: ...
+    async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
+        """Up to ``limit`` traces, newest first by their ``key``, from just behind the key ``after``."""
         ...
 
     async def sweep(self, now: float) -> int:
-        """Remove what is past its time (``now`` in Unix seconds), over all accounts. Says how many."""
+        """Remove what is past its time (``now`` in Unix seconds), over all accounts. Says how many things.
+
+        Removed traces stay in the roll-ups. Snapshots go that no trace names any more, some time after."""
         ...
 
     async def aclose(self) -> None:
@@ -214,6 +246,16 @@ class TraceDraft(Protocol):
         ...
 
     @property
+    def key(self) -> str:
+        """The trace's key."""
+        ...
+
+    @property
+    def rollup_keys(self) -> Sequence[str]:
+        """As in ``PutTrace``."""
+        ...
+
+    @property
     def environment(self) -> Environment:
         """The trace's environment."""
         ...
@@ -226,6 +268,21 @@ class TraceDraft(Protocol):
     @property
     def trace(self) -> Trace:
         """Make the trace, a new one each time."""
+        ...
+
+    @property
+    def wordless(self) -> Trace:
+        """Make it without its content, which a redactor may take its time for."""
+        ...
+
+
+@runtime_checkable
+class LocalStorage(Storage, Protocol):
+    """A storage in a file of this machine. What is secret about it stands in a file beside it."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
         ...
 
 
@@ -266,6 +323,17 @@ class Guardrail(Protocol):
     def check(self, text: str, stage: Stage) -> Verdict | Awaitable[Verdict]:
         """Say what may pass of one text: ``Allow()``, ``Redact`` with its parts, or ``Block``. Where it has to wait, it
         may be ``async``. Of a streamed answer it is shown windows, one after the other, which begin with a word."""
+        ...
+
+
+class Redactor(Protocol):
+    """Makes of a text of a prompt or an answer what may be kept of it. Called in any thread, once for each text.
+
+    What it raises, or gives that is no text, keeps the text out of the trace, and harms no call.
+    """
+
+    def __call__(self, text: str, /) -> str:
+        """Give what may be kept."""
         ...
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright._core.cost import Price, affordable_output, call_nanos, dearest_at, price_at, prices_of, usage_nanos
-from routewright._core.money import budget_nanos, nanos, price_picos, usd_short, usd_text
+from routewright._core.money import budget_nanos, nanos, price_picos, usd_text
 from routewright.wire import Model, PriceTier, Pricing, Usage
+from routewright.wire.figures import usd_short
 
 
 def test_budgets_round_down_and_prices_up() -> None:

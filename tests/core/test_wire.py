@@ -10,14 +10,19 @@ import pytest
 
 from routewright.testing.storage import make_trace
 from routewright.wire import (
+    CacheCounts,
     CacheSpan,
     Candidate,
     CatalogueSnapshot,
+    CurrentRetention,
     DecisionSpan,
+    DeleteTraces,
+    FallbackCounts,
     FallbackSpan,
     FeedbackByTrace,
     GuardrailSpan,
     HealthSnapshot,
+    LatencyCounts,
     Model,
     ModelHealth,
     ModelSpan,
@@ -28,14 +33,19 @@ from routewright.wire import (
     PutSnapshot,
     PutTrace,
     Query,
+    RollupKeys,
     Scan,
+    SetRetention,
     Snapshot,
     SnapshotById,
     Span,
+    Term,
     Tokens,
     Trace,
     TraceById,
+    TraceItems,
     Traces,
+    UsageCounts,
     Write,
 )
 
@@ -54,13 +64,27 @@ SNAPSHOTS: list[Snapshot] = [
     PolicySnapshot("pos_1", "one@2026-11-21", Policy(name="one", models=["a/one"])),
     HealthSnapshot("hea_1", {"a/one": ModelHealth(stability=1)}),
 ]
+TERMS = (Term("cost_usd", ">=", 0.5), Term("cache_hit", "!=", True), Term("metadata.team", "=", "a,b"))
 WRITES: list[Write] = [
     PutTrace(make_trace(1, spans=SPANS, tokens=Tokens(1, 2, 3)), expect="absent"),
     PutFeedback("tr_1", 0.5, "so so", 1.0, expect="present", environment="sandbox"),
     *map(PutSnapshot, SNAPSHOTS),
+    DeleteTraces(environment="sandbox", since="2026-11-21T00:00:00.000Z", terms=TERMS, limit=5),
+    SetRetention(production_s=1.5),
 ]
-QUERIES: list[Query] = [TraceById("tr_1", "sandbox"), FeedbackByTrace("tr_1"), SnapshotById("hea_1")]
-SCANS: list[Scan] = [Traces("production")]
+DAYS: dict[str, Any] = {"first": "2026-11-20", "last": "2026-11-21", "environment": "sandbox"}
+QUERIES: list[Query] = [
+    TraceById("tr_1", "sandbox"),
+    FeedbackByTrace("tr_1"),
+    SnapshotById("hea_1"),
+    CurrentRetention(),
+    RollupKeys(),
+    UsageCounts(group_by="metadata.team", hourly=True, groups=3, **DAYS),
+    CacheCounts(**DAYS),
+    FallbackCounts(**DAYS),
+    LatencyCounts(**DAYS),
+]
+SCANS: list[Scan] = [Traces(environment="production", terms=TERMS), TraceItems(until="2026-11-21T00:00:00.000Z")]
 KINDS: list[tuple[Any, Sequence[object]]] = [(Write, WRITES), (Query, QUERIES), (Scan, SCANS)]
 
 
@@ -77,7 +101,7 @@ def test_each_write_query_and_scan_comes_back_as_it_went(codec: Any, thing: Any,
 
 
 def test_every_kind_is_among_them() -> None:
-    unions: list[tuple[Any, Sequence[object]]] = [*KINDS[:2], (Snapshot, SNAPSHOTS), (Span, SPANS)]
+    unions: list[tuple[Any, Sequence[object]]] = [*KINDS, (Snapshot, SNAPSHOTS), (Span, SPANS)]
     for kind, things in unions:
         assert {type(thing) for thing in things} == set(kind.__args__)
 
@@ -93,7 +117,7 @@ def test_every_published_field_of_a_trace_is_in_its_json_also_where_it_says_noth
         "strategy, selected_model, fallback_used, cache_hit, cost_usd, charged_usd, tokens, metadata, error, "
         "compromised, decision_input, spans, children"
     )
-    assert set(shown) == {*published.split(", "), "cost_range_usd"}
+    assert set(shown) == {*published.split(", "), "cost_range_usd", "content"}
     absent: dict[str, object] = {
         "policy_id": None,
         "fallback_used": False,

@@ -13,10 +13,10 @@ import numpy as np
 from msgspec.structs import astuple, replace
 
 from routewright.wire import Candidate, DecisionInput, Reason, Rejection
+from routewright.wire.figures import usd_short
 
 from .board import Board
 from .constraints import PASSES, count_reasons, first_failures, named_reasons
-from .money import usd_short
 from .plan import Plan, Reading, build_plan, walk
 from .scale import IntArray
 from .scoring import SCORE, Weights
@@ -69,6 +69,12 @@ class Decision:
 
     def __repr__(self) -> str:
         return f"<Decision {self.model}, then {', '.join(self.chain) or 'nothing'}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from .html import decision_html  # which nothing else needs
+
+        return decision_html(self)
 
     @property
     def model(self) -> str:

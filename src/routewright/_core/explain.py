@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from routewright.wire import Candidate
+from routewright.wire.figures import usd_short
 
 from .decision import Decision
-from .money import usd_short
 
 SHOWN = 6
 """Candidates in the table."""

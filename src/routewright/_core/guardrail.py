@@ -260,6 +260,8 @@ def checked_verdict(verdict: object, guardrail: str) -> Verdict:
             return verdict
         case Redact() | Block():  # the structs take any value
             said = f"a {type(verdict).__name__} whose fields are not what they should be"
+        case str():
+            said = "a text"  # perhaps the one that it was to judge
         case _:
             said = shown(verdict)
     hint = "return Allow(), Redact((Redaction(start, end, rule),)) or Block(rule)"

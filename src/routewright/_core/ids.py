@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from routewright.errors import Problem, ValidationFailed
 
+from .scan import is_unicode, quoted
+
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
@@ -51,8 +53,10 @@ def _write(number: int, pairs: int) -> str:
 def normalise_trace_id(text: object) -> str:
     """Read ``trc_<id>`` as the alias of ``tr_<id>`` that the specification also publishes (spec 2.2).
 
-    Raises ``ValidationFailed`` for what is no string.
+    Raises ``ValidationFailed`` for what is no string, or none that a storage can look for.
     """
     if not isinstance(text, str):
         raise ValidationFailed.of(Problem("trace_id", f"must be a string, got {type(text).__name__}", ""))
+    if not is_unicode(text):
+        raise ValidationFailed.of(Problem("trace_id", f"holds half of a surrogate pair: {quoted(text)}", ""))
     return "tr_" + text[4:] if text.startswith("trc_") else text

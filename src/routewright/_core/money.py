@@ -39,6 +39,11 @@ def usd(amount_nanos: int) -> float:
     return amount_nanos / NANOS_PER_USD
 
 
+def nanos_of(dollars: float) -> int:
+    """Read an amount back that was shown in dollars."""
+    return round(dollars * NANOS_PER_USD)
+
+
 def usd_text(amount_nanos: int) -> str:
     """Write an amount in dollars with every digit it has: ``0.0021``."""
     dollars, rest = divmod(amount_nanos, NANOS_PER_USD)
@@ -49,13 +54,6 @@ def sayable(amount_nanos: int) -> int:
     """Round up to 15 digits, so that the amount is the same when it was written in dollars and read as a float."""
     step: int = 10 ** max(0, len(str(amount_nanos)) - 15)
     return -(-amount_nanos // step) * step
-
-
-def usd_short(dollars: float) -> str:
-    """Write dollars for sentences: cents from a dollar up, else two significant digits."""
-    if dollars >= 1:
-        return f"${dollars:,.2f}"
-    return f"${dollars:.2g}" if dollars >= 0.0001 or not dollars else f"${Decimal(f'{dollars:.2g}'):f}"
 
 
 def _exact(dollars: float) -> tuple[int, int]:

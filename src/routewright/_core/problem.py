@@ -148,6 +148,9 @@ _LONGEST_WORD = 100  # comparing is quadratic
 _MOST_COMPARED = 500  # and names beyond these cost an error more time than its hint is worth
 _UNSEEN = object()
 
+_SAID = (".content", ".text", ".arguments")
+"""Where the words of a message stand."""
+
 _INDEX = re.compile(r"\[[^\[\]]*\]")
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -269,7 +272,9 @@ def _either(expected: str) -> str:
 
 
 def _got(path: str, value: object, kind: str | None) -> str:
-    """Show the wrong value, but no text of a message or in the place of a request: errors end up in logs."""
-    if value is _UNSEEN or (isinstance(value, str) and (not path or path.startswith("messages"))):
+    """Show the wrong value, but no text of a message or in the place of a request, and no number in the place of what a
+    message says: errors end up in logs."""
+    hidden = str | int | float if path.endswith(_SAID) else str
+    if value is _UNSEEN or (isinstance(value, hidden) and (not path or path.startswith("messages"))):
         return _WORDS.get(kind or "", kind or "something else")
     return shown(value)

@@ -15,16 +15,48 @@ from .decision import Snapshot
 from .trace import Trace
 
 SYSTEM_ACCOUNT = "_system"
-"""Holds what belongs to no account: snapshots."""
+"""Holds what belongs to no account: snapshots, and how long traces are kept."""
 
 Expect = Literal["absent", "present"]
+Durability = Literal["buffered", "committed"]
+"""What a batch outlives once ``apply`` returned: ``buffered`` the process, ``committed`` a power cut, too. A batch has
+the stronger one of its writes."""
+FilterKey = str
+"""A name of the filter's grammar: ``status``, or ``metadata.team``."""
+FilterOp = Literal["=", "!=", ">=", "<=", ">", "<"]
+
+
+class Term(Struct, frozen=True):
+    """One condition on a trace. ``!=`` keeps exactly what ``=`` leaves out."""
+
+    key: FilterKey
+    op: FilterOp
+    value: str | float | bool
+    """Of the key's kind: a number for ``cost_usd`` and ``duration_ms``, true or false for flags, else a text. Of
+    ``metadata`` it is a text for ``=`` and ``!=``, and a number for the others."""
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Traces of an account: those for which everything holds that is said."""
+
+    environment: Environment | None = None
+    """None: of either."""
+    since: str | None = None
+    """Created then or later, in the form of ``Trace.created_at``."""
+    until: str | None = None
+    """Created before then."""
+    terms: tuple[Term, ...] = ()
 
 
 class PutTrace(Struct, frozen=True, tag=True):
-    """Keep a trace, in place of an earlier one of the same id."""
+    """Keep a trace, in place of an earlier one of the same id, and count it in the roll-ups in place of that. Feedback
+    stays."""
 
     trace: Trace
     expect: Expect | None = None
+    rollup_keys: tuple[str, ...] = ()
+    """Metadata that usage can be grouped by, besides ``tenant`` and ``workflow``."""
+    durability: Durability = "buffered"
 
 
 class PutFeedback(Struct, frozen=True, tag=True):
@@ -39,22 +71,53 @@ class PutFeedback(Struct, frozen=True, tag=True):
     """Speaks of the trace, which is there only if it is of ``environment``."""
     environment: Environment | None = None
     """None: of either."""
+    durability: Durability = "buffered"
 
 
 class PutSnapshot(Struct, frozen=True, tag=True):
-    """Keep a snapshot; its id is made from its content, so keeping it twice is keeping it once."""
+    """Keep a snapshot; its id is made from its content, so keeping it twice is keeping it once. Said under
+    ``SYSTEM_ACCOUNT``.
+
+    It goes when no trace names it any more, but not within a day after it was last put.
+    """
 
     snapshot: Snapshot
     expect: Expect | None = None
+    at: float = 0.0
+    """Unix seconds."""
+    durability: Durability = "buffered"
 
 
-Write = PutTrace | PutFeedback | PutSnapshot
+class DeleteTraces(Selection, frozen=True, tag=True):
+    """Remove traces, oldest first, with their feedback, and take them out of the roll-ups. Alone in its batch."""
+
+    id: str | None = None
+    """Only this one."""
+    limit: int = 500
+    """At most so many, so that no batch takes long; ``Written.count`` says how many it were."""
+    expect: None = None
+    durability: Durability = "committed"
+
+
+class SetRetention(Struct, frozen=True, tag=True):
+    """Say how long traces are kept before ``sweep`` removes them. Roll-ups stay. Said under ``SYSTEM_ACCOUNT``."""
+
+    production_s: float | None = None
+    """None: for ever."""
+    sandbox_s: float | None = None
+    expect: None = None
+    durability: Durability = "committed"
+
+
+Write = PutTrace | PutFeedback | PutSnapshot | DeleteTraces | SetRetention
 
 
 class Written(Struct, frozen=True):
     """Result of one write; ``created`` is False where something of that id was there before."""
 
     created: bool
+    count: int = 1
+    """How many things it was about."""
 
 
 class TraceById(Struct, frozen=True, tag=True):
@@ -77,13 +140,111 @@ class SnapshotById(Struct, frozen=True, tag=True):
     id: str
 
 
-Query = TraceById | FeedbackByTrace | SnapshotById
+class CurrentRetention(Struct, frozen=True, tag=True):
+    """The ``SetRetention`` that holds. Asked under ``SYSTEM_ACCOUNT``."""
 
 
-class Traces(Struct, frozen=True, tag=True):
-    """The account's traces, newest first; the key of an item is its id."""
+class RollupKeys(Struct, frozen=True, tag=True):
+    """A list of the metadata that the account's usage was ever counted by, in order, ``tenant`` and ``workflow``
+    aside."""
 
+
+class _Days(Struct, frozen=True, kw_only=True):
+    """Counts of some days, both ends included, ``YYYY-MM-DD``."""
+
+    first: str
+    last: str
     environment: Environment | None = None
+    """None: of both."""
 
 
-Scan = Traces
+class UsageCounts(_Days, frozen=True, tag=True):
+    """A list of ``UsageCount``: what each of the largest groups used a day, or an hour."""
+
+    group_by: str
+    """``model``, ``tenant``, ``workflow`` or ``metadata.<key>``."""
+    hourly: bool = False
+    groups: int = 100
+    """How many groups, by requests over all the days, then by name."""
+
+
+class UsageCount(Struct, frozen=True):
+    """One row of ``UsageCounts``."""
+
+    start: str
+    """``YYYY-MM-DD``, or ``YYYY-MM-DDTHH``."""
+    group: str | None
+    """None: of all groups that are not among the largest."""
+    requests: int
+    errors: int
+    cost_nanos: int
+    charged_nanos: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+
+
+class CacheCounts(_Days, frozen=True, tag=True):
+    """A list of ``CacheCount``: look-ups in the cache by how old the entry was."""
+
+
+class CacheCount(Struct, frozen=True):
+    """One row of ``CacheCounts``."""
+
+    age: str
+    """Seconds that the entry was at most old, ``older``, or ``miss``."""
+    lookups: int
+    saved_nanos: int
+
+
+class FallbackCounts(_Days, frozen=True, tag=True):
+    """A list of ``FallbackCount``."""
+
+
+class FallbackCount(Struct, frozen=True):
+    """One row of ``FallbackCounts``."""
+
+    kind: str
+    """``request``: those that called a model, and those of them that a fallback served; ``reason``: of these; or
+    ``model``: attempts, and successful ones."""
+    name: str
+    """The reason, the model, or empty."""
+    total: int
+    counted: int
+
+
+class LatencyCounts(_Days, frozen=True, tag=True):
+    """A list of ``LatencyCount``."""
+
+
+class LatencyCount(Struct, frozen=True):
+    """One row of ``LatencyCounts``."""
+
+    model: str
+    strategy: str
+    buckets: dict[int, int]
+    """Requests by the bucket of their latency (``_core/rollup.py``)."""
+
+
+Query = (
+    TraceById
+    | FeedbackByTrace
+    | SnapshotById
+    | CurrentRetention
+    | RollupKeys
+    | UsageCounts
+    | CacheCounts
+    | FallbackCounts
+    | LatencyCounts
+)
+
+
+class TraceItems(Selection, frozen=True, tag=True):
+    """The account's traces without their spans, newest first; the key of an item is its ``key``."""
+
+
+class Traces(Selection, frozen=True, tag=True):
+    """The same, whole."""
+
+
+Scan = TraceItems | Traces

@@ -8,10 +8,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .account import Environment
+from .chat import Message, ToolCall
 from .decision import Candidate, DecisionInput
 from .guardrail import GuardrailAction, Stage
 from .route import Tokens
 
+TraceKind = Literal["route", "agent"]
 TraceStatus = Literal["running", "completed", "partial", "failed", "budget_exceeded", "cancelled"]
 SpanStatus = Literal["ok", "error", "cancelled"]
 T = TypeVar("T", bound=Struct)
@@ -119,14 +121,24 @@ class GuardrailSpan(_Span, frozen=True, tag="guardrail"):
 Span = DecisionSpan | CacheSpan | ModelSpan | FallbackSpan | GuardrailSpan
 
 
-class Trace(Struct, frozen=True, kw_only=True):
-    """One call from its request to its answer. Prompt and answer are not in it."""
+class Content(Struct, frozen=True, kw_only=True):
+    """What was said in a call, as the redactor left it. In a trace only where ``Settings.capture`` is set."""
+
+    messages: list[Message] | None = None
+    """The prompt, behind the guardrails; None: it is not captured."""
+    output: str | None = None
+    """The answer; None: there was none, or it is not captured."""
+    tool_calls: list[ToolCall] | None = None
+
+
+class TraceItem(Struct, frozen=True, kw_only=True):
+    """A trace as lists show it: without its spans."""
 
     id: str
-    kind: Literal["route", "agent"] = "route"
+    kind: TraceKind = "route"
     status: TraceStatus
     created_at: str
-    """RFC 3339, UTC, milliseconds."""
+    """RFC 3339, UTC, milliseconds: ``2026-11-22T09:30:00.000Z``. In this one form texts stand in the order of time."""
     duration_ms: float
     environment: Environment
     account: str
@@ -148,9 +160,36 @@ class Trace(Struct, frozen=True, kw_only=True):
     """The error's code."""
     compromised: bool = False
     decision_input: DecisionInput | None = None
-    spans: list[Span] = []
     children: list[str] = []
     """Ids of sub-traces."""
+
+    @property
+    def provider(self) -> str | None:
+        """The provider part of ``selected_model``."""
+        return None if self.selected_model is None else self.selected_model.partition("/")[0]
+
+    @property
+    def key(self) -> str:
+        """Where it stands among the traces of its account: newest first is by falling keys."""
+        return f"{self.created_at}{self.id}"
+
+
+class Trace(TraceItem, frozen=True, kw_only=True):
+    """One call from its request to its answer. Prompt and answer are in it only where their capture is turned on."""
+
+    spans: list[Span] = []
+    content: Content | None = None
+
+    @property
+    def item(self) -> TraceItem:
+        """The trace without its spans."""
+        return TraceItem(**{name: getattr(self, name) for name in TraceItem.__struct_fields__})
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from .waterfall import trace_html  # which nothing else needs
+
+        return trace_html(self)
 
     def copy(self) -> Trace:
         """The same trace, of which nothing that can be changed is shared with this one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct
 
@@ -55,6 +56,14 @@ class UpstreamCall(Struct, frozen=True):
     """``clock.monotonic()`` by which the whole answer must be there."""
     stream: bool = True
     """False: the answer is wanted whole, and a provider may fetch it so."""
+
+    def __repr__(self) -> str:
+        # no prompt: a repr ends up in logs
+        return f"<UpstreamCall of {self.model.id}, {len(self.messages)} messages>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What ``rich`` prints: no prompt either."""
+        return [("model", self.model.id), ("messages", len(self.messages))]
 
 
 class Delta(Struct, frozen=True, gc=False):

@@ -1,0 +1,191 @@
+"""Which traces does a filter ask for? ``term(,term)*``, a term being ``key op value`` (contract 9).
+
+    status=failed,metadata.team="search, EU",cost_usd>=0.01
+
+A value in double quotes may hold commas and operators; in it ``\\"`` is a quote and ``\\\\`` a backslash. A field that
+a trace does not have is an empty text; metadata that it does not have is equal to nothing. One pass over the text,
+whatever it holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from json import dumps
+from math import isfinite
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, get_args
+
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import Environment, FilterOp, Goal, Selection, Strategy, Term, TraceItem, TraceKind, TraceStatus
+
+from .problem import did_you_mean, listed, shown
+from .scan import is_unicode
+
+MAX_CHARS = 4_096
+MAX_TERMS = 32
+LARGE = 1e21
+"""From here on a whole float is written with an exponent."""
+METADATA = "metadata."
+TEXTS: dict[str, tuple[str, ...]] = {
+    "status": get_args(TraceStatus),
+    "kind": get_args(TraceKind),
+    "model": (),
+    "provider": (),
+    "policy_id": (),
+    "goal": get_args(Goal),
+    "strategy": get_args(Strategy),
+    "environment": get_args(Environment),
+    "error": (),
+}
+"""Keys that hold a text, and what it can be; empty: anything."""
+FLAGS = ("cache_hit", "fallback_used", "compromised")
+NUMBERS = ("cost_usd", "duration_ms")
+KEYS = (*TEXTS, *FLAGS, *NUMBERS)
+"""All keys but ``metadata.<key>``."""
+COMPARE: dict[FilterOp, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, ">=": ge, "<=": le, ">": gt, "<": lt}
+
+_OPS: dict[str, FilterOp] = {op: op for op in COMPARE}
+_IN_QUOTES = r'"(?:[^"\\]|\\.)*"'
+_TERM = re.compile(rf'([^=!<>,"]*)(!=|>=|<=|=|<|>|!)?(\s*{_IN_QUOTES}\s*(?=,|\Z)|[^,]*)', re.DOTALL)
+_QUOTED = re.compile(_IN_QUOTES, re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_OF_TRACE = {"model": "selected_model"}
+
+
+def parse_filter(text: str) -> tuple[Term, ...]:
+    """Read a filter; an empty one asks for all. Raises ``ValidationFailed``, which names the term."""
+    if not isinstance(text, str):
+        raise _refused("", f"must be a text, got {shown(text)}", "write key=value,key>=value")
+    if len(text) > MAX_CHARS:
+        raise _refused("", f"has {len(text)} characters", f"take at most {MAX_CHARS}")
+    if not is_unicode(text):
+        raise _refused("", "holds half of a surrogate pair, which is no character", "send the whole character")
+    terms: list[Term] = []
+    at = 0
+    while text and at <= len(text):
+        found = _TERM.match(text, at)
+        assert found is not None, "the empty text matches"
+        key, sign, written = found.groups("")
+        terms.append(_term(f"filter[{len(terms)}]", key.strip(), sign, written.strip()))
+        at = found.end() + 1  # behind the comma
+        if len(terms) > MAX_TERMS:
+            raise _refused("", f"has more than {MAX_TERMS} terms", "ask for less at a time")
+    return tuple(terms)
+
+
+def selects(asked: Selection, trace: TraceItem) -> bool:
+    """Say whether a trace is among those that are asked for."""
+    return (
+        asked.environment in (None, trace.environment)
+        and (asked.since is None or trace.created_at >= asked.since)
+        and (asked.until is None or trace.created_at < asked.until)
+        and matches(trace, asked.terms)
+    )
+
+
+def matches(trace: TraceItem, terms: Sequence[Term]) -> bool:
+    """Say whether every term holds of a trace."""
+    return all(_holds(trace, term) for term in terms)
+
+
+def text_of(value: object) -> str | None:
+    """A scalar of metadata as filters and analytics see it; None of what is no scalar: of lists and objects, and of
+    nothing."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value) if value.bit_length() <= 1_000 else dumps(float(value)) if _fits(value) else "Infinity"
+        case float():
+            return str(int(value)) if value.is_integer() and abs(value) < LARGE else dumps(value)
+    return None
+
+
+def number_of(value: object) -> float | None:
+    """A number of metadata; None of anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if _fits(value) else None
+
+
+def texts_meant(value: str) -> tuple[str, ...]:
+    """What a metadata value of a filter is equal to: the text itself, and the same number in its shortest form."""
+    if _NUMBER.fullmatch(value) is None:
+        return (value,)
+    shortest = text_of(float(value) if "." in value or "e" in value.lower() else int(value))
+    return (value,) if shortest in (None, value) else (value, str(shortest))
+
+
+def attribute(key: str) -> str:
+    """The field of ``TraceItem`` that a key asks for."""
+    return _OF_TRACE.get(key, key)
+
+
+def _holds(trace: TraceItem, term: Term) -> bool:
+    if not term.key.startswith(METADATA):
+        held = getattr(trace, attribute(term.key))
+        return COMPARE[term.op]("" if held is None else held, term.value)
+    held = trace.metadata.get(term.key.removeprefix(METADATA))
+    if isinstance(term.value, str):
+        return (text_of(held) in texts_meant(term.value)) == (term.op == "=")
+    number = number_of(held)
+    return number is not None and COMPARE[term.op](number, term.value)
+
+
+def _term(path: str, key: str, sign: str, written: str) -> Term:
+    op = _OPS.get(sign)
+    if op is None:
+        said = shown(key + sign + written)
+        raise _refused(path, f"{said} is no term", f"write key=value; operators are {' '.join(COMPARE)}")
+    value = _unquoted(written, path, key)
+    if key.startswith(METADATA) and len(key) > len(METADATA):
+        return Term(key, op, value if op in ("=", "!=") else _number(path, key, value))
+    if key in NUMBERS:
+        return Term(key, op, _number(path, key, value))
+    if key not in KEYS:
+        hint = f"{did_you_mean(key, KEYS)} the keys are {', '.join(KEYS)} and metadata.<key>".lstrip()
+        raise _refused(path, f"unknown key {shown(key)}", hint)
+    if op not in ("=", "!="):
+        raise _refused(path, f"{key} cannot be compared with {op}", f"only {', '.join(NUMBERS)} and metadata can")
+    if key in FLAGS:
+        if value not in ("true", "false"):
+            raise _refused(path, f"{key} is {shown(value)}", "write true or false")
+        return Term(key, op, value == "true")
+    known = TEXTS[key]
+    if known and value not in known:
+        raise _refused(path, f"{key} is {shown(value)}", f"it is one of {listed(known)}")
+    return Term(key, op, value)
+
+
+def _unquoted(written: str, path: str, key: str) -> str:
+    if not written:
+        raise _refused(path, f"{shown(key)} has no value", 'write "" for an empty one')
+    if written[0] in "=<>!":
+        raise _refused(path, f"the value of {shown(key)} is {shown(written)}", "put it in quotes, if that is meant")
+    if not written.startswith('"'):
+        return written
+    if _QUOTED.fullmatch(written) is None:
+        raise _refused(path, f"the quotes of {shown(written)} are not closed", 'within them write \\" for a quote')
+    return _ESCAPED.sub(r"\1", written[1:-1])
+
+
+def _number(path: str, key: str, value: str) -> float:
+    number = float(value) if _NUMBER.fullmatch(value) else None
+    if number is None or not isfinite(number):
+        raise _refused(path, f"{shown(key)} is compared with {shown(value)}", "write a number, as 0.5")
+    return number
+
+
+def _fits(value: float) -> bool:
+    try:
+        return isfinite(float(value))
+    except OverflowError:
+        return False
+
+
+def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
+    return ValidationFailed.of(Problem(path or "filter", problem, hint))

@@ -1,0 +1,57 @@
+"""Moments as texts: RFC 3339 in UTC with milliseconds, in one form, so that texts stand in the order of time."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+
+from routewright.errors import Problem, ValidationFailed
+
+from .problem import shown
+
+_HINT = "write a timestamp as 2026-11-22T09:30:00Z, or pass a datetime with a time zone"
+_MS = timedelta(milliseconds=1)
+
+
+def timestamp(at: float) -> str:
+    """The text of a Unix time."""
+    milliseconds = int(at) * 1000 + round(at % 1 * 1_000_000) // 1000  # as datetime rounds
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
+
+
+def moment(path: str, given: str | datetime | date) -> str:
+    """The same moment in the one form; parts of a millisecond are rounded up. A date means its first moment.
+
+    Raises ``ValidationFailed``.
+    """
+    at = _read(given)
+    if at is None:
+        raise ValidationFailed.of(Problem(path, f"is {_said(given)}", _HINT))
+    try:
+        at = at.astimezone(UTC)
+        milliseconds = -(-at.microsecond // 1000)
+        at = at.replace(microsecond=0) + milliseconds * _MS
+    except OverflowError:
+        raise ValidationFailed.of(Problem(path, f"is {_said(given)}", "take a year from 1 to 9999")) from None
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _read(given: object) -> datetime | None:
+    if isinstance(given, str):
+        try:
+            day = len(given) == len("YYYY-MM-DD")
+            given = date.fromisoformat(given) if day else datetime.fromisoformat(given)
+        except ValueError:
+            return None
+    if isinstance(given, datetime):
+        return None if given.utcoffset() is None else given
+    return datetime.combine(given, time.min, UTC) if isinstance(given, date) else None
+
+
+def _said(given: object) -> str:
+    return shown(str(given) if isinstance(given, date) else given)
+
+
+@lru_cache(maxsize=8)
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")

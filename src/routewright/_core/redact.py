@@ -1,0 +1,81 @@
+"""What may be kept of the words of a call, where their capture is turned on: what one redactor lets through.
+
+It fails closed: of a text that the redactor raises at, or gives no text for, nothing is kept but a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from routewright.protocols import Redactor
+from routewright.wire import Content, FunctionCall, ImagePart, Message, Redact, TextPart, ToolCall
+
+from .guardrail import STAGES, Ruled, redacted
+from .scan import is_unicode
+from .sensitive import PATTERNS
+
+WITHHELD = "[withheld: the redactor failed]"
+IMAGE = "[image]"
+
+_patterns = Ruled("redactor", [*PATTERNS.values()], "redact", STAGES)
+
+
+def without_patterns(text: str) -> str:
+    """The text without e-mail addresses, telephone, card and bank account numbers, and keys: the default."""
+    verdict = _patterns.verdict(text)
+    return redacted(text, verdict.parts) if isinstance(verdict, Redact) else text
+
+
+def kept(
+    redact: Redactor,
+    messages: Sequence[Message] | None,
+    output: str | None,
+    tool_calls: Sequence[ToolCall] | None,
+) -> Content:
+    """What to keep of a prompt and an answer; None: nothing of it. Images are not kept."""
+    return Content(
+        messages=None if messages is None else [_message(redact, message) for message in messages],
+        output=None if output is None else _text(redact, output),
+        tool_calls=None if not tool_calls else [_call(redact, call) for call in tool_calls],
+    )
+
+
+def _message(redact: Redactor, message: Message) -> Message:
+    content = message.content
+    if isinstance(content, list):
+        content = [_part(redact, part) for part in content]
+    elif content is not None:
+        content = _text(redact, content)
+    calls, answers, name = message.tool_calls, message.tool_call_id, message.name
+    return replace(
+        message,
+        content=content,
+        tool_calls=None if calls is None else [_call(redact, call) for call in calls],
+        tool_call_id=None if answers is None else _text(redact, answers),
+        name=None if name is None else _text(redact, name),
+    )
+
+
+def _part(redact: Redactor, part: TextPart | ImagePart) -> TextPart:
+    return TextPart(_text(redact, part.text) if isinstance(part, TextPart) else IMAGE)
+
+
+def _call(redact: Redactor, call: ToolCall) -> ToolCall:
+    """Its id and the function's name, too, are whatever a model or a caller wrote there."""
+    function = FunctionCall(_text(redact, call.function.name), _text(redact, call.function.arguments))
+    return replace(call, id=_text(redact, call.id), function=function)
+
+
+def _text(redact: Redactor, text: str) -> str:
+    try:
+        given: object = redact(text)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an exit, say: it must not end the thread that writes traces
+        return WITHHELD
+    if not isinstance(given, str):
+        return WITHHELD
+    bare = str.__str__(given)  # an object of a class of its own may hold the text besides
+    return bare if is_unicode(bare) else WITHHELD

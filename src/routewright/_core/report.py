@@ -1,0 +1,234 @@
+"""What do the counts of some days say? Makes the analytics reports of what a storage counted (spec 4.6, contract 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import TypeVar, get_args
+
+from msgspec.structs import asdict, astuple
+
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import (
+    Bucket,
+    CacheCount,
+    CacheReport,
+    FallbackCandidate,
+    FallbackCount,
+    FallbackReport,
+    LatencyCount,
+    LatencyReport,
+    LatencyRow,
+    Tokens,
+    TtlBucket,
+    UsageCount,
+    UsageReport,
+    UsageRow,
+    UsageTotals,
+)
+
+from .money import usd
+from .problem import did_you_mean, shown
+from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, quantile
+from .rules import is_day
+
+K = TypeVar("K")
+
+DAYS = 7
+"""The default window."""
+MAX_DAYS = 3_660
+MAX_HOURLY_DAYS = 31
+GROUP_LIMIT = 100
+MAX_KEYS = 8
+MAX_KEY_CHARS = 100
+OTHER = "other"
+
+
+def days_of(start_date: str | date | None, end_date: str | date | None, now: float) -> tuple[str, str]:
+    """The first and the last day of a report; without dates the last seven, today included.
+
+    Raises ``ValidationFailed``.
+    """
+    today = datetime.fromtimestamp(now, UTC).date()
+    last = _day("end_date", end_date) or (today if start_date is None else None)
+    first = _day("start_date", start_date)
+    if last is None:
+        assert first is not None, "one of them was given"
+        last = max(first, today)
+    first = first or date.fromordinal(max(1, last.toordinal() - DAYS + 1))
+    if first > last:
+        raise _refused("start_date", f"is {first}, after {last}, the end_date", "")
+    days = (last - first).days + 1
+    if days > MAX_DAYS:
+        raise _refused("start_date", f"is {first}, {days} days up to {last}, the end_date", f"take at most {MAX_DAYS}")
+    return first.isoformat(), last.isoformat()
+
+
+def check_bucket(bucket: object, first: str, last: str) -> None:
+    """Refuse what is no bucket, and hours over many days. Raises ``ValidationFailed``."""
+    known = get_args(Bucket)
+    if bucket not in known:
+        raise _refused("bucket", f"is {shown(bucket)}", _one_of(bucket, known))
+    days = (date.fromisoformat(last) - date.fromisoformat(first)).days + 1
+    if bucket == "hour" and days > MAX_HOURLY_DAYS:
+        raise _refused("bucket", f"is hour over {days} days", f"take at most {MAX_HOURLY_DAYS}, or bucket=day")
+
+
+def checked_keys(path: str, keys: object) -> tuple[str, ...]:
+    """Names of metadata that usage is to be counted by. Raises ``ValidationFailed``."""
+    if isinstance(keys, str) or not isinstance(keys, Sequence):
+        raise _refused(path, f"is {shown(keys)}", "pass the names in a list: ('team', 'feature')")
+    if len(keys) > MAX_KEYS:
+        raise _refused(path, f"names {len(keys)} keys", f"take at most {MAX_KEYS}")
+    for place, key in enumerate(keys):
+        if not isinstance(key, str) or not key or len(key) > MAX_KEY_CHARS:
+            hint = f"name a key of the metadata, of at most {MAX_KEY_CHARS} characters"
+            raise _refused(f"{path}[{place}]", f"is {shown(key)}", hint)
+    return tuple(dict.fromkeys(key for key in keys if key not in GROUPS[1:]))
+
+
+def check_group(group_by: object, keys: Collection[str]) -> None:
+    """Refuse what usage is not counted by; ``keys`` are the metadata that it is. Raises ``ValidationFailed``."""
+    known = [*GROUPS, *(METADATA + key for key in keys)]
+    if group_by not in known:
+        hint = f"{_one_of(group_by, known)}; Settings(rollup_keys=...) says what else is counted from then on"
+        raise _refused("group_by", f"is {shown(group_by)}", hint)
+
+
+def usage_report(
+    counts: Sequence[UsageCount], all_counts: Sequence[UsageCount], first: str, last: str, bucket: Bucket, group_by: str
+) -> UsageReport:
+    """Usage by time and group. ``all_counts`` are those by model, which are of every trace: what they hold over the
+    groups is of traces without one."""
+    sums: dict[tuple[str, str | None], list[int]] = {}
+    for count in counts:
+        group = OTHER if count.group is None else count.group or None
+        _add(sums, (_start_of(count.start, bucket), group), _amounts(count), 1)
+    if group_by != "model":
+        for count in all_counts:
+            _add(sums, (_start_of(count.start, bucket), None), _amounts(count), 1)
+        for count in counts:
+            _add(sums, (_start_of(count.start, bucket), None), _amounts(count), -1)
+    rows = [_usage_row(start, group, _totals(row)) for (start, group), row in sums.items() if row[0] > 0]
+    rows.sort(key=lambda row: (row.bucket_start, row.group == OTHER, row.group is None, -row.requests, row.group or ""))
+    totals = [sum(column) for column in zip(*map(_amounts, all_counts), strict=True)] or [0] * 7
+    return UsageReport(
+        start_date=first,
+        end_date=last,
+        bucket=bucket,
+        group_by=group_by,
+        data=rows,
+        totals=_totals(totals),
+    )
+
+
+def cache_report(counts: Sequence[CacheCount], first: str, last: str) -> CacheReport:
+    """Hits, misses and dollars saved, and how old the entries were."""
+    lookups = {count.age: count.lookups for count in counts}
+    misses = lookups.get(MISS, 0)
+    hits = sum(lookups.values()) - misses
+    ages = [TtlBucket(float(age), lookups.get(str(age), 0)) for age in AGES_S]
+    return CacheReport(
+        start_date=first,
+        end_date=last,
+        hit_rate=round(hits / (hits + misses), 6) if hits + misses else None,
+        hits=hits,
+        misses=misses,
+        saved_usd=usd(sum(count.saved_nanos for count in counts)),
+        ttl_distribution=[*ages, TtlBucket(None, lookups.get(OLDER, 0))],
+    )
+
+
+def fallback_report(counts: Sequence[FallbackCount], first: str, last: str) -> FallbackReport:
+    """How often a fallback served, why, and how attempts at each model ended."""
+    of_kind = {kind: [count for count in counts if count.kind == kind] for kind in ("request", "reason", "model")}
+    requests = sum(count.total for count in of_kind["request"])
+    triggered = sum(count.counted for count in of_kind["request"])
+    models = sorted(of_kind["model"], key=lambda count: (-count.total, count.name))
+    return FallbackReport(
+        start_date=first,
+        end_date=last,
+        triggered=triggered,
+        rate=round(triggered / requests, 6) if requests else None,
+        reasons={count.name: count.total for count in of_kind["reason"]},
+        candidates=[
+            FallbackCandidate(
+                model=count.name, attempts=count.total, success_rate=round(count.counted / count.total, 6)
+            )
+            for count in models
+        ],
+    )
+
+
+def latency_report(counts: Sequence[LatencyCount], first: str, last: str) -> LatencyReport:
+    """Quantiles of the latency by model and strategy."""
+    rows = [
+        LatencyRow(
+            model=count.model,
+            strategy=count.strategy,
+            count=sum(count.buckets.values()),
+            p50_ms=quantile(count.buckets, 0.5),
+            p95_ms=quantile(count.buckets, 0.95),
+            p99_ms=quantile(count.buckets, 0.99),
+        )
+        for count in counts
+    ]
+    rows.sort(key=lambda row: (-row.count, row.model, row.strategy))
+    return LatencyReport(start_date=first, end_date=last, data=rows)
+
+
+def _totals(sums: Sequence[int]) -> UsageTotals:
+    requests, errors, cost, charge, *tokens = sums
+    return UsageTotals(
+        requests=requests, errors=errors, cost_usd=usd(cost), charged_usd=usd(charge), tokens=Tokens(*tokens)
+    )
+
+
+def _usage_row(start: str, group: str | None, used: UsageTotals) -> UsageRow:
+    return UsageRow(bucket_start=start, group=group, **asdict(used))
+
+
+def _amounts(count: UsageCount) -> tuple[int, ...]:
+    return astuple(count)[2:]
+
+
+def _add(sums: dict[K, list[int]], key: K, amounts: Sequence[int], by: int) -> None:
+    row = sums.setdefault(key, [0] * len(amounts))
+    for place, amount in enumerate(amounts):
+        row[place] += by * amount
+
+
+def _start_of(start: str, bucket: Bucket) -> str:
+    """The beginning of the bucket that an hour or day lies in."""
+    day = date.fromisoformat(start[:10])
+    match bucket:
+        case "hour":
+            return f"{start}:00:00Z"
+        case "week":
+            day -= timedelta(days=day.weekday())
+        case "month":
+            day = day.replace(day=1)
+    return f"{day.isoformat()}T00:00:00Z"
+
+
+def _day(path: str, given: str | date | None) -> date | None:
+    if given is None:
+        return None
+    if isinstance(given, datetime):
+        try:
+            given = given.date() if given.utcoffset() is None else given.astimezone(UTC).date()
+        except OverflowError:
+            raise _refused(path, f"is {given}", "take a year from 1 to 9999") from None
+    if isinstance(given, str) and is_day(given):
+        return date.fromisoformat(given)
+    if not isinstance(given, date):
+        raise _refused(path, f"is {shown(given)}", "write YYYY-MM-DD")
+    return given
+
+
+def _one_of(given: object, known: Sequence[str]) -> str:
+    return f"{did_you_mean(given, known)} one of {', '.join(known)}".lstrip()
+
+
+def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
+    return ValidationFailed.of(Problem(path, problem, hint))

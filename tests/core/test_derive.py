@@ -1,0 +1,64 @@
+"""Keys for single purposes: those of RFC 5869, and no two alike."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.derive import derive, mac, same
+
+ROOTS = st.binary(min_size=1, max_size=80)
+PURPOSES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def hkdf(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    """HKDF with SHA-256, as RFC 5869 tells it."""
+    key = hmac.new(salt, secret, hashlib.sha256).digest()
+    block, found = b"", b""
+    for counter in range(1, -(-length // 32) + 1):
+        block = hmac.new(key, block + info + bytes([counter]), hashlib.sha256).digest()
+        found += block
+    return found[:length]
+
+
+def test_our_own_hkdf_gives_what_the_rfc_lists() -> None:
+    found = hkdf(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)), 42)
+    assert found.hex() == "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
+
+
+@given(ROOTS, PURPOSES)
+def test_a_key_is_that_of_hkdf_with_our_salt_and_its_purpose(root: bytes, purpose: str) -> None:
+    assert derive(root, purpose) == hkdf(root, b"routewright", purpose.encode(), 32)
+
+
+def test_a_key_stays_the_same_for_ever_as_what_it_sealed_is_still_in_use() -> None:
+    assert derive(b"correct horse battery staple", "cursor").hex() == (
+        "384c21d3f3baa3da59109be84762e8deba8c1c32b7962bbc07a802120bbf7587"
+    )
+
+
+@given(st.lists(st.tuples(ROOTS, PURPOSES), min_size=2, max_size=8, unique=True))
+def test_another_purpose_or_root_has_another_key_of_32_bytes(asked: list[tuple[bytes, str]]) -> None:
+    keys = {derive(root, purpose) for root, purpose in asked}
+    assert len(keys) == len(asked)
+    assert {len(key) for key in keys} == {32}
+
+
+@given(ROOTS, st.binary(max_size=200))
+def test_a_code_is_hmac_with_sha_256(key: bytes, message: bytes) -> None:
+    assert mac(key, message) == hmac.new(key, message, hashlib.sha256).digest()
+
+
+@given(st.binary(max_size=4), st.binary(max_size=4))
+def test_codes_are_the_same_if_all_their_bytes_are(told: bytes, expected: bytes) -> None:
+    assert same(told, expected) == (told == expected)
+
+
+def test_codes_that_differ_in_one_bit_or_in_length_are_not_the_same() -> None:
+    code = mac(b"key", b"message")
+    assert same(code, bytes(code))
+    assert not any(same(code[:at] + bytes([code[at] ^ 1]) + code[at + 1 :], code) for at in range(len(code)))
+    assert not any(same(code[:length], code) for length in range(len(code)))

@@ -1,0 +1,669 @@
+"""The filter of traces: its grammar, what each term keeps, and that no text brings anything but an error that helps."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import statistics
+import time
+from contextlib import suppress
+from operator import ge, gt, le, lt
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.filter import (
+    COMPARE,
+    FLAGS,
+    KEYS,
+    MAX_CHARS,
+    MAX_TERMS,
+    NUMBERS,
+    TEXTS,
+    attribute,
+    matches,
+    number_of,
+    parse_filter,
+    selects,
+    text_of,
+    texts_meant,
+)
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import Environment, FilterOp, Selection, Term, TraceItem, TraceKind, TraceStatus
+
+OPS: tuple[FilterOp, ...] = get_args(FilterOp)
+EQUALITY: tuple[FilterOp, ...] = ("=", "!=")
+ORDER = {">=": ge, "<=": le, ">": gt, "<": lt}
+OPEN = [key for key, known in TEXTS.items() if not known]
+CLOSED = [key for key, known in TEXTS.items() if known]
+
+
+def item(**fields: Any) -> TraceItem:
+    usual: dict[str, Any] = {
+        "id": "tr_1",
+        "status": "completed",
+        "created_at": "2026-11-22T09:30:00.000Z",
+        "duration_ms": 812.5,
+        "environment": "production",
+        "account": "acme",
+        "policy_version": "p1",
+        "goal": "cost",
+        "strategy": "balanced",
+    }
+    return TraceItem(**(usual | fields))
+
+
+def only(text: str) -> Term:
+    (term,) = parse_filter(text)
+    return term
+
+
+def keeps(text: str, trace: TraceItem) -> bool:
+    return matches(trace, parse_filter(text))
+
+
+def problem_of(text: str) -> Problem:
+    with pytest.raises(ValidationFailed) as caught:
+        parse_filter(text)
+    (problem,) = caught.value.problems
+    return problem
+
+
+# The grammar
+
+
+def test_an_empty_filter_asks_for_all() -> None:
+    assert parse_filter("") == ()
+    assert matches(item(), ())
+
+
+def test_the_keys_are_those_of_the_contract() -> None:
+    assert set(KEYS) == set(
+        "status kind model provider policy_id goal strategy environment cache_hit fallback_used error cost_usd "
+        "duration_ms compromised".split()
+    )
+    assert set(COMPARE) == set(OPS)
+
+
+@pytest.mark.parametrize("op", EQUALITY)
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key in CLOSED for value in TEXTS[key]])
+def test_a_key_with_few_values_takes_each_of_them(key: str, op: FilterOp, value: str) -> None:
+    assert only(f"{key}{op}{value}") == only(f'{key}{op}"{value}"') == Term(key, op, value)
+
+
+@pytest.mark.parametrize("op", EQUALITY)
+@pytest.mark.parametrize("key", [*OPEN, "metadata.team"])
+def test_a_key_of_any_text_takes_any(key: str, op: FilterOp) -> None:
+    assert only(f"{key}{op}gpt-4.1 mini") == Term(key, op, "gpt-4.1 mini")
+    assert only(f'{key}{op}""') == Term(key, op, "")
+
+
+@pytest.mark.parametrize("op", EQUALITY)
+@pytest.mark.parametrize("key", FLAGS)
+def test_a_flag_is_true_or_false(key: str, op: FilterOp) -> None:
+    assert only(f"{key}{op}true") == Term(key, op, True)
+    assert only(f"{key}{op}false") == Term(key, op, False)
+    assert problem_of(f"{key}{op}True") == Problem("filter[0]", f"{key} is 'True'", "write true or false")
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("key", [*NUMBERS, "metadata.tokens"])
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [("0", 0), ("12", 12), ("-3.25", -3.25), ("0.01", 0.01), ("1e3", 1000), ("2.5E-3", 0.0025), ('"7"', 7), ("-0", 0)],
+)
+def test_numbers_are_written_as_in_json(key: str, op: FilterOp, written: str, number: float) -> None:
+    term = only(f"{key}{op}{written}")
+    if key in NUMBERS or op in ORDER:
+        assert term == Term(key, op, float(number))
+        assert type(term.value) is float
+    else:
+        assert term == Term(key, op, written.strip('"'))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *"1_000 +1 .5 1. 01 0x10 nan NaN inf Infinity -inf 1e400 -1e400 1e --1 ten $1 1ms".split(),
+        *("\u0663", "1\u00b2", "1e\u0663", '""', '" "', '"1 "'),
+    ],
+)
+@pytest.mark.parametrize("asked", ["cost_usd>=", "duration_ms=", "cost_usd!=", "metadata.n<"])
+def test_what_is_no_number_is_refused_with_the_value(asked: str, written: str) -> None:
+    problem = problem_of(asked + written)
+    assert problem.path == "filter[0]"
+    assert repr(written.strip('"')) in problem.problem
+    assert "write a number" in problem.hint
+
+
+@pytest.mark.parametrize("op", ORDER)
+@pytest.mark.parametrize("key", [*TEXTS, *FLAGS])
+def test_only_numbers_are_compared(key: str, op: str) -> None:
+    problem = problem_of(f"{key}{op}1")
+    assert problem.path == "filter[0]"
+    assert problem.problem == f"{key} cannot be compared with {op}"
+    assert all(name in problem.hint for name in (*NUMBERS, "metadata"))
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ('"search, EU"', "search, EU"),
+        ('"a=b"', "a=b"),
+        ('"!=<=>=<>"', "!=<=>=<>"),
+        (r'"say \"hi\""', 'say "hi"'),
+        (r'"\\"', "\\"),
+        (r'"\\\""', '\\"'),
+        (r'"\\\\"', "\\\\"),
+        (r'"\","', '",'),
+        (r'",\""', ',"'),
+        ('" spaced "', " spaced "),
+        ('"\n\0\u2028"', "\n\0\u2028"),
+        ('"status=failed,kind=agent"', "status=failed,kind=agent"),
+        (' \t"a, b"\n', "a, b"),
+        ("\u00a0plain\u00a0", "plain"),
+        ('say "hi"', 'say "hi"'),
+        ('5"', '5"'),
+        ("a=b", "a=b"),
+        ("a\\b", "a\\b"),
+        ("日本", "日本"),
+    ],
+)
+def test_a_value_is_quoted_where_it_has_to_be(written: str, value: str) -> None:
+    assert only(f"metadata.team={written}") == Term("metadata.team", "=", value)
+    assert parse_filter(f"kind=agent,model!={written},cache_hit=true") == (
+        Term("kind", "=", "agent"),
+        Term("model", "!=", value),
+        Term("cache_hit", "=", True),
+    )
+
+
+def test_space_around_keys_operators_values_and_commas_means_nothing() -> None:
+    assert parse_filter(' status = failed , cost_usd\n>= "1" ,\tmetadata.team != "a, b" \n') == (
+        Term("status", "=", "failed"),
+        Term("cost_usd", ">=", 1.0),
+        Term("metadata.team", "!=", "a, b"),
+    )
+
+
+@pytest.mark.parametrize("key", ["a", "a.b", "a b", "é", "\u65e5", "\\", "a\0b", "0", "metadata.", ".", "'"])
+def test_metadata_may_have_any_name_without_operators_commas_and_quotes(key: str) -> None:
+    assert only(f"metadata.{key}=x") == Term(f"metadata.{key}", "=", "x")
+    assert keeps(f"metadata.{key}=x", item(metadata={key: "x"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words", "hint"),
+    [
+        ("stats=failed", 0, "unknown key 'stats'", "did you mean 'status'?"),
+        ("kind=agent,cost>1", 1, "unknown key 'cost'", "duration_ms and metadata.<key>"),
+        ("Status=failed", 0, "unknown key 'Status'", "did you mean 'status'?"),
+        ("team=search", 0, "unknown key 'team'", "metadata.<key>"),
+        ("metadata=search", 0, "unknown key 'metadata'", "metadata.<key>"),
+        ("metadata.=search", 0, "unknown key 'metadata.'", "metadata.<key>"),
+        ("=failed", 0, "unknown key ''", "the keys are status, kind,"),
+        ("a\nb=1", 0, r"unknown key 'a\nb'", "the keys are"),
+        ("x" * 3_000 + "=1", 0, "unknown key '" + "x" * 60 + "'...", "the keys are"),
+        ("status=done", 0, "status is 'done'", "'completed', 'partial', 'failed'"),
+        ("kind=agent,status=", 1, "'status' has no value", 'write ""'),
+        ("status= ,kind=agent", 0, "'status' has no value", 'write ""'),
+        ("environment=live", 0, "environment is 'live'", "'production', 'sandbox'"),
+        ("environment==sandbox", 0, "the value of 'environment' is '=sandbox'", "put it in quotes"),
+        ('status=""', 0, "status is ''", "'running'"),
+        ("status", 0, "'status' is no term", "operators are = != >= <= > <"),
+        ("status!failed", 0, "'status!failed' is no term", "write key=value"),
+        ("status~failed", 0, "'status~failed' is no term", "write key=value"),
+        ("status: failed", 0, "'status: failed' is no term", "write key=value"),
+        ('"status"=failed', 0, "is no term", "write key=value"),
+        (" ", 0, "'' is no term", "write key=value"),
+        (",", 0, "'' is no term", "write key=value"),
+        ("status=failed,", 1, "'' is no term", "write key=value"),
+        (",status=failed", 0, "'' is no term", "write key=value"),
+        ("kind=agent,,status=failed", 1, "'' is no term", "write key=value"),
+        ("status=failed kind=agent", 0, "status is 'failed kind=agent'", "'failed'"),
+        ("status=failed&kind=agent", 0, "status is 'failed&kind=agent'", "'failed'"),
+        ('metadata.a="b', 0, "the quotes of '\"b' are not closed", r"write \" for a quote"),
+        ('metadata.a="', 0, "not closed", r"write \" for a quote"),
+        ('metadata.a="b, c', 0, "not closed", r"write \" for a quote"),
+        (r'metadata.a="b\"', 0, "not closed", r"write \" for a quote"),
+        ('metadata.a="b"c', 0, "not closed", r"write \" for a quote"),
+        ('metadata.a="b"c"', 0, "not closed", r"write \" for a quote"),
+        ('metadata.a="b""', 0, "not closed", r"write \" for a quote"),
+        ('kind=agent,metadata.a="b" "c"', 1, "not closed", r"write \" for a quote"),
+        ("metadata.a\nb=", 0, r"'metadata.a\nb' has no value", 'write ""'),
+        ("metadata.a\nb>c", 0, r"'metadata.a\nb' is compared with 'c'", "write a number"),
+    ],
+)
+def test_an_error_names_the_term_the_value_and_what_to_write(text: str, place: int, words: str, hint: str) -> None:
+    problem = problem_of(text)
+    assert problem.path == f"filter[{place}]"
+    assert words in problem.problem
+    assert hint in problem.hint
+
+
+def test_an_unknown_key_is_answered_with_all_that_there_are() -> None:
+    assert all(key in problem_of("team=a").hint for key in (*KEYS, "metadata.<key>"))
+
+
+@pytest.mark.parametrize("given_", [None, 7, b"status=failed", ["status=failed"], {"status": "failed"}, True])
+def test_a_filter_is_a_text(given_: Any) -> None:
+    with pytest.raises(ValidationFailed, match="filter: must be a text, got"):
+        parse_filter(given_)
+
+
+def test_a_filter_has_at_most_4096_characters() -> None:
+    longest = "model=" + "é" * (MAX_CHARS - 6)
+    assert MAX_CHARS == 4_096
+    assert only(longest).value == "é" * 4_090
+    assert problem_of(longest + "é") == Problem("filter", "has 4097 characters", "take at most 4096")
+
+
+def test_a_filter_has_at_most_32_terms() -> None:
+    assert len(parse_filter(",".join(["model=a"] * MAX_TERMS))) == MAX_TERMS == 32
+    assert problem_of(",".join(["model=a"] * 33)).problem == "has more than 32 terms"
+
+
+@pytest.mark.parametrize("text", ["model=\ud800", 'metadata.\udfff="a"', '"\ud83d'])
+def test_half_a_surrogate_pair_is_refused_as_no_storage_can_look_for_it(text: str) -> None:
+    problem = problem_of(text)
+    assert problem.path == "filter"
+    assert "surrogate" in problem.problem
+
+
+# What a term keeps
+
+FIELDS: dict[str, tuple[str, Any, str]] = {
+    "status": ("status", "failed", "failed"),
+    "kind": ("kind", "agent", "agent"),
+    "model": ("selected_model", "openai/gpt-4.1", "openai/gpt-4.1"),
+    "provider": ("selected_model", "openai/gpt-4.1", "openai"),
+    "policy_id": ("policy_id", "pol_1", "pol_1"),
+    "goal": ("goal", "quality", "quality"),
+    "strategy": ("strategy", "quality-first", "quality-first"),
+    "environment": ("environment", "sandbox", "sandbox"),
+    "error": ("error", "router.upstream_failed", "router.upstream_failed"),
+    "cache_hit": ("cache_hit", True, "true"),
+    "fallback_used": ("fallback_used", True, "true"),
+    "compromised": ("compromised", True, "true"),
+    "cost_usd": ("cost_usd", 0.25, "0.25"),
+    "duration_ms": ("duration_ms", 1_500.0, "1500"),
+}
+"""By key: a field of a trace, what it holds, and what one asks for."""
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_asks_for_its_field(key: str) -> None:
+    field, held, asked = FIELDS[key]
+    with_it, without = item(**{field: held}), item()
+    assert (keeps(f"{key}={asked}", with_it), keeps(f"{key}={asked}", without)) == (True, False)
+    assert (keeps(f"{key}!={asked}", with_it), keeps(f"{key}!={asked}", without)) == (False, True)
+    assert attribute(key) in {*TraceItem.__struct_fields__, "provider"}
+
+
+@pytest.mark.parametrize("key", OPEN)
+def test_a_field_that_a_trace_does_not_have_is_an_empty_text(key: str) -> None:
+    assert keeps(f'{key}=""', item())
+    assert not keeps(f'{key}!=""', item())
+    assert keeps(f"{key}!=x", item())
+
+
+def test_every_term_has_to_hold() -> None:
+    trace = item(status="failed", cost_usd=0.5)
+    assert keeps("status=failed,cost_usd>0.1,cost_usd<1", trace)
+    assert not keeps("status=failed,cost_usd>0.5", trace)
+    assert not keeps("status=partial,cost_usd>0.1", trace)
+
+
+NESTED: list[Any] = [None, [], ["x"], {}, {"x": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("held", "asked"),
+    [
+        ("search, EU", '"search, EU"'),
+        ("", '""'),
+        ("null", "null"),
+        ("1.50", "1.50"),
+        (True, "true"),
+        (False, "false"),
+        (3, "3"),
+        (3, "3.0"),
+        (3, "3e0"),
+        (3.0, "3"),
+        (1.5, "1.5"),
+        (1.5, "1.50"),
+        (1.5, "15e-1"),
+        (0, "-0"),
+        (-0.0, "0"),
+        (-2, "-2.0"),
+        (0.1, "0.1"),
+        (1e-7, "1e-07"),
+        (1e-7, "0.0000001"),
+        (1e300, "1e300"),
+        (2**53 + 1, "9007199254740993"),
+        (10**30, "1" + "0" * 30),
+    ],
+)
+def test_scalars_of_metadata_are_equal_to_their_text_and_numbers_to_each_way_of_writing_them(
+    held: object, asked: str
+) -> None:
+    assert keeps(f"metadata.a={asked}", item(metadata={"a": held}))
+    assert not keeps(f"metadata.a!={asked}", item(metadata={"a": held}))
+
+
+@pytest.mark.parametrize(
+    ("held", "asked"),
+    [
+        ("Search", "search"),
+        ("search ", "search"),
+        ("1.50", "1.5"),
+        ("01", "1"),
+        (1, "true"),
+        (0, "false"),
+        (True, "1"),
+        (True, "True"),
+        (True, "1.0"),
+        (2**53 + 1, "9007199254740992"),
+        (1.5, "1.51"),
+        (0, '""'),
+        (False, '""'),
+    ],
+)
+def test_scalars_of_metadata_are_equal_to_nothing_else(held: object, asked: str) -> None:
+    assert not keeps(f"metadata.a={asked}", item(metadata={"a": held}))
+    assert keeps(f"metadata.a!={asked}", item(metadata={"a": held}))
+
+
+@pytest.mark.parametrize("asked", ['""', "null", "None", "x", "[]", "{}", "['x']", '"[\\"x\\"]"'])
+@pytest.mark.parametrize("metadata", [{}, *({"a": held} for held in NESTED), {"A": "x"}, {"b": {"a": "x"}}])
+def test_missing_and_nested_metadata_is_equal_to_nothing(metadata: dict[str, Any], asked: str) -> None:
+    assert not keeps(f"metadata.a={asked}", item(metadata=metadata))
+    assert keeps(f"metadata.a!={asked}", item(metadata=metadata))
+
+
+@pytest.mark.parametrize("held", [*NESTED, "5", "five", True, False, float("nan"), 10**400])
+@pytest.mark.parametrize("op", ORDER)
+def test_only_numbers_of_metadata_are_compared(held: object, op: str) -> None:
+    assert not keeps(f"metadata.a{op}0", item(metadata={"a": held}))
+    assert not keeps(f"metadata.b{op}0", item(metadata={"a": 0}))
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+EXACT = st.integers(-(2**53), 2**53)
+NUMBER = EXACT | FINITE | st.sampled_from([0, 1, -1, 0.5, 1.5, -0.0, 1e16])
+
+
+@given(NUMBER, NUMBER, st.sampled_from(sorted(ORDER)))
+def test_numbers_are_compared_as_numbers(held: float, bound: float, op: str) -> None:
+    expected = ORDER[op](float(held), float(bound))
+    assert keeps(f"metadata.n{op}{bound!r}", item(metadata={"n": held})) == expected
+    assert keeps(f"cost_usd{op}{bound!r}", item(cost_usd=float(held))) == expected
+    assert keeps(f"duration_ms{op}{bound!r}", item(duration_ms=float(held))) == expected
+
+
+@given(NUMBER, NUMBER)
+def test_a_number_keeps_exactly_what_is_equal_to_it(held: float, asked: float) -> None:
+    assert keeps(f"cost_usd={asked!r}", item(cost_usd=float(held))) == (float(held) == float(asked))
+    assert keeps(f"cost_usd={asked!r}", item(cost_usd=float(asked)))
+
+
+@given(EXACT.filter(lambda n: abs(n) < 2**53) | FINITE.filter(lambda x: abs(x) < 2**53))
+def test_a_number_of_metadata_is_found_however_it_is_written(held: float) -> None:
+    trace = item(metadata={"n": held})
+    ways = [repr(held), json.dumps(held), f"{held:.17e}", f"{held:.17g}", f"{held:.1100f}", repr(float(held))]
+    assert [way for way in ways if not keeps(f"metadata.n={way}", trace)] == []
+
+
+@given(NUMBER | st.text() | st.booleans() | st.none() | st.lists(st.integers()))
+def test_a_scalar_has_one_text_which_means_itself(value: Any) -> None:
+    text, number = text_of(value), number_of(value)
+    if value is None or isinstance(value, list):
+        assert text is None
+    else:
+        assert text is not None
+        assert text in texts_meant(text)
+        assert keeps(f"metadata.a={quoted(text)}", item(metadata={"a": value}))
+    assert (number is not None) == (isinstance(value, (int, float)) and not isinstance(value, bool))
+    assert number is None or number == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (True, "true"),
+        (5, "5"),
+        (5.0, "5"),
+        (-0.0, "0"),
+        (2.0**53 - 1, "9007199254740991"),
+        (1e16, "1" + "0" * 16),
+        (1e21, "1e+21"),
+        (10**16, "1" + "0" * 16),
+        (0.1, "0.1"),
+        (1e-7, "1e-07"),
+        (10**305, "1e+305"),
+        ("5.0", "5.0"),
+        ([5], None),
+        (None, None),
+    ],
+)
+def test_the_text_of_a_scalar_is_short_and_that_of_anything_else_is_none(value: object, text: str | None) -> None:
+    assert text_of(value) == text
+
+
+def test_a_number_that_python_would_not_write_out_has_a_text_too() -> None:
+    assert text_of(10**5_000) == "Infinity"
+    assert keeps("metadata.n=1e999,metadata.n!=5", item(metadata={"n": 10**5_000}))
+
+
+SCALARS = NUMBER | st.booleans() | st.none() | st.text(max_size=4)
+WORDS = st.sampled_from(["", "a", "true", "false", "1", "1.0", "1.50", "-0", "1e2", "a,b", 'say "hi"', "\\", "="])
+TAGS = st.sampled_from(["team", "a b", "é", "x.y", "nested"])
+METADATA = st.dictionaries(TAGS, SCALARS | WORDS | st.lists(SCALARS, max_size=2) | st.just({"team": "a"}), max_size=4)
+MODELS = st.none() | st.sampled_from(["openai/gpt-4.1", "a/one", "one", ""])
+ITEMS = st.builds(
+    item,
+    kind=st.sampled_from(get_args(TraceKind)),
+    status=st.sampled_from(get_args(TraceStatus)),
+    environment=st.sampled_from(get_args(Environment)),
+    goal=st.sampled_from(TEXTS["goal"]),
+    strategy=st.sampled_from(TEXTS["strategy"]),
+    selected_model=MODELS,
+    policy_id=st.none() | WORDS,
+    error=st.none() | WORDS,
+    cache_hit=st.booleans(),
+    fallback_used=st.booleans(),
+    compromised=st.booleans(),
+    cost_usd=FINITE | st.sampled_from([0.0, 0.5]),
+    duration_ms=FINITE | st.sampled_from([0.0, 0.5]),
+    metadata=METADATA,
+)
+ANY_TEXT = WORDS | st.text(max_size=6)
+ANY_KEY = st.text(st.characters(exclude_characters='=!<>,"', exclude_categories=["Cs"]), min_size=1, max_size=5).map(
+    lambda key: key.rstrip() or "k"
+)
+TERMS = st.one_of(
+    st.sampled_from(CLOSED).flatmap(
+        lambda key: st.builds(Term, st.just(key), st.sampled_from(EQUALITY), st.sampled_from(TEXTS[key]))
+    ),
+    st.builds(Term, st.sampled_from(OPEN), st.sampled_from(EQUALITY), ANY_TEXT | MODELS.filter(bool)),
+    st.builds(Term, st.sampled_from(FLAGS), st.sampled_from(EQUALITY), st.booleans()),
+    st.builds(Term, st.sampled_from(NUMBERS), st.sampled_from(OPS), FINITE | st.sampled_from([0.0, 0.5])),
+    st.builds(Term, (TAGS | ANY_KEY).map("metadata.{}".format), st.sampled_from(EQUALITY), ANY_TEXT),
+    st.builds(Term, (TAGS | ANY_KEY).map("metadata.{}".format), st.sampled_from(sorted(ORDER)), FINITE),
+)
+
+
+@given(ITEMS, TERMS.filter(lambda term: term.op in EQUALITY))
+def test_unequal_keeps_exactly_what_equal_leaves_out(trace: TraceItem, term: Term) -> None:
+    equal, unequal = (matches(trace, [Term(term.key, op, term.value)]) for op in EQUALITY)
+    assert equal != unequal
+
+
+@given(ITEMS, st.lists(TERMS, max_size=5))
+def test_a_filter_keeps_what_each_of_its_terms_keeps(trace: TraceItem, terms: list[Term]) -> None:
+    assert matches(trace, terms) == all(matches(trace, [term]) for term in terms)
+
+
+def quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def written(term: Term, space: str, bare: bool) -> str:
+    """A term as text; without quotes where it may do without and ``bare`` says so."""
+    match term.value:
+        case bool():
+            value = "true" if term.value else "false"
+        case float():
+            value = repr(term.value)
+        case str():
+            may = bare and term.value != "" and term.value == term.value.strip() and not re.search('[",]', term.value)
+            value = term.value if may else quoted(term.value)
+    return f"{space}{term.key}{space}{term.op}{space}{value}{space}"
+
+
+@given(st.lists(st.tuples(TERMS, st.sampled_from(["", " ", "\t\n"]), st.booleans()), min_size=1, max_size=MAX_TERMS))
+def test_terms_that_are_written_out_are_read_back(parts: list[tuple[Term, str, bool]]) -> None:
+    terms = tuple(term for term, _, _ in parts)
+    assert parse_filter(",".join(written(*part) for part in parts)) == terms
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        (Selection(), True),
+        (Selection(environment="production"), True),
+        (Selection(environment="sandbox"), False),
+        (Selection(since="2026-11-22T09:30:00.000Z"), True),
+        (Selection(since="2026-11-22T09:30:00.001Z"), False),
+        (Selection(until="2026-11-22T09:30:00.001Z"), True),
+        (Selection(until="2026-11-22T09:30:00.000Z"), False),
+        (Selection(terms=(Term("status", "=", "completed"),)), True),
+        (Selection(terms=(Term("status", "!=", "completed"),)), False),
+        (Selection(since="2026-11-22T09:30:00.000Z", until="2026-11-22T09:30:00.000Z"), False),
+    ],
+)
+def test_a_selection_has_its_environment_its_begin_and_all_before_its_end(asked: Selection, kept: bool) -> None:
+    assert selects(asked, item()) == kept
+
+
+# Whatever comes
+
+PIECES = [
+    *KEYS,
+    *OPS,
+    *(value for known in TEXTS.values() for value in known),
+    *'"",,,=!<>\\\\ \n\t\r\0\x1c\u00a0\u2028\ufeff',
+    *("metadata.", "metadata.team", "metadata.a b", "metadata.日本", "metadata", "Status", "==", "=>", "=!"),
+    *("true", "false", "1", "0.5", "-1", "1e5", "1e999", "-0", "9" * 40, "9" * 400, "nan", "٣", "1_0"),
+    *('\\"', '"a,b"', '"', '""', '"a=b"', '"\\\\"', "é", "日本", "😀", "\ud800", "\udc00", "e\u0301", "'", "%00", "$"),
+]
+VALID = [
+    'status=failed,metadata.team="search, EU",cost_usd>=0.01',
+    r'metadata.a="say \"hi\", \\ bye",model!=openai/gpt-4.1,duration_ms<1e3',
+    'cache_hit=true,metadata.n>=5,metadata.n!=5.0,error="",kind=agent',
+]
+LOOKED_AT = [
+    item(),
+    item(selected_model="openai/gpt-4.1", error="x", metadata={"team": "a,b", "a b": 5, "日本": [1], "n": 10**400}),
+    item(status="failed", cost_usd=float("inf"), metadata={"team": None, "a b": -0.0, "日本": True, "": 1e300}),
+]
+
+
+def some_filter(chance: random.Random) -> str:
+    if chance.random() < 0.4:
+        text = chance.choice(VALID)
+        for _ in range(chance.randrange(4)):
+            at = chance.randrange(len(text) + 1)
+            text = text[:at] + chance.choice(PIECES) + text[at + chance.randrange(3) :]
+    else:
+        text = "".join(chance.choices(PIECES, k=chance.randrange(14)))
+    return text * chance.randrange(2, 2_000) if chance.random() < 0.005 else text
+
+
+def test_a_million_random_filters_bring_terms_that_can_be_asked_or_one_line_that_says_why_not(full: bool) -> None:
+    chance, taken, refused = random.Random(20261122), 0, 0
+    for _ in range(1_000_000 if full else 5_000):
+        text = some_filter(chance)
+        try:
+            terms = parse_filter(text)
+        except ValidationFailed as error:
+            refused += 1
+            said = str(error)
+            assert re.match(r"filter(\[\d+\])?: ", said), ascii(text)
+            assert said.isprintable(), ascii(text)
+            assert len(said) < 500, ascii(text)
+        else:
+            taken += 1
+            for trace in LOOKED_AT:
+                assert matches(trace, terms) in (True, False), ascii(text)
+    assert taken > refused / 10, "it is no test of the one without the other"
+
+
+@given(st.text() | st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
+def test_any_text_is_terms_or_validation_failed(text: str) -> None:
+    try:
+        terms = parse_filter(text)
+    except ValidationFailed:
+        return
+    assert all(matches(trace, terms) in (True, False) for trace in LOOKED_AT)
+
+
+HARD = [
+    'metadata.a="' + "a" * 5_000,
+    'metadata.a="' + "a" * 4_083 + '"',
+    'metadata.a="' + '\\"' * 5_000,
+    'metadata.a="' + "\\" * 5_000,
+    'metadata.a="' + "," * 5_000,
+    'metadata.a="b"' + " " * 5_000,
+    'metadata.a="' + '"",' * 2_000,
+    "metadata.a=" + '"",' * 2_000,
+    "metadata.a=" + " " * 5_000,
+    "metadata.a=" + '"a' * 3_000,
+    "metadata." + "a" * 5_000,
+    " " * 5_000,
+    '"' * 5_000,
+    "," * 5_000,
+    "=" * 5_000,
+    "!" * 5_000,
+    "s" * 5_000 + "=1",
+    "cost_usd=" + "9" * 5_000,
+    "cost_usd=0." + "9" * 5_000,
+    "cost_usd=1e" + "9" * 5_000,
+    ",".join(['metadata.a="' + "a" * 110 + '"'] * 40),
+    ",".join(["metadata.a=" + '\\"' * 55] * 40),
+]
+
+
+def times_s(text: str) -> list[float]:
+    took = []
+    for _ in range(101):
+        began = time.perf_counter()
+        with suppress(ValidationFailed):
+            parse_filter(text)
+        took.append(time.perf_counter() - began)
+    return took
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("text", HARD, ids=range(len(HARD)))
+def test_four_kilobytes_of_the_worst_take_a_millisecond_at_most_and_time_grows_with_the_length(
+    text: str, full: bool
+) -> None:
+    if not full:
+        pytest.skip("measures time; run with --full")
+    assert statistics.median(times_s(text[:MAX_CHARS])) <= 0.001
+    assert min(times_s(text[:MAX_CHARS])) < 12 * min(times_s(text[: MAX_CHARS // 8])) + 50e-6
+
+
+@pytest.mark.parametrize("text", ["metadata.team==search", "cost_usd>==1", "status=!failed", "metadata.n=<5"])
+def test_a_value_that_looks_like_an_operator_has_to_be_quoted(text: str) -> None:
+    with pytest.raises(ValidationFailed, match=r"filter\[0\]: the value of '.*' is '.*'; put it in quotes"):
+        parse_filter(text)
+
+
+def test_quoted_it_is_a_value() -> None:
+    assert parse_filter('metadata.team="=search"') == (Term("metadata.team", "=", "=search"),)

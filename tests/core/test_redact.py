@@ -1,0 +1,254 @@
+"""What is kept of the words of a call: what the redactor gave for each text, and nothing that it did not see."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.redact import IMAGE, WITHHELD, kept, without_patterns
+from routewright.protocols import Redactor
+from routewright.wire import (
+    Content,
+    FunctionCall,
+    ImagePart,
+    ImageUrl,
+    Message,
+    Part,
+    TextPart,
+    ToolCall,
+)
+
+MAIL = "anna@example.com"
+CARD = "4111 1111 1111 1111"
+KEY = "sk-proj-" + "A1b2C3d4" * 4
+TALK = [
+    Message("system", "one"),
+    Message("developer", "two"),
+    Message("user", [TextPart("three"), ImagePart(ImageUrl("https://four", "high")), TextPart("five")], name="six"),
+    Message("assistant", None, tool_calls=[ToolCall("seven", FunctionCall("eight", "nine"))]),
+    Message("tool", "ten", tool_call_id="seven"),
+    Message("assistant", "eleven", tool_calls=[ToolCall("twelve", FunctionCall("thirteen", "fourteen"))]),
+]
+CALLS = [ToolCall("fifteen", FunctionCall("sixteen", "seventeen"))]
+WORDS = {*"one two three four five six seven eight nine ten eleven twelve thirteen".split()}
+WORDS |= {*"fourteen fifteen sixteen seventeen".split()}
+
+
+def shouted(text: str) -> str:
+    return text.upper()
+
+
+def hidden(text: str) -> str:
+    return "*"
+
+
+def json_of(content: Content) -> str:
+    return msgspec.json.encode(content).decode()
+
+
+# --- every text, in every shape
+
+
+def test_every_text_of_a_call_is_what_the_redactor_made_of_it() -> None:
+    assert kept(shouted, TALK, "eighteen", CALLS) == Content(
+        messages=[
+            Message("system", "ONE"),
+            Message("developer", "TWO"),
+            Message("user", [TextPart("THREE"), TextPart(IMAGE), TextPart("FIVE")], name="SIX"),
+            Message("assistant", None, tool_calls=[ToolCall("SEVEN", FunctionCall("EIGHT", "NINE"))]),
+            Message("tool", "TEN", tool_call_id="SEVEN"),
+            Message("assistant", "ELEVEN", tool_calls=[ToolCall("TWELVE", FunctionCall("THIRTEEN", "FOURTEEN"))]),
+        ],
+        output="EIGHTEEN",
+        tool_calls=[ToolCall("FIFTEEN", FunctionCall("SIXTEEN", "SEVENTEEN"))],
+    )
+
+
+def test_the_redactor_is_called_once_for_each_text_and_sees_no_image() -> None:
+    seen: list[str] = []
+
+    def note(text: str) -> str:
+        seen.append(text)
+        return text
+
+    kept(note, TALK, "eighteen", CALLS)
+    assert sorted(seen) == sorted([*WORDS - {"four"}, "seven", "eighteen"]), "of seven there are two"
+
+
+@pytest.mark.parametrize("url", ["https://example.com/passport.png", "data:image/png;base64,cGFzc3BvcnQ="])
+def test_an_image_is_a_word_whatever_the_redactor_says(url: str) -> None:
+    message = Message("user", [ImagePart(ImageUrl(url, "low"))])
+    for redact in (without_patterns, shouted, hidden):
+        assert kept(redact, [message], None, None).messages == [Message("user", [TextPart("[image]")])]
+
+
+def test_what_is_not_captured_is_none_and_is_not_shown_to_the_redactor() -> None:
+    def never(text: str) -> str:
+        raise AssertionError("it was asked")
+
+    assert kept(never, None, None, None) == Content()
+    assert kept(shouted, None, "done", None) == Content(output="DONE")
+    assert kept(shouted, [Message("user", "hi")], None, None) == Content(messages=[Message("user", "HI")])
+    assert kept(shouted, None, "", []) == Content(output=""), "an answer of tool calls alone says nothing"
+
+
+def test_the_request_itself_stays_as_it_is() -> None:
+    before = msgspec.json.encode(TALK)
+    content = kept(hidden, TALK, None, None)
+    assert msgspec.json.encode(TALK) == before
+    assert content.messages is not None
+    assert all(mine is not before for mine, before in zip(content.messages, TALK, strict=True))
+
+
+# --- the redactor that there is
+
+
+def test_without_a_redactor_of_ones_own_the_built_in_patterns_are_taken_out() -> None:
+    said = f"{MAIL}, +49 30 901820, {CARD}, DE89 3704 0044 0532 0130 00, {KEY}, and Anna."
+    assert without_patterns(said) == "[email], [phone], [card], [iban], [api_key], and Anna."
+    assert without_patterns("Why is the sky blue?") == "Why is the sky blue?"
+    assert without_patterns("") == ""
+
+
+def test_the_built_in_patterns_hold_in_arguments_results_and_names() -> None:
+    arguments = f'{{"to": "{MAIL}"}}'
+    asked = [
+        Message("assistant", None, tool_calls=[ToolCall("c1", FunctionCall("send", arguments))]),
+        Message("tool", f"sent to {MAIL}", tool_call_id="c1"),
+        Message("user", "thanks", name=MAIL),
+    ]
+    content = kept(without_patterns, asked, None, [ToolCall("c2", FunctionCall("send", arguments))])
+    assert MAIL not in json_of(content)
+    assert content.messages is not None
+    assert content.messages[0].tool_calls == [ToolCall("c1", FunctionCall("send", '{"to": "[email]"}'))]
+    assert content.messages[1] == Message("tool", "sent to [email]", tool_call_id="c1")
+
+
+# --- the redactor that fails
+
+
+class Holding(str):
+    """A text with another one in its pocket."""
+
+    def __new__(cls, text: str, original: str) -> Holding:
+        made = super().__new__(cls, text)
+        made.original = original
+        return made
+
+    original: str
+
+    def __str__(self) -> str:
+        return self.original
+
+
+def fails_with(error: BaseException) -> Redactor:
+    def redact(text: str) -> str:
+        raise error
+
+    return redact
+
+
+def gives(value: Any) -> Redactor:
+    def redact(text: str) -> str:
+        made: str = value(text) if callable(value) else value
+        return made
+
+    return redact
+
+
+FAILING: dict[str, Redactor] = {
+    "raises": fails_with(ValueError("no")),
+    "exits": fails_with(SystemExit(3)),
+    "recurses": fails_with(RecursionError()),
+    "leaves": fails_with(GeneratorExit()),
+    "gives None": gives(None),
+    "gives bytes": gives(str.encode),
+    "gives a list": gives(lambda text: [text]),
+    "gives a number": gives(7),
+    "gives half of a surrogate pair": gives("\ud800"),
+    "gives half of a pair behind the text": gives(lambda text: text + "\udfff"),
+    "gives a message": gives(lambda text: Message("user", text)),
+    "takes no text": lambda: "*",  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("redact", FAILING.values(), ids=list(FAILING))
+def test_of_a_text_that_the_redactor_fails_at_nothing_is_kept_but_a_note(redact: Redactor) -> None:
+    content = kept(redact, TALK, "eighteen", CALLS)
+    assert content.output == WITHHELD
+    assert not WORDS & {*re.findall("[a-z]+", json_of(content).replace(WITHHELD, ""))}
+
+
+@pytest.mark.parametrize("redact", FAILING.values(), ids=list(FAILING))
+def test_other_texts_are_not_affected(redact: Redactor) -> None:
+    def at_times(text: str) -> str:
+        return redact(text) if "secret" in text else shouted(text)
+
+    asked = [Message("system", "secret"), Message("user", [TextPart("hi"), TextPart("secret")])]
+    content = kept(at_times, asked, "fine", [ToolCall("c1", FunctionCall("look", "secret"))])
+    assert content.messages == [Message("system", WITHHELD), Message("user", [TextPart("HI"), TextPart(WITHHELD)])]
+    assert content.output == "FINE"
+    assert content.tool_calls == [ToolCall("C1", FunctionCall("LOOK", WITHHELD))]
+
+
+def test_a_text_of_a_class_of_its_own_takes_nothing_along() -> None:
+    content = kept(lambda text: Holding("*", text), [Message("user", "hi")], "fine", None)
+    assert type(content.output) is str
+    assert content == Content(messages=[Message("user", "*")], output="*")
+
+
+def test_who_interrupts_the_program_interrupts_it() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        kept(fails_with(KeyboardInterrupt()), [Message("user", "hi")], None, None)
+
+
+def test_the_note_says_nothing_of_why() -> None:
+    content = kept(fails_with(ValueError("canary")), None, "hi", None)
+    assert content == Content(output="[withheld: the redactor failed]")
+
+
+# --- any call at all
+
+texts = st.text(st.characters(codec="utf-8"), max_size=20).map("canary".__add__)
+parts: st.SearchStrategy[Part] = texts.map(TextPart) | texts.map(lambda text: ImagePart(ImageUrl(text)))
+calls = st.lists(st.builds(ToolCall, texts, st.builds(FunctionCall, texts, texts)), max_size=3)
+messages = st.builds(
+    Message,
+    st.sampled_from(["system", "developer", "user", "assistant", "tool"]),
+    texts | st.lists(parts, max_size=3) | st.none(),
+    calls | st.none(),
+    texts | st.none(),
+    texts | st.none(),
+)
+
+
+@given(st.lists(messages, max_size=4), texts, calls, st.sampled_from([hidden, *FAILING.values()]))
+def test_no_path_leads_around_the_redactor(
+    asked: list[Message], output: str, made: list[ToolCall], redact: Callable[[str], str]
+) -> None:
+    content = kept(redact, asked, output, made)
+    assert "canary" not in json_of(content)
+    assert "canary" not in repr(content)
+    assert content.messages is not None
+    assert [message.role for message in content.messages] == [message.role for message in asked]
+
+
+@given(st.lists(messages, max_size=4), texts, calls)
+def test_a_redactor_that_lets_all_pass_changes_nothing_but_images(
+    asked: list[Message], output: str, made: list[ToolCall]
+) -> None:
+    content = kept(str, asked, output, made)
+    assert (content.output, content.tool_calls or []) == (output, made)
+    assert content.messages is not None
+    for mine, before in zip(content.messages, asked, strict=True):
+        if isinstance(before.content, list):
+            said = [part.text if isinstance(part, TextPart) else IMAGE for part in before.content]
+            assert mine.content == list(map(TextPart, said))
+            mine = msgspec.structs.replace(mine, content=before.content)
+        assert mine == before

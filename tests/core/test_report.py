@@ -1,0 +1,471 @@
+"""Reports: whose days they are about, what is refused, and that their numbers add up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.report import (
+    GROUP_LIMIT,
+    MAX_DAYS,
+    MAX_HOURLY_DAYS,
+    cache_report,
+    check_bucket,
+    check_group,
+    days_of,
+    fallback_report,
+    latency_report,
+    usage_report,
+)
+from routewright._core.rollup import AGES_S, bucket_of
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import (
+    Bucket,
+    CacheCount,
+    FallbackCandidate,
+    FallbackCount,
+    LatencyCount,
+    Tokens,
+    TtlBucket,
+    UsageCount,
+    UsageReport,
+    UsageRow,
+    UsageTotals,
+)
+
+NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC).timestamp()
+FIRST, LAST = "2026-11-16", "2026-11-22"
+
+
+def refusal(check: Callable[..., object], *given_: Any) -> Problem:
+    with pytest.raises(ValidationFailed) as caught:
+        check(*given_)
+    (problem,) = caught.value.problems
+    return problem
+
+
+def count(start: str, group: str | None, requests: int, *more: int) -> UsageCount:
+    return UsageCount(start, group, requests, *(*more, *[0] * 6)[:6])
+
+
+def rows(report: UsageReport) -> list[tuple[str, str | None, int]]:
+    return [(row.bucket_start, row.group, row.requests) for row in report.data]
+
+
+def by_model(counts: list[UsageCount], bucket: Bucket = "day") -> UsageReport:
+    return usage_report(counts, counts, FIRST, LAST, bucket, "model")
+
+
+# Days
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "days"),
+    [
+        (None, None, ("2026-11-16", "2026-11-22")),
+        ("2026-11-01", None, ("2026-11-01", "2026-11-22")),
+        ("2026-11-22", None, ("2026-11-22", "2026-11-22")),
+        ("2026-12-24", None, ("2026-12-24", "2026-12-24")),
+        (None, "2026-03-03", ("2026-02-25", "2026-03-03")),
+        (None, "2027-01-01", ("2026-12-26", "2027-01-01")),
+        ("2026-11-22", "2026-11-22", ("2026-11-22", "2026-11-22")),
+        ("2028-02-29", "2028-03-01", ("2028-02-29", "2028-03-01")),
+        (date(2026, 11, 1), "2026-11-02", ("2026-11-01", "2026-11-02")),
+        (datetime(2026, 11, 1, 23, 59), date(2026, 11, 2), ("2026-11-01", "2026-11-02")),
+        (datetime(2026, 11, 1, 23, 59, tzinfo=timezone(timedelta(hours=-1))), None, ("2026-11-02", "2026-11-22")),
+        (None, datetime(2026, 11, 1, 0, 30, tzinfo=timezone(timedelta(hours=1))), ("2026-10-25", "2026-10-31")),
+        (None, "0001-01-03", ("0001-01-01", "0001-01-03")),
+        (None, "9999-12-31", ("9999-12-25", "9999-12-31")),
+    ],
+)
+def test_a_report_is_about_the_days_asked_for_or_the_last_seven(
+    start: str | date | None, end: str | date | None, days: tuple[str, str]
+) -> None:
+    assert days_of(start, end, NOW) == days
+
+
+@pytest.mark.parametrize(
+    ("at", "today"),
+    [
+        (datetime(2026, 11, 22, tzinfo=UTC), "2026-11-22"),
+        (datetime(2026, 11, 22, 23, 59, 59, 999_000, tzinfo=UTC), "2026-11-22"),
+        (datetime(2026, 11, 23, tzinfo=UTC), "2026-11-23"),
+    ],
+)
+def test_today_is_that_of_utc(at: datetime, today: str) -> None:
+    assert days_of(None, None, at.timestamp())[1] == today
+    assert days_of("2026-11-20", None, at.timestamp())[1] == today
+
+
+@given(st.none() | st.dates(), st.none() | st.dates(), st.floats(0, 4e9))
+def test_days_are_in_order_and_not_too_many_or_refused(start: date | None, end: date | None, now: float) -> None:
+    try:
+        first, last = days_of(start, end, now)
+    except ValidationFailed:
+        assert start is not None
+        return
+    assert first <= last
+    assert (date.fromisoformat(last) - date.fromisoformat(first)).days < MAX_DAYS
+    assert start is None or first == start.isoformat()
+    assert end is None or last == end.isoformat()
+
+
+ODD_DAYS = [
+    ("", "''"),
+    ("today", "'today'"),
+    ("2026-11-31", "'2026-11-31'"),
+    ("2026-13-01", "'2026-13-01'"),
+    ("2026-1-1", "'2026-1-1'"),
+    ("20261122", "'20261122'"),
+    ("2026-W47-7", "'2026-W47-7'"),
+    ("2026-11-22T09:30:00Z", "'2026-11-22T09:30:00Z'"),
+    ("22/11/2026", "'22/11/2026'"),
+    (" 2026-11-22", "' 2026-11-22'"),
+    ("2026-11-22\n", r"'2026-11-22\n'"),
+    ("２０２６-11-22", "'２０２６-11-22'"),
+    ("\ud800026-11-22", r"'\ud800026-11-22'"),
+    ("x" * 3_000, "'" + "x" * 60 + "'..."),
+    (20261122, "20261122"),
+    (True, "true"),
+    (b"2026-11-22", "bytes"),
+    (["2026-11-22"], "an array"),
+]
+
+
+@pytest.mark.parametrize(("given_", "value"), ODD_DAYS)
+def test_what_is_no_day_is_refused_with_the_value(given_: Any, value: str) -> None:
+    assert refusal(days_of, given_, None, NOW) == Problem("start_date", f"is {value}", "write YYYY-MM-DD")
+    assert refusal(days_of, "2026-11-22", given_, NOW) == Problem("end_date", f"is {value}", "write YYYY-MM-DD")
+
+
+def test_a_datetime_whose_day_in_utc_has_no_date_is_refused() -> None:
+    late = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
+    problem = refusal(days_of, None, late, NOW)
+    assert problem == Problem("end_date", f"is {late}", "take a year from 1 to 9999")
+
+
+def test_days_in_the_wrong_order_are_refused_with_both() -> None:
+    problem = refusal(days_of, "2026-11-23", "2026-11-22", NOW)
+    assert problem.path == "start_date"
+    assert problem.problem == "is 2026-11-23, after 2026-11-22, the end_date"
+
+
+def test_ten_years_are_enough() -> None:
+    last = date(2026, 11, 22)
+    longest = last - timedelta(days=MAX_DAYS - 1)
+    assert days_of(longest, last, NOW) == days_of(longest, None, NOW) == (longest.isoformat(), "2026-11-22")
+    problem = refusal(days_of, longest - timedelta(days=1), last, NOW)
+    assert problem.path == "start_date"
+    assert problem.problem == "is 2016-11-14, 3661 days up to 2026-11-22, the end_date"
+    assert problem.hint == "take at most 3660"
+    assert refusal(days_of, "1999-01-01", None, NOW).hint == "take at most 3660"
+
+
+# Buckets and groups
+
+
+@pytest.mark.parametrize("bucket", get_args(Bucket))
+def test_each_bucket_is_taken(bucket: Bucket) -> None:
+    check_bucket(bucket, FIRST, LAST)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "value", "hint"),
+    [
+        ("days", "'days'", "did you mean 'day'? one of hour, day, week, month"),
+        ("HOUR", "'HOUR'", "one of hour, day, week, month"),
+        ("quarter", "'quarter'", "one of hour, day, week, month"),
+        ("", "''", "one of hour, day, week, month"),
+        (None, "null", "one of hour, day, week, month"),
+        (7, "7", "one of hour, day, week, month"),
+        (["day"], "an array", "one of hour, day, week, month"),
+    ],
+)
+def test_what_is_no_bucket_is_refused_with_those_there_are(bucket: object, value: str, hint: str) -> None:
+    problem = refusal(check_bucket, bucket, FIRST, LAST)
+    assert (problem.path, problem.problem) == ("bucket", f"is {value}")
+    assert problem.hint.endswith(hint)
+
+
+def test_hours_are_told_of_31_days_at_most() -> None:
+    first, longest = date(2026, 10, 1), date(2026, 10, 1) + timedelta(days=MAX_HOURLY_DAYS - 1)
+    check_bucket("hour", first.isoformat(), longest.isoformat())
+    check_bucket("day", first.isoformat(), "2030-01-01")
+    problem = refusal(check_bucket, "hour", first.isoformat(), (longest + timedelta(days=1)).isoformat())
+    assert problem == Problem("bucket", "is hour over 32 days", "take at most 31, or bucket=day")
+
+
+@pytest.mark.parametrize("group_by", ["model", "tenant", "workflow", "metadata.team", "metadata.x.y"])
+def test_usage_is_grouped_by_what_it_is_counted_by(group_by: str) -> None:
+    check_group(group_by, ["team", "x.y"])
+
+
+@pytest.mark.parametrize(
+    ("group_by", "value"),
+    [
+        ("metadata.teams", "'metadata.teams'"),
+        ("metadata.tenant", "'metadata.tenant'"),
+        ("metadata.", "'metadata.'"),
+        ("team", "'team'"),
+        ("provider", "'provider'"),
+        ("", "''"),
+        (None, "null"),
+        (["model"], "an array"),
+    ],
+)
+def test_usage_is_grouped_by_nothing_else_and_the_error_names_what_there_is(group_by: object, value: str) -> None:
+    problem = refusal(check_group, group_by, ["team", "x.y"])
+    assert (problem.path, problem.problem) == ("group_by", f"is {value}")
+    assert "one of model, tenant, workflow, metadata.team, metadata.x.y" in problem.hint
+    assert "Settings(rollup_keys=...)" in problem.hint
+
+
+def test_a_group_that_is_misspelt_is_answered_with_the_nearest() -> None:
+    assert "did you mean 'metadata.team'?" in refusal(check_group, "metadata.teams", ["team"]).hint
+
+
+# Usage
+
+
+@pytest.mark.parametrize(
+    ("bucket", "start", "begins"),
+    [
+        ("hour", "2026-11-22T09", "2026-11-22T09:00:00Z"),
+        ("hour", "2026-11-22T00", "2026-11-22T00:00:00Z"),
+        ("day", "2026-11-22", "2026-11-22T00:00:00Z"),
+        ("week", "2026-11-22", "2026-11-16T00:00:00Z"),
+        ("week", "2026-11-16", "2026-11-16T00:00:00Z"),
+        ("week", "2026-11-15", "2026-11-09T00:00:00Z"),
+        ("week", "2027-01-01", "2026-12-28T00:00:00Z"),
+        ("week", "0001-01-01", "0001-01-01T00:00:00Z"),
+        ("month", "2026-11-22", "2026-11-01T00:00:00Z"),
+        ("month", "2026-12-01", "2026-12-01T00:00:00Z"),
+        ("month", "2028-02-29", "2028-02-01T00:00:00Z"),
+    ],
+)
+def test_a_bucket_begins_with_its_hour_day_monday_or_month(bucket: Bucket, start: str, begins: str) -> None:
+    assert rows(by_model([count(start, "a/one", 1)], bucket)) == [(begins, "a/one", 1)]
+
+
+def test_what_lies_in_one_bucket_is_summed_up() -> None:
+    days = [count(f"2026-11-{n}", "a/one", 1, 0, 250_000_000, 500_000_000, 10, 20, 5) for n in range(15, 23)]
+    report = by_model(days, "week")
+    assert report.data == [
+        UsageRow(
+            bucket_start="2026-11-09T00:00:00Z",
+            group="a/one",
+            requests=1,
+            errors=0,
+            cost_usd=0.25,
+            charged_usd=0.5,
+            tokens=Tokens(10, 20, 5),
+        ),
+        UsageRow(
+            bucket_start="2026-11-16T00:00:00Z",
+            group="a/one",
+            requests=7,
+            errors=0,
+            cost_usd=1.75,
+            charged_usd=3.5,
+            tokens=Tokens(70, 140, 35),
+        ),
+    ]
+    assert report.totals == UsageTotals(requests=8, cost_usd=2.0, charged_usd=4.0, tokens=Tokens(80, 160, 40))
+
+
+def test_a_usage_report_says_what_it_is_about() -> None:
+    report = usage_report([], [], FIRST, LAST, "week", "metadata.team")
+    assert (report.start_date, report.end_date) == (FIRST, LAST)
+    assert (report.bucket, report.group_by) == ("week", "metadata.team")
+
+
+def test_of_nothing_there_are_no_rows_and_the_totals_are_zero() -> None:
+    assert by_model([]).data == []
+    assert by_model([]).totals == UsageTotals()
+
+
+def test_traces_without_a_model_are_the_group_none() -> None:
+    counts = [count("2026-11-22", "", 3, 3), count("2026-11-22", "a/one", 1)]
+    assert rows(by_model(counts)) == [("2026-11-22T00:00:00Z", "a/one", 1), ("2026-11-22T00:00:00Z", None, 3)]
+
+
+def test_traces_without_metadata_are_what_all_have_beyond_the_groups() -> None:
+    everything = [count("2026-11-21", "a/one", 4), count("2026-11-22", "a/one", 5, 1, 9, 8, 7, 6, 5)]
+    everything += [count("2026-11-22", "", 2, 2)]
+    counts = [count("2026-11-21", "search", 4), count("2026-11-22", "ads", 3, 1, 4, 4, 4, 4, 4)]
+    counts += [count("2026-11-22", None, 1, 1)]
+    report = usage_report(counts, everything, FIRST, LAST, "day", "tenant")
+    assert rows(report) == [
+        ("2026-11-21T00:00:00Z", "search", 4),
+        ("2026-11-22T00:00:00Z", "ads", 3),
+        ("2026-11-22T00:00:00Z", None, 3),
+        ("2026-11-22T00:00:00Z", "other", 1),
+    ]
+    assert report.data[2].errors == 1
+    assert report.data[2].tokens == Tokens(3, 2, 1)
+    assert report.totals.requests == 11
+    assert report.totals.errors == 3
+
+
+def test_groups_that_are_not_among_the_largest_are_other() -> None:
+    counts = [count("2026-11-22", "a/one", 1), count("2026-11-22", None, 900)]
+    assert rows(by_model(counts))[-1] == ("2026-11-22T00:00:00Z", "other", 900)
+    assert GROUP_LIMIT == 100
+
+
+def test_rows_are_in_the_order_of_time_then_of_requests_then_of_names_and_the_rest_is_last() -> None:
+    day = "2026-11-22"
+    counts = [count(day, None, 99), count(day, "", 98), count(day, "c", 5), count(day, "a", 5), count(day, "b", 7)]
+    counts += [count("2026-11-21", "a", 1), count("2026-11-21", "b", 2)]
+    expected: list[tuple[str, str | None]] = [("2026-11-21", "b"), ("2026-11-21", "a")]
+    expected += [(day, group) for group in ("b", "a", "c", None, "other")]
+    for some in (counts, counts[::-1]):
+        assert [(row.bucket_start[:10], row.group) for row in by_model(some).data] == expected
+
+
+def test_counts_that_were_read_a_moment_apart_bring_no_row_of_less_than_one_request() -> None:
+    counts = [count("2026-11-22", "search", 5)]
+    report = usage_report(counts, [count("2026-11-22", "a/one", 4)], FIRST, LAST, "day", "tenant")
+    assert rows(report) == [("2026-11-22T00:00:00Z", "search", 5)]
+
+
+AMOUNTS = st.lists(st.integers(0, 10**12), min_size=6, max_size=6)
+DAYS = st.integers(1, 30).map("2026-11-{:02}".format)
+GROUPS = st.none() | st.sampled_from(["", "a", "b", "c"])
+COUNTS = st.dictionaries(st.tuples(DAYS, GROUPS), st.tuples(st.integers(1, 99), AMOUNTS), max_size=12).map(
+    lambda found: [count(*key, requests, *amounts) for key, (requests, amounts) in found.items()]
+)
+
+
+@given(COUNTS, COUNTS, st.sampled_from(["day", "week", "month"]))
+def test_rows_add_up_to_the_totals_whatever_they_are_grouped_by(
+    named: list[UsageCount], unnamed: list[UsageCount], bucket: Bucket
+) -> None:
+    named = [row for row in named if row.group != ""]
+    everything = [UsageCount(row.start, "a/one", *_amounts(row)) for row in [*named, *unnamed]]
+    report = usage_report(named, everything, FIRST, LAST, bucket, "tenant")
+    assert report.totals == by_model(everything, bucket).totals
+    for field in ("requests", "errors"):
+        assert sum(getattr(row, field) for row in report.data) == getattr(report.totals, field)
+    for field in ("cost_usd", "charged_usd"):
+        assert sum(getattr(row, field) for row in report.data) == pytest.approx(getattr(report.totals, field))
+    for field in ("input", "output", "cached"):
+        assert sum(getattr(row.tokens, field) for row in report.data) == getattr(report.totals.tokens, field)
+    without = sum(row.requests for row in report.data if row.group is None)
+    assert without == sum(row.requests for row in unnamed)
+    assert sum(row.requests for row in report.data if row.group == "other") == sum(
+        row.requests for row in named if row.group is None
+    )
+    keys = [(row.bucket_start, row.group) for row in report.data]
+    assert len(set(keys)) == len(keys)
+
+
+def _amounts(row: UsageCount) -> tuple[int, ...]:
+    return (
+        row.requests,
+        row.errors,
+        row.cost_nanos,
+        row.charged_nanos,
+        row.input_tokens,
+        row.output_tokens,
+        row.cached_tokens,
+    )
+
+
+# Cache
+
+
+def test_the_cache_report_tells_hits_misses_and_what_was_saved() -> None:
+    counts = [CacheCount("miss", 6, 0), CacheCount("60", 1, 250_000_000), CacheCount("older", 1, 500_000_000)]
+    report = cache_report(counts, FIRST, LAST)
+    assert (report.hits, report.misses, report.hit_rate, report.saved_usd) == (2, 6, 0.25, 0.75)
+    assert (report.start_date, report.end_date) == (FIRST, LAST)
+
+
+def test_each_hit_is_in_one_bucket_of_age_and_the_youngest_are_first() -> None:
+    counts = [CacheCount(str(age), n, 0) for n, age in enumerate(reversed(AGES_S), 1)]
+    report = cache_report([*counts, CacheCount("older", 9, 0), CacheCount("miss", 50, 0)], FIRST, LAST)
+    assert report.ttl_distribution == [
+        TtlBucket(60.0, 6),
+        TtlBucket(300.0, 5),
+        TtlBucket(900.0, 4),
+        TtlBucket(3_600.0, 3),
+        TtlBucket(21_600.0, 2),
+        TtlBucket(86_400.0, 1),
+        TtlBucket(None, 9),
+    ]
+    assert sum(bucket.hits for bucket in report.ttl_distribution) == report.hits == 30
+
+
+def test_without_a_look_up_there_is_no_hit_rate_and_all_ages_are_told() -> None:
+    report = cache_report([], FIRST, LAST)
+    assert (report.hits, report.misses, report.hit_rate, report.saved_usd) == (0, 0, None, 0.0)
+    assert [bucket.up_to_s for bucket in report.ttl_distribution] == [*map(float, AGES_S), None]
+    assert cache_report([CacheCount("miss", 3, 0)], FIRST, LAST).hit_rate == 0.0
+    assert cache_report([CacheCount("60", 3, 0)], FIRST, LAST).hit_rate == 1.0
+
+
+# Fallback
+
+
+def test_the_fallback_report_tells_how_often_why_and_how_attempts_ended() -> None:
+    counts = [
+        FallbackCount("model", "a/one", 4, 3),
+        FallbackCount("model", "b/two", 9, 0),
+        FallbackCount("model", "a/also", 4, 4),
+        FallbackCount("reason", "timeout", 2, 2),
+        FallbackCount("reason", "upstream_5xx", 1, 1),
+        FallbackCount("request", "", 12, 3),
+    ]
+    report = fallback_report(counts, FIRST, LAST)
+    assert (report.start_date, report.end_date) == (FIRST, LAST)
+    assert (report.triggered, report.rate) == (3, 0.25)
+    assert report.reasons == {"timeout": 2, "upstream_5xx": 1}
+    assert report.candidates == [
+        FallbackCandidate(model="b/two", attempts=9, success_rate=0.0),
+        FallbackCandidate(model="a/also", attempts=4, success_rate=1.0),
+        FallbackCandidate(model="a/one", attempts=4, success_rate=0.75),
+    ]
+
+
+def test_where_no_model_was_called_there_is_no_rate() -> None:
+    report = fallback_report([], FIRST, LAST)
+    assert (report.triggered, report.rate, report.reasons, report.candidates) == (0, None, {}, [])
+    assert fallback_report([FallbackCount("request", "", 5, 0)], FIRST, LAST).rate == 0.0
+
+
+# Latency
+
+
+def test_the_latency_report_tells_quantiles_and_the_most_requests_first() -> None:
+    slow = {bucket_of(10.0): 90, bucket_of(500.0): 8, bucket_of(9_000.0): 2}
+    some = {bucket_of(70.0): 3}
+    counts = [
+        LatencyCount("b/two", "balanced", some),
+        LatencyCount("a/one", "quality-first", some),
+        LatencyCount("a/one", "balanced", some),
+        LatencyCount("c/slow", "balanced", slow),
+    ]
+    report = latency_report(counts, FIRST, LAST)
+    assert (report.start_date, report.end_date) == (FIRST, LAST)
+    assert [(row.model, row.strategy, row.count) for row in report.data] == [
+        ("c/slow", "balanced", 100),
+        ("a/one", "balanced", 3),
+        ("a/one", "quality-first", 3),
+        ("b/two", "balanced", 3),
+    ]
+    first, *others = report.data
+    assert first.p50_ms == pytest.approx(10.0, rel=0.01)
+    assert first.p95_ms == pytest.approx(500.0, rel=0.01)
+    assert first.p99_ms == pytest.approx(9_000.0, rel=0.01)
+    for row in others:
+        assert row.p50_ms == row.p95_ms == row.p99_ms == pytest.approx(70.0, rel=0.01)
+
+
+def test_without_latencies_there_are_no_rows() -> None:
+    assert latency_report([], FIRST, LAST).data == []

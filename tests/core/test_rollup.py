@@ -1,0 +1,561 @@
+"""Roll-ups: the counts are those that counting the traces anew gives, and what was added can be taken out again."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from routewright._core.rollup import (
+    AGES_S,
+    GROUPS,
+    Rollups,
+    bucket_of,
+    merged,
+    packed,
+    quantile,
+    summed,
+    unpacked,
+)
+from routewright.wire import (
+    CacheCount,
+    CacheCounts,
+    CacheSpan,
+    DecisionSpan,
+    Environment,
+    FallbackCount,
+    FallbackCounts,
+    FallbackSpan,
+    GuardrailSpan,
+    LatencyCount,
+    LatencyCounts,
+    ModelSpan,
+    Span,
+    Tokens,
+    Trace,
+    TraceStatus,
+    UsageCount,
+    UsageCounts,
+)
+
+KEYS = ("team", "x.y")
+Window = dict[str, Any]
+Values = NDArray[np.float64]
+ALL: Window = {"first": "2026-11-01", "last": "2026-11-30"}
+
+
+def trace_of(**fields: Any) -> Trace:
+    usual: dict[str, Any] = {
+        "id": "tr_1",
+        "status": "completed",
+        "created_at": "2026-11-22T09:30:00.000Z",
+        "duration_ms": 812.5,
+        "environment": "production",
+        "account": "acme",
+        "policy_version": "p1",
+        "goal": "cost",
+        "strategy": "balanced",
+    }
+    return Trace(**(usual | fields))
+
+
+def model_span(model: str = "a/one", status: Any = "ok") -> ModelSpan:
+    usual: dict[str, Any] = {"id": 1, "name": model, "start_ms": 0.0, "provider": "a", "attempt": 1, "latency_ms": 1.0}
+    return ModelSpan(**usual, model=model, status=status)
+
+
+def fallback_span(reason: str, used: bool = True) -> FallbackSpan:
+    return FallbackSpan(id=2, name="f", start_ms=0.0, used=used, from_model="a/one", to_model="b/two", reason=reason)
+
+
+def cache_span(hit: bool, age_s: float | None = None, saved_usd: float | None = None) -> CacheSpan:
+    return CacheSpan(id=3, name="cache", start_ms=0.0, hit=hit, age_s=age_s, saved_usd=saved_usd)
+
+
+def rollups_of(traces: Sequence[Trace], keys: Sequence[str] = KEYS) -> Rollups:
+    made = Rollups()
+    for trace in traces:
+        made.add(trace, keys)
+    return made
+
+
+def state(made: Rollups) -> tuple[object, ...]:
+    return made.usage, made.cache, made.fallback, made.latency
+
+
+# Random traces
+
+MODELS = st.sampled_from(["a/one", "a/two", "b/one"])
+DOLLARS = st.integers(0, 10**12).map(lambda nanos: nanos / 10**9)
+AGES = st.none() | st.sampled_from([0.0, 59.9, 60.0, 60.1, 86_400.0, 86_400.5]) | st.floats(0, 2e5)
+SPANS: st.SearchStrategy[Span] = st.one_of(
+    st.builds(model_span, MODELS, st.sampled_from(["ok", "error", "cancelled"])),
+    st.builds(fallback_span, st.sampled_from(["timeout", "upstream_5xx", "budget"]), st.booleans()),
+    st.builds(cache_span, st.booleans(), AGES, st.none() | DOLLARS),
+    st.just(DecisionSpan(id=4, name="decision", start_ms=0.0, candidates=[], rejected={}, digest="d")),
+    st.just(GuardrailSpan(id=5, name="pii", start_ms=0.0, rule="email", stage="input", action="redact")),
+)
+VALUES = st.sampled_from(["search", "ads", "", "1", 1, 1.0, 2.5, True, False, None, [], ["search"], {"a": 1}])
+METADATA = st.dictionaries(st.sampled_from(["tenant", "workflow", *KEYS, "other"]), VALUES)
+MOMENTS = st.builds("2026-11-{:02}T{:02}:30:00.000Z".format, st.integers(19, 23), st.integers(0, 23))
+TRACES = st.builds(
+    trace_of,
+    status=st.sampled_from(get_args(TraceStatus)),
+    created_at=MOMENTS,
+    duration_ms=st.floats(0, 1e7) | st.sampled_from([0.0, 0.001, 100.0]),
+    environment=st.sampled_from(get_args(Environment)),
+    strategy=st.sampled_from(["balanced", "quality-first"]),
+    selected_model=st.none() | MODELS,
+    fallback_used=st.booleans(),
+    cache_hit=st.booleans(),
+    cost_usd=DOLLARS,
+    charged_usd=DOLLARS,
+    tokens=st.builds(Tokens, st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)),
+    metadata=METADATA,
+    spans=st.lists(SPANS, max_size=4),
+)
+MANY = st.lists(TRACES, max_size=8)
+DAYS = st.integers(18, 24).map("2026-11-{:02}".format)
+WINDOWS = st.tuples(DAYS, DAYS).map(lambda days: {"first": min(days), "last": max(days)})
+ENVIRONMENTS = st.none() | st.sampled_from(get_args(Environment))
+
+
+# Counted anew
+
+
+def among(traces: Sequence[Trace], window: Window, environment: str | None) -> list[Trace]:
+    inside = [trace for trace in traces if window["first"] <= trace.created_at[:10] <= window["last"]]
+    return [trace for trace in inside if environment is None or trace.environment == environment]
+
+
+def group_of(trace: Trace, group_by: str) -> str | None:
+    if group_by == "model":
+        return trace.selected_model or ""
+    value = trace.metadata.get(group_by.removeprefix("metadata."))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, (int, float)) else value if isinstance(value, str) and value else None
+
+
+def usage_of(traces: Sequence[Trace]) -> tuple[int, ...]:
+    return (
+        len(traces),
+        sum(trace.status in ("failed", "budget_exceeded") for trace in traces),
+        sum(round(trace.cost_usd * 1e9) for trace in traces),
+        sum(round(trace.charged_usd * 1e9) for trace in traces),
+        sum(trace.tokens.input for trace in traces),
+        sum(trace.tokens.output for trace in traces),
+        sum(trace.tokens.cached for trace in traces),
+    )
+
+
+def grouped(traces: Sequence[Trace], key: Callable[[Trace], Any]) -> dict[Any, list[Trace]]:
+    found: dict[Any, list[Trace]] = {}
+    for trace in traces:
+        found.setdefault(key(trace), []).append(trace)
+    return found
+
+
+@given(
+    MANY,
+    WINDOWS,
+    ENVIRONMENTS,
+    st.sampled_from([*GROUPS, *(f"metadata.{key}" for key in KEYS), "metadata.other", "provider"]),
+    st.booleans(),
+    st.integers(0, 5),
+)
+def test_usage_is_that_of_the_traces_counted_anew(
+    traces: list[Trace],
+    window: Window,
+    environment: Environment | None,
+    group_by: str,
+    hourly: bool,
+    most: int,
+) -> None:
+    query = UsageCounts(**window, environment=environment, group_by=group_by, hourly=hourly, groups=most)
+    known = [trace for trace in among(traces, window, environment) if group_of(trace, group_by) is not None]
+    if group_by in ("metadata.other", "provider"):
+        known = []
+    sizes = Counter(group_of(trace, group_by) for trace in known)
+    ranked = sorted(sizes, key=lambda group: (-sizes[group], group))
+    start = len("2026-11-22T09" if hourly else "2026-11-22")
+    rows = grouped(
+        known,
+        lambda trace: (
+            trace.created_at[:start],
+            group_of(trace, group_by) if group_of(trace, group_by) in ranked[:most] else None,
+        ),
+    )
+    found = rollups_of(traces).usage_counts(query)
+    assert {(row.start, row.group): row for row in found} == {
+        key: UsageCount(*key, *usage_of(counted)) for key, counted in rows.items()
+    }
+    assert found == sorted(found, key=lambda row: (row.start, row.group is None, row.group or ""))
+
+
+def spans_of(traces: Sequence[Trace], kind: type) -> list[Any]:
+    return [span for trace in traces for span in trace.spans if isinstance(span, kind)]
+
+
+@given(MANY, WINDOWS, ENVIRONMENTS)
+def test_cache_counts_are_those_of_the_spans_counted_anew(
+    traces: list[Trace], window: Window, environment: Environment | None
+) -> None:
+    looked_up: Counter[str] = Counter()
+    saved: Counter[str] = Counter()
+    for span in spans_of(among(traces, window, environment), CacheSpan):
+        fitting = [age for age in AGES_S if (span.age_s or 0) <= age]
+        age = "miss" if not span.hit else str(min(fitting)) if fitting else "older"
+        looked_up[age] += 1
+        saved[age] += round((span.saved_usd or 0) * 1e9)
+    found = rollups_of(traces).cache_counts(CacheCounts(**window, environment=environment))
+    assert found == [CacheCount(age, looked_up[age], saved[age]) for age in sorted(looked_up)]
+
+
+@given(MANY, WINDOWS, ENVIRONMENTS)
+def test_fallback_counts_are_those_of_the_spans_counted_anew(
+    traces: list[Trace], window: Window, environment: Environment | None
+) -> None:
+    inside = among(traces, window, environment)
+    called = [trace for trace in inside if any(isinstance(span, ModelSpan) for span in trace.spans)]
+    fell_back = [trace for trace in called if trace.fallback_used]
+    reasons = Counter(next((span.reason for span in spans_of([trace], FallbackSpan)), "") for trace in fell_back)
+    ended = [span for span in spans_of(inside, ModelSpan) if span.status != "cancelled"]
+    models = Counter(span.model for span in ended)
+    succeeded = Counter(span.model for span in ended if span.status == "ok")
+    expected = [FallbackCount("model", model, models[model], succeeded[model]) for model in sorted(models)]
+    expected += [FallbackCount("reason", reason, reasons[reason], reasons[reason]) for reason in sorted(reasons)]
+    expected += [FallbackCount("request", "", len(called), len(fell_back))] if called else []
+    assert rollups_of(traces).fallback_counts(FallbackCounts(**window, environment=environment)) == expected
+
+
+@given(MANY, WINDOWS, ENVIRONMENTS)
+def test_latency_counts_are_those_of_completed_traces_that_a_model_served(
+    traces: list[Trace], window: Window, environment: Environment | None
+) -> None:
+    inside = among(traces, window, environment)
+    served = [t for t in inside if t.status == "completed" and t.selected_model is not None and not t.cache_hit]
+    rows = grouped(served, lambda trace: (trace.selected_model, trace.strategy))
+    found = rollups_of(traces).latency_counts(LatencyCounts(**window, environment=environment))
+    buckets = {names: Counter(bucket_of(trace.duration_ms) for trace in rows[names]) for names in rows}
+    assert found == [LatencyCount(names[0], names[1], dict(buckets[names])) for names in sorted(rows)]
+    assert [list(row.buckets) for row in found] == [sorted(row.buckets) for row in found]
+
+
+@pytest.mark.parametrize(
+    ("fields", "counted"),
+    [
+        ({}, True),
+        ({"cache_hit": True}, False),
+        ({"selected_model": None}, False),
+        *(({"status": status}, False) for status in get_args(TraceStatus) if status != "completed"),
+    ],
+)
+def test_the_latency_of_a_trace_counts_if_a_model_completed_it(fields: dict[str, Any], counted: bool) -> None:
+    made = rollups_of([trace_of(**({"selected_model": "a/one"} | fields))])
+    assert made.latency_counts(LatencyCounts(**ALL)) == (
+        [LatencyCount("a/one", "balanced", {bucket_of(812.5): 1})] if counted else []
+    )
+
+
+@pytest.mark.parametrize("status", get_args(TraceStatus))
+def test_an_error_is_what_failed_or_ran_out_of_budget(status: str) -> None:
+    (used,) = rollups_of([trace_of(status=status)]).usage_counts(UsageCounts(**ALL, group_by="model"))
+    assert (used.requests, used.errors) == (1, int(status in ("failed", "budget_exceeded")))
+
+
+def test_the_reason_of_a_fallback_is_why_the_chosen_model_did_not_serve() -> None:
+    spans: list[Span] = [model_span(status="error"), fallback_span("timeout", used=False)]
+    spans += [model_span("b/two", "cancelled"), fallback_span("upstream_5xx"), model_span("b/one")]
+    made = rollups_of([trace_of(fallback_used=True, spans=spans), trace_of(spans=[cache_span(True, 60.0, 0.5)])])
+    assert made.fallback_counts(FallbackCounts(**ALL)) == [
+        FallbackCount("model", "a/one", 1, 0),
+        FallbackCount("model", "b/one", 1, 1),
+        FallbackCount("reason", "timeout", 1, 1),
+        FallbackCount("request", "", 1, 1),
+    ]
+    assert made.cache_counts(CacheCounts(**ALL)) == [CacheCount("60", 1, 500_000_000)]
+
+
+@given(MANY)
+def test_days_are_the_sums_of_their_hours(traces: list[Trace]) -> None:
+    made = rollups_of(traces)
+    rows = grouped(traces, lambda trace: (trace.environment, trace.created_at[:10], trace.selected_model or ""))
+    days = {
+        (key.environment, key.start, key.value): tuple(sums)
+        for key, sums in made.days().items()
+        if key.group_by == "model"
+    }
+    assert days == {key: usage_of(counted) for key, counted in rows.items()}
+    assert {len(key.start) for key in made.usage} <= {len("2026-11-22T09")}
+
+
+@given(MANY)
+def test_the_metadata_that_usage_was_counted_by_is_known(traces: list[Trace]) -> None:
+    used = {key for trace in traces for key in KEYS if group_of(trace, f"metadata.{key}") is not None}
+    assert rollups_of(traces).rollup_keys() == sorted(used)
+    assert rollups_of(traces, ()).rollup_keys() == []
+
+
+def test_a_trace_is_counted_by_all_that_its_metadata_says() -> None:
+    made = rollups_of([trace_of(selected_model="a/one", metadata={"tenant": "t", "workflow": 7, "team": True})])
+    assert {(key.group_by, key.value) for key in made.usage} == {
+        ("model", "a/one"),
+        ("tenant", "t"),
+        ("workflow", "7"),
+        ("metadata.team", "true"),
+    }
+
+
+# In and out again
+
+
+@given(st.lists(st.tuples(TRACES, st.sampled_from([(), ("team",), KEYS])), max_size=8), st.randoms())
+def test_what_was_added_and_taken_out_again_leaves_nothing(
+    traces: list[tuple[Trace, tuple[str, ...]]], chance: random.Random
+) -> None:
+    made = Rollups()
+    signed = [(trace, keys, sign) for trace, keys in traces for sign in (1, -1)]
+    chance.shuffle(signed)  # some are taken out before they came: so do the changes of one batch
+    for trace, keys, sign in signed:
+        made.add(trace, keys, sign)
+    assert state(made) == ({}, {}, {}, {})
+
+
+@given(MANY, MANY, st.randoms())
+def test_what_is_left_is_as_if_the_others_had_never_been(
+    stay: list[Trace], go: list[Trace], chance: random.Random
+) -> None:
+    signed = [(trace, 1) for trace in stay] + [(trace, sign) for trace in go for sign in (1, -1)]
+    chance.shuffle(signed)
+    made = Rollups()
+    for trace, sign in signed:
+        made.add(trace, KEYS, sign)
+    assert state(made) == state(rollups_of(stay))
+
+
+@given(TRACES, TRACES, MANY)
+def test_a_trace_in_place_of_another_counts_as_if_it_had_been_the_first(
+    old: Trace, new: Trace, others: list[Trace]
+) -> None:
+    made = rollups_of([*others, old])
+    made.add(old, KEYS, -1)
+    made.add(new, KEYS)
+    assert state(made) == state(rollups_of([*others, new]))
+
+
+@given(MANY, st.randoms())
+def test_the_order_of_traces_does_not_matter(traces: list[Trace], chance: random.Random) -> None:
+    shuffled = chance.sample(traces, len(traces))
+    assert state(rollups_of(traces)) == state(rollups_of(shuffled))
+
+
+def test_a_batch_that_replaces_a_trace_by_its_like_changes_nothing_but_what_differs() -> None:
+    made = Rollups()
+    made.add(trace_of(selected_model="a/one", duration_ms=100.0, cost_usd=0.5), sign=-1)
+    made.add(trace_of(selected_model="a/one", duration_ms=900.0, cost_usd=0.75))
+    assert [list(sums) for sums in made.usage.values()] == [[0, 0, 250_000_000, 0, 0, 0, 0]]
+    assert [dict(buckets) for buckets in made.latency.values()] == [{bucket_of(100.0): -1, bucket_of(900.0): 1}]
+    made.add(trace_of(selected_model="a/one", duration_ms=100.0, cost_usd=0.5))
+    made.add(trace_of(selected_model="a/one", duration_ms=900.0, cost_usd=0.75), sign=-1)
+    assert state(made) == ({}, {}, {}, {})
+
+
+# The largest groups
+
+
+def test_only_the_largest_groups_are_named_and_of_equal_ones_the_first_by_name() -> None:
+    sizes = {"d": 5, "b": 2, "c": 2, "a": 2, "z": 3, "e": 1}
+    traces = [trace_of(metadata={"tenant": name}, cost_usd=0.25) for name, n in sizes.items() for _ in range(n)]
+    made = rollups_of(traces)
+
+    def names(groups: int) -> list[tuple[str | None, int]]:
+        counts = made.usage_counts(UsageCounts(**ALL, group_by="tenant", groups=groups))
+        return [(count.group, count.requests) for count in counts]
+
+    assert names(100) == names(6) == sorted(sizes.items())
+    assert names(3) == [("a", 2), ("d", 5), ("z", 3), (None, 5)]
+    assert names(5) == [("a", 2), ("b", 2), ("c", 2), ("d", 5), ("z", 3), (None, 1)]
+    assert names(1) == [("d", 5), (None, 10)]
+    assert names(0) == [(None, 15)]
+
+
+def test_a_group_is_large_by_all_the_days_and_not_by_one() -> None:
+    traces = [trace_of(created_at=f"2026-11-2{n}T00:00:00.000Z", metadata={"tenant": "often"}) for n in range(5)]
+    traces += [trace_of(created_at="2026-11-22T12:00:00.000Z", metadata={"tenant": "once"}) for _ in range(4)]
+    made = rollups_of(traces)
+    counts = made.usage_counts(UsageCounts(**ALL, group_by="tenant", groups=1))
+    assert [(count.start[-2:], count.group, count.requests) for count in counts] == [
+        ("20", "often", 1),
+        ("21", "often", 1),
+        ("22", "often", 1),
+        ("22", None, 4),
+        ("23", "often", 1),
+        ("24", "often", 1),
+    ]
+    day = UsageCounts(first="2026-11-22", last="2026-11-22", group_by="tenant", groups=1)
+    one_day, rest = made.usage_counts(day)
+    assert (one_day.group, rest.group) == ("once", None)
+
+
+# Quantiles
+
+
+def worst(values: Values, share: float) -> float:
+    """How far a quantile is from the exact one, relative to that."""
+    exact = float(np.sort(values)[math.ceil(share * len(values)) - 1])
+    return abs(quantile(Counter(map(bucket_of, values.tolist())), share) - exact) / exact
+
+
+def test_quantiles_of_values_over_nine_orders_of_magnitude_are_within_one_per_cent(full: bool) -> None:
+    for seed in range(20 if full else 1):
+        assert off_by_more_than_one_per_cent(np.random.default_rng(seed)) == []
+
+
+def off_by_more_than_one_per_cent(chance: np.random.Generator) -> list[tuple[int, float, float]]:
+    kinds = [
+        10 ** chance.uniform(-3, 6, 100_000),
+        np.exp(chance.normal(7, 2, 100_000)),
+        chance.uniform(0.001, 60_000, 100_000),
+        np.round(chance.exponential(900, 100_000), 3) + 0.001,
+    ]
+    shares = [0.0001, 0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0]
+    found = [(n, share, worst(kind, share)) for n, kind in enumerate(kinds) for share in shares]
+    return [(n, share, off) for n, share, off in found if off > 0.01]
+
+
+def test_at_the_very_bounds_of_the_buckets_a_quantile_is_within_one_per_cent() -> None:
+    ratio = (1 + 0.0099) / (1 - 0.0099)
+    bounds = [0.001 * ratio**n for n in range(1_400)]
+    near = [*bounds, *(math.nextafter(b, 0) for b in bounds[1:]), *(math.nextafter(b, math.inf) for b in bounds)]
+    near += [b * (1 + off) for b in bounds[1:] for off in (-1e-12, 1e-12, -1e-6, 1e-6)]
+    assert max(near) > 1e9
+    assert [value for value in near if abs(quantile({bucket_of(value): 1}, 0.5) - value) > 0.01 * value] == []
+
+
+@given(st.floats(0.001, 1e12), st.floats(0.0, 1.0))
+def test_of_one_value_every_quantile_is_that_value(value: float, share: float) -> None:
+    assert quantile({bucket_of(value): 1}, share) == pytest.approx(value, rel=0.01)
+
+
+@given(st.lists(st.floats(0.001, 1e9), min_size=1, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
+def test_a_quantile_is_within_one_per_cent_of_the_exact_one(values: list[float], share: float) -> None:
+    assert worst(np.array(values), share) <= 0.01
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=2))
+def test_a_longer_time_is_in_no_lower_bucket_and_none_is_below_zero(values: list[float]) -> None:
+    buckets = [bucket_of(value) for value in sorted(values)]
+    assert buckets == sorted(buckets)
+    assert buckets[0] >= 0
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e-9, 0.001])
+def test_what_takes_next_to_no_time_counts_as_a_microsecond(value: float) -> None:
+    assert quantile({bucket_of(value): 1}, 0.5) == 0.001
+
+
+@given(st.sampled_from([50, 95, 99]), st.integers(1, 10**9))
+def test_a_share_that_ends_with_a_value_is_below_that_value(percent: int, n: int) -> None:
+    at, above = bucket_of(10.0), bucket_of(5_000.0)
+    buckets = {at: percent * n, above: (100 - percent) * n}
+    assert quantile(buckets, percent / 100) == pytest.approx(10.0, rel=0.01)
+    one_less = {at: percent * n - 1, above: (100 - percent) * n + 1}
+    assert quantile(one_less, percent / 100) == pytest.approx(5_000.0, rel=0.01)
+
+
+# Packed
+
+BUCKETS = st.dictionaries(st.integers(0, 2_000), st.integers(-(2**29), 2**29).filter(bool), max_size=20)
+
+
+def total(*parts: dict[int, int]) -> dict[int, int]:
+    sums = {bucket: sum(part.get(bucket, 0) for part in parts) for part in parts for bucket in part}
+    return {bucket: sums[bucket] for bucket in sorted(sums) if sums[bucket]}
+
+
+@given(BUCKETS)
+def test_what_was_packed_is_unpacked(buckets: dict[int, int]) -> None:
+    assert dict(unpacked(packed(buckets))) == buckets
+    assert len(packed(buckets)) == 8 * len(buckets)
+
+
+@given(BUCKETS, BUCKETS)
+def test_merged_bytes_are_the_sum(some: dict[int, int], more: dict[int, int]) -> None:
+    assert unpacked(merged(packed(some), packed(more))) == total(some, more)
+    assert unpacked(merged(packed(more), packed(some))) == total(some, more)
+
+
+@given(BUCKETS)
+def test_of_buckets_and_their_opposite_nothing_is_left(buckets: dict[int, int]) -> None:
+    opposite = packed({bucket: -count for bucket, count in buckets.items()})
+    assert merged(packed(buckets), opposite) == b""
+    assert summed([packed(buckets), opposite]) == {}
+    assert unpacked(merged(packed(buckets), b"")) == unpacked(merged(b"", packed(buckets))) == buckets
+
+
+@given(st.lists(BUCKETS, max_size=4))
+def test_many_packed_sets_are_summed_up_in_order(parts: list[dict[int, int]]) -> None:
+    found = summed([packed(part) for part in parts])
+    assert found == total(*parts)
+    assert list(found) == sorted(found)
+    assert {type(number) for pair in found.items() for number in pair} <= {int}
+
+
+@given(MANY, MANY)
+def test_a_database_that_merges_the_changes_of_batches_has_what_memory_has(stay: list[Trace], go: list[Trace]) -> None:
+    both, out = rollups_of([*stay, *go]), Rollups()
+    for trace in go:
+        out.add(trace, KEYS, -1)
+    table = {key: packed(buckets) for key, buckets in both.latency.items()}
+    for key, buckets in out.latency.items():
+        table[key] = merged(table[key], packed(buckets))
+    assert {key: unpacked(data) for key, data in table.items() if data} == rollups_of(stay).latency
+
+
+def test_packed_buckets_are_pairs_of_little_endian_numbers_wherever_they_were_written() -> None:
+    assert packed({3: -1}) == struct.pack("<ii", 3, -1) == b"\x03\0\0\0\xff\xff\xff\xff"
+    assert unpacked(struct.pack("<iiii", 7, 2, 3, -1)) == {3: -1, 7: 2}
+    assert packed({}) == b""
+    assert unpacked(b"") == summed([]) == summed([b""]) == {}
+
+
+# Bounded
+
+
+@given(MANY, st.integers(0, 12))
+def test_the_newest_hours_are_kept_as_they_are_and_no_more_rows_than_asked(traces: list[Trace], rows: int) -> None:
+    made, before = rollups_of(traces), rollups_of(traces)
+    made.keep_newest(rows)
+    newest = max((key.start for key in before.usage), default="")
+    oldest = min((key.start for key in made.usage), default="")
+    assert len(made.usage) <= max(rows, sum(key.start == newest for key in before.usage))
+    assert made.usage == {key: sums for key, sums in before.usage.items() if key.start >= oldest}
+    assert newest == "" or oldest != ""
+    assert len(before.usage) > rows or made.usage == before.usage
+    assert state(made)[1:] == state(before)[1:]
+
+
+@given(MANY, MANY, st.integers(0, 12))
+def test_what_was_forgotten_is_neither_taken_out_nor_counted_late(
+    traces: list[Trace], later: list[Trace], rows: int
+) -> None:
+    made, before = rollups_of(traces), rollups_of(traces)
+    made.keep_newest(rows)
+    forgotten = max({key.start for key in before.usage} - {key.start for key in made.usage}, default="")
+    for trace in later:
+        made.add(trace, KEYS)
+    counted = [trace for trace in [*traces, *later] if trace.created_at[:13] > forgotten]
+    assert made.usage == rollups_of(counted).usage
+    for trace in [*traces, *later]:
+        made.add(trace, KEYS, -1)
+    assert state(made) == ({}, {}, {}, {})
