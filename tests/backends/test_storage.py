@@ -1,32 +1,95 @@
+"""Both storages keep what every storage must keep; and what only the one in memory promises."""
+
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from routewright.backends.storage.memory import MemoryStorage
+from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import PreconditionFailed, ValidationFailed
+from routewright.protocols import Storage
+from routewright.testing import FakeClock
 from routewright.testing.storage import StorageContract, make_trace
+from routewright.testing.storage.walk import walk
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DecisionInput,
+    DeleteTraces,
+    Environment,
     FeedbackByTrace,
     HealthSnapshot,
     PutFeedback,
     PutSnapshot,
     PutTrace,
+    RollupKeys,
+    SetRetention,
     SnapshotById,
     Trace,
     TraceById,
+    TraceItems,
     Traces,
+    UsageCounts,
 )
+
+from .statements import Statements
 
 
 class TestMemoryStorage(StorageContract):
     def make(self) -> MemoryStorage:
         return MemoryStorage()
+
+
+class TestSqliteStorage(StorageContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> Iterator[None]:
+        self.path, self.statements = tmp_path / "traces.db", Statements()
+        yield
+        assert self.statements.boundless() == [], "every statement says whose rows it means"
+
+    def make(self) -> SqliteStorage:
+        return SqliteStorage(self.path, connect=self.statements)
+
+
+# Two accounts, at any length
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_no_walk_of_two_accounts_shows_one_what_is_the_others(kind: str, tmp_path: Path, full: bool) -> None:
+    files = iter(range(10**9))
+
+    @settings(max_examples=1_000 if full else 15, suppress_health_check=list(HealthCheck))
+    @given(st.randoms(use_true_random=False))
+    def check(rng: Random) -> None:
+        path = tmp_path / f"{next(files)}.db"
+        storage: Storage = MemoryStorage() if kind == "memory" else SqliteStorage(path, clock=FakeClock())
+        anyio.run(_walk, storage, rng, 30 if full else 20)
+        path.unlink(missing_ok=True)
+
+    check()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_long_walk_of_two_accounts_shows_neither_what_is_the_others(kind: str, tmp_path: Path, full: bool) -> None:
+    storage: Storage = MemoryStorage() if kind == "memory" else SqliteStorage(tmp_path / "traces.db")
+    anyio.run(_walk, storage, Random(20261121), 100_000 if full else 500)
+
+
+async def _walk(storage: Storage, rng: Random, steps: int) -> None:
+    await storage.apply(SYSTEM_ACCOUNT, [SetRetention()])
+    await walk(storage, rng, steps=steps, accounts=("one", "one's"))
+    await storage.aclose()
+
+
+# Memory
 
 
 @pytest.mark.anyio
@@ -42,10 +105,28 @@ async def test_memory_keeps_the_newest_and_their_feedback() -> None:
 
 
 @pytest.mark.anyio
+async def test_what_memory_drops_for_newer_traces_stays_counted() -> None:
+    storage = MemoryStorage(newest=3)
+    for number in range(5):
+        await storage.apply("default", [PutTrace(make_trace(number))])
+    storage.keep("default", Draft(make_trace(5)), [])
+    assert await _requests(storage) == 6
+    await storage.apply("default", [DeleteTraces()])
+    assert await _requests(storage) == 3
+
+
+@pytest.mark.anyio
+async def test_memory_bounds_its_roll_ups_too_and_forgets_the_oldest_hours() -> None:
+    storage = MemoryStorage(newest=5)
+    for number in range(20):
+        await storage.apply("default", [PutTrace(make_trace(number, created_at=f"2026-11-21T{number:02}:00:00.000Z"))])
+    assert 4 <= await _requests(storage) <= 5
+
+
+@pytest.mark.anyio
 async def test_memory_drops_a_snapshot_with_the_last_trace_that_names_it() -> None:
     storage = MemoryStorage(newest=2)
-    await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(HealthSnapshot("hea_1", {}))])
-    await storage.apply("default", [PutTrace(make_trace(1))])
+    storage.keep("default", Draft(make_trace(1)), [HealthSnapshot("hea_1", {})])
     assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is not None
     await storage.apply("default", [PutTrace(make_trace(number, decision_input=None)) for number in (2, 3)])
     assert await storage.read("default", TraceById(make_trace(1).id)) is None
@@ -73,7 +154,7 @@ async def test_memory_drops_nothing_for_an_account_whose_batch_is_refused() -> N
     with pytest.raises(PreconditionFailed):
         await storage.apply("b", [PutTrace(make_trace(2), expect="present")])
     assert await storage.read("a", TraceById(make_trace(1).id)) is not None
-    assert list(storage._accounts) == ["a"]
+    assert await storage.scan("b", TraceItems(), after=None, limit=5) == []
 
 
 @pytest.mark.anyio
@@ -82,8 +163,17 @@ async def test_memory_bounds_snapshots_too_and_keeps_those_in_use() -> None:
     for number in range(5):
         used = HealthSnapshot("hea_used", {}), HealthSnapshot(f"hea_{number}", {})
         await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in used])
+        assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_used")) is not None
     kept = [await storage.read(SYSTEM_ACCOUNT, SnapshotById(f"hea_{name}")) for name in ["used", *range(5)]]
     assert [snapshot is not None for snapshot in kept] == [True, False, False, False, True, True]
+
+
+@pytest.mark.anyio
+async def test_memory_removes_nothing_for_its_age_unless_it_is_told_to() -> None:
+    storage = MemoryStorage()
+    await storage.apply("default", [PutTrace(make_trace(1, created_at="1999-01-01T00:00:00.000Z"))])
+    assert await storage.sweep(4e9) == 0
+    assert await storage.read("default", TraceById(make_trace(1).id)) is not None
 
 
 @pytest.mark.parametrize("setting", ["newest", "accounts"])
@@ -107,15 +197,24 @@ async def test_a_reader_in_another_thread_sees_a_batch_whole_or_not_at_all() -> 
 
         @property
         def decision_input(self) -> None:
-            reader.start()
-            done.wait(0.05)
+            if not reader.ident:
+                reader.start()
+                done.wait(0.05)
+
+        def copy(self) -> Halfway:
+            return self
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.trace, name)
 
     reader = threading.Thread(target=anyio.run, args=[read])
-    trace = make_trace(1, id="tr_1")
-    halfway: Any = Halfway(trace)
+    halfway: Any = Halfway(make_trace(1, id="tr_1"))
     await storage.apply("default", [PutTrace(halfway), PutFeedback("tr_1", 1.0, None, 0.0)])
     reader.join()
     assert [thing is not None for thing in seen] == [True, True]
+
+
+# Drafts: traces that are made when somebody reads them
 
 
 @pytest.mark.anyio
@@ -125,18 +224,67 @@ async def test_a_draft_is_read_like_a_trace() -> None:
     for trace in whole:
         storage.keep("default", Draft(trace), [HealthSnapshot("hea_1", {})])
     assert await storage.scan("default", Traces(), after=None, limit=5) == [whole[2], whole[1]]
+    assert await storage.scan("default", TraceItems(), after=None, limit=1) == [whole[2].item]
     assert await storage.read("default", TraceById(whole[2].id, "production")) == whole[2]
     assert await storage.read("default", TraceById(whole[2].id, "sandbox")) is None
     assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is not None
 
 
+@pytest.mark.anyio
+async def test_a_draft_is_counted_once_somebody_asks_and_once_only() -> None:
+    storage = MemoryStorage()
+    draft = Draft(make_trace(1, metadata={"team": "search"}), rollup_keys=("team",))
+    storage.keep("default", draft, [])
+    assert draft.made == 0
+    assert await storage.read("default", RollupKeys()) == ["team"]
+    assert [await _requests(storage) for _ in range(2)] == [1, 1]
+    assert draft.made == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("asked_before", [True, False])
+async def test_a_draft_goes_out_of_the_roll_ups_when_it_is_replaced_or_deleted(asked_before: bool) -> None:
+    storage = MemoryStorage()
+    storage.keep("default", Draft(make_trace(1, status="running")), [])
+    storage.keep("default", Draft(make_trace(2)), [])
+    if asked_before:
+        assert await _requests(storage) == 2
+    storage.keep("default", Draft(make_trace(1)), [])
+    assert await _requests(storage) == 2
+    await storage.apply("default", [PutTrace(make_trace(2))])
+    await storage.apply("default", [DeleteTraces(id=make_trace(1).id)])
+    assert await _requests(storage) == 1
+
+
+@pytest.mark.anyio
+async def test_a_draft_that_goes_for_its_age_stays_counted() -> None:
+    storage = MemoryStorage()
+    storage.keep("default", Draft(make_trace(1)), [])
+    await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=1.0)])
+    assert await storage.sweep(4e9) == 1
+    assert await _requests(storage) == 1
+
+
+async def _requests(storage: Storage) -> int:
+    query = UsageCounts(first="2026-11-01", last="2026-11-30", group_by="model")
+    return sum(row.requests for row in await storage.read("default", query))
+
+
 class Draft:
-    def __init__(self, trace: Trace) -> None:
-        self.id, self.environment, self.trace = trace.id, trace.environment, trace
+    def __init__(self, trace: Trace, *, rollup_keys: tuple[str, ...] = ()) -> None:
+        self.id, self.key, self.rollup_keys, self.made = trace.id, trace.key, rollup_keys, 0
+        self.environment: Environment = trace.environment
+        self._trace = trace
+
+    @property
+    def trace(self) -> Trace:
+        self.made += 1
+        return self._trace.copy()
+
+    @property
+    def wordless(self) -> Trace:
+        return self.trace
 
     @property
     def decision_input(self) -> DecisionInput | None:
-        return self.trace.decision_input
-
-    def copy(self) -> Draft:
-        return self
+        return self._trace.decision_input

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
-from routewright._engine.loop import this_loop
 from routewright.fork import Guard
+from routewright.loop import this_loop
 
 if TYPE_CHECKING:
     import trio

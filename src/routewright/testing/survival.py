@@ -9,10 +9,10 @@ import anyio
 
 from routewright._core.problem import did_you_mean, shown
 from routewright._core.request import as_request
-from routewright._engine.loop import this_loop
 from routewright.arguments import checked_policies
 from routewright.catalogue import Catalogue
 from routewright.errors import Problem, ValidationFailed
+from routewright.loop import this_loop
 from routewright.options import RequestLike
 from routewright.wire import Policy
 

@@ -1,0 +1,135 @@
+"""``SqliteStorage``: what is kept in one file, for all processes of one machine."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio.to_thread
+
+from routewright._core.problem import shown
+from routewright.errors import Problem, ValidationFailed
+from routewright.protocols import Clock
+from routewright.wire import (
+    CurrentRetention,
+    DeleteTraces,
+    Durability,
+    FeedbackByTrace,
+    Query,
+    Scan,
+    SnapshotById,
+    TraceById,
+    Write,
+    Written,
+)
+
+from .connections import Connect, Connection, Connections, connect
+from .faults import fault_of, is_transient, translated
+from .read import answer, page
+from .upkeep import old_traces, remove_old, remove_snapshots
+from .write import Writes
+from .writer import Writer
+
+T = TypeVar("T")
+
+_QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention)
+"""Queries that a few pages answer: a thread would take longer than they do."""
+
+
+class SqliteStorage:
+    """A storage in a file, which is made at first use.
+
+        router = Router(storage=SqliteStorage("traces.db"))
+
+    Several processes may use one file, on a local disk. What was applied outlives the process; what was applied as
+    ``committed`` outlives a power cut, too. Nothing waits for the disk in an event loop but reads by id. Traces are
+    kept for 30 days, those of the sandbox for one, unless ``TraceStore.retain`` or ``Settings.retention`` say else.
+
+    ``busy_s``: how long to wait for another process that writes. ``clock``: pass a ``FakeClock`` that the Router has,
+    then everything is done at once in the caller's thread, since nothing can wait for a thread there. ``connect``:
+    opens connections in the place of ``sqlite3``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        busy_s: float = 5.0,
+        clock: Clock | None = None,
+        connect: Connect = connect,
+    ) -> None:
+        given: object = path
+        if (
+            not isinstance(given, (str, os.PathLike))
+            or str(path) in ("", ":memory:")
+            or str(path).startswith("sqlite:")
+        ):
+            raise ValidationFailed.of(Problem("path", f"is {shown(path)}", "name a file, as traces.db"))
+        self.path = Path(path).absolute()
+        """Where it is."""
+        self._inline = clock is not None and clock.virtual
+        self._connections = Connections(self.path, connect, busy_s)
+        self._writer = Writer(self._connections, busy_s, inline=self._inline)
+        self._writes = Writes()
+
+    def __repr__(self) -> str:
+        return f"SqliteStorage({str(self.path)!r})"
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        """Apply all or none (``protocols.Storage``)."""
+        durability: Durability = "committed" if any(_durability(each) == "committed" for each in writes) else "buffered"
+        work = partial(self._writes.batch, account, list(writes))
+        deletes = [each for each in writes if isinstance(each, DeleteTraces)]
+        scrub = partial(_is_last, deletes[0]) if deletes else None  # it stands alone in its batch
+        result: list[Written] = await self._writer.do(work, durability, scrub)
+        return result
+
+    async def read(self, account: str, query: Query) -> Any:
+        """Answer a query for one thing (``protocols.Storage``)."""
+        ask = partial(answer, account, query)
+        if isinstance(query, _QUICK) and not self._inline:
+            try:
+                return self._connections.read(ask, patient=False)
+            except sqlite3.Error as error:
+                if not is_transient(error):
+                    raise fault_of(error, self.path) from error
+        return await self._in_thread(partial(self._ask, ask))
+
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
+        """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
+        return await self._in_thread(partial(self._ask, partial(page, account, query, after, limit)))
+
+    async def sweep(self, now: float) -> int:
+        """Remove what is past its time, a few hundred traces a transaction (``protocols.Storage``)."""
+        removed = 0
+        while found := await self._in_thread(partial(self._ask, partial(old_traces, now))):
+            for place, old in enumerate(found, start=1):
+                is_last = place == len(found)
+                removed += await self._writer.do(partial(remove_old, old), scrub=bool if is_last else None)
+        while freed := await self._writer.do(partial(remove_snapshots, now)):
+            removed += sum(freed)
+        return removed
+
+    async def aclose(self) -> None:
+        """Close the file. It is opened again if it is used again."""
+        await self._in_thread(self._connections.close)
+
+    def _ask(self, ask: Callable[[Connection], T]) -> T:
+        with translated(self.path):
+            return self._connections.read(ask)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return work() if self._inline else await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _is_last(which: DeleteTraces, written: list[Written]) -> bool:
+    """Whether nothing is left to delete: who deletes much asks again and again, and is waited for but once."""
+    return written[0].count < which.limit
+
+
+def _durability(write: object) -> object:
+    return getattr(write, "durability", None)  # what is no write is refused with the others

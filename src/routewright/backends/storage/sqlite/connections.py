@@ -1,0 +1,224 @@
+"""The connections to one file that this process has: one to write with, and as many to read with as are in use at once.
+
+A fork finds all of them closed: SQLite's locks belong to a process, and a connection that crossed a fork would damage
+the file. So does every path that makes one: ``Connect``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from routewright._core.rollup import merged
+from routewright.errors import StorageUnavailable
+from routewright.fork import Guard, quiet_at_fork, renew_in_children
+
+from .faults import is_transient
+from .schema import prepare
+
+T = TypeVar("T")
+
+MOST_IDLE = 4
+LONGEST_QUIET_S = 10.0
+"""How long a fork waits for a transaction to end."""
+CACHE_KB = 16_000
+
+_log = logging.getLogger(__name__)
+
+
+class Cursor(Protocol):
+    """The rows of a statement."""
+
+    def fetchone(self) -> Any:
+        """One row; None: there is none left."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+        ...
+
+
+class Connection(Protocol):
+    """What is needed of a ``sqlite3.Connection`` that commits by itself (``isolation_level=None``). Its errors are
+    ``sqlite3.Error`` with their ``sqlite_errorcode``."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
+        """Run a statement."""
+        ...
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Cursor:
+        """Run a statement once for each."""
+        ...
+
+    def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
+        """Let statements call a function."""
+        ...
+
+    def interrupt(self) -> None:
+        """Stop what it does, from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+Connect = Callable[[str], Connection]
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection of Python's own SQLite. Threads take turns with it."""
+    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+
+
+class Connections:
+    """Opens connections to a file as they are needed. Safe to use from several threads, before and after a fork."""
+
+    def __init__(self, path: Path, connect: Connect, busy_s: float) -> None:
+        self.path = path
+        self._connect = connect
+        self._busy_s = busy_s
+        self._guard = Guard()
+        self._torn: list[Connection] = []  # in use when the process was forked: they must not even be closed here
+        renew_in_children(self)
+        quiet_at_fork(self)
+
+    def renew(self) -> None:
+        """Begin without connections, as a child does."""
+        self._torn += getattr(self, "_in_use", ())
+        self._in_use: set[Connection] = set()
+        self._idle: deque[Connection] = deque()
+        self._writer: Connection | None = None
+        self._writing = Guard()
+        self._open = threading.Event()
+        self._open.set()
+
+    def quiet(self) -> None:
+        """Close all connections, once what they do has ended, and hand none out."""
+        with self._guard.lock:
+            self._open.clear()
+            for connection in list(self._in_use):  # which others leave meanwhile
+                if connection is not self._writer:
+                    with suppress(sqlite3.Error):  # it was closed just now
+                        connection.interrupt()  # and ask again afterwards
+        ends = time.monotonic() + LONGEST_QUIET_S
+        while self._in_use and time.monotonic() < ends:
+            time.sleep(0.001)
+        if self._in_use:
+            _log.warning("%s is in use while this process is forked: the child cannot use it", self.path)
+        self.close()
+
+    def resume(self) -> None:
+        """Hand connections out again."""
+        self._open.set()
+
+    def close(self) -> None:
+        """Close all that nobody uses."""
+        with self._guard.lock:
+            idle, self._idle = [*self._idle], deque()
+            if self._writer is not None and self._writer not in self._in_use:
+                idle.append(self._writer)
+                self._writer = None
+        for connection in idle:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """The connection to write with, which one at a time has. One that fails is closed."""
+        with self._writing.lock:
+            connection = self._take_writer()
+            try:
+                yield connection
+            except BaseException:
+                with self._guard.lock:
+                    self._in_use.discard(connection)
+                    self._writer = None
+                with suppress(sqlite3.Error):
+                    connection.close()
+                raise
+            self._in_use.discard(connection)
+
+    def read(self, ask: Callable[[Connection], T], *, patient: bool = True) -> T:
+        """Ask with a connection of one's own; again, for a while, where that fails for what passes. Without patience
+        once."""
+        return _again(partial(self._read, ask), self._busy_s if patient else 0.0)
+
+    def _read(self, ask: Callable[[Connection], T]) -> T:
+        connection = self._take_reader()
+        try:
+            result = ask(connection)
+        except BaseException:
+            self._in_use.discard(connection)
+            connection.close()
+            raise
+        self._give_back(connection)
+        return result
+
+    def _take_reader(self) -> Connection:
+        while True:
+            self._open.wait()
+            with self._guard.lock:
+                if not self._open.is_set():
+                    continue
+                connection = self._idle.pop() if self._idle else self._make(0.0)
+                self._in_use.add(connection)
+                return connection
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._guard.lock:
+            keep = len(self._idle) < MOST_IDLE
+            if keep:
+                self._idle.append(connection)
+            self._in_use.discard(connection)
+        if not keep:
+            connection.close()
+
+    def _take_writer(self) -> Connection:
+        while True:
+            self._open.wait()
+            with self._guard.lock:
+                if not self._open.is_set():
+                    continue
+                if self._writer is None:
+                    self._writer = self._make(self._busy_s)
+                self._in_use.add(self._writer)
+                return self._writer
+
+    def _make(self, busy_s: float) -> Connection:
+        if self._torn:
+            raise StorageUnavailable(f"{self.path}: this process was forked in the middle of a transaction; start anew")
+        connection = self._connect(str(self.path))
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {int(self._busy_s * 1000)}")
+            _again(partial(prepare, connection, self.path), self._busy_s)  # SQLite does not wait for all of it
+            connection.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
+            for pragma in (f"cache_size = -{CACHE_KB}", "wal_autocheckpoint = 0", "secure_delete = ON"):
+                connection.execute(f"PRAGMA {pragma}").fetchall()
+            connection.create_function("merged", 2, merged)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _again(work: Callable[[], T], for_s: float) -> T:
+    """Do it; again, for so long, where it fails for what passes."""
+    ends = time.monotonic() + for_s
+    pause = 0.001
+    while True:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            if not is_transient(error) or time.monotonic() + pause > ends:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)

@@ -1,0 +1,177 @@
+"""What each kind of query is answered with, and each kind of scan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from routewright._core.changes import HealthChange, changed
+from routewright._core.rollup import METADATA, summed
+from routewright.errors import UnsupportedWrite
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    CacheCount,
+    CacheCounts,
+    CurrentRetention,
+    FallbackCount,
+    FallbackCounts,
+    FeedbackByTrace,
+    HealthSnapshot,
+    LatencyCount,
+    LatencyCounts,
+    PutFeedback,
+    Query,
+    RollupKeys,
+    Scan,
+    SetRetention,
+    Snapshot,
+    SnapshotById,
+    Trace,
+    TraceById,
+    TraceItem,
+    TraceItems,
+    Traces,
+    UsageCount,
+    UsageCounts,
+)
+
+from .connections import Connection
+from .selection import rows_of
+
+DAY_S = 24 * 3600.0
+RETENTION = SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
+"""What holds until something else is said (contract 9)."""
+SETTING = "retention"
+
+whole = msgspec.json.Decoder(Trace).decode
+_item = msgspec.json.Decoder(TraceItem).decode
+_snapshot = msgspec.json.Decoder(Snapshot).decode
+_change = msgspec.json.Decoder(HealthChange).decode
+_feedback = msgspec.json.Decoder(PutFeedback).decode
+_retention = msgspec.json.Decoder(SetRetention).decode
+
+_TRACE = "SELECT body, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?"
+_SUMS = ", ".join(f"sum({name})" for name in UsageCount.__struct_fields__[2:])
+_OF_DAYS = "account = ? AND environment IN ({}) AND day BETWEEN ? AND ?"
+_USED = "account = ? AND per = ? AND group_by = ? AND environment IN ({}) AND start BETWEEN ? AND ?"
+_USAGE = f"""
+WITH largest AS (
+    SELECT value FROM usage WHERE {_USED} GROUP BY value ORDER BY sum(requests) DESC, value LIMIT ?
+)
+SELECT start, CASE WHEN value IN (SELECT value FROM largest) THEN value END AS grouped, {_SUMS}
+FROM usage WHERE {_USED} GROUP BY start, grouped ORDER BY start, grouped IS NULL, grouped
+"""
+_KEYS = """
+WITH RECURSIVE found(name) AS (
+    SELECT min(group_by) FROM usage WHERE account = ?1 AND per = 'day'
+    UNION ALL
+    SELECT (SELECT min(group_by) FROM usage WHERE account = ?1 AND per = 'day' AND group_by > name)
+    FROM found WHERE name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL
+"""
+
+
+def answer(account: str, query: Query, connection: Connection) -> Any:
+    """Answer a query of an account. Raises ``UnsupportedWrite`` for one of an unknown kind."""
+    match query:
+        case TraceById(id, environment):
+            row = connection.execute(_TRACE, (account, id)).fetchone()
+            return None if row is None or environment not in (None, row[1]) else whole(row[0])
+        case FeedbackByTrace(trace_id):
+            sql = "SELECT body FROM feedback WHERE account = ? AND trace_id = ?"
+            row = connection.execute(sql, (account, trace_id)).fetchone()
+            return None if row is None else _feedback(row[0])
+        case SnapshotById(id):
+            return snapshot_of(connection, id) if account == SYSTEM_ACCOUNT else None
+        case CurrentRetention():
+            return retention_of(connection)
+        case RollupKeys():
+            found = [name for (name,) in connection.execute(_KEYS, (account,)).fetchall()]
+            return [name.removeprefix(METADATA) for name in found if name.startswith(METADATA)]
+        case UsageCounts():
+            return _usage(connection, account, query)
+        case CacheCounts():
+            sums = "age, sum(lookups), sum(saved_nanos)"
+            return [CacheCount(*row) for row in _days(connection, account, query, "cache_use", sums, "age")]
+        case FallbackCounts():
+            names = "kind, name"
+            sums = f"{names}, sum(total), sum(counted)"
+            return [FallbackCount(*row) for row in _days(connection, account, query, "fallback_use", sums, names)]
+        case LatencyCounts():
+            return _latency(connection, account, query)
+    raise UnsupportedWrite(f"SqliteStorage knows no query {type(query).__name__}")
+
+
+def page(
+    account: str, query: Scan, after: str | None, limit: int, connection: Connection
+) -> list[TraceItem] | list[Trace]:
+    """Traces of an account behind a key. Raises ``UnsupportedWrite`` for a scan of an unknown kind."""
+    match query:
+        case TraceItems():
+            rows = rows_of(connection, "trace.body", account, query, limit, after=after)
+            return [_item(body) for (body,) in rows]
+        case Traces():
+            rows = rows_of(connection, "trace.body", account, query, limit, after=after)
+            return [whole(body) for (body,) in rows]
+    raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
+
+
+def snapshot_of(connection: Connection, snapshot_id: str) -> Snapshot | None:
+    """A snapshot, put together from the last whole one and what changed since."""
+    changes: list[tuple[str, bytes]] = []
+    wanted: str | None = snapshot_id
+    while wanted is not None:
+        row = connection.execute("SELECT body, base FROM snapshot WHERE id = ?", (wanted,)).fetchone()
+        if row is None or row[0] is None:
+            return None
+        changes.append((wanted, row[0]))
+        wanted = row[1]
+    _, body = changes.pop()
+    found: Snapshot = _snapshot(body)
+    for changed_id, body in reversed(changes):
+        assert isinstance(found, HealthSnapshot), "only these are stored as changes"
+        found = changed(found, _change(body), changed_id)
+    return found
+
+
+def retention_of(connection: Connection) -> SetRetention:
+    """How long traces are kept."""
+    row = connection.execute("SELECT body FROM setting WHERE name = ?", (SETTING,)).fetchone()
+    return RETENTION if row is None else _retention(row[0])
+
+
+def _usage(connection: Connection, account: str, query: UsageCounts) -> list[UsageCount]:
+    environments, marks = _environments(query.environment)
+    last = query.last + "T24" if query.hourly else query.last
+    used = (account, "hour" if query.hourly else "day", query.group_by, *environments, query.first, last)
+    rows = connection.execute(_USAGE.replace("{}", marks), (*used, query.groups, *used)).fetchall()
+    return [UsageCount(*row) for row in rows]
+
+
+def _days(
+    connection: Connection,
+    account: str,
+    query: CacheCounts | FallbackCounts | LatencyCounts,
+    table: str,
+    columns: str,
+    names: str,
+) -> list[Any]:
+    """The sums of a roll-up over days, by its names; without names its rows."""
+    environments, marks = _environments(query.environment)
+    grouped = f"GROUP BY {names} ORDER BY {names}" if names else ""
+    sql = f"SELECT {columns} FROM {table} WHERE {_OF_DAYS.replace('{}', marks)} {grouped}"
+    return connection.execute(sql, (account, *environments, query.first, query.last)).fetchall()
+
+
+def _latency(connection: Connection, account: str, query: LatencyCounts) -> list[LatencyCount]:
+    parts: dict[tuple[str, str], list[bytes]] = {}
+    for model, strategy, buckets in _days(connection, account, query, "latency", "model, strategy, buckets", ""):
+        parts.setdefault((model, strategy), []).append(buckets)
+    return [LatencyCount(*names, summed(parts[names])) for names in sorted(parts)]
+
+
+def _environments(asked: str | None) -> tuple[tuple[str, ...], str]:
+    """The environments that are asked for, and the marks of their parameters."""
+    return (("production", "sandbox"), "?, ?") if asked is None else ((asked,), "?")

@@ -1,0 +1,206 @@
+"""The tables of a store, one migration after another. What was published is never changed, only followed.
+
+``PRAGMA user_version`` says how many of them a file has had. A file that has had more is refused untouched.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
+
+APPLICATION_ID = 0x72777274
+"""``rwrt``: says of a file that it is a store of ours."""
+
+FIRST = """
+CREATE TABLE trace (
+    n INTEGER PRIMARY KEY,
+    account TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    id TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    status TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    model TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    policy_id TEXT NOT NULL,
+    goal TEXT NOT NULL,
+    strategy TEXT NOT NULL,
+    error TEXT NOT NULL,
+    cache_hit INTEGER NOT NULL,
+    fallback_used INTEGER NOT NULL,
+    compromised INTEGER NOT NULL,
+    cost_usd REAL NOT NULL,
+    duration_ms REAL NOT NULL,
+    body BLOB NOT NULL,   -- wire.Trace as JSON
+    rollup_keys TEXT      -- what usage was counted by, as JSON; NULL: by nothing else than always
+);
+CREATE UNIQUE INDEX trace_by_id ON trace (account, id);
+CREATE INDEX trace_by_time ON trace (
+    account, created_at, id, environment, status, kind, model, provider, policy_id, goal, strategy, error, cache_hit,
+    fallback_used, compromised, cost_usd, duration_ms
+);
+CREATE INDEX trace_by_status ON trace (account, status, created_at, id) WHERE status <> 'completed';
+
+CREATE TABLE tag (
+    account TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    id TEXT NOT NULL,
+    number REAL,
+    PRIMARY KEY (account, key, value, created_at, id)
+) WITHOUT ROWID;
+CREATE INDEX tag_number ON tag (account, key, created_at, id, number) WHERE number IS NOT NULL;
+
+CREATE TABLE feedback (
+    account TEXT NOT NULL,
+    trace_id TEXT NOT NULL,
+    body BLOB NOT NULL,   -- wire.PutFeedback as JSON
+    PRIMARY KEY (account, trace_id)
+) WITHOUT ROWID;
+
+CREATE TABLE snapshot (
+    id TEXT PRIMARY KEY,
+    body BLOB,            -- wire.Snapshot as JSON, or what changed since base; NULL: it is named, and was never put
+    base TEXT,            -- id of the snapshot before; NULL: the body is whole
+    depth INTEGER NOT NULL,
+    named INTEGER NOT NULL DEFAULT 0,  -- traces that name it
+    at REAL NOT NULL      -- when it was last put, Unix seconds
+) WITHOUT ROWID;
+CREATE INDEX snapshot_by_base ON snapshot (base) WHERE base IS NOT NULL;
+
+CREATE TABLE usage (
+    account TEXT NOT NULL,
+    per TEXT NOT NULL,    -- hour or day
+    group_by TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    start TEXT NOT NULL,
+    value TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    errors INTEGER NOT NULL,
+    cost_nanos INTEGER NOT NULL,
+    charged_nanos INTEGER NOT NULL,
+    input_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    PRIMARY KEY (account, per, group_by, environment, start, value)
+) WITHOUT ROWID;
+
+CREATE TABLE cache_use (
+    account TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    day TEXT NOT NULL,
+    age TEXT NOT NULL,
+    lookups INTEGER NOT NULL,
+    saved_nanos INTEGER NOT NULL,
+    PRIMARY KEY (account, environment, day, age)
+) WITHOUT ROWID;
+
+CREATE TABLE fallback_use (
+    account TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    day TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    total INTEGER NOT NULL,
+    counted INTEGER NOT NULL,
+    PRIMARY KEY (account, environment, day, kind, name)
+) WITHOUT ROWID;
+
+CREATE TABLE latency (
+    account TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    day TEXT NOT NULL,
+    model TEXT NOT NULL,
+    strategy TEXT NOT NULL,
+    buckets BLOB NOT NULL,  -- pairs of little-endian 32-bit numbers: bucket, requests
+    PRIMARY KEY (account, environment, day, model, strategy)
+) WITHOUT ROWID;
+
+CREATE TABLE setting (
+    name TEXT PRIMARY KEY,
+    body BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (FIRST,)
+"""Each brings a file from the version of its place to the next."""
+
+_PAGE_BYTES = 8192
+"""A trace takes two to three kilobytes, and three of them a page."""
+
+
+class Statements(Protocol):
+    """What runs statements."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run one."""
+        ...
+
+
+def prepare(connection: Statements, path: Path) -> None:
+    """Make the tables in a new file. Raises ``StorageVersion`` and ``StorageCorrupt`` for one that is another's."""
+    if _is_new(connection):
+        _create(connection, path)
+    check_version(connection, path)
+
+
+def check_version(connection: Statements, path: Path) -> None:
+    """Refuse a file of another version, or of somebody else's. Raises ``StorageVersion`` and ``StorageCorrupt``."""
+    version = version_of(connection, path)
+    if version > len(MIGRATIONS):
+        raise StorageVersion(
+            f"{path} is of version {version}, and this routewright knows versions up to {len(MIGRATIONS)}: "
+            "install a newer one"
+        )
+    if version < len(MIGRATIONS):
+        raise StorageVersion(
+            f"{path} is of version {version}, this routewright needs {len(MIGRATIONS)}: stop what uses it, "
+            f"then run 'routewright store upgrade {path}', which makes a backup first"
+        )
+
+
+def version_of(connection: Statements, path: Path) -> int:
+    """How many migrations a store has had. Raises ``StorageCorrupt`` for what is none of ours."""
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise StorageCorrupt(f"{path} is a database, but no store of routewright's: take another file")
+    return _pragma(connection, "user_version")
+
+
+def migrate(connection: Statements, first: int) -> None:
+    """Bring a store from version ``first`` to the present one, inside a transaction of the caller's."""
+    for script in MIGRATIONS[first:]:
+        for statement in script.split(";\n"):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def _is_new(connection: Statements) -> bool:
+    kept = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return not kept and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
+
+
+def _create(connection: Statements, path: Path) -> None:
+    connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StorageUnavailable(f"{path}: its file system cannot share memory between processes: take a local disk")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_new(connection):  # else another process was faster
+            migrate(connection, 0)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite rolls back by itself where the disk is full
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _pragma(connection: Statements, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -1,0 +1,196 @@
+"""What is done to a store now and then: the sweep of what is past its time; backup, check and upgrade of the file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import MsgspecError
+
+from routewright._core.batch import UNNAMED_S
+from routewright._core.moment import timestamp
+from routewright.errors import NotFound, Problem, StorageCorrupt, StorageVersion, ValidationFailed
+from routewright.wire import Environment, TraceItems
+
+from .connections import Connection, connect
+from .faults import is_damage, translated
+from .read import retention_of, whole
+from .schema import MIGRATIONS, migrate, version_of
+from .selection import rows_of
+from .write import STORED, Stored, forget
+
+SOME = 500
+"""Traces that one transaction removes."""
+BUSY_MS = 5_000
+"""How long backup, check and upgrade wait for another process."""
+MANY = 20_000
+"""Traces that are looked for at a time."""
+
+_ACCOUNTS = """
+WITH RECURSIVE found(name) AS (
+    SELECT min(account) FROM trace
+    UNION ALL
+    SELECT (SELECT min(account) FROM trace WHERE account > name) FROM found WHERE name IS NOT NULL
+)
+SELECT name FROM found WHERE name IS NOT NULL
+"""
+_FREE_SNAPSHOTS = """
+DELETE FROM snapshot WHERE named <= 0 AND at < ?
+AND NOT EXISTS (SELECT 1 FROM snapshot AS later WHERE later.base = snapshot.id)
+RETURNING typeof(body) <> 'null'
+"""
+
+
+class Old(NamedTuple):
+    """Traces of an account that are past their time: numbers of their rows."""
+
+    account: str
+    environment: Environment
+    until: str
+    rows: list[int]
+
+
+def old_traces(now: float, connection: Connection) -> list[Old]:
+    """Find traces that are past their time, ``SOME`` at most a piece, but not more than ``MANY`` of an account: ask
+    again until there are none."""
+    kept = retention_of(connection)
+    ages: list[tuple[Environment, float | None]] = [("production", kept.production_s), ("sandbox", kept.sandbox_s)]
+    found: list[Old] = []
+    for (account,) in connection.execute(_ACCOUNTS).fetchall():
+        for environment, age in ages:
+            if age is None:
+                continue
+            until = timestamp(max(0.0, now - age))
+            asked = TraceItems(environment=environment, until=until)
+            rows = [n for (n,) in rows_of(connection, "trace.n", account, asked, MANY, order="ASC")]
+            pieces = (rows[place : place + SOME] for place in range(0, len(rows), SOME))
+            found += [Old(account, environment, until, piece) for piece in pieces]
+    return found
+
+
+def remove_old(old: Old, connection: Connection) -> int:
+    """Remove them, and leave the roll-ups as they are. A number may meanwhile be that of another trace."""
+    marks = ", ".join("?" * len(old.rows))
+    sql = f"SELECT {STORED} FROM trace WHERE n IN ({marks}) AND account = ? AND environment = ? AND created_at < ?"
+    rows = connection.execute(sql, (*old.rows, old.account, old.environment, old.until)).fetchall()
+    forget(connection, old.account, [Stored.of(row) for row in rows])
+    return len(rows)
+
+
+def remove_snapshots(now: float, connection: Connection) -> list[bool]:
+    """Remove snapshots that nothing needs, and say of each whether it was ever put; ask again until there are none,
+    since each may free the one before it."""
+    # not by "IS NOT NULL", which SQLite 3.40 takes to be always true behind RETURNING
+    return [bool(put) for (put,) in connection.execute(_FREE_SNAPSHOTS, (now - UNNAMED_S,)).fetchall()]
+
+
+class Check(NamedTuple):
+    """What a check of a store found."""
+
+    version: int
+    traces: int
+    """0, as the version, where it is too damaged to tell."""
+    bytes: int
+    problems: list[str]
+    """Empty: it is sound."""
+
+
+def backup(path: Path, target: Path) -> None:
+    """Copy a store as it is at one moment, while others may write. The copy appears whole or not at all.
+
+    Raises ``NotFound``, ``ValidationFailed`` for a target that exists, and kinds of ``StorageUnavailable``.
+    """
+    _check_there(path)
+    if target.exists():
+        raise ValidationFailed.of(Problem("target", f"{target} exists", "name a new file"))
+    part = target.with_name(f"{target.name}.part-{os.getpid()}-{threading.get_ident()}")
+    try:
+        with translated(path), closing(connect(str(path))) as source, closing(connect(str(part))) as copy:
+            source.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            version_of(source, path)
+            source.backup(copy)
+        with translated(part), closing(connect(str(part))) as copy:
+            said = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if said != "ok":
+                raise StorageCorrupt(f"{path} is damaged, so the backup is: {said}")
+            copy.execute("PRAGMA journal_mode = DELETE")  # all in one file, synced
+        os.link(part, target)  # fails where somebody made it meanwhile
+    except FileExistsError:
+        raise ValidationFailed.of(Problem("target", f"{target} exists", "name a new file")) from None
+    finally:
+        for left in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm", "-journal"))):
+            left.unlink(missing_ok=True)
+
+
+def check(path: Path) -> Check:
+    """Read the whole store, and say what is wrong with it. Takes some seconds a gigabyte; others may write."""
+    _check_there(path)
+    with translated(path), closing(connect(str(path))) as connection:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        version = traces = 0
+        problems: list[str] = []
+        try:
+            version = version_of(connection, path)
+            said = connection.execute("PRAGMA integrity_check(20)").fetchall()
+            problems += [problem for (problem,) in said if problem != "ok"]
+            problems += _unreadable(connection) if version == len(MIGRATIONS) and not problems else []
+            traces = connection.execute("SELECT count(*) FROM trace").fetchone()[0]
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise
+            problems = problems or [str(error)]
+        return Check(version, traces, path.stat().st_size, problems)
+
+
+def upgrade(path: Path) -> Path | None:
+    """Bring a store to the present version, after a backup beside it, which is given. None: it was of this version.
+
+    Nobody may use it meanwhile. Raises ``StorageVersion`` for one that a newer routewright made.
+    """
+    _check_there(path)
+    with translated(path), closing(connect(str(path))) as connection:
+        version = version_of(connection, path)
+        if version == len(MIGRATIONS):
+            return None
+        if version > len(MIGRATIONS):
+            raise StorageVersion(f"{path} is of version {version}, newer than this routewright's {len(MIGRATIONS)}")
+        kept = _free_name(path, f"version-{version}")
+        backup(path, kept)
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN EXCLUSIVE")
+        if version_of(connection, path) == version:
+            migrate(connection, version)
+        connection.execute("COMMIT")
+        return kept
+
+
+def _free_name(path: Path, end: str) -> Path:
+    """A name beside the store that nothing has: an upgrade that failed leaves its backup."""
+    ends = (end, *(f"{end}.{number}" for number in range(2, 1_000)))
+    names = (path.with_name(f"{path.name}.{each}") for each in ends)
+    return next(name for name in names if not name.exists())
+
+
+def _unreadable(connection: sqlite3.Connection) -> list[str]:
+    """Traces that cannot be read back, the first twenty."""
+    problems = []
+    for n, trace_id, body in connection.execute("SELECT n, id, body FROM trace"):
+        try:
+            readable = whole(body).id == trace_id
+        except MsgspecError:
+            readable = False
+        if not readable:
+            problems.append(f"trace {trace_id!r} (row {n}) cannot be read")
+            if len(problems) == 20:
+                break
+    return problems
+
+
+def _check_there(path: Path) -> None:
+    if not path.is_file():
+        raise NotFound(f"there is no store {path}")

@@ -1,0 +1,76 @@
+"""What a store's file holds: its traces, and whether all that is derived from them is what they make."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from routewright._core.filter import text_of
+from routewright._core.rollup import Rollups, unpacked
+from routewright.backends.storage.sqlite.connections import connect
+from routewright.backends.storage.sqlite.upkeep import check
+from routewright.backends.storage.sqlite.write import STORED, Stored
+from routewright.wire import Trace
+
+Table = dict[tuple[Any, ...], Any]
+
+_KEYS = {"usage": 6, "cache_use": 4, "fallback_use": 5, "latency": 5}
+"""How many columns say what a row of a roll-up is about; those behind them are its sums."""
+
+
+def names_of(trace: Trace) -> Iterator[str]:
+    """Ids of the snapshots that a trace names."""
+    given = trace.decision_input
+    if given is not None:
+        yield from (name for name in (given.catalogue, given.health, given.policy) if name is not None)
+
+
+def assert_sound(path: Path) -> None:
+    """The file is whole, every trace in it can be read, and what is derived is as if it were made anew."""
+    assert check(path).problems == []
+    with closing(connect(str(path))) as connection:
+        connection.execute("BEGIN")
+        found = connection.execute(f"SELECT account, {STORED} FROM trace").fetchall()
+        rows = [(account, Stored.of(row)) for account, *row in found]
+        assert len({(account, row.trace.id) for account, row in rows}) == len(rows), "a trace is there twice"
+        due = _due(rows)
+        for table, there in _there(connection).items():
+            assert there == due[table], f"{table} is not what the traces make"
+
+
+def _there(connection: sqlite3.Connection) -> dict[str, Table]:
+    found: dict[str, Table] = {}
+    for table, keys in _KEYS.items():
+        rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+        found[table] = {row[:keys]: [*row[keys:]] for row in rows}
+    found["latency"] = {key: unpacked(buckets) for key, (buckets,) in found["latency"].items()}
+    tags = connection.execute("SELECT account, key, value, created_at, id FROM tag").fetchall()
+    found["tag"] = dict.fromkeys(tags)
+    named = connection.execute("SELECT id, named FROM snapshot WHERE named <> 0").fetchall()
+    found["snapshot"] = {(name,): count for name, count in named}
+    return found
+
+
+def _due(rows: list[tuple[str, Stored]]) -> dict[str, Table]:
+    due: dict[str, Table] = {table: {} for table in (*_KEYS, "tag")}
+    by_account: dict[str, Rollups] = {}
+    for account, row in rows:
+        by_account.setdefault(account, Rollups()).add(row.trace, row.rollup_keys)
+        for key, value in row.trace.metadata.items():
+            text = text_of(value)
+            if text is not None:
+                due["tag"][account, key, text, row.trace.created_at, row.trace.id] = None
+    for account, sums in by_account.items():
+        for per, usage in (("hour", sums.usage), ("day", sums.days())):
+            for use, amounts in usage.items():
+                due["usage"][account, per, use.group_by, use.environment, use.start, use.value] = [*amounts]
+        due["cache_use"] |= {(account, *key[:3]): [*amounts] for key, amounts in sums.cache.items()}
+        due["fallback_use"] |= {(account, *key): [*amounts] for key, amounts in sums.fallback.items()}
+        due["latency"] |= {(account, *key): dict(buckets) for key, buckets in sums.latency.items()}
+    named = Counter(name for _, row in rows for name in names_of(row.trace))
+    due["snapshot"] = {(name,): count for name, count in named.items()}
+    return due

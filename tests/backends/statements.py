@@ -1,0 +1,49 @@
+"""Which statements does a storage run, and does each of them say whose rows it means?"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from routewright.backends.storage.sqlite import upkeep
+
+OF_ACCOUNTS = ("trace", "tag", "feedback", "usage", "cache_use", "fallback_use", "latency")
+"""Tables whose rows belong to accounts."""
+NAMED = {upkeep._ACCOUNTS, "SELECT count(*) FROM trace", "SELECT n, id, body FROM trace"}
+"""What looks at all accounts, and says so: the list of accounts, and the check of a file."""
+
+_TABLE = re.compile(rf"\b(?:FROM|JOIN|UPDATE)\s+(?:{'|'.join(OF_ACCOUNTS)})\b(?!\s+SET\b.*\bON CONFLICT\b)")
+_ACCOUNT = re.compile(r"\baccount = (?:\?|[a-z]+\.account\b)")
+
+
+class Statements:
+    """``connect`` of a ``SqliteStorage`` that notes every statement."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def __call__(self, path: str) -> sqlite3.Connection:
+        connection: Any = sqlite3.connect(
+            path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=_Noting
+        )
+        connection.seen = self.seen
+        noted: sqlite3.Connection = connection
+        return noted
+
+    def boundless(self) -> list[str]:
+        """Statements that name a table of the accounts more often than an account."""
+        return sorted(sql for sql in self.seen - NAMED if len(_TABLE.findall(sql)) > len(_ACCOUNT.findall(sql)))
+
+
+class _Noting(sqlite3.Connection):
+    seen: set[str] = set()  # noqa: RUF012  # each connection gets that of its storage
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        self.seen.add(sql)
+        return super().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Sequence[Any], /) -> sqlite3.Cursor:  # type: ignore[override]
+        self.seen.add(sql)
+        return super().executemany(sql, parameters)

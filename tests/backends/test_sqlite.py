@@ -1,0 +1,557 @@
+"""What a storage in a file promises besides: other processes and threads, forks, the log, and what is deleted."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sqlite3
+import threading
+from contextlib import ExitStack, aclosing, closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright.backends.storage.sqlite import SqliteStorage, upkeep, writer
+from routewright.backends.storage.sqlite.connections import connect
+from routewright.errors import InternalError, PreconditionFailed, ValidationFailed
+from routewright.protocols import LocalStorage, Storage
+from routewright.testing import FakeClock
+from routewright.testing.storage import make_trace
+from routewright.testing.storage.snapshots import health_chain
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    CurrentRetention,
+    DeleteTraces,
+    Durability,
+    PutFeedback,
+    PutSnapshot,
+    PutTrace,
+    SetRetention,
+    SnapshotById,
+    Term,
+    TraceById,
+    TraceItems,
+    UsageCounts,
+    Write,
+)
+
+from .processes import run, running
+
+pytestmark = pytest.mark.anyio
+
+DAY_S = 24 * 3600.0
+LEVELS: tuple[tuple[Durability, str], ...] = (("committed", "FULL"), ("buffered", "NORMAL"), ("committed", "FULL"))
+NOW = 1_795_478_400.0  # 2026-11-24T00:00:00Z
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # the contract suite runs on trio, too
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "traces.db"
+
+
+async def numbers(storage: Storage, account: str = "default") -> list[int]:
+    found = await storage.scan(account, TraceItems(), after=None, limit=100_000)
+    return sorted(int(item.id.removeprefix("tr_")) for item in found)
+
+
+async def requests(storage: Storage) -> int:
+    query = UsageCounts(first="2026-11-01", last="2026-11-30", group_by="model")
+    return sum(row.requests for row in await storage.read("default", query))
+
+
+def sound(path: Path) -> bool:
+    found = upkeep.check(path)
+    assert found.problems == []
+    return True
+
+
+# The object
+
+
+@pytest.mark.parametrize("given", ["", ":memory:", "sqlite:///traces.db", 7, None, b"traces.db"])
+def test_what_names_no_file_is_refused(given: Any) -> None:
+    with pytest.raises(ValidationFailed, match="name a file"):
+        SqliteStorage(given)
+
+
+async def test_nothing_is_made_before_the_first_use(path: Path) -> None:
+    storage = SqliteStorage(path)
+    assert isinstance(storage, LocalStorage)
+    assert storage.path == path
+    assert repr(storage) == f"SqliteStorage({str(path)!r})"
+    await storage.aclose()
+    assert list(path.parent.iterdir()) == []
+    await storage.read("default", TraceById("tr_1"))
+    assert "traces.db" in os.listdir(path.parent)
+    await storage.aclose()
+
+
+async def test_a_closed_storage_leaves_one_file_and_may_be_used_again(path: Path) -> None:
+    storage = SqliteStorage(path)
+    for number in range(3):
+        await storage.apply("default", [PutTrace(make_trace(number))])
+        await storage.aclose()
+        assert list(path.parent.iterdir()) == [path]
+    assert await numbers(storage) == [0, 1, 2]
+    await storage.aclose()
+
+
+async def test_without_a_word_traces_are_kept_for_30_days_and_those_of_the_sandbox_for_one(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        told = await storage.read(SYSTEM_ACCOUNT, CurrentRetention())
+        assert told == SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
+
+
+def writers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "routewright-sqlite"}
+
+
+async def test_a_storage_that_is_dropped_leaves_no_thread_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "IDLE_S", 0.02)
+    storage, before = SqliteStorage(path), writers()
+    await storage.apply("default", [PutTrace(make_trace(1))])
+    (thread,) = writers() - before
+    del storage
+    thread.join(10)
+    assert not thread.is_alive()
+    gc.collect()
+
+
+async def test_a_writer_that_had_nothing_to_do_for_a_while_begins_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "IDLE_S", 0.001)
+    before = writers()
+    async with aclosing(SqliteStorage(path)) as storage:
+        for number in range(100):
+            await storage.apply("default", [PutTrace(make_trace(number))])
+            if number % 10 == 0:
+                for thread in writers() - before:
+                    await anyio.to_thread.run_sync(thread.join, 10)
+        assert await numbers(storage) == list(range(100))
+
+
+# Threads and loops
+
+
+class Threads:
+    """``connect`` that notes in which threads statements run."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, set[int]] = {}
+
+    def __call__(self, path: str) -> Any:
+        return _Noted(connect(path), self.of)
+
+
+class _Noted:
+    def __init__(self, connection: sqlite3.Connection, of: dict[str, set[int]]) -> None:
+        self._connection, self._of = connection, of
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        self._of.setdefault(sql.strip().partition(" ")[0], set()).add(threading.get_ident())
+        return self._connection.execute(sql, parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+async def everything(storage: Storage) -> None:
+    await storage.apply("default", [PutTrace(make_trace(1)), PutFeedback(make_trace(1).id, 1.0, None, 0.0)])
+    await storage.scan("default", TraceItems(), after=None, limit=5)
+    await requests(storage)
+    await storage.apply("default", [DeleteTraces()])
+    await storage.sweep(NOW)
+    await storage.aclose()
+
+
+async def test_with_a_virtual_clock_all_is_done_in_the_callers_thread(path: Path) -> None:
+    used, before = Threads(), threading.active_count()
+    await everything(SqliteStorage(path, clock=FakeClock(), connect=used))
+    assert set().union(*used.of.values()) == {threading.get_ident()}
+    assert threading.active_count() == before
+
+
+async def test_no_loop_waits_for_a_write_a_scan_or_a_report(path: Path) -> None:
+    used = Threads()
+    await everything(SqliteStorage(path, connect=used))
+    for verb in ("BEGIN", "INSERT", "DELETE", "WITH", "COMMIT"):
+        assert threading.get_ident() not in used.of.get(verb, set()), verb
+
+
+async def test_threads_and_loops_share_one_storage(path: Path) -> None:
+    storage = SqliteStorage(path)
+
+    def work(first: int) -> None:
+        async def put_and_read() -> None:
+            for number in range(first, first + 20):
+                trace = make_trace(number)
+                await storage.apply("default", [PutTrace(trace)])
+                assert await storage.read("default", TraceById(trace.id)) == trace
+                await storage.scan("default", TraceItems(), after=None, limit=3)
+
+        anyio.run(put_and_read)
+
+    async with anyio.create_task_group() as group:
+        for first in range(0, 120, 20):
+            group.start_soon(anyio.to_thread.run_sync, work, first)
+    assert await numbers(storage) == list(range(120))
+    assert await requests(storage) == 120
+    await storage.aclose()
+
+
+async def test_one_request_that_fails_takes_none_of_its_transaction_along(path: Path) -> None:
+    outcomes: dict[int, str] = {}
+
+    async def put(storage: Storage, number: int) -> None:
+        trace = make_trace(number, error="\ud800" if number % 5 == 4 else None)
+        before: list[Write] = []
+        if trace.error:
+            before = [PutTrace(make_trace(1_000 + number)), PutFeedback(trace.id, 1.0, None, 0.0)]
+        try:
+            put = PutTrace(trace, expect="present" if number % 5 == 3 else "absent")
+            await storage.apply("default", [*before, put])
+            outcomes[number] = "kept"
+        except (PreconditionFailed, InternalError) as error:
+            outcomes[number] = type(error).__name__
+
+    async with aclosing(SqliteStorage(path)) as storage, anyio.create_task_group() as group:
+        await put(storage, 100)
+        for number in range(40):
+            group.start_soon(put, storage, number)
+    kinds = ["kept", "kept", "kept", "PreconditionFailed", "InternalError"]
+    assert outcomes == {number: kinds[number % 5] for number in range(40)} | {100: "kept"}
+    async with aclosing(SqliteStorage(path)) as storage:
+        assert await numbers(storage) == [*(number for number in range(40) if number % 5 < 3), 100]
+        assert await requests(storage) == 25
+
+
+async def test_who_is_cancelled_while_it_waits_leaves_the_storage_well(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        for number in range(20):
+            with anyio.move_on_after(0):
+                await storage.apply("default", [PutTrace(make_trace(number))])
+        await storage.apply("default", [PutTrace(make_trace(20))])
+        assert 20 in await numbers(storage)
+        assert await requests(storage) == len(await numbers(storage))
+
+
+async def test_what_must_be_committed_is_synced_on_every_connection(path: Path) -> None:
+    said: list[str] = []
+
+    def noting(path: str) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.execute("PRAGMA synchronous = NORMAL")  # as some builds of SQLite begin
+        connection.set_trace_callback(said.append)
+        return connection
+
+    storage = SqliteStorage(path, connect=noting)
+    for _ in range(3):
+        for durability, level in LEVELS:
+            await storage.apply("default", [PutTrace(make_trace(1), durability=durability)])
+            assert [sql for sql in said if sql.startswith("PRAGMA synchronous")][-1].endswith(level)
+        said.clear()
+        await storage.aclose()
+
+
+# Other processes
+
+
+async def test_a_second_storage_on_the_file_sees_what_was_applied(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as one, aclosing(SqliteStorage(path)) as two:
+        for number in range(5):
+            writes, reads = (one, two) if number % 2 else (two, one)
+            await writes.apply("default", [PutTrace(make_trace(number))])
+            assert await reads.read("default", TraceById(make_trace(number).id)) == make_trace(number)
+            assert await numbers(reads) == list(range(number + 1))
+        await one.apply("default", [DeleteTraces(id=make_trace(0).id)])
+        assert await numbers(two) == [1, 2, 3, 4]
+
+
+async def test_another_process_sees_what_was_applied(path: Path) -> None:
+    script = """
+        async def main():
+            async with aclosing(SqliteStorage(sys.argv[1])) as storage:
+                found = await storage.read("default", TraceById(make_trace(1).id))
+                await storage.apply("default", [PutTrace(make_trace(2, error=found.error))])
+        anyio.run(main)
+    """
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1, error="seen"))])
+        await anyio.to_thread.run_sync(run, script, path)
+        found = await storage.read("default", TraceById(make_trace(2).id))
+        assert found is not None
+        assert found.error == "seen"
+
+
+def test_many_processes_that_make_a_file_and_write_at_once_lose_nothing(tmp_path: Path, full: bool) -> None:
+    script = """
+        async def main():
+            while (name := heard()) != "end":
+                async with aclosing(SqliteStorage(sys.argv[1] + name)) as storage, anyio.create_task_group() as group:
+                    for first in range(3):
+                        group.start_soon(put, storage, int(sys.argv[2]) + 5 * first, 5)
+                say("done")
+        say("ready")
+        anyio.run(main)
+    """
+    rounds, each = (100 if full else 6), 15
+    with ExitStack() as stack:
+        writers = [stack.enter_context(running(script, tmp_path, each * place)) for place in range(4)]
+        assert [one.heard() for one in writers] == ["ready"] * 4
+        for number in range(rounds):
+            for one in writers:
+                one.tell(f"/{number}.db")
+            assert [one.heard() for one in writers] == ["done"] * 4
+        for one in writers:
+            one.tell("end")
+            one.end()
+    for number in range(rounds):
+        path = tmp_path / f"{number}.db"
+        assert sound(path)
+        anyio.run(_holds, path, list(range(4 * each)))
+
+
+async def _holds(path: Path, expected: list[int]) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        assert await numbers(storage) == expected
+        assert await requests(storage) == len(expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_amid_writes_and_reads_damages_nothing_and_both_sides_go_on(path: Path, full: bool) -> None:
+    script = """
+        import random
+        from routewright.backends.storage.sqlite import upkeep
+
+        path, forks = Path(sys.argv[1]), int(sys.argv[2])
+        storage, stop, trouble = SqliteStorage(path), threading.Event(), []
+        written = [0, 0]
+        anyio.run(put, storage, 1, 1)  # what is imported late is imported now
+
+        def use(place):
+            async def main():
+                while not stop.is_set():
+                    number = 1_000_000 * (place + 1) + written[place]
+                    await storage.apply("default", [PutTrace(make_trace(number))])
+                    written[place] += 1
+                    assert await storage.read("default", TraceById(make_trace(number).id)) is not None
+                    found = await storage.scan("default", TraceItems(), after=None, limit=50)
+                    assert found[0].id >= make_trace(number).id
+            try:
+                anyio.run(main)
+            except BaseException as error:
+                trouble.append(error)
+                raise
+
+        threads = [threading.Thread(target=use, args=[place], daemon=True) for place in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for fork in range(1, forks + 1):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(30)
+                try:
+                    anyio.run(put, storage, 1_000 * fork, 10)
+                    found = anyio.run(storage.read, "default", TraceById(make_trace(1_000 * fork + 9).id))
+                    os._exit(0 if found is not None else 3)
+                except BaseException:
+                    sys.excepthook(*sys.exc_info())
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+            assert not trouble, trouble
+            before = sum(written)
+            while sum(written) < before + 4 and not trouble:
+                os.sched_yield()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        anyio.run(storage.aclose)
+        found = upkeep.check(path)
+        assert found.problems == [], found
+        assert found.traces == 1 + forks * 10 + sum(written), (found, written)
+        print(min(written) > 0)
+    """
+    assert run(script, path, 60 if full else 8) == "True"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_finds_no_connection_open(path: Path) -> None:
+    script = """
+        path = Path(sys.argv[1])
+        storage = SqliteStorage(path)
+
+        def open_files():
+            links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+            return [os.readlink(link) for link in links if os.path.exists(link) and str(path) in os.readlink(link)]
+
+        anyio.run(put, storage, 0, 5)
+        anyio.run(storage.read, "default", TraceById("tr_1"))
+        assert open_files()
+        child = os.fork()
+        if child == 0:
+            os._exit(len(open_files()))
+        assert os.waitpid(child, 0)[1] == 0
+        anyio.run(put, storage, 5, 5)
+        anyio.run(storage.aclose)
+        assert not open_files()
+    """
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("which files are open cannot be seen here")
+    run(script, path)
+
+
+# The log, and what is deleted
+
+
+async def test_the_log_stays_bounded_over_many_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "WAL_BYTES", 300_000)
+    async with aclosing(SqliteStorage(path)) as storage:
+        sizes = []
+        for first in range(0, 2_000, 20):
+            await storage.apply("default", [PutTrace(make_trace(number)) for number in range(first, first + 20)])
+            sizes.append(os.stat(f"{path}-wal").st_size)
+        assert max(sizes) < 300_000 + 500_000, "the bound, and one batch"
+        assert os.stat(path).st_size > 2 * max(sizes)
+
+
+async def test_a_log_that_a_reader_kept_from_being_moved_is_moved_afterwards(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "WAL_BYTES", 100_000)
+    monkeypatch.setattr(writer, "CHECKPOINT_BUSY_MS", 1)
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(0))])
+        with closing(connect(str(path))) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM trace").fetchone()
+            for number in range(100):
+                await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])
+            assert os.stat(f"{path}-wal").st_size > 1_000_000
+        for number in range(100, 150):
+            await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])
+        assert os.stat(f"{path}-wal").st_size < 300_000
+
+
+def canaries(path: Path) -> dict[str, int]:
+    return {file.name: file.read_bytes().count(b"CANARY") for file in path.parent.iterdir()}
+
+
+def telltale(rng: Random, number: int, **given: Any) -> PutTrace:
+    """A trace with something in it that must be gone when it is; traces of any length, some of several pages."""
+    metadata = {"team": f"CANARY-{number}" + "x" * rng.choice((0, 10, 300, 3_000, 9_000)), "secret": "yes"}
+    facts = {"decision_input": None, "metadata": metadata, "error": "CANARY", "policy_id": "CANARY"} | given
+    return PutTrace(make_trace(number, **facts), rollup_keys=("team",))
+
+
+async def test_what_is_deleted_is_nowhere_in_the_bytes_of_the_files(path: Path, full: bool) -> None:
+    rng = Random(20261121)
+    async with aclosing(SqliteStorage(path)) as storage:
+        for _ in range(400 if full else 12):
+            puts = [telltale(rng, rng.randrange(300)) for _ in range(10)]
+            puts += [PutTrace(make_trace(rng.randrange(300, 600), metadata={"team": "x" * 300})) for _ in range(10)]
+            said = [PutFeedback(put.trace.id, 1.0, "CANARY", 0.0) for put in puts[:3]]
+            await storage.apply("default", [*puts, *said])
+            assert sum(canaries(path).values()) > 0
+            await storage.apply("default", [DeleteTraces(terms=(Term("metadata.secret", "=", "yes"),), limit=8)])
+        await storage.apply("default", [DeleteTraces(terms=(Term("metadata.secret", "=", "yes"),))])
+        assert canaries(path) == dict.fromkeys(("traces.db", "traces.db-wal", "traces.db-shm"), 0)
+
+
+async def test_what_a_sweep_removed_is_nowhere_in_the_bytes_of_the_files(path: Path) -> None:
+    rng = Random(20261121)
+    async with aclosing(SqliteStorage(path)) as storage:
+        for number in range(60):
+            given = {
+                "created_at": f"2026-11-{10 + number % 15}T00:00:00.000Z",
+                "error": "CANARY",
+                "policy_id": "CANARY",
+            }
+            put = telltale(rng, number, **given)
+            said = PutFeedback(put.trace.id, 1.0, "CANARY", 0.0)
+            await storage.apply("default", [PutTrace(put.trace), said])  # not counted by what it tells
+        await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=DAY_S)])
+        assert await storage.sweep(NOW + 2 * DAY_S) == 60
+        assert canaries(path) == dict.fromkeys(("traces.db", "traces.db-wal", "traces.db-shm"), 0)
+
+
+async def test_what_was_deleted_while_somebody_read_is_gone_after_the_next_write(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CHECKPOINT_BUSY_MS", 1)
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [telltale(Random(1), 1)])
+        with closing(connect(str(path))) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM trace").fetchone()
+            await storage.apply("default", [DeleteTraces()])
+            assert sum(canaries(path).values()) > 0
+        await storage.apply("default", [PutTrace(make_trace(2))])
+        assert sum(canaries(path).values()) == 0
+
+
+async def test_a_sweep_takes_no_trace_that_came_in_the_place_of_an_old_one_meanwhile(path: Path) -> None:
+    old, new = (make_trace(1, created_at=f"2026-11-{day}T00:00:00.000Z", id=f"tr_{day}") for day in (10, 23))
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply(SYSTEM_ACCOUNT, [SetRetention(production_s=7 * DAY_S)])
+        await storage.apply("default", [PutTrace(old)])
+        with closing(connect(str(path))) as connection:
+            found = upkeep.old_traces(NOW, connection)
+            await storage.apply("default", [DeleteTraces()])
+            await storage.apply("default", [PutTrace(new)])  # SQLite gives it the number that is free
+            assert [upkeep.remove_old(each, connection) for each in found] == [0]
+        assert await storage.read("default", TraceById(new.id)) == new
+
+
+async def test_a_sweep_counts_no_snapshot_that_was_only_named(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        assert await storage.sweep(NOW + 60 * DAY_S) == 1
+        with closing(connect(str(path))) as connection:
+            assert connection.execute("SELECT count(*) FROM snapshot").fetchone() == (0,)
+
+
+async def test_small_changes_of_health_are_stored_as_such(path: Path) -> None:
+    chain = health_chain(140)
+    async with aclosing(SqliteStorage(path)) as one, aclosing(SqliteStorage(path)) as two:
+        for number, snapshot in enumerate(chain):
+            storage = (one, two)[number // 60 % 2]
+            await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot)])
+        for snapshot in chain:
+            assert await one.read(SYSTEM_ACCOUNT, SnapshotById(snapshot.id)) == snapshot
+        with closing(connect(str(path))) as connection:
+            whole, depth = connection.execute("SELECT sum(base IS NULL), max(depth) FROM snapshot").fetchone()
+        assert whole < 14
+        assert depth == 32
+
+
+async def test_a_reader_that_a_fork_interrupts_asks_again(path: Path) -> None:
+    storage, started, answers = SqliteStorage(path), threading.Event(), list[int]()
+    await storage.apply("default", [PutTrace(make_trace(1))])
+    slow = """
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT count(*) FROM n
+    """
+
+    def ask(connection: Any) -> None:
+        first = not started.is_set()
+        started.set()
+        answers.append(connection.execute(slow).fetchone()[0] if first else 1)
+
+    reading = threading.Thread(target=storage._connections.read, args=[ask])
+    reading.start()
+    assert started.wait(10)
+    storage._connections.quiet()
+    assert storage._connections._in_use == set()
+    storage._connections.resume()
+    reading.join(10)
+    assert not reading.is_alive()
+    assert answers in ([1], [3_000_000])
+    await storage.aclose()

@@ -1,0 +1,347 @@
+"""The file as a whole: its version, its backup, its check, its upgrade."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from contextlib import aclosing, closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from routewright.backends.storage.sqlite import SqliteStorage, schema, upkeep
+from routewright.backends.storage.sqlite.connections import connect
+from routewright.errors import (
+    InternalError,
+    NotFound,
+    StorageCorrupt,
+    StorageFull,
+    StorageVersion,
+    ValidationFailed,
+)
+from routewright.testing.storage import make_trace
+from routewright.testing.storage.samples import spans_of_each_kind
+from routewright.wire import PutTrace, TraceById, TraceItems
+
+from .contents import assert_sound
+
+pytestmark = pytest.mark.anyio
+
+VERSION = len(schema.MIGRATIONS)
+NEXT = "CREATE TABLE note (body TEXT NOT NULL);\nINSERT INTO note VALUES ('made');\n"
+BROKEN = "CREATE TABLE note (body TEXT NOT NULL);\nDROP TABLE latency;\nINSERT INTO nowhere VALUES (1);\n"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store with a hundred traces, closed."""
+    path = tmp_path / "traces.db"
+    anyio.run(_fill, path)
+    return path
+
+
+async def _fill(path: Path) -> None:
+    spans = spans_of_each_kind()
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(number, spans=spans)) for number in range(100)])
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """As if this routewright were newer by one migration."""
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, NEXT))
+    monkeypatch.setattr(upkeep, "MIGRATIONS", schema.MIGRATIONS)
+    return monkeypatch
+
+
+def execute(path: Path, *statements: str) -> None:
+    with closing(connect(str(path))) as connection:
+        for sql in statements:
+            connection.execute(sql)
+
+
+def ask(path: Path, sql: str) -> Any:
+    with closing(connect(str(path))) as connection:
+        return connection.execute(sql).fetchone()[0]
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+async def refused(path: Path, match: str) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        for _ in range(2):
+            with pytest.raises(StorageVersion, match=match) as raised:
+                await storage.apply("default", [PutTrace(make_trace(1))])
+            assert not raised.value.retryable
+            with pytest.raises(StorageVersion, match=match):
+                await storage.read("default", TraceById(make_trace(1).id))
+            with pytest.raises(StorageVersion, match=match):
+                await storage.scan("default", TraceItems(), after=None, limit=5)
+            with pytest.raises(StorageVersion, match=match):
+                await storage.sweep(0.0)
+
+
+# Versions
+
+
+async def test_a_file_says_what_it_is(path: Path) -> None:
+    assert ask(path, "PRAGMA application_id") == schema.APPLICATION_ID
+    assert ask(path, "PRAGMA user_version") == VERSION
+    assert ask(path, "PRAGMA journal_mode") == "wal"
+    assert ask(path, "PRAGMA page_size") == 8192
+
+
+async def test_a_newer_version_is_refused_untouched(path: Path) -> None:
+    execute(path, f"PRAGMA user_version = {VERSION + 1}")
+    before = read(path)
+    await refused(path, f"is of version {VERSION + 1}, and this routewright knows versions up to {VERSION}: install a")
+    with pytest.raises(StorageVersion, match="newer than this routewright's"):
+        upkeep.upgrade(path)
+    assert read(path) == before
+    assert names(path.parent) == {"traces.db"}
+
+
+async def test_an_older_version_is_refused_with_what_to_do(path: Path, later: pytest.MonkeyPatch) -> None:
+    before = read(path)
+    await refused(
+        path, f"version {VERSION}, this routewright needs {VERSION + 1}: .*'routewright store upgrade {path}'"
+    )
+    assert read(path) == before
+    assert names(path.parent) == {"traces.db"}
+
+
+async def test_who_has_the_file_open_while_it_is_upgraded_writes_nothing_to_it_any_more(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(200))])
+        execute(path, f"PRAGMA user_version = {VERSION + 1}")
+        with pytest.raises(StorageVersion):
+            await storage.apply("default", [PutTrace(make_trace(201))])
+    assert ask(path, "SELECT count(*) FROM trace") == 101
+
+
+async def test_a_new_file_gets_the_present_version(tmp_path: Path, later: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new.db"
+    await _fill(path)
+    assert ask(path, "PRAGMA user_version") == VERSION + 1
+    assert ask(path, "SELECT body FROM note") == "made"
+
+
+# Upgrade
+
+
+async def test_an_upgrade_makes_a_backup_first(path: Path, later: pytest.MonkeyPatch) -> None:
+    kept = upkeep.upgrade(path)
+    assert kept is not None
+    assert kept.parent == path.parent
+    assert names(path.parent) == {"traces.db", kept.name}
+    assert ask(kept, "PRAGMA user_version") == VERSION
+    assert ask(kept, "SELECT count(*) FROM trace") == 100
+    assert ask(path, "SELECT body FROM note") == "made"
+    assert_sound(path)
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(200))])
+        assert len(await storage.scan("default", TraceItems(), after=None, limit=200)) == 101
+    assert upkeep.upgrade(path) is None
+
+
+def test_a_store_of_the_present_version_needs_no_upgrade(path: Path) -> None:
+    before = path.read_bytes()
+    assert upkeep.upgrade(path) is None
+    assert path.read_bytes() == before
+    assert names(path.parent) == {"traces.db"}
+
+
+async def test_an_upgrade_that_fails_half_way_leaves_the_old_store_and_may_be_tried_again(
+    path: Path, later: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        later.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:-1], BROKEN))
+        with pytest.raises(InternalError, match="no such table: nowhere"):
+            upkeep.upgrade(path)
+        assert ask(path, "PRAGMA user_version") == VERSION
+        assert ask(path, "SELECT count(*) FROM sqlite_master WHERE name = 'note'") == 0
+        assert ask(path, "PRAGMA integrity_check") == "ok"
+    later.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:-1], NEXT))
+    assert upkeep.upgrade(path) is not None
+    assert_sound(path)
+
+
+def test_an_upgrade_waits_for_nobody_who_uses_the_store(path: Path, later: pytest.MonkeyPatch) -> None:
+    later.setattr(upkeep, "BUSY_MS", 10)
+    with closing(connect(str(path))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(InternalError, match="another process has been writing"):
+            upkeep.upgrade(path)
+        other.execute("ROLLBACK")
+    assert upkeep.upgrade(path) is not None
+
+
+# Backup
+
+
+async def test_a_backup_is_a_store_of_its_own_in_one_file(path: Path) -> None:
+    target = path.with_name("copy.db")
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(200))])  # in the log as yet
+        upkeep.backup(path, target)
+        await storage.apply("default", [PutTrace(make_trace(201))])
+    assert names(path.parent) == {"traces.db", "copy.db"}
+    async with aclosing(SqliteStorage(target)) as copy:
+        found = await copy.scan("default", TraceItems(), after=None, limit=200)
+        assert [item.id for item in found] == [make_trace(number).id for number in (200, *reversed(range(100)))]
+    assert_sound(target)
+
+
+def test_a_backup_takes_no_name_that_is_taken(path: Path) -> None:
+    target = path.with_name("copy.db")
+    target.write_text("precious")
+    with pytest.raises(ValidationFailed, match=r"copy\.db exists; name a new file"):
+        upkeep.backup(path, target)
+    assert target.read_text() == "precious"
+    assert names(path.parent) == {"traces.db", "copy.db"}
+
+
+def test_a_name_that_is_taken_while_the_backup_is_made_is_not_overwritten(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, link = path.with_name("copy.db"), os.link
+
+    def late(*names: Any) -> None:
+        target.write_text("precious")
+        link(*names)
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(ValidationFailed, match="name a new file"):
+        upkeep.backup(path, target)
+    assert target.read_text() == "precious"
+    assert names(path.parent) == {"traces.db", "copy.db"}
+
+
+@pytest.mark.parametrize("work", [upkeep.check, upkeep.upgrade, lambda path: upkeep.backup(path, path / "copy.db")])
+def test_where_there_is_no_store_none_is_made(tmp_path: Path, work: Any) -> None:
+    with pytest.raises(NotFound, match="there is no store"):
+        work(tmp_path / "none.db")
+    assert names(tmp_path) == set()
+
+
+@pytest.mark.parametrize("content", [b"", b"a diary " * 5_000])
+def test_what_is_no_store_is_not_backed_up_checked_or_upgraded(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "diary"
+    path.write_bytes(content)
+    for work in (upkeep.check, upkeep.upgrade, lambda path: upkeep.backup(path, tmp_path / "copy.db")):
+        with pytest.raises(StorageCorrupt, match="no store of routewright's"):
+            work(path)
+    assert path.read_bytes() == content
+    assert names(tmp_path) == {"diary"}
+
+
+def test_a_backup_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(path: str) -> sqlite3.Connection:
+        connection = connect(path)
+        if ".part-" in path:
+            connection.execute("PRAGMA max_page_count = 3").fetchall()
+        return connection
+
+    monkeypatch.setattr(upkeep, "connect", small)
+    with pytest.raises(StorageFull):
+        upkeep.backup(path, path.with_name("copy.db"))
+    assert names(path.parent) == {"traces.db"}
+
+
+async def test_a_backup_while_others_write_is_whole(path: Path) -> None:
+    stop = threading.Event()
+    written = [100]
+
+    def write() -> None:
+        async def put() -> None:
+            async with aclosing(SqliteStorage(path)) as storage:
+                while not stop.is_set():
+                    batch = [PutTrace(make_trace(number)) for number in range(written[0], written[0] + 7)]
+                    await storage.apply("default", batch)
+                    written[0] += 7
+
+        anyio.run(put)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(anyio.to_thread.run_sync, write)
+        for number in range(5):
+            target, least = path.with_name(f"copy{number}.db"), written[0]
+            await anyio.to_thread.run_sync(upkeep.backup, path, target)
+            assert_sound(target)
+            traces = ask(target, "SELECT count(*) FROM trace")
+            assert least <= traces <= written[0] + 7
+            assert (traces - 100) % 7 == 0, "batches are whole"
+        stop.set()
+    assert written[0] > 100
+    assert not [name for name in names(path.parent) if "part" in name]
+
+
+# Check
+
+
+def test_a_sound_store_is_found_sound(path: Path) -> None:
+    assert upkeep.check(path) == (VERSION, 100, path.stat().st_size, [])
+    assert names(path.parent) == {"traces.db"}
+
+
+def test_an_older_store_can_be_checked(path: Path, later: pytest.MonkeyPatch) -> None:
+    assert upkeep.check(path) == (VERSION, 100, path.stat().st_size, [])
+
+
+@pytest.mark.parametrize("page", range(1, 12))
+def test_damage_is_found_in_whatever_page_it_is(path: Path, page: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(8192 * page)
+        file.write(b"\xa5" * 4_000)
+    found = upkeep.check(path)
+    assert found.problems
+    assert found.bytes == path.stat().st_size
+
+
+def test_a_file_that_was_cut_short_is_found_damaged(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+    assert upkeep.check(path).problems
+
+
+def test_an_index_that_is_not_that_of_its_table_is_found(path: Path) -> None:
+    with closing(connect(str(path))) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        root = "SELECT rootpage FROM sqlite_master WHERE name = 'trace_by_status'"
+        connection.execute(f"UPDATE sqlite_master SET rootpage = ({root}) WHERE name = 'trace_by_id'")
+    assert upkeep.check(path).problems
+
+
+@pytest.mark.parametrize("body", ["x''", "x'7b7d'", "CAST('not json' AS BLOB)", "x'ff'"])
+def test_a_trace_that_cannot_be_read_is_named(path: Path, body: str) -> None:
+    one = make_trace(7).id
+    execute(path, f"UPDATE trace SET body = {body} WHERE id = '{one}'")
+    (problem,) = upkeep.check(path).problems
+    assert f"trace '{one}'" in problem
+    assert "cannot be read" in problem
+
+
+def test_a_trace_under_anothers_id_is_named(path: Path) -> None:
+    one, other = make_trace(7).id, make_trace(8).id
+    execute(path, f"UPDATE trace SET body = (SELECT body FROM trace WHERE id = '{other}') WHERE id = '{one}'")
+    (problem,) = upkeep.check(path).problems
+    assert f"trace '{one}'" in problem
+
+
+def test_of_many_problems_the_first_twenty_are_told(path: Path) -> None:
+    execute(path, "UPDATE trace SET body = x''")
+    assert len(upkeep.check(path).problems) == 20
