@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from .backends.providers.request import HttpRequest
     from .backends.providers.sandbox import SandboxProvider
     from .backends.storage.memory import MemoryStorage
+    from .backends.storage.sqlite import SqliteStorage
     from .blocking import BlockingRouter, BlockingStream
+    from .blocking_traces import BlockingTraceStore
     from .catalogue import Catalogue
 
     # errors
@@ -61,7 +63,11 @@ if TYPE_CHECKING:
         RouterClosed,
         RouterError,
         RouterTimeoutError,
+        StorageCorrupt,
+        StorageFull,
+        StorageReadOnly,
         StorageUnavailable,
+        StorageVersion,
         UnsupportedMediaType,
         UnsupportedWrite,
         UpstreamFailed,
@@ -71,7 +77,8 @@ if TYPE_CHECKING:
     from .policy_entry import read_policies
     from .policy_file import PolicyFile
     from .router import Router
-    from .settings import ExecutionLimits, Limits, Settings
+    from .settings import Capture, ExecutionLimits, Limits, Retention, Settings
+    from .storage import open_storage
     from .trace import TraceStore
 
     # what requests, models, policies and traces are made of
@@ -81,14 +88,19 @@ if TYPE_CHECKING:
         Block,
         Budget,
         CacheOpts,
+        CacheReport,
         Caller,
+        Content,
         Delta,
         Event,
         Fallback,
+        FallbackReport,
         FaultKind,
         Finish,
+        LatencyReport,
         Message,
         Model,
+        Page,
         Params,
         Policy,
         PolicyFallback,
@@ -104,8 +116,10 @@ if TYPE_CHECKING:
         Tool,
         ToolDelta,
         Trace,
+        TraceItem,
         UpstreamCall,
         Usage,
+        UsageReport,
     )
     from .wire.secret import Secret
 
@@ -116,6 +130,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Answer",
     "BlockingRouter",
     "BlockingStream",
+    "BlockingTraceStore",
     "Decision",
     "PolicyCheck",
     "Router",
@@ -130,6 +145,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # what a router is made of
     "AnthropicProvider",
     "CallableProvider",
+    "Capture",
     "Catalogue",
     "DenyList",
     "ExecutionLimits",
@@ -141,10 +157,13 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "OpenAIProvider",
     "PatternGuardrail",
     "PolicyFile",
+    "Retention",
     "SandboxProvider",
     "Secret",
     "Settings",
+    "SqliteStorage",
     "SystemClock",
+    "open_storage",
     "read_policies",
     # what requests, models, policies and traces are made of
     "Allow",
@@ -152,14 +171,19 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Block",
     "Budget",
     "CacheOpts",
+    "CacheReport",
     "Caller",
+    "Content",
     "Delta",
     "Event",
     "Fallback",
+    "FallbackReport",
     "FaultKind",
     "Finish",
+    "LatencyReport",
     "Message",
     "Model",
+    "Page",
     "Params",
     "Policy",
     "PolicyFallback",
@@ -175,8 +199,10 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Tool",
     "ToolDelta",
     "Trace",
+    "TraceItem",
     "UpstreamCall",
     "Usage",
+    "UsageReport",
     # errors
     "AuthenticationFailed",
     "BlockedByPolicy",
@@ -202,7 +228,11 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "RouterClosed",
     "RouterError",
     "RouterTimeoutError",
+    "StorageCorrupt",
+    "StorageFull",
+    "StorageReadOnly",
     "StorageUnavailable",
+    "StorageVersion",
     "UnsupportedMediaType",
     "UnsupportedWrite",
     "UpstreamFailed",
@@ -214,7 +244,9 @@ _HOME = {
     "AnthropicProvider": "backends.providers.anthropic",
     "BlockingRouter": "blocking",
     "BlockingStream": "blocking",
+    "BlockingTraceStore": "blocking_traces",
     "CallableProvider": "backends.providers.callable",
+    "Capture": "settings",
     "Catalogue": "catalogue",
     "Decision": "_core.decision",
     "DenyList": "guardrail",
@@ -228,10 +260,12 @@ _HOME = {
     "PatternGuardrail": "guardrail",
     "PolicyCheck": "_core.check",
     "PolicyFile": "policy_file",
+    "Retention": "settings",
     "Router": "router",
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",
     "Settings": "settings",
+    "SqliteStorage": "backends.storage.sqlite",
     "StepCall": "_engine.steps",
     "StepDone": "_engine.steps",
     "StepWait": "_engine.steps",
@@ -241,6 +275,7 @@ _HOME = {
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
     "WhyNot": "_core.why_not",
+    "open_storage": "storage",
     "read_policies": "policy_entry",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""

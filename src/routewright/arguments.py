@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from typing import get_args
+from typing import cast, get_args
 
+from ._core.ids import normalise_trace_id
 from ._core.policy import checked_policy
 from ._core.problem import shown
 from ._core.rules import check_names
+from ._core.scan import is_unicode
 from .catalogue import Catalogue
 from .errors import Problem, ValidationFailed
 from .policy_file import PolicyFile
 from .protocols import Provider, Storage
 from .settings import Settings
-from .wire import SYSTEM_ACCOUNT, Caller, Environment, Policy, RouteRequest
+from .wire import SYSTEM_ACCOUNT, Caller, Environment, Policy, PutFeedback, RouteRequest
 
 MAX_ACCOUNT_CHARS = 200
 ENVIRONMENTS = get_args(Environment)
@@ -23,7 +25,9 @@ ENVIRONMENTS = get_args(Environment)
 def check_storage(storage: object) -> None:
     """Refuse what is no storage. Raises ``ValidationFailed``."""
     if isinstance(storage, type) or not isinstance(storage, Storage):
-        raise ValidationFailed.of(Problem("storage", f"{shown(storage)} is not a storage", "pass MemoryStorage()"))
+        raise ValidationFailed.of(
+            Problem("storage", f"{shown(storage)} is not a storage", "pass MemoryStorage() or SqliteStorage(path)")
+        )
 
 
 def check_parts(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
@@ -92,16 +96,43 @@ def check_many(requests: object, limit: object) -> None:
         raise ValidationFailed.of(Problem("limit", f"must be a whole number of at least 1, got {shown(limit)}", ""))
 
 
+def check_account(path: str, account: object) -> str:
+    """The name of an account, if it is one. Raises ``ValidationFailed``."""
+    if not isinstance(account, str) or not 1 <= len(account) <= MAX_ACCOUNT_CHARS or not account.isprintable():
+        problem = f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}"
+        raise ValidationFailed.of(Problem(path, problem, ""))
+    if account == SYSTEM_ACCOUNT:
+        raise ValidationFailed.of(Problem(path, f"{account!r} is the Router's own", "use another name"))
+    return account
+
+
+def check_environment(environment: object) -> Environment | None:
+    """An environment, or None for both. Raises ``ValidationFailed``."""
+    if environment is not None and environment not in ENVIRONMENTS:
+        problem = f"must be 'production' or 'sandbox', got {shown(environment)}"
+        raise ValidationFailed.of(Problem("environment", problem, "leave it out for both"))
+    return cast("Environment | None", environment)
+
+
+def checked_feedback(
+    trace_id: str, score: float, comment: str | None, at: float, environment: Environment | None
+) -> PutFeedback:
+    """What a user says of an answer, to be kept if its trace is there. Raises ``ValidationFailed``."""
+    given: object = score
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
+        raise ValidationFailed.of(Problem("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)"))
+    said: object = comment
+    if said is not None and not (isinstance(said, str) and is_unicode(said)):
+        raise ValidationFailed.of(Problem("comment", f"must be a string of whole characters, got {shown(comment)}", ""))
+    trace_id = normalise_trace_id(trace_id)
+    return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
+
+
 def check_caller(caller: object) -> None:
     """Refuse what would be billed to nobody, answered in no environment, or kept among the Router's own things."""
     if not isinstance(caller, Caller):
         raise ValidationFailed.of(Problem("caller", f"is {shown(caller)}", "pass Caller(account=...)"))
-    account: object = caller.account
-    if not isinstance(account, str) or not 1 <= len(account) <= MAX_ACCOUNT_CHARS or not account.isprintable():
-        problem = f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}"
-        raise ValidationFailed.of(Problem("caller.account", problem, ""))
-    if account == SYSTEM_ACCOUNT:
-        raise ValidationFailed.of(Problem("caller.account", f"{account!r} is the Router's own", "use another name"))
+    check_account("caller.account", caller.account)
     if caller.environment not in ENVIRONMENTS:
         problem = f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
         raise ValidationFailed.of(Problem("caller.environment", problem, ""))

@@ -10,18 +10,19 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import anyio
 
 from ._core.policy import changes_between, publish
+from ._core.report import checked_keys
 from ._core.selector import Known
 from ._core.tokens import Vocabulary, count_request
 from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
-from ._engine.loop import Signal, this_loop
 from ._engine.route import Engine
+from ._engine.sweep import sweep
 from ._engine.tags import TagScopes
 from ._engine.trace import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
@@ -33,9 +34,11 @@ from .catalogue import Catalogue
 from .errors import RouterClosed, RouterError
 from .fork import Guard, importing, renew_in_children
 from .guardrail import checked_guardrails
+from .loop import Signal, this_loop
 from .policy_file import PolicyFile
 from .protocols import Clock, Guardrail, ImmediateStorage, Provider, Storage, TokenCounter
 from .settings import Settings
+from .trace import TraceStore
 from .wire import Environment, Model, Policy, PolicyChanged, PolicySnapshot, RouteRequest, TokenBounds
 
 T = TypeVar("T")
@@ -77,7 +80,7 @@ class Parts:
         self.worker = Worker(settings.clock)
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
-        self._log = TraceLog(self.storage, self.worker, self.hooks.put)
+        self._log = TraceLog(self.storage, self.worker, self.hooks.put, settings.clock, settings.durability)
         self._given = providers
         self._named = bool(providers)
         self._answers = answers
@@ -132,6 +135,11 @@ class Parts:
         self._refuse_if_closed()
         self._keep_dropped()
         return self._log
+
+    @cached_property
+    def traces(self) -> TraceStore:
+        """The traces of this Router's storage, with those that it has not written yet."""
+        return TraceStore.fresh(self.storage, self._log, self.settings, self.worker)
 
     @property
     def trace_counts(self) -> TraceCounts:
@@ -247,7 +255,12 @@ class Parts:
             predictor=settings.quality,
             default_output_cap=settings.limits.default_max_output_tokens,
             guardrails=self._guardrails,
+            rollup_keys=checked_keys("rollup_keys", settings.rollup_keys),
+            capture=None if settings.capture is None else settings.capture.started,
         )
+        if settings.retention is not None or not isinstance(self.storage, ImmediateStorage):
+            retention = None if settings.retention is None else settings.retention.write
+            self.worker.start_daemon(sweep, self.storage, retention, settings.clock)
         if self._policy_file is not None:
             self.worker.start_daemon(_watch, self._policy_file, weakref.ref(self), settings.clock)
         return engine

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from ._engine.answer import Answer
 from ._engine.stream import Stream
 from ._engine.worker import Worker
+from .blocking_traces import BlockingTraceStore
 from .errors import RouterClosed, RouterError
 from .options import Options, RequestLike, RequestsLike, SharedOptions
 from .wire import Budget, Caller, OutputDelta, RouteEvent, Trace
@@ -93,6 +94,11 @@ class BlockingRouter:
     def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
         """Read a trace (``Router.trace``)."""
         return self._wait(partial(self._router.trace, trace_id, caller=caller))
+
+    @property
+    def traces(self) -> BlockingTraceStore:
+        """All traces of the Router's storage (``Router.traces``)."""
+        return self._router.traces.blocking
 
     def flush(self) -> None:
         """Write all traces that still wait (``Router.flush``)."""

@@ -30,7 +30,7 @@ from ._engine.reading import Asked
 from ._engine.steps import HostedCourse, Steps
 from ._engine.stream import Stream
 from ._engine.trace import TraceCounts
-from .arguments import check_caller, check_many
+from .arguments import check_caller, check_many, checked_feedback
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
@@ -41,6 +41,7 @@ from .options import Options, RequestLike, RequestsLike, SharedOptions
 from .policy_file import PolicyFile
 from .protocols import Guardrail, Provider, Storage
 from .settings import Settings
+from .trace import TraceStore
 from .wire import (
     Budget,
     Caller,
@@ -50,7 +51,6 @@ from .wire import (
     Model,
     Policy,
     PolicyChanged,
-    PutFeedback,
     Trace,
 )
 
@@ -258,15 +258,8 @@ class Router:
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
     ) -> None:
         """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the caller has no such trace."""
-        given: object = score
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
-            raise ValidationFailed.of(Problem("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)"))
-        if not isinstance(comment, str | None):
-            raise ValidationFailed.of(Problem("comment", f"must be a string, got {shown(comment)}", ""))
-        at = self._parts.settings.clock.time()
-        caller, trace_id = self._as(caller), normalise_trace_id(trace_id)
-        said = PutFeedback(trace_id, float(score), comment, at, expect="present", environment=caller.environment)
-        await self._parts.log.feedback(caller, said)
+        caller, at = self._as(caller), self._parts.settings.clock.time()
+        await self._parts.log.feedback(caller, checked_feedback(trace_id, score, comment, at, caller.environment))
 
     async def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
         """Read a trace. Raises ``NotFound`` alike for an unknown one and another account's."""
@@ -302,6 +295,12 @@ class Router:
         view._parts = self._parts
         view._caller = self._placed(caller)
         return view
+
+    @property
+    def traces(self) -> TraceStore:
+        """All traces of this Router's storage, to be queried, reported on, exported and deleted, at once after the
+        answer. Its methods take the ``account``."""
+        return self._parts.traces
 
     @property
     def trace_counts(self) -> TraceCounts:

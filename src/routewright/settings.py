@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
 from random import SystemRandom
+from typing import get_args
 
 from msgspec import Struct, field
 
 from ._core.limits import ExecutionLimits as ExecutionLimits
 from ._core.problem import shown
+from ._core.report import checked_keys
+from ._engine.capture import Capturing
 from .backends.clock import SystemClock
 from .errors import Problem, ValidationFailed
-from .protocols import Clock, QualityPredictor, Rng, TokenCounter
+from .protocols import Clock, QualityPredictor, Redactor, Rng, TokenCounter
+from .wire import Durability, SetRetention
+
+DAY_S = 24 * 3600.0
+MAX_DAYS = 36_500
 
 _PARTS = {
     "clock": (("virtual", "time", "monotonic", "sleep", "deadline"), "pass SystemClock(), or FakeClock() in tests"),
@@ -33,6 +41,65 @@ class Limits(Struct, frozen=True, kw_only=True):
             raise ValidationFailed.of(Problem("Limits.default_max_output_tokens", problem, "take at least 1"))
 
 
+class Retention(Struct, frozen=True, kw_only=True):
+    """How long a durable store keeps traces (contract 9). Reports go on counting those that are gone.
+
+    router = Router(storage=SqliteStorage("traces.db"), settings=Settings(retention=Retention(production_days=90)))
+    """
+
+    production_days: float | None = 30
+    """None: for ever."""
+    sandbox_days: float | None = 1
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            days: object = getattr(self, name)
+            fits = isinstance(days, int | float) and not isinstance(days, bool) and 0 < days <= MAX_DAYS
+            if days is not None and not fits:
+                hint = f"take a number of days above 0, at most {MAX_DAYS}, or None"
+                raise ValidationFailed.of(Problem(f"Retention.{name}", f"is {shown(days)}", hint))
+
+    @property
+    def write(self) -> SetRetention:
+        """As a storage is told."""
+        production, sandbox = self.production_days, self.sandbox_days
+        return SetRetention(
+            production_s=None if production is None else production * DAY_S,
+            sandbox_s=None if sandbox is None else sandbox * DAY_S,
+        )
+
+    @classmethod
+    def of(cls, told: SetRetention) -> Retention:
+        """As a storage tells it."""
+        seconds = told.production_s, told.sandbox_s
+        production, sandbox = (None if each is None else each / DAY_S for each in seconds)
+        return cls(production_days=production, sandbox_days=sandbox)
+
+
+class Capture(Struct, frozen=True, kw_only=True):
+    """Keep what is said in calls in their traces, as ``Trace.content``, behind one redactor.
+
+    router = Router(settings=Settings(capture=Capture(prompts=False)))
+    """
+
+    prompts: bool = True
+    answers: bool = True
+    redactor: Redactor | None = None
+    """Makes of a text what may be kept of it, in any thread; None: it replaces e-mail addresses, telephone, card and
+    bank account numbers, and keys. What it raises keeps the text out, and harms no call."""
+
+    def __post_init__(self) -> None:
+        given: object = self.redactor
+        if given is not None and (not callable(given) or iscoroutinefunction(given)):
+            hint = "pass a plain function of a text"
+            raise ValidationFailed.of(Problem("Capture.redactor", f"is {shown(given)}", hint))
+
+    @property
+    def started(self) -> Capturing:
+        """What captures."""
+        return Capturing(self.redactor, prompts=self.prompts, answers=self.answers)
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """How a Router works inside.
 
@@ -41,6 +108,16 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     limits: Limits = Limits()
     execution: ExecutionLimits = ExecutionLimits()
+    retention: Retention | None = None
+    """How long the storage keeps traces; None: as it was told before, at first 30 days, those of the sandbox one day.
+    Memory keeps a number of them instead, unless it is told."""
+    capture: Capture | None = None
+    """Keep prompts and answers in traces; None: neither is kept anywhere."""
+    durability: Durability = "buffered"
+    """When an answer is given: ``buffered``, at once, and its trace is written behind it, within 50 ms; ``committed``,
+    when its trace is on the disk."""
+    rollup_keys: tuple[str, ...] = ()
+    """Metadata that usage reports can group by, besides ``tenant`` and ``workflow``: at most 8 keys."""
     stale_after_days: int | None = 90
     """Days after which a Router says once, in its log, that its prices are old; None: never."""
     clock: Clock = field(default_factory=SystemClock)
@@ -57,6 +134,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         if not isinstance(self.execution, ExecutionLimits):
             problem = Problem("Settings.execution", f"is {shown(self.execution)}", "pass ExecutionLimits(...)")
             raise ValidationFailed.of(problem)
+        if not isinstance(self.retention, Retention | None):
+            raise ValidationFailed.of(
+                Problem("Settings.retention", f"is {shown(self.retention)}", "pass Retention(...)")
+            )
+        if not isinstance(self.capture, Capture | None):
+            raise ValidationFailed.of(Problem("Settings.capture", f"is {shown(self.capture)}", "pass Capture(...)"))
+        if self.durability not in get_args(Durability):
+            problem = Problem("Settings.durability", f"is {shown(self.durability)}", "take 'buffered' or 'committed'")
+            raise ValidationFailed.of(problem)
+        checked_keys("Settings.rollup_keys", self.rollup_keys)
         days: object = self.stale_after_days
         if days is not None and (type(days) is not int or days < 0):
             problem = Problem("Settings.stale_after_days", f"is {shown(days)}", "take a number of days, or None")

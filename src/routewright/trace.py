@@ -1,58 +1,345 @@
-"""``TraceStore``: traces without a Router."""
+"""``TraceStore``: traces and what they add up to, without a Router."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import date, datetime
+from functools import cached_property
+from typing import Any, Self
+
+import msgspec
+
+from ._core.cursor import seal, unseal
+from ._core.derive import derive
+from ._core.filter import parse_filter
 from ._core.ids import normalise_trace_id
+from ._core.moment import moment
 from ._core.problem import shown
-from ._core.ranges import COUNT
-from ._engine.trace import checked_trace, storage_faults
-from .arguments import check_storage
-from .errors import Problem, ValidationFailed
-from .protocols import Storage
-from .wire import Environment, PutTrace, Trace, TraceById, Traces
+from ._core.ranges import Range
+from ._core.recorded import checked_trace
+from ._core.report import (
+    GROUP_LIMIT,
+    cache_report,
+    check_bucket,
+    check_group,
+    checked_keys,
+    days_of,
+    fallback_report,
+    latency_report,
+    usage_report,
+)
+from ._core.rollup import GROUPS
+from ._engine.fresh import FreshStorage
+from ._engine.trace import TraceLog, found_trace, storage_faults
+from ._engine.worker import Worker
+from .arguments import check_account, check_environment, check_storage, checked_feedback
+from .backends.clock import SystemClock
+from .blocking_traces import BlockingTraceStore
+from .errors import NotFound, PreconditionFailed, Problem, ValidationFailed
+from .protocols import Clock, Storage
+from .root_secret import root_secret
+from .settings import Retention, Settings
+from .storage import open_storage
+from .wire import (
+    SYSTEM_ACCOUNT,
+    Bucket,
+    CacheCounts,
+    CacheReport,
+    CurrentRetention,
+    DeleteTraces,
+    Environment,
+    FallbackCounts,
+    FallbackReport,
+    FeedbackByTrace,
+    LatencyCounts,
+    LatencyReport,
+    Page,
+    PutFeedback,
+    PutTrace,
+    RollupKeys,
+    Trace,
+    TraceById,
+    TraceItem,
+    TraceItems,
+    Traces,
+    UsageCounts,
+    UsageReport,
+)
+
+When = str | datetime | date
+"""A timestamp (RFC 3339), a datetime with a time zone, or a date, which means its first moment in UTC."""
+
+LIMIT = Range(1, 200, whole=True)
+PIECE = 200
+"""Traces that an export reads at a time."""
+DELETE_AT_ONCE = 500
 
 
 class TraceStore:
-    """Keeps and reads traces.
+    """Keeps and reads traces, and reports what they add up to.
 
-    store = TraceStore(storage)
-    await store.record(trace)
-    trace = await store.get(trace.id)
+    store = TraceStore("sqlite:///traces.db")
+    page = await store.query(filter="status=failed,metadata.team=search")
+    report = await store.usage(group_by="model")
+
+    ``storage`` is a storage or its URL. ``rollup_keys`` are metadata of what is recorded here that ``usage`` can group
+    by, besides ``tenant`` and ``workflow``. Of a Router take ``router.traces``, which has its settings and reads what
+    it has not written yet.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage | str, *, rollup_keys: Sequence[str] = (), clock: Clock | None = None) -> None:
+        if isinstance(storage, str):
+            storage = open_storage(storage, clock=clock)
         check_storage(storage)
         self._storage = storage
+        self._rollup_keys = checked_keys("rollup_keys", rollup_keys)
+        self._clock = clock or SystemClock()
+        self._environment: Mapping[str, str] = os.environ
+        self._secret_of = storage
+        self._secret: bytes | None = None
+        self._worker: Worker | None = None
+
+    @classmethod
+    def fresh(cls, storage: Storage, log: TraceLog, settings: Settings, worker: Worker) -> Self:
+        """That of a Router, whose ``log`` may hold traces that are not in its storage yet."""
+        store = cls(FreshStorage(storage, log), rollup_keys=settings.rollup_keys, clock=settings.clock)
+        store._secret_of, store._worker = storage, worker
+        return store
+
+    @cached_property
+    def blocking(self) -> BlockingTraceStore:
+        """The same methods for code without ``await``."""
+        return BlockingTraceStore(self, self._worker or Worker(self._clock))
 
     async def record(self, trace: Trace) -> None:
-        """Keep a trace under its own account, in place of an earlier one of its id."""
-        if not isinstance(trace, Trace):
-            raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass answer.trace"))
+        """Keep a trace under its own account, in place of an earlier one of its id. Raises ``ValidationFailed``."""
+        trace = checked_trace(trace)
+        check_account("trace.account", trace.account)
         with storage_faults():
-            await self._storage.apply(trace.account, [PutTrace(trace)])
+            await self._storage.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
 
     async def get(self, trace_id: str, *, account: str = "default", environment: Environment | None = None) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
-        query = TraceById(normalise_trace_id(trace_id), environment)
+        query = TraceById(normalise_trace_id(trace_id), check_environment(environment))
         with storage_faults():
-            found = await self._storage.read(account, query)
-        return checked_trace(found, trace_id)
+            found = await self._storage.read(check_account("account", account), query)
+        return found_trace(found, trace_id)
 
-    async def newest(
+    async def query(
         self,
+        *,
+        filter: str = "",
+        since: When | None = None,
+        until: When | None = None,
         limit: int = 50,
+        cursor: str | None = None,
+        account: str = "default",
+        environment: Environment | None = None,
+    ) -> Page[TraceItem]:
+        """A page of traces without their spans, newest first: those created from ``since`` on and before ``until``.
+
+        ``cursor`` is ``next_cursor`` of the page before, with the same arguments but for ``limit``; it lives 24 hours.
+        Raises ``ValidationFailed``, ``CursorInvalid`` and ``CursorExpired``.
+        """
+        given: object = limit
+        if isinstance(given, bool) or not isinstance(given, int | float) or not LIMIT.admits(given):
+            raise ValidationFailed.of(Problem("limit", f"must be {LIMIT}, got {shown(limit)}", ""))
+        asked = TraceItems(**self._selection(filter, since, until, environment))
+        bound = [check_account("account", account), msgspec.to_builtins(asked)]
+        now = self._clock.time()
+        after = None if cursor is None else unseal(cursor, bound, [self._cursor_secret()], now)
+        with storage_faults():
+            found = await self._storage.scan(account, asked, after=after, limit=int(limit) + 1)
+        data = found[: int(limit)]
+        if len(found) == len(data):
+            return Page(data)
+        return Page(data, seal(data[-1].key, bound, self._cursor_secret(), now), has_more=True)
+
+    async def export(
+        self,
+        *,
+        filter: str = "",
+        since: When | None = None,
+        until: When | None = None,
+        account: str = "default",
+        environment: Environment | None = None,
+    ) -> AsyncGenerator[Trace, None]:
+        """All traces of an account, whole, newest first, or those that are asked for as in ``query``."""
+        asked = Traces(**self._selection(filter, since, until, environment))
+        check_account("account", account)
+        after: str | None = None
+        while True:
+            with storage_faults():
+                found = await self._storage.scan(account, asked, after=after, limit=PIECE)
+            for trace in found:
+                yield trace
+            if len(found) < PIECE:
+                return
+            after = found[-1].key
+
+    async def delete(
+        self,
+        *,
+        trace_id: str | None = None,
+        filter: str = "",
+        since: When | None = None,
+        until: When | None = None,
+        everything: bool = False,
+        account: str = "default",
+        environment: Environment | None = None,
+    ) -> int:
+        """Remove traces of an account, with their feedback, and take them out of its reports. Says how many.
+
+        Those that all of what is given holds for; without any of it, ``everything=True`` has to say so. Raises
+        ``ValidationFailed``.
+        """
+        given = self._selection(filter, since, until, environment)
+        if trace_id is None and not everything and not (filter or since or until):
+            hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
+            raise ValidationFailed.of(Problem("", "delete() does not say which traces", hint))
+        only = None if trace_id is None else normalise_trace_id(trace_id)
+        which = DeleteTraces(id=only, limit=DELETE_AT_ONCE, **given)
+        check_account("account", account)
+        removed = 0
+        while True:
+            with storage_faults():
+                (written,) = await self._storage.apply(account, [which])
+            removed += written.count
+            if written.count < DELETE_AT_ONCE:
+                return removed
+
+    async def retain(self, retention: Retention) -> int:
+        """Keep traces for so long from now on, in whatever process, and remove those that are older, with snapshots
+        that none names any more. Says how many of both. Reports go on counting the traces.
+        """
+        if not isinstance(retention, Retention):
+            problem = Problem("retention", f"is {shown(retention)}", "pass Retention(production_days=..., ...)")
+            raise ValidationFailed.of(problem)
+        with storage_faults():
+            await self._storage.apply(SYSTEM_ACCOUNT, [retention.write])
+            return await self._storage.sweep(self._clock.time())
+
+    async def retention(self) -> Retention:
+        """How long traces are kept."""
+        with storage_faults():
+            return Retention.of(await self._storage.read(SYSTEM_ACCOUNT, CurrentRetention()))
+
+    async def feedback(
+        self,
+        trace_id: str,
+        score: float,
+        comment: str | None = None,
         *,
         account: str = "default",
         environment: Environment | None = None,
-        after: str | None = None,
-    ) -> list[Trace]:
-        """Up to ``limit`` traces, newest first, from just behind the trace ``after``."""
-        if type(limit) is not int or not COUNT.admits(limit):
-            raise ValidationFailed.of(Problem("limit", f"must be {COUNT}, got {shown(limit)}", ""))
+    ) -> None:
+        """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the account has no such trace."""
+        said = checked_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
+        try:
+            with storage_faults():
+                await self._storage.apply(check_account("account", account), [said])
+        except PreconditionFailed as error:
+            raise NotFound(f"no trace {shown(trace_id)}") from error
+
+    async def feedback_of(self, trace_id: str, *, account: str = "default") -> PutFeedback | None:
+        """What was said of an answer: ``score``, ``comment``, and when (``at``, Unix seconds)."""
         with storage_faults():
-            found: list[Trace] = await self._storage.scan(account, Traces(environment), after=after, limit=limit)
-        return found
+            query = FeedbackByTrace(normalise_trace_id(trace_id))
+            return await self._storage.read(check_account("account", account), query)
+
+    async def usage(
+        self,
+        start_date: str | date | None = None,
+        end_date: str | date | None = None,
+        *,
+        group_by: str = "model",
+        bucket: Bucket = "day",
+        account: str = "default",
+        environment: Environment | None = None,
+    ) -> UsageReport:
+        """Requests, errors, money and tokens by time and group (spec 4.6).
+
+        Dates are UTC and inclusive; without them the last seven days. ``group_by``: ``model``, ``tenant``,
+        ``workflow`` (metadata of these names), or ``metadata.<key>`` of the ``rollup_keys``. Raises
+        ``ValidationFailed``.
+        """
+        first, last = days_of(start_date, end_date, self._clock.time())
+        check_bucket(bucket, first, last)
+        if group_by not in GROUPS:
+            check_group(group_by, [*self._rollup_keys, *await self._read(account, RollupKeys())])
+        asked = UsageCounts(
+            first=first,
+            last=last,
+            environment=check_environment(environment),
+            group_by=group_by,
+            hourly=bucket == "hour",
+            groups=GROUP_LIMIT,
+        )
+        counts = await self._read(account, asked)
+        totals = counts
+        if group_by != "model":
+            totals = await self._read(account, msgspec.structs.replace(asked, group_by="model", groups=0))
+        return usage_report(counts, totals, first, last, bucket, group_by)
+
+    async def cache_report(
+        self,
+        start_date: str | date | None = None,
+        end_date: str | date | None = None,
+        *,
+        account: str = "default",
+        environment: Environment | None = None,
+    ) -> CacheReport:
+        """Hits, misses and dollars saved (spec 4.7). Dates as in ``usage``."""
+        first, last = days_of(start_date, end_date, self._clock.time())
+        asked = CacheCounts(first=first, last=last, environment=check_environment(environment))
+        return cache_report(await self._read(account, asked), first, last)
+
+    async def fallback_report(
+        self,
+        start_date: str | date | None = None,
+        end_date: str | date | None = None,
+        *,
+        account: str = "default",
+        environment: Environment | None = None,
+    ) -> FallbackReport:
+        """How often a fallback served, why, and how attempts at each model ended (spec 4.7). Dates as in ``usage``."""
+        first, last = days_of(start_date, end_date, self._clock.time())
+        asked = FallbackCounts(first=first, last=last, environment=check_environment(environment))
+        return fallback_report(await self._read(account, asked), first, last)
+
+    async def latency_report(
+        self,
+        start_date: str | date | None = None,
+        end_date: str | date | None = None,
+        *,
+        account: str = "default",
+        environment: Environment | None = None,
+    ) -> LatencyReport:
+        """Quantiles of the latency by model and strategy, within 1 % (spec 4.7). Dates as in ``usage``."""
+        first, last = days_of(start_date, end_date, self._clock.time())
+        asked = LatencyCounts(first=first, last=last, environment=check_environment(environment))
+        return latency_report(await self._read(account, asked), first, last)
 
     async def aclose(self) -> None:
         """Free the storage."""
         await self._storage.aclose()
+
+    async def _read(self, account: str, query: Any) -> Any:
+        with storage_faults():
+            return await self._storage.read(check_account("account", account), query)
+
+    def _selection(
+        self, filter: str, since: When | None, until: When | None, environment: Environment | None
+    ) -> dict[str, Any]:
+        return {
+            "environment": check_environment(environment),
+            "since": None if since is None else moment("since", since),
+            "until": None if until is None else moment("until", until),
+            "terms": parse_filter(filter),
+        }
+
+    def _cursor_secret(self) -> bytes:
+        if self._secret is None:
+            self._secret = derive(root_secret(self._secret_of, self._environment), "cursors")
+        return self._secret

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from routewright import Catalogue, ContentRefused, Model, Pricing, Router, RouterError, RouterTimeoutError, Settings
 from routewright import UpstreamFailed as Failed
@@ -156,14 +156,16 @@ class Case:
 class Pair:
     """A Router over two providers that fail on the wire: ``good/one`` is chosen, ``spare/two`` is its fallback."""
 
-    def __init__(self, good: object = (), spare: object = (), *, models: Sequence[Model] = MODELS) -> None:
+    def __init__(
+        self, good: object = (), spare: object = (), *, models: Sequence[Model] = MODELS, **router: Any
+    ) -> None:
         self.clock = FakeClock()
         self.good, self.spare = [
             FaultyProvider(faults, models=[model], clock=self.clock, answer=ANSWER)  # type: ignore[arg-type]
             for faults, model in zip((good, spare), models, strict=True)
         ]
         settings = Settings(clock=self.clock, rng=Random(7))
-        self.router = Router(providers=[self.good, self.spare], catalogue=Catalogue(()), settings=settings)
+        self.router = Router(providers=[self.good, self.spare], catalogue=Catalogue(()), settings=settings, **router)
 
     @classmethod
     def of(cls, case: Case) -> Pair:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from routewright import Model, Pricing, Router, Settings
-from routewright.protocols import TokenCounter
+from routewright import Capture, Model, Pricing, Router, Settings
+from routewright.protocols import Storage, TokenCounter
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Script
-from routewright.wire import UpstreamCall
+from routewright.wire import Trace, Traces, UpstreamCall
 
 GOOD = Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
 SPARE = Model(id="spare/two", quality=0.5, pricing_per_1m=Pricing(2.0, 8.0), context_window=100_000, ttft_s=1.0)
@@ -31,12 +31,13 @@ class House:
         *,
         kind: type[ScriptedProvider] = ScriptedProvider,
         tokens: TokenCounter | None = None,
+        capture: Capture | None = None,
         **router: Any,
     ) -> None:
         self.clock = FakeClock()
         self.good = kind(good, models=[GOOD], clock=self.clock)
         self.spare = ScriptedProvider(spare, models=[SPARE], clock=self.clock)
-        settings = Settings(clock=self.clock, rng=Random(7), tokens=tokens)
+        settings = Settings(clock=self.clock, rng=Random(7), tokens=tokens, capture=capture)
         self.router = Router(providers=[self.good, self.spare], settings=settings, **router)
 
     @property
@@ -48,3 +49,8 @@ class House:
 def said(*lines: Line) -> list[Line]:
     """One scripted answer, piece by piece."""
     return list(lines)
+
+
+async def traces_in(storage: Storage, account: str = "default") -> list[Trace]:
+    """All traces of an account, newest first."""
+    return await storage.scan(account, Traces(), after=None, limit=10_000)

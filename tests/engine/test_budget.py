@@ -25,14 +25,13 @@ from routewright import (
     Router,
     RouterError,
     Settings,
-    TraceStore,
 )
 from routewright._core.constraints import Ask
 from routewright.errors import NoCandidates
 from routewright.testing import FakeClock, Pause
 from routewright.wire import Chunk, Delta, FaultKind, Finish, ModelSpan, PolicyFallback, UpstreamCall, Usage
 
-from .support import GOOD, House, said
+from .support import GOOD, House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -229,7 +228,7 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_budget(f
         assert bill_usd <= budget.get("maxCostUsd", inf) + 1e-12, seed
         assert sum(meter.tokens for meter in meters) <= budget.get("maxTokens", inf), seed
         await router.flush()
-        (trace,) = await TraceStore(storage).newest(1)
+        (trace,) = await traces_in(storage)
         low, high = trace.cost_range_usd or (trace.cost_usd, trace.cost_usd)
         assert low <= trace.cost_usd <= high, seed
         rounded = 1e-9 * len(trace.spans)  # up, to a nano-dollar an attempt

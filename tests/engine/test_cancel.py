@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import MemoryStorage, ProviderFault, TraceStore
+from routewright import MemoryStorage, ProviderFault
 from routewright.testing import Pause, ScriptedProvider
 from routewright.wire import Chunk, Delta, Finish, Usage
 
-from .support import House, said
+from .support import House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def test_a_cancelled_task_ends_though_the_provider_converts_it(ask: Ask) -
         await task
     assert house.spare.calls == []
     assert house.left_open == 0
-    assert [trace.status for trace in await TraceStore(storage).newest()] == ["cancelled"]
+    assert [trace.status for trace in await traces_in(storage)] == ["cancelled"]
 
 
 @both_ways

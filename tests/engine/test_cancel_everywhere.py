@@ -111,11 +111,11 @@ async def test_cancelled_at_any_await_a_call_leaves_nothing(
 ) -> None:
     at = caught = 0
     waited = 1
-    while waited > at:
+    while waited >= at:
         at += 1
         waited, was_caught = await cancelled(scene, call, at)
         caught += was_caught
-    assert caught >= min(at - 1, 3), "it was cancelled, indeed"
+    assert caught >= min(at - 2, 3), "it was cancelled, indeed"
 
 
 async def cancelled(scene: Scene, call: Callable[[Pair], Awaitable[None]], at: int) -> tuple[int, bool]:

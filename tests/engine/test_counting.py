@@ -23,9 +23,10 @@ from routewright import (
     Router,
     Settings,
     Trace,
-    TraceStore,
 )
 from routewright._core.tokens import MESSAGE_TOKENS, PRIMING_TOKENS
+
+from .support import traces_in
 
 Call = Callable[[Router], Coroutine[Any, Any, None]]
 
@@ -57,7 +58,7 @@ async def stream(router: Router) -> None:
 
 
 async def only_trace(storage: MemoryStorage) -> Trace:
-    (trace,) = await TraceStore(storage).newest()
+    (trace,) = await traces_in(storage)
     return trace
 
 

@@ -15,7 +15,6 @@ from routewright import (
     ProviderFault,
     RouterError,
     RouterTimeoutError,
-    TraceStore,
     UpstreamFailed,
 )
 from routewright.testing import Pause
@@ -23,7 +22,7 @@ from routewright.testing.provider import Line, Turn
 from routewright.wire import Delta, FaultKind, Finish, UpstreamCall, Usage
 
 from .matrix import HEAVY, NAMES, Pair
-from .support import House, said
+from .support import House, said, traces_in
 
 LIGHT = sorted(set(NAMES) - HEAVY)
 KINDS = [kind for kind in FaultKind if kind not in (FaultKind.REFUSED, FaultKind.BLOCKED)]
@@ -136,7 +135,7 @@ async def test_a_caller_may_leave_at_any_moment_and_nothing_stays_open(streamed:
             await house.clock.advance(0.1 + step * 0.25)
             group.cancel_scope.cancel()
         assert house.left_open == 0, step
-        (trace,) = await TraceStore(storage).newest()
+        (trace,) = await traces_in(storage)
         assert trace.status in ("cancelled", "completed"), step
         billed = streamed or trace.status == "completed"
         assert trace.charged_usd == (trace.cost_usd if billed else 0.0), step

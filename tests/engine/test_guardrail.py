@@ -24,7 +24,6 @@ from routewright import (
     RouterError,
     RouterTimeoutError,
     Settings,
-    TraceStore,
     ValidationFailed,
 )
 from routewright._engine.steps import StepCall, StepDone
@@ -48,7 +47,7 @@ from routewright.wire import (
     Verdict,
 )
 
-from .support import GOOD, House, said
+from .support import GOOD, House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +100,7 @@ class Moderation:
 
 
 async def only_trace(storage: MemoryStorage) -> Any:
-    (trace,) = await TraceStore(storage).newest()
+    (trace,) = await traces_in(storage)
     return trace
 
 

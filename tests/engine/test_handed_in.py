@@ -35,7 +35,7 @@ from routewright.backends.transport import AutoTransport
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import UpstreamCall
 
-from .support import House
+from .support import House, traces_in
 
 MINE = Model(id="mine/one", pricing_per_1m=Pricing(0.1, 0.1))
 MAKERS: list[Callable[[Any], object]] = [
@@ -165,7 +165,7 @@ def test_a_provider_is_asked_once_for_its_models() -> None:
 
 def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router(storage=wrong("memory:"))) == (
-        "storage: 'memory:' is not a storage; pass MemoryStorage()"
+        "storage: 'memory:' is not a storage; pass MemoryStorage() or SqliteStorage(path)"
     )
     assert refusal(lambda: Router(settings=wrong({"limits": 1}))) == (
         "settings: an object is not Settings; pass Settings(...)"
@@ -210,7 +210,7 @@ async def test_a_part_that_seems_empty_is_still_the_one_that_was_given() -> None
     storage, transport = Kept(), Sent()
     answer = await Router.sandbox(Said(), storage=storage, catalogue=Known([MINE])).route("hi")
     assert (answer.output, answer.routing.selected_model) == ("mine", "mine/one")
-    assert [trace.id for trace in await TraceStore(storage).newest()] == [answer.trace_id]
+    assert [trace.id for trace in await traces_in(storage)] == [answer.trace_id]
     assert OpenAIProvider("k", transport=transport)._transport is transport
 
 
@@ -308,15 +308,15 @@ async def test_feedback_takes_numbers_of_numpy_and_refuses_what_is_none() -> Non
     for score in (True, "1", 1.5, float("nan")):
         with pytest.raises(ValidationFailed, match=r"score: is .*; give a number from 0"):
             await router.feedback(trace_id, wrong(score))
-    with pytest.raises(ValidationFailed, match="comment: must be a string, got 5"):
+    with pytest.raises(ValidationFailed, match="comment: must be a string of whole characters, got 5"):
         await router.feedback(trace_id, 1.0, wrong(5))
 
 
-@pytest.mark.parametrize("limit", [0, -1, 2.0, "5", True, 10**30])
+@pytest.mark.parametrize("limit", [0, -1, 201, 2.5, "5", True, 10**30])
 @pytest.mark.anyio
 async def test_a_page_of_traces_has_a_size(limit: Any) -> None:
-    with pytest.raises(ValidationFailed, match="limit: must be a whole number of at least 1, got"):
-        await TraceStore(MemoryStorage()).newest(limit)
+    with pytest.raises(ValidationFailed, match="limit: must be a whole number from 1 to 200, got"):
+        await TraceStore(MemoryStorage()).query(limit=limit)
 
 
 HUGE = "x" * 1_000_000
@@ -397,8 +397,10 @@ def test_a_file_is_named_by_its_path() -> None:
 
 @pytest.mark.anyio
 async def test_a_trace_store_takes_a_storage_and_traces() -> None:
-    assert refusal(lambda: TraceStore(wrong("memory:"))) == "storage: 'memory:' is not a storage; pass MemoryStorage()"
-    assert refusal(lambda: TraceStore(wrong(MemoryStorage))).endswith("is not a storage; pass MemoryStorage()")
+    said = refusal(lambda: TraceStore(wrong(5)))
+    assert said == "storage: 5 is not a storage; pass MemoryStorage() or SqliteStorage(path)"
+    said = refusal(lambda: TraceStore(wrong(MemoryStorage)))
+    assert said == "storage: type is not a storage; pass MemoryStorage() or SqliteStorage(path)"
     with pytest.raises(ValidationFailed, match="trace: 5 is not a Trace; "):
         await TraceStore(MemoryStorage()).record(wrong(5))
 
@@ -426,7 +428,7 @@ async def test_what_a_storage_raises_is_told_by_its_kind_alone() -> None:
         partial(router.trace, trace_id),
         partial(router.feedback, trace_id, 1),
         partial(store.get, trace_id),
-        store.newest,
+        store.query,
         record,
     ):
         with pytest.raises(InternalError, match=r"^the storage failed with KeyError$"):

@@ -15,9 +15,11 @@ import anyio.lowlevel
 import pytest
 import trio
 
-from routewright import CallableProvider, MemoryStorage, Model, Pricing, Router, Settings, TraceStore
+from routewright import CallableProvider, MemoryStorage, Model, Pricing, Router, Settings
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.wire import UpstreamCall
+
+from .support import traces_in
 
 
 async def ask(router: Router) -> str:
@@ -75,7 +77,7 @@ def test_leaving_a_loop_over_text_ends_the_call_also_without_with() -> None:
         assert text == "one "
         break
     assert left.is_set()
-    assert [trace.status for trace in asyncio.run(TraceStore(storage).newest())] == ["cancelled"]
+    assert [trace.status for trace in asyncio.run(traces_in(storage))] == ["cancelled"]
     stream.close()
 
     stream = router.blocking.stream("hi")

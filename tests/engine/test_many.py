@@ -28,7 +28,6 @@ from routewright import (
     RouteRequest,
     RouterError,
     Settings,
-    TraceStore,
     UpstreamFailed,
     ValidationFailed,
 )
@@ -40,7 +39,7 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
 from routewright.wire import Budget, Chunk, Delta, Finish, Message, UpstreamCall, Usage
 
-from .support import GOOD, House, said
+from .support import GOOD, House, said, traces_in
 from .test_budget import Meter, Metered, Metering
 
 pytestmark = pytest.mark.anyio
@@ -324,7 +323,7 @@ async def test_cancelling_ends_all_and_leaves_their_traces() -> None:
         await clock.sleep(15.0)
         group.cancel_scope.cancel()
     assert provider.open_calls == 0
-    traces = await TraceStore(storage).newest()
+    traces = await traces_in(storage)
     assert sorted(trace.status for trace in traces) == ["cancelled"] * 3 + ["completed"] * 3
 
 

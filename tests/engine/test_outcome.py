@@ -21,7 +21,6 @@ from routewright import (
     Router,
     RouterError,
     Settings,
-    TraceStore,
     errors,
 )
 from routewright._engine.outcome import Facts, Outcome
@@ -30,7 +29,7 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import BudgetRefused, Delta, FallbackSpan, FallbackTriggered, Finish, Usage
 
-from .support import GOOD, SPARE, House, said
+from .support import GOOD, SPARE, House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))
@@ -80,7 +79,7 @@ async def test_who_leaves_is_charged_only_if_some_of_the_answer_had_been_deliver
         group.start_soon(read if streamed else partial(house.router.route, "hi", goal="quality"))
         await house.clock.advance(1.0)
         group.cancel_scope.cancel()
-    (trace,) = await TraceStore(storage).newest()
+    (trace,) = await traces_in(storage)
     assert trace.status == "cancelled"
     assert trace.cost_usd == pytest.approx((100 * 1.0 + 20 * 4.0) / 1e6)
     assert trace.charged_usd == (trace.cost_usd if text and streamed else 0.0)

@@ -31,7 +31,6 @@ from routewright import (
     RouterTimeoutError,
     Settings,
     Tool,
-    TraceStore,
     UpstreamCall,
     UpstreamFailed,
     ValidationFailed,
@@ -43,7 +42,7 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import Delta, FallbackSpan, Finish, Message, ModelSpan, ToolDelta, Usage
 
-from .support import GOOD, SPARE, House, said
+from .support import GOOD, SPARE, House, said, traces_in
 
 SECRET = "marmalade"
 
@@ -349,7 +348,7 @@ async def test_if_nobodys_answer_fits_the_error_says_what_and_repeats_nothing(ca
     assert kept[0] == "invalid_output"
     assert kept[1].startswith("invalid_output: total: Input should be a valid number")
     assert error.__context__ is None
-    (trace,) = await TraceStore(storage).newest()
+    (trace,) = await traces_in(storage)
     assert trace.cost_usd > 0
     for text in (str(error), repr(error.detail), caplog.text, msgspec.json.encode(trace).decode()):
         assert SECRET not in text

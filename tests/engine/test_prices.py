@@ -26,14 +26,13 @@ from routewright import (
     ProviderFault,
     Router,
     Settings,
-    TraceStore,
     ValidationFailed,
 )
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import Chunk, Delta, Finish, ModelSpan, PolicyFallback, ToolDelta, Trace, Usage
 
-from .support import GOOD, SPARE, House, said
+from .support import GOOD, SPARE, House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -276,13 +275,9 @@ async def test_a_caller_who_leaves_a_call_without_an_answer_may_pay_for_it() -> 
     with clock.deadline(clock.monotonic() + 1.0):
         await router.route("hi", goal="quality")
     await router.flush()
-    (snapshot,) = [trace for trace in await newest(storage) if trace.status == "cancelled"]
+    (snapshot,) = [trace for trace in await traces_in(storage) if trace.status == "cancelled"]
     assert snapshot.cost_range_usd is not None
     assert snapshot.cost_range_usd[0] == 0.0 < snapshot.cost_range_usd[1]
-
-
-async def newest(storage: MemoryStorage) -> list[Trace]:
-    return await TraceStore(storage).newest(10)
 
 
 chunks: st.SearchStrategy[Chunk] = st.one_of(

@@ -28,7 +28,6 @@ from routewright import (
     RouteRequest,
     RouterError,
     RouterTimeoutError,
-    TraceStore,
     UpstreamCall,
     UpstreamFailed,
     ValidationFailed,
@@ -37,7 +36,7 @@ from routewright.testing import Pause
 from routewright.testing.provider import Line
 from routewright.wire import Budget, CacheSpan, Delta, FallbackSpan, Finish, Message, ModelSpan, ToolDelta, Usage
 
-from .support import House, said
+from .support import House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -381,7 +380,7 @@ async def test_a_cancelled_call_frees_its_provider_and_leaves_a_trace() -> None:
         assert house.left_open == 1
         group.cancel_scope.cancel()
     assert house.left_open == 0
-    traces = await TraceStore(storage).newest()
+    traces = await traces_in(storage)
     assert [trace.status for trace in traces] == ["cancelled"]
     assert traces[0].cost_usd > 0
     assert traces[0].charged_usd == 0, "nothing had reached the caller"

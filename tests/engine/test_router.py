@@ -28,7 +28,6 @@ from routewright import (
     Router,
     RouterTimeoutError,
     Settings,
-    TraceStore,
     UpstreamCall,
     UpstreamFailed,
     ValidationFailed,
@@ -36,7 +35,7 @@ from routewright import (
 from routewright.backends.providers.environment import VENDORS
 from routewright.wire import Availability, Budget, DecisionSpan, Delta, Finish, Usage
 
-from .support import House
+from .support import House, traces_in
 
 
 def test_decide_is_a_plain_function_and_calls_nothing() -> None:
@@ -403,7 +402,7 @@ async def test_the_sandbox_bills_nobody_and_reports_the_models_usual_time() -> N
     assert answer.output == "hello there"
     assert answer.routing.cost_usd > 0
     assert 5_000 <= answer.routing.latency_ms < 6_000
-    (trace,) = await TraceStore(storage).newest()
+    (trace,) = await traces_in(storage)
     assert (trace.environment, trace.charged_usd) == ("sandbox", 0.0)
     assert trace.cost_usd == answer.routing.cost_usd
 

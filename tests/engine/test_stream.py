@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import MemoryStorage, NoCandidates, ProviderFault, RouterTimeoutError, TraceStore, UpstreamFailed
+from routewright import MemoryStorage, NoCandidates, ProviderFault, RouterTimeoutError, UpstreamFailed
 from routewright._engine.stream import Stream
 from routewright.testing import Pause
 from routewright.testing.provider import Line, ScriptedCall
@@ -27,7 +27,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import House, said
+from .support import House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -158,7 +158,7 @@ async def test_leaving_a_stream_early_ends_the_call_and_bills_what_came() -> Non
         async for _ in stream.text():
             break
     assert house.left_open == 0
-    trace = (await TraceStore(storage).newest())[0]
+    trace = (await traces_in(storage))[0]
     assert trace.status == "cancelled"
     assert trace.charged_usd == trace.cost_usd > 0
 
@@ -250,7 +250,7 @@ async def test_closing_ends_the_wait_of_a_reader_and_no_other_model_is_paid(mome
     assert events[0] == "route.started"
     assert "error" not in events
     assert house.spare.calls == []
-    (trace,) = await TraceStore(storage).newest()
+    (trace,) = await traces_in(storage)
     assert (trace.status, trace.spans[-1].status) == ("cancelled", "cancelled")
 
 
@@ -326,7 +326,7 @@ async def test_a_stream_that_is_closed_as_its_last_piece_comes_is_not_completed(
     assert events == ["route.started", "output.delta", "output.delta"]
     with pytest.raises(RuntimeError, match="left before its end"):
         _ = stream.result
-    assert [trace.status for trace in await TraceStore(storage).newest()] == ["cancelled"]
+    assert [trace.status for trace in await traces_in(storage)] == ["cancelled"]
 
 
 async def test_text_that_is_asked_for_late_is_not_switched_either() -> None:
@@ -363,7 +363,7 @@ async def test_a_stream_that_ended_before_its_model_was_chosen_has_ended() -> No
     with pytest.raises(KeyboardInterrupt):
         await anext(stream)
     assert [event async for event in stream] == []
-    assert [trace.status for trace in await TraceStore(storage).newest()] == ["cancelled"]
+    assert [trace.status for trace in await traces_in(storage)] == ["cancelled"]
 
 
 async def test_a_stream_that_was_dropped_leaves_its_trace_and_its_cost() -> None:
@@ -379,7 +379,7 @@ async def test_a_stream_that_was_dropped_leaves_its_trace_and_its_cost() -> None
     gc.collect()
     await house.clock.advance(5.0)
     await house.router.route("hi", goal="quality")
-    _, dropped = await TraceStore(storage).newest()
+    _, dropped = await traces_in(storage)
     assert (dropped.status, dropped.duration_ms) == ("cancelled", 0.0)
     assert dropped.cost_usd == dropped.charged_usd > 0
 
@@ -394,4 +394,4 @@ async def test_a_dropped_stream_is_kept_by_whoever_comes_by() -> None:
         del stream
         gc.collect()
         await comes_by(house.router)  # type: ignore[no-untyped-call]
-        assert [trace.status for trace in await TraceStore(storage).newest()] == ["cancelled"]
+        assert [trace.status for trace in await traces_in(storage)] == ["cancelled"]

@@ -19,23 +19,29 @@ from routewright import (
     BlockingStream,
     Budget,
     BudgetExceeded,
+    CacheReport,
     CallableProvider,
     Caller,
+    Capture,
     Catalogue,
+    Content,
     Decision,
     Delta,
     DenyList,
     Event,
     Fallback,
+    FallbackReport,
     Finish,
     HostedProvider,
     HttpRequest,
+    LatencyReport,
     Limits,
     MemoryStorage,
     Message,
     Model,
     NoCandidates,
     OpenAIProvider,
+    Page,
     Params,
     PatternGuardrail,
     Policy,
@@ -46,6 +52,7 @@ from routewright import (
     ProviderFault,
     Redact,
     Redaction,
+    Retention,
     Router,
     RouteRequest,
     RouterError,
@@ -54,6 +61,7 @@ from routewright import (
     SandboxProvider,
     Secret,
     Settings,
+    SqliteStorage,
     StepCall,
     StepDone,
     Steps,
@@ -63,10 +71,13 @@ from routewright import (
     SystemClock,
     Tool,
     Trace,
+    TraceItem,
     TraceStore,
     UpstreamCall,
     Usage,
+    UsageReport,
     ValidationFailed,
+    open_storage,
     read_policies,
 )
 from routewright.protocols import Clock, Guardrail, Provider, QualityPredictor, Storage, TokenCounter
@@ -299,7 +310,7 @@ def calls_are_billed_by_the_day(catalogue: Catalogue, day: date) -> None:
 def what_comes_with_the_library_fits_its_protocols() -> None:
     model = Model(id="local/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0))
     clocks: list[Clock] = [SystemClock(), FakeClock()]
-    storages: list[Storage] = [MemoryStorage(newest=10)]
+    storages: list[Storage] = [MemoryStorage(newest=10), SqliteStorage("traces.db"), open_storage("memory:")]
     providers: list[Provider] = [
         OpenAIProvider(name="vllm", base_url="http://127.0.0.1:8000/v1", models=[model]),
         OpenAIProvider(["key", Secret("key")], transport=OwnTransport(), clock=FakeClock()),
@@ -313,8 +324,29 @@ def what_comes_with_the_library_fits_its_protocols() -> None:
     ]
     Router(providers=providers, storage=storages[0])
     TraceStore(storages[0])
+    TraceStore("sqlite:///traces.db", rollup_keys=("team",), clock=FakeClock())
+    Settings(durability="committed", retention=Retention(sandbox_days=None), capture=Capture(redactor=str.upper))
+    Settings(durability="always")  # type: ignore[arg-type]
     Settings(clock=clocks[0], quality=OwnPredictor())
     CallableProvider(lambda: "hi", models=[model])  # type: ignore[arg-type, misc]
+
+
+async def traces_that_are_read(router: Router, day: date) -> None:
+    page: Page[TraceItem] = await router.traces.query(filter="status=failed", since=day, until="2026-11-22", limit=5)
+    item: TraceItem = page.data[0]
+    cursor: str | None = page.next_cursor
+    trace: Trace = await router.traces.get(item.id, account="anna", environment="sandbox")
+    async for trace in router.traces.export():
+        content: Content | None = trace.content
+        print(content)
+    removed: int = await router.traces.delete(everything=True)
+    usage: UsageReport = await router.traces.usage(day, day, group_by="tenant", bucket="week")
+    await router.traces.usage(bucket="year")  # type: ignore[arg-type]
+    caches: CacheReport = await router.traces.cache_report()
+    fallbacks: FallbackReport = await router.traces.fallback_report()
+    latencies: LatencyReport = router.blocking.traces.latency_report(start_date=day)
+    router.traces.blocking.query(limits=5)  # type: ignore[call-arg]
+    print(cursor, trace, removed, usage, caches, fallbacks, latencies)
 
 
 async def an_async_function(call: UpstreamCall) -> str:

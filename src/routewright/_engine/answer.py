@@ -32,6 +32,12 @@ class Answer(Generic[T_co]):
         # no text: a repr ends up in logs
         return f"<Answer {self.trace_id} from {self.routing.selected_model}, {len(self.output)} characters>"
 
+    def _repr_html_(self) -> str:
+        """What notebooks show: the text too, as printing it would."""
+        from routewright._core.html import answer_html  # which nothing else needs
+
+        return answer_html(self.response, self.decision, self.trace)
+
     @property
     def response(self) -> RouteResponse:
         """The response as HTTP would send it."""

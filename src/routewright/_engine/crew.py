@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from routewright.loop import is_cancelled, this_loop
 from routewright.protocols import Clock
-
-from .loop import is_cancelled, this_loop
 
 if TYPE_CHECKING:
     from .worker import Worker

@@ -16,17 +16,18 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from routewright._core.moment import timestamp
 from routewright._core.problem import shown
 from routewright.errors import Problem, ValidationFailed
 from routewright.fork import Guard, renew_in_children
+from routewright.loop import Signal, is_cancelled
 from routewright.protocols import Clock
 from routewright.wire import Caller, Event, PushedEvent, Trace
 from routewright.wire.trace import copied
 
 from .crew import Job
 from .identity import Ids
-from .loop import Signal, is_cancelled
-from .outcome import Facts, timestamp
+from .outcome import Facts
 from .worker import Worker
 
 QUEUE = 10_000

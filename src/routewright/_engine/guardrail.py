@@ -12,11 +12,11 @@ from routewright._core.guardrail import Hit
 from routewright._core.passage import json_passage
 from routewright._core.scan import quoted
 from routewright.errors import InternalError
+from routewright.loop import this_loop
 from routewright.protocols import Guardrail
 from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
 
 from .cancel import CancelWatch
-from .loop import this_loop
 
 LARGE_CHARACTERS = 20_000
 """More than so many are looked through in a worker thread: some milliseconds' work."""

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from routewright._core.decision import Decision
 from routewright._core.fault import FAULTS
 from routewright._core.guardrail import Hit
+from routewright._core.moment import timestamp
 from routewright._core.money import usd
 from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import (
@@ -21,6 +20,7 @@ from routewright.wire import (
     BudgetRefused,
     CacheSpan,
     Caller,
+    Content,
     DecisionInput,
     DecisionSpan,
     Environment,
@@ -41,6 +41,7 @@ from routewright.wire import (
 )
 
 from .attempt import Attempt
+from .capture import Captured
 
 UNLIMITED = 2**53 - 1
 BEST_KEPT = 5
@@ -71,11 +72,13 @@ class Facts:
     __slots__ = (
         "admitted",
         "attempts",
+        "captured",
         "cost_nanos",
         "decision",
         "ended_at",
         "error_code",
         "given",
+        "rollup_keys",
         "served",
         "status",
     )
@@ -88,6 +91,7 @@ class Facts:
         served: Attempt | None,
         error: RouterError | None,
         ended_at: float,
+        rollup_keys: tuple[str, ...] = (),
     ) -> None:
         self.admitted = admitted
         self.given = admitted.given if decision is None else decision.input
@@ -100,11 +104,25 @@ class Facts:
         self.cost_nanos = sum([attempt.cost_nanos for attempt in attempts])
         """Paid upstream, over all attempts."""
         self.decision = decision
+        self.rollup_keys = rollup_keys
+        """Metadata that usage is counted by."""
+        self.captured: Captured | None = None
+        """The words of the call, if they are to be kept."""
 
     @property
     def id(self) -> str:
         """The trace's."""
         return self.admitted.trace_id
+
+    @property
+    def text_bytes(self) -> int:
+        """About how much memory its captured words take."""
+        return 0 if self.captured is None else self.captured.size
+
+    @property
+    def key(self) -> str:
+        """The trace's."""
+        return timestamp(self.admitted.created_at) + self.admitted.trace_id
 
     @property
     def environment(self) -> Environment:
@@ -155,6 +173,14 @@ class Facts:
     @property
     def trace(self) -> Trace:
         """The trace (spec 2.6, contract 9). Each who reads it gets one of his own."""
+        return self._trace(None if self.captured is None else self.captured.content)
+
+    @property
+    def wordless(self) -> Trace:
+        """The trace without what was captured, so that no redactor has to be asked."""
+        return self._trace(None)
+
+    def _trace(self, content: Content | None) -> Trace:
         admitted, served = self.admitted, self.served
         return Trace(
             id=admitted.trace_id,
@@ -178,6 +204,7 @@ class Facts:
             error=self.error_code,
             decision_input=self.given,
             spans=self._spans(),
+            content=content,
         )
 
     def fallback_triggered(self) -> FallbackTriggered | None:
@@ -363,14 +390,3 @@ def _reason(before: Attempt | None) -> FallbackReason:
 
 def _tokens(usage: Usage | None) -> Tokens | None:
     return None if usage is None else Tokens(usage.input, usage.output, usage.cached)
-
-
-def timestamp(at: float) -> str:
-    """RFC 3339 in UTC with milliseconds."""
-    milliseconds = int(at * 1000)
-    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
-
-
-@lru_cache(maxsize=8)
-def _second(at: int) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")

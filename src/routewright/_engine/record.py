@@ -22,6 +22,7 @@ from routewright.wire import (
     Snapshot,
 )
 
+from .capture import Capturing
 from .course import Course
 from .entry import Entry
 from .event import Hooks, events_of
@@ -34,7 +35,19 @@ from .trace import TraceLog
 class Records:
     """Keeps what became of each call. Safe to use from several loops and threads."""
 
-    def __init__(self, log: TraceLog, hooks: Hooks, ids: Ids, clock: Clock) -> None:
+    def __init__(
+        self,
+        log: TraceLog,
+        hooks: Hooks,
+        ids: Ids,
+        clock: Clock,
+        rollup_keys: tuple[str, ...] = (),
+        capture: Capturing | None = None,
+    ) -> None:
+        self.commits = log.commits
+        """Whether calls wait until their traces are committed."""
+        self._capture = capture
+        self._rollup_keys = rollup_keys
         self._log = log
         self._hooks = hooks
         self._ids = ids
@@ -58,10 +71,16 @@ class Records:
             error.trace_id = entry.admitted.trace_id
             error.request_id = self._ids("req_")
         ended_at = self._clock.monotonic() if at is None else at
-        facts = Facts(entry.admitted, decision, course.attempts, course.served, error, ended_at)
+        facts = Facts(entry.admitted, decision, course.attempts, course.served, error, ended_at, self._rollup_keys)
+        if self._capture is not None:
+            facts.captured = self._capture.of(entry.request.messages, course.served)
         outcome = Outcome(facts, entry.request.budget, error, course.data)
         self._keep(entry, outcome)
         return outcome
+
+    async def commit(self, trace_id: str | None, until: float) -> None:
+        """Wait until a call's trace is committed, or could not be for now, but no longer than ``until``."""
+        await self._log.commit(trace_id, until)
 
     def undecided(self, entry: Entry, given: DecisionInput, error: BaseException) -> None:
         """Keep the trace of a call that ended before a model was chosen."""
@@ -70,7 +89,10 @@ class Records:
             told.trace_id, told.request_id = entry.admitted.trace_id, self._ids("req_")
         elif isinstance(error, Exception):
             told = InternalError(type(error).__name__)
-        facts = Facts(entry.admitted._replace(given=given), None, [], None, told, self._clock.monotonic())
+        ended_at = self._clock.monotonic()
+        facts = Facts(entry.admitted._replace(given=given), None, [], None, told, ended_at, self._rollup_keys)
+        if self._capture is not None:
+            facts.captured = self._capture.of(entry.request.messages, None)
         self._keep(entry, Outcome(facts, entry.request.budget, told))
 
     def drop(self, entry: Entry, course: Course) -> None:

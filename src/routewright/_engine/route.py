@@ -40,6 +40,7 @@ from routewright.wire import (
     PolicySnapshot,
 )
 
+from .capture import Capturing
 from .course import Course
 from .entry import Counting, CountRequest, Entry
 from .event import Hooks
@@ -88,11 +89,13 @@ class Engine:
         predictor: QualityPredictor | None,
         default_output_cap: int,
         guardrails: Sequence[Guardrail] = (),
+        rollup_keys: tuple[str, ...] = (),
+        capture: Capturing | None = None,
     ) -> None:
         self.fleet = fleet
         self.publish(policies)
         self.ids = Ids(clock, rng)
-        self.records = Records(log, hooks, self.ids, clock)
+        self.records = Records(log, hooks, self.ids, clock, rollup_keys, capture)
         self._clock = clock
         self._rng = rng
         self._counting = Counting(count, predictor, clock)
@@ -118,9 +121,20 @@ class Engine:
     async def route(self, asked: Asked, caller: Caller) -> Outcome:
         """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
         entry = self.admit(await self.read(asked), caller)
+        try:
+            outcome = await self._carry_out(entry, asked.form)
+        except RouterError as error:
+            if self.records.commits:
+                await self.records.commit(error.trace_id, entry.deadline)
+            raise
+        if self.records.commits:
+            await self.records.commit(outcome.facts.id, entry.deadline)
+        return outcome
+
+    async def _carry_out(self, entry: Entry, form: Form | None) -> Outcome:
         if self._is_guarded(entry):
             entry = await self.guarded(entry)
-        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True, form=asked.form))
+        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True, form=form))
 
     async def run(self, entry: Entry, execution: Execution) -> Outcome:
         """Carry an execution out. Raises ``RouterError``; its trace is kept either way."""
@@ -185,7 +199,7 @@ class Engine:
                 said = f"timeout_ms={entry.admitted.given.timeout_ms} ran out while the request was with a guardrail"
                 raise RouterTimeoutError(f"{said}; allow more time, or a quicker guardrail")
         except BaseException as error:
-            self.records.undecided(entry, entry.admitted.given, error)
+            self.records.undecided(entry._replace(request=gate.request), entry.admitted.given, error)
             raise
         return self._past(gate, entry)
 
@@ -199,7 +213,7 @@ class Engine:
         try:
             done_now(pass_gate(gate))
         except BaseException as error:
-            self.records.undecided(entry, entry.admitted.given, error)
+            self.records.undecided(entry._replace(request=gate.request), entry.admitted.given, error)
             raise
         return self._past(gate, entry)
 
@@ -215,15 +229,13 @@ class Engine:
 
     def _past(self, gate: RequestGate, entry: Entry) -> Entry:
         """The entry with what is left of its request."""
-        admitted = entry.admitted._replace(hits=gate.hits)
-        entry = entry._replace(admitted=admitted)
+        admitted, request = entry.admitted._replace(hits=gate.hits), gate.request
+        entry = entry._replace(request=request, admitted=admitted)
         if gate.blocked is not None:
             self.refuse(entry, _blocked(gate.blocked))
         if not gate.hits:
             return entry
-        request = gate.request
-        given = replace(admitted.given, tokens=bounds_of(request))
-        return entry._replace(request=request, admitted=admitted._replace(given=given))
+        return entry._replace(admitted=admitted._replace(given=replace(admitted.given, tokens=bounds_of(request))))
 
     def choose_now(self, entry: Entry) -> Plan:
         """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""

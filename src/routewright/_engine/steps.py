@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, assert_never
+from typing import Any, Self, assert_never
 
 from msgspec import Struct
 
@@ -36,6 +36,14 @@ class StepCall(Struct, frozen=True):
     """How long the answer may take; of one that is read while it comes, its first piece."""
     attempt: int
     """1, 2 ... over all calls of the request."""
+
+    def __repr__(self) -> str:
+        # no prompt: a repr ends up in logs
+        return f"<StepCall {self.attempt} of {self.model} within {self.timeout_s:.3f} s>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What ``rich`` prints: no prompt either."""
+        return [("model", self.model), ("timeout_s", self.timeout_s), ("attempt", self.attempt)]
 
 
 class StepWait(Struct, frozen=True):

@@ -204,7 +204,10 @@ class Stream:
 
     async def _end_event(self, execution: Execution) -> RouteEvent:
         assert self._entry is not None, "an execution follows an admission"
-        self._outcome = outcome = self._engine.records.conclude(self._entry, execution)
+        records = self._engine.records
+        self._outcome = outcome = records.conclude(self._entry, execution)
+        if records.commits:
+            await records.commit(outcome.facts.id, self._entry.deadline)
         if outcome.error is None:
             return RouteCompleted(self._next_id(), outcome.response)
         return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(outcome.error)))

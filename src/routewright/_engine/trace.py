@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from routewright._core.scan import quoted
 from routewright.errors import InternalError, NotFound, PreconditionFailed, RouterError, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
-from routewright.protocols import ImmediateStorage, Storage
+from routewright.loop import Signal, is_cancelled, is_closed, this_loop
+from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
+    Durability,
+    Environment,
     Event,
     PutFeedback,
     PutSnapshot,
@@ -29,19 +33,27 @@ from routewright.wire import (
 )
 
 from .crew import Job
-from .loop import Signal, is_cancelled, is_closed, this_loop
 from .outcome import Facts
 from .worker import Worker
 
 BATCH = 256
 QUEUE = 10_000
 """Traces that may wait for a storage: some 20 MB, and what metadata they bring."""
-DELAY_S = 0.02
+QUEUE_TEXT_BYTES = 64 * 1024 * 1024
+"""Captured prompts and answers that may wait; beyond, traces are kept without theirs."""
+DELAY_S = 0.01
+"""How long traces are gathered. Within 50 ms each is in the storage, which may be in the midst of something else."""
+CROWD = 100
+"""From so many waiting traces on, each call that ends lets go of Python's lock ..."""
+REST_S = 0.0001
+"""... for this moment: the writer's thread could not get it otherwise from an event loop that is never idle."""
 LONGEST_DELAY_S = 5.0
 """Between two tries at a storage that is unavailable."""
 _SEEMS_DOWN = 3
 """So many accounts in a row that cannot be written to: the others need not be tried."""
 _REMEMBERED = 1_000
+KEPT_S = 6 * 3600.0
+"""After so long a snapshot is put again, since those that no trace names for a day are swept."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +65,8 @@ class Waiting(NamedTuple):
     facts: Facts
     snapshots: list[Snapshot]
     events: Sequence[Event]
+    tried: Signal | None
+    """Set once it was written, or could not be for now: for who waits for that."""
 
 
 class TraceCounts(NamedTuple):
@@ -64,6 +78,8 @@ class TraceCounts(NamedTuple):
     """Given up because the storage would not take them."""
     lost: int
     """Given up because too many waited, or because the Router was closed before they could be written."""
+    shortened: int = 0
+    """Kept without their prompts and answers, since too much text waited."""
 
 
 class TraceLog:
@@ -73,13 +89,26 @@ class TraceLog:
     told by the next ``flush``, and logged when they begin. What was written is handed to ``tell``.
     """
 
-    def __init__(self, storage: Storage, worker: Worker, tell: Callable[[Facts, Sequence[Event]], None]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        worker: Worker,
+        tell: Callable[[Facts, Sequence[Event]], None],
+        clock: Clock,
+        durability: Durability = "buffered",
+    ) -> None:
         self._storage = storage
+        self._clock = clock
+        self._durability: Durability = durability
         self._tell = tell
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._guard = Guard()
-        self._kept: set[str] = set()
-        self._job = Job(worker, self._drain, DELAY_S)
+        self.commits = durability == "committed" and self._immediate is None
+        """Whether calls wait until their traces are committed."""
+        self._delay_s = 0.0 if self.commits else DELAY_S
+        self._kept: dict[str, float] = {}
+        """When each snapshot was put last."""
+        self._job = Job(worker, self._drain, self._delay_s)
         self.retries = True
         """Whether the background tries again what failed; in the last seconds a try is enough."""
         self._closed = False
@@ -89,7 +118,8 @@ class TraceLog:
         """Begin with nothing: what waited at a fork is the parent's to write."""
         self._queue: dict[str, Waiting] = {}  # by trace id, in the order of their ends; out only when written
         self._pass: _Pass | None = None
-        self._refused = self._lost = self._told = 0
+        self._refused = self._lost = self._shortened = self._told = 0
+        self._text_bytes = 0
         self._failed: Exception | None = None
         self._faults = 0
         self._in_trouble = False
@@ -97,13 +127,13 @@ class TraceLog:
     @property
     def counts(self) -> TraceCounts:
         """What is not in the storage."""
-        return TraceCounts(len(self._queue), self._refused, self._lost)
+        return TraceCounts(len(self._queue), self._refused, self._lost, self._shortened)
 
     def put(self, facts: Facts, snapshots: list[Snapshot], events: Sequence[Event] = ()) -> None:
         """Keep a call's trace, with the snapshots that its decision names. Never fails a call, nor holds it up."""
         account = facts.admitted.caller.account
         if self._immediate is None:
-            self._put_behind(Waiting(account, facts, snapshots, events))
+            self._put_behind(Waiting(account, facts, snapshots, events, Signal() if self.commits else None))
             return
         try:
             self._immediate.keep(account, facts, snapshots)
@@ -113,6 +143,14 @@ class TraceLog:
             self._in_trouble = False
             self._tell(facts, events)
 
+    async def commit(self, trace_id: str | None, until: float) -> None:
+        """Wait until a trace is written, or could not be for now, but no longer than ``until`` on the clock."""
+        waiting = None if trace_id is None else self._queue.get(trace_id)
+        if waiting is None or waiting.tried is None:
+            return
+        with self._clock.deadline(until):
+            await waiting.tried.wait()
+
     async def flush(self) -> None:
         """Write all that waits. Raises ``StorageUnavailable`` if some of it still does, and ``InternalError`` if some
         was given up since the last time."""
@@ -120,8 +158,9 @@ class TraceLog:
         told, self._told = self._told, self._refused + self._lost
         if not waits and told == self._told:
             return
-        failed, (waiting, refused, lost) = self._failed, self.counts
-        said = f"not all traces are in the storage: {waiting} wait, {refused} were refused, {lost} are lost"
+        failed, counts = self._failed, self.counts
+        left = f"{counts.waiting} wait, {counts.refused} were refused, {counts.lost} are lost"
+        said = f"not all traces are in the storage: {left}"
         kind = StorageUnavailable if waits else InternalError
         raise kind(f"{said}; the last fault was {type(failed).__name__}: {failed}") from failed
 
@@ -136,17 +175,17 @@ class TraceLog:
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
-        waiting = self._find(caller, trace_id)
+        waiting = self.waiting(caller.account, trace_id, caller.environment)
         if waiting is not None:
-            return waiting.facts.trace
+            return waiting
         with storage_faults():
             found = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
-        return checked_trace(found, trace_id)
+        return found_trace(found, trace_id)
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
         """Keep what a user thought of an answer. Raises ``NotFound`` if the caller has no such trace."""
-        waiting = self._find(caller, feedback.trace_id)
-        writes: list[Write] = [] if waiting is None else [PutTrace(waiting.facts.trace)]
+        waiting = self._find(caller.account, feedback.trace_id, caller.environment)
+        writes: list[Write] = [] if waiting is None else [self._write_of(waiting.facts)]
         try:
             with storage_faults():
                 await self._storage.apply(caller.account, [*writes, feedback])
@@ -158,16 +197,22 @@ class TraceLog:
         with storage_faults():
             return await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
 
-    def _find(self, caller: Caller, trace_id: str) -> Waiting | None:
-        waiting = self._queue.get(trace_id)
-        if waiting is None or (waiting.account, waiting.facts.environment) != (caller.account, caller.environment):
+    def waiting(self, account: str, trace_id: str, environment: Environment | None) -> Trace | None:
+        """A trace that is not written yet."""
+        found = self._find(account, trace_id, environment)
+        return None if found is None else found.facts.trace
+
+    def _find(self, account: str, trace_id: str, environment: Environment | None) -> Waiting | None:
+        found = self._queue.get(trace_id)
+        if found is None or found.account != account or environment not in (None, found.facts.environment):
             return None
-        return waiting
+        return found
 
     def _put_behind(self, ended: Waiting) -> None:
         with self._guard.lock:
             fits = len(self._queue) < QUEUE and not self._closed
             if fits:
+                self._shorten(ended.facts)
                 self._queue[ended.facts.id] = ended
             else:
                 self._lost += 1
@@ -176,13 +221,15 @@ class TraceLog:
             self._end(writing)  # else those who wait for it already would wait for ever
         if fits:
             self._job.poke()
+            if len(self._queue) > CROWD and not self._clock.virtual:
+                time.sleep(REST_S)
         else:
             self._trouble(InternalError("the router is closed" if self._closed else f"{QUEUE} traces wait already"))
 
     async def _drain(self) -> None:
         """Write in the background; where the storage is unavailable, again and again, ever less often."""
         waits = await self.write()
-        self._job.delay = min(self._job.delay * 2, LONGEST_DELAY_S) if waits else DELAY_S
+        self._job.delay = min(max(self._job.delay, DELAY_S) * 2, LONGEST_DELAY_S) if waits else self._delay_s
         if waits and self.retries:
             self._job.poke()
 
@@ -190,10 +237,11 @@ class TraceLog:
         """Try to write what waits now. True: some of it still does, since the storage is unavailable."""
         mine = await self._begin()
         faults = self._faults
+        batches = self._batches()
         try:
             down: set[str] = set()
             wrote = False
-            for batch in self._batches():
+            for batch in batches:
                 account = batch[0].account
                 if account in down or (len(down) >= _SEEMS_DOWN and not wrote):
                     continue
@@ -206,23 +254,23 @@ class TraceLog:
             self._in_trouble = self._in_trouble and self._faults > faults
             return bool(down)
         finally:
+            for tried in (waiting.tried for batch in batches for waiting in batch):
+                if tried is not None:
+                    tried.set()
             self._end(mine)
 
-    def _batches(self) -> Iterable[list[Waiting]]:
+    def _batches(self) -> list[list[Waiting]]:
         by_account: dict[str, list[Waiting]] = {}
         with self._guard.lock:
             for waiting in self._queue.values():
                 by_account.setdefault(waiting.account, []).append(waiting)
-        for waiting_here in by_account.values():
-            left = iter(waiting_here)
-            while batch := list(islice(left, BATCH)):
-                yield batch
+        return [here[place : place + BATCH] for here in by_account.values() for place in range(0, len(here), BATCH)]
 
     async def _write(self, batch: list[Waiting]) -> None:
         """Write traces of one account; where they are refused, one by one, to find those that are to blame."""
         await self._keep({snapshot.id: snapshot for waiting in batch for snapshot in waiting.snapshots})
         try:
-            await self._apply(batch[0].account, [PutTrace(waiting.facts.trace) for waiting in batch])
+            await self._apply(batch[0].account, [self._write_of(waiting.facts) for waiting in batch])
         except StorageUnavailable:
             raise
         except Exception as error:
@@ -237,21 +285,26 @@ class TraceLog:
         for waiting in batch:
             self._tell(waiting.facts, waiting.events)
 
+    def _write_of(self, facts: Facts) -> PutTrace:
+        return PutTrace(facts.trace, rollup_keys=facts.rollup_keys, durability=self._durability)
+
     async def _keep(self, snapshots: dict[str, Snapshot]) -> None:
-        new = [snapshot for snapshot in snapshots.values() if snapshot.id not in self._kept]
+        now = self._clock.time()
+        new = [snapshot for snapshot in snapshots.values() if now - self._kept.get(snapshot.id, -inf) > KEPT_S]
         if not new:
             return
         try:
-            await self._apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot) for snapshot in new])
+            writes = [PutSnapshot(snapshot, at=now, durability=self._durability) for snapshot in new]
+            await self._apply(SYSTEM_ACCOUNT, writes)
         except StorageUnavailable:
             raise
         except Exception as error:
             self._trouble(error)  # a trace without them is still a trace; it cannot be replayed
         if len(self._kept) > _REMEMBERED:
             self._kept.clear()
-        self._kept.update(snapshot.id for snapshot in new)
+        self._kept.update((snapshot.id, now) for snapshot in new)
 
-    async def _apply(self, account: str, writes: list[Write]) -> None:
+    async def _apply(self, account: str, writes: Sequence[Write]) -> None:
         try:
             await self._storage.apply(account, writes)
         except asyncio.CancelledError as error:
@@ -264,6 +317,14 @@ class TraceLog:
             for waiting in batch:
                 if self._queue.get(waiting.facts.id) is waiting:
                     del self._queue[waiting.facts.id]
+                    self._text_bytes -= waiting.facts.text_bytes
+
+    def _shorten(self, facts: Facts) -> None:
+        """Take the words out of a call's trace where too many wait already."""
+        if self._text_bytes + facts.text_bytes > QUEUE_TEXT_BYTES:
+            facts.captured = None
+            self._shortened += 1
+        self._text_bytes += facts.text_bytes
 
     def _refuse(self, error: Exception) -> None:
         with self._guard.lock:
@@ -327,7 +388,7 @@ def storage_faults() -> Iterator[None]:
         raise InternalError(f"the storage failed with {type(error).__name__}") from error
 
 
-def checked_trace(found: object, trace_id: str) -> Trace:
+def found_trace(found: object, trace_id: str) -> Trace:
     """The trace that a storage gave. Raises ``NotFound`` for none, and ``InternalError`` for what is no trace."""
     if found is None:
         raise NotFound(f"no trace {quoted(trace_id)}")

@@ -28,10 +28,10 @@ import anyio.to_thread
 
 from routewright.errors import RouterClosed
 from routewright.fork import Guard, importing
+from routewright.loop import is_closed, this_loop
 from routewright.protocols import Clock
 
 from .crew import GRACE_S, NEVER, Call, Crew, Job
-from .loop import is_closed, this_loop
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

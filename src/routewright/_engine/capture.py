@@ -1,0 +1,88 @@
+"""The words of a call on their way into its trace: nothing leaves here that the redactor has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from routewright._core.redact import kept, without_patterns
+from routewright.fork import Guard
+from routewright.protocols import Redactor
+from routewright.wire import Content, Message, TextPart, ToolCall
+from routewright.wire.trace import copied
+
+from .attempt import Attempt
+
+
+class Captured:
+    """What was said in one call. It is redacted when it is first asked for, and the words themselves are forgotten."""
+
+    __slots__ = ("_content", "_guard", "_messages", "_output", "_redactor", "_tool_calls", "size")
+
+    def __init__(
+        self,
+        redactor: Redactor,
+        messages: Sequence[Message] | None,
+        output: str | None,
+        tool_calls: Sequence[ToolCall] | None,
+    ) -> None:
+        self._redactor = redactor
+        self._messages = messages
+        self._output = output
+        self._tool_calls = tool_calls
+        self._content: Content | None = None
+        self._guard = Guard()
+        self.size = sum(map(_size_of, messages or ())) + len(output or "") + _calls_size(tool_calls)
+        """About how many bytes it takes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle or a copy holds what may be kept and nothing else."""
+        return _redacted, (self.content,)
+
+    @property
+    def content(self) -> Content:
+        """What may be kept."""
+        with self._guard.lock:
+            if self._content is None:
+                self._content = kept(self._redactor, self._messages, self._output, self._tool_calls)
+                self._messages = self._output = self._tool_calls = None
+            return copied(self._content)
+
+
+def _redacted(content: Content) -> Captured:
+    """What was said in a call whose words were forgotten."""
+    captured = Captured(without_patterns, None, None, None)
+    captured._content = content
+    return captured
+
+
+def _size_of(message: Message) -> int:
+    content = message.content
+    if isinstance(content, list):
+        size = sum(len(part.text) if isinstance(part, TextPart) else len(part.image_url.url) for part in content)
+    else:
+        size = len(content or "")
+    return size + _calls_size(message.tool_calls)
+
+
+def _calls_size(calls: Sequence[ToolCall] | None) -> int:
+    return sum(len(call.function.arguments) for call in calls or ())
+
+
+class Capturing:
+    """Takes the words of calls."""
+
+    def __init__(self, redactor: Redactor | None, *, prompts: bool, answers: bool) -> None:
+        self._redactor = redactor or without_patterns
+        self._prompts = prompts
+        self._answers = answers
+
+    def of(self, messages: Sequence[Message], served: Attempt | None) -> Captured:
+        """What was said in a call; ``served`` brought its answer, and still has it."""
+        answer = served if self._answers else None
+        return Captured(
+            self._redactor,
+            messages if self._prompts else None,
+            None if answer is None else answer.answer,
+            None if answer is None else answer.answer_calls,
+        )

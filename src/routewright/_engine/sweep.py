@@ -1,0 +1,42 @@
+"""Removes what is past its time, now and then, for as long as a Router lives."""
+
+from __future__ import annotations
+
+import logging
+
+from routewright.errors import RouterError
+from routewright.protocols import Clock, Storage
+from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, SetRetention
+
+EVERY_S = 600.0
+DAY_S = 24 * 3600
+
+_log = logging.getLogger(__name__)
+
+
+async def sweep(storage: Storage, told: SetRetention | None, clock: Clock) -> None:
+    """Tell a storage how long to keep traces, if that was ``told``, and let it remove what is older. Never ends."""
+    said = False
+    while True:
+        try:
+            if told is not None:
+                await storage.apply(SYSTEM_ACCOUNT, [told])
+                told = None
+            if not said:
+                _say(await storage.read(SYSTEM_ACCOUNT, CurrentRetention()))
+                said = True
+            await storage.sweep(clock.time())
+        except RouterError as error:
+            _log.debug("nothing was swept: %s", error)
+        except Exception:
+            _log.exception("nothing was swept")
+        await clock.sleep(EVERY_S)
+
+
+def _say(kept: SetRetention) -> None:
+    production, sandbox = (
+        "for ever" if s is None else f"for {s / DAY_S:g} days" for s in (kept.production_s, kept.sandbox_s)
+    )
+    _log.info(
+        "traces are kept %s, those of the sandbox %s; Settings(retention=Retention(...)) says else", production, sandbox
+    )

@@ -1,0 +1,774 @@
+"""No word of a prompt or an answer is seen where nobody asked for it: not in logs, errors, traces, files, nor in what
+objects show of themselves. Each test puts words that stand nowhere else into both, and looks for them in all that is
+left behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from routewright import (
+    Answer,
+    BlockedByPolicy,
+    BudgetExceeded,
+    Catalogue,
+    DenyList,
+    InternalError,
+    MemoryStorage,
+    Message,
+    NoCandidates,
+    PatternGuardrail,
+    Policy,
+    PolicyFallback,
+    ProviderFault,
+    Router,
+    RouteRequest,
+    RouterError,
+    RouterTimeoutError,
+    Settings,
+    SqliteStorage,
+    StepCall,
+    StepDone,
+    StepWait,
+    Trace,
+    UpstreamFailed,
+    ValidationFailed,
+)
+from routewright._core.request import decode_request
+from routewright.protocols import Storage
+from routewright.testing import CELLS, Cell, FakeClock, Pause, ScriptedProvider
+from routewright.testing.faulty import Drip, Play, Repeat, Step
+from routewright.testing.faulty.cells import good
+from routewright.testing.provider import Line, Script
+from routewright.wire import (
+    Allow,
+    Block,
+    Chunk,
+    Delta,
+    Finish,
+    OutputDelta,
+    RouteCompleted,
+    Stage,
+    ToolCallDelta,
+    ToolDelta,
+    UpstreamCall,
+    Usage,
+)
+
+from .matrix import BEFORE, GOOD, HEAVY, MODELS, NAMES, SPARE, Case, Pair, Position, Way
+from .sightings import Watch, canary
+from .test_cancel_everywhere import CancelAt
+
+pytestmark = pytest.mark.anyio
+
+SYSTEM, ASKED, PART, IMAGE, NAME, ARGUMENTS, RESULT = PROMPTS = [canary() for _ in range(7)]
+SAID, CALLED = ANSWERS = [canary() for _ in range(2)]
+REQUEST: list[dict[str, Any]] = [
+    {"role": "system", "content": f"{SYSTEM} you are"},
+    {"role": "user", "content": f"{ASKED} is what?", "name": NAME},
+    {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": f"{PART} here"},
+            {"type": "image_url", "image_url": {"url": f"https://{IMAGE}.example/{IMAGE}.png"}},
+        ],
+    },
+    {
+        "role": "assistant",
+        "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": f'{{"{ARGUMENTS}": "{ARGUMENTS}"}}'}}],
+    },
+    {"role": "tool", "content": f'{{"{RESULT}": 1}}', "tool_call_id": "c1"},
+]
+ABLE = [replace(model, modalities=("text", "image", "tool"), structured_output=True) for model in MODELS]
+ANSWER: list[Line] = [
+    Delta(f"{SAID} it is"),
+    ToolDelta(0, f'{{"{CALLED}', "c2", "look"),
+    ToolDelta(0, '": 1}'),
+    Usage(90, 9),
+    Finish("tool_calls"),
+]
+HALF: list[Line] = [*ANSWER[:2], Usage(90, 3)]
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    with Watch([*PROMPTS, *ANSWERS]) as watching:
+        yield watching
+    assert watching.seen == []
+    assert watching.looked
+
+
+class Scene:
+    """A Router over two scripted providers and a file, all of whose hooks are watched."""
+
+    def __init__(self, watch: Watch, good: Script, spare: Script = (), *, path: Path | None = None, **router: Any):
+        self.watch = watch
+        self.path = path
+        self.clock = FakeClock()
+        self.good = ScriptedProvider(good, models=ABLE[:1], clock=self.clock)
+        self.spare = ScriptedProvider(spare, models=ABLE[1:], clock=self.clock)
+        settings = Settings(clock=self.clock, **router.pop("settings", {}))
+        self.storage: Storage = MemoryStorage() if path is None else SqliteStorage(path / "traces.db", clock=self.clock)
+        self.router = Router(
+            providers=[self.good, self.spare],
+            catalogue=Catalogue(()),
+            settings=settings,
+            storage=self.storage,
+            **router,
+        )
+        hear(self.router, watch)
+
+    async def fails(self, kind: type[RouterError], ask: Ask | None = None, **options: Any) -> RouterError:
+        """Ask, look at what is raised, and at what is left."""
+        with pytest.raises(kind) as caught:
+            await (ask or plain)(self.router, self.watch, **options)
+        self.watch.look_at_error("the error", caught.value)
+        await self.leave()
+        return caught.value
+
+    async def leave(self) -> None:
+        """Look at what is left of all calls."""
+        assert await look_at_traces(self.router, self.watch) > 0
+        await self.router.aclose()
+        if self.path is not None:
+            self.watch.look_at_files(self.path)
+
+
+def hear(router: Router, watch: Watch) -> None:
+    router.on_trace(lambda trace: watch.look_at("a hook", trace))
+    router.on_event(lambda event: watch.look_at("a hook", event))
+
+
+async def look_at_traces(router: Router, watch: Watch) -> int:
+    """All that can be read of what is stored. Gives the number of traces."""
+    await router.flush()
+    store, count = router.traces, 0
+    async for trace in store.export():
+        count += 1
+        look_at_trace(watch, trace)
+        watch.look_for("a trace", repr(await router.trace(trace.id)))
+        if isinstance(router._parts.storage, MemoryStorage) and trace.selected_model is not None:
+            watch.look_for("explain", router.explain(trace))
+            watch.look_at("replay", router.replay(trace))
+    pages = await store.query(), await store.query(limit=1)
+    assert len(pages[0].data) == count
+    watch.look_at("pages", pages)
+    for report in (await store.usage(), await store.fallback_report(), await store.latency_report()):
+        watch.look_at("a report", report)
+    watch.look_at("the router", router)
+    return count
+
+
+def look_at_trace(watch: Watch, trace: Trace) -> None:
+    assert trace.content is None
+    watch.look_at("a trace", trace)
+    watch.look_at("an item", trace.item)
+    watch.look_at_pickle("a trace", trace)
+
+
+def look_at_answer(watch: Watch, router: Router, answer: Answer) -> None:
+    """An answer shows its own words where it is asked for them, and of the prompt nothing anywhere."""
+    watch.look_for("the answer", repr(answer))
+    watch.look_for("the answer", repr(answer.routing))
+    watch.look_at("the answer", answer, PROMPTS)
+    watch.look_at("the response", answer.response, PROMPTS)
+    watch.look_at_pickle("the answer", answer, PROMPTS)
+    watch.look_at("the decision", answer.decision)
+    watch.look_at_pickle("the decision", answer.decision)
+    watch.look_for("explain", router.explain(answer))
+    look_at_trace(watch, answer.trace)
+
+
+# --- the ways of asking
+
+Ask = Callable[..., Coroutine[Any, Any, None]]
+
+
+async def plain(router: Router, watch: Watch, **options: Any) -> None:
+    look_at_answer(watch, router, await router.route(REQUEST, goal="quality", **options))
+
+
+async def events(router: Router, watch: Watch, **options: Any) -> None:
+    async with router.stream(REQUEST, goal="quality", **options) as stream:
+        async for event in stream:
+            speaks = isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted)
+            watch.look_at("an event", event, PROMPTS if speaks else None)
+            watch.look_at("the stream", stream)
+    look_at_answer(watch, router, stream.result)
+
+
+async def text(router: Router, watch: Watch, **options: Any) -> None:
+    async with router.stream(REQUEST, goal="quality", **options) as stream:
+        pieces = stream.text()
+        async for _ in pieces:
+            watch.look_at("the pieces", pieces)
+    look_at_answer(watch, router, stream.result)
+
+
+async def many(router: Router, watch: Watch, **options: Any) -> None:
+    options.setdefault("budget", {"maxCostUsd": 1.0})
+    results = await router.route_many([REQUEST, REQUEST], goal="quality", **options)
+    for result in results:
+        if isinstance(result, RouterError):
+            watch.look_at_error("one of many", result)
+            raise result
+        look_at_answer(watch, router, result)
+
+
+async def hosted(router: Router, watch: Watch, **options: Any) -> None:
+    providers: Any = [each for each in router._parts.fleet("production").server if each is not None]
+    with router.steps(REQUEST, goal="quality", **options) as steps:
+        while not isinstance(step := steps.next(), StepDone):
+            watch.look_at("a step", step)
+            watch.look_at("the steps", steps)
+            if isinstance(step, StepCall):
+                (provider,) = [each for each in providers if step.model.startswith(each.name)]
+                steps.feed(chunks_of(provider.turn(step.upstream)))
+            else:
+                assert isinstance(step, StepWait)
+    look_at_answer(watch, router, steps.result)
+
+
+def chunks_of(lines: Any) -> Iterator[Chunk]:
+    for line in lines:
+        if isinstance(line, ProviderFault):
+            raise line
+        yield line
+
+
+ALL: list[Ask] = [plain, events, text, many, hosted]
+every_way = pytest.mark.parametrize("ask", ALL)
+
+
+# --- every fault there is
+
+LIGHT = sorted(set(NAMES) - HEAVY)
+_LIKE: dict[object, str] = {}
+for _name in LIGHT:
+    _case = Case(_name, "events", "first")
+    _LIKE.setdefault((_case.cell.plain.kind, _case.cell.streamed.kind, _case.play.finish, _case.speaks), _name)
+SAMPLE = sorted(_LIKE.values())
+"""One cell of each sort: what it is taken for, plain and streamed, how it ends, and whether it speaks before."""
+
+_TOLD = {
+    b"All": SAID.encode(),
+    b'"arguments": "': b'"arguments": "' + CALLED.encode(),
+    b'"message": "': b'"message": "' + ASKED.encode() + b" is not what we answer. ",
+    b"<html>": b"<html>" + ASKED.encode(),
+    b"Payload too large": ASKED.encode() + b" is too large",
+    b"</html>": SAID.encode() + b"</html>",
+    b": ping": b": " + SAID.encode(),
+    b"{'choices'": b"{'" + SAID.encode() + b"'",
+    b"a" * 64: SAID.encode() + b"a" * 53,
+}
+"""What vendors say in the matrix, and what they say here: answers hold a word, and errors quote the prompt."""
+
+
+def telling(cell: Cell) -> Cell:
+    """A fault in whose bytes stands what must not be seen."""
+    return cell._replace(plain=_telling(cell.plain), streamed=_telling(cell.streamed))
+
+
+def _telling(play: Play) -> Play:
+    return play._replace(steps=[_step(step) for step in play.steps])
+
+
+def _step(step: Step) -> Step:
+    match step:
+        case bytes():
+            return _said(step)
+        case Drip(data, every_s):
+            return Drip(_said(data), every_s)
+        case Repeat(piece, times, every_s):
+            return Repeat(_said(piece), times, every_s)
+        case _:
+            return step
+
+
+def _said(body: bytes) -> bytes:
+    for before, now in _TOLD.items():
+        body = body.replace(before, now, 1)
+    return body
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "any_cell" in metafunc.fixturenames:
+        metafunc.parametrize("any_cell", NAMES if metafunc.config.getoption("--full") else SAMPLE)
+
+
+WAYS: dict[Way, Ask] = {"plain": plain, "events": events, "text": text}
+
+
+@pytest.mark.parametrize("position", ["first", "second"])
+async def test_no_fault_shows_a_word_of_prompt_or_answer(
+    any_cell: str, position: Position, watch: Watch, tmp_path: Path
+) -> None:
+    cell, others = telling(CELLS[any_cell]), good(f"{SAID} from another.")
+    first, second = (cell, others) if position == "first" else (telling(CELLS[BEFORE]), cell)
+    storage = SqliteStorage(tmp_path / "traces.db", clock=FakeClock())
+    for way, ask in WAYS.items():
+        case = Case(any_cell, way, position)
+        pair, raised = Pair(first, second, models=ABLE, storage=storage), None
+        hear(pair.router, watch)
+        try:
+            await ask(pair.router, watch)
+        except RouterError as error:
+            raised = error
+            watch.look_at_error("the error", error)
+        assert (None if raised is None else type(raised)) is case.error
+        sent = pair.good.requests if position == "first" else pair.spare.requests
+        assert all(word in sent[0].body.decode() for word in PROMPTS), "it was there to be seen"
+        await look_at_traces(pair.router, watch)
+    watch.look_at_files(tmp_path)
+    await storage.aclose()
+    watch.look_at_files(tmp_path)
+
+
+# --- however a call ends
+
+
+@every_way
+async def test_an_answer_shows_nothing_but_itself(ask: Ask, watch: Watch, tmp_path: Path) -> None:
+    scene = Scene(watch, [ANSWER] * 4, path=tmp_path)
+    for _ in range(2):
+        await ask(scene.router, watch)
+    (trace, *_) = [trace async for trace in scene.router.traces.export()]
+    await scene.router.feedback(trace.id, 1.0)
+    watch.look_at("feedback", await scene.router.traces.feedback_of(trace.id))
+    await scene.leave()
+    assert {"the file traces.db", "the file traces.db.secret"} <= watch.looked
+
+
+@every_way
+async def test_an_answer_that_broke_off_and_was_begun_again_shows_nothing(ask: Ask, watch: Watch) -> None:
+    scene = Scene(watch, [[*HALF, ProviderFault("auth")]] * 2, [ANSWER] * 2)
+    await (scene.fails(UpstreamFailed, ask) if ask is text else ask(scene.router, watch))
+    if ask is not text:
+        await scene.leave()
+
+
+@pytest.mark.parametrize("ask", [plain, events, text, many])
+@pytest.mark.parametrize("silent_s", [0.0, 15.0])
+async def test_a_call_that_runs_out_of_time_shows_nothing(ask: Ask, silent_s: float, watch: Watch) -> None:
+    slow: list[Line] = [Pause(silent_s), *HALF, Pause(1_000.0)]
+    scene = Scene(watch, [slow] * 2, [slow] * 2)
+    late = RouterTimeoutError if ask is not text or silent_s else UpstreamFailed
+    await scene.fails(late, ask, timeout_ms=12_000, fallback={"maxRetries": 0})
+
+
+@pytest.mark.parametrize("ask", [plain, events, text, many])
+async def test_a_call_that_is_cancelled_anywhere_shows_nothing(ask: Ask, watch: Watch) -> None:
+    async def watched(router: Router) -> None:
+        try:
+            await ask(router, watch)
+        except RouterError as error:
+            watch.look_at_error("the error", error)
+        except BaseException as error:
+            watch.look_at_error("the cancellation", error)
+            raise
+
+    cells, at, waited, left = [telling(CELLS[name]) for name in ("rate_limited_second", "stall_mid_answer")], 0, 0, 0
+    while waited >= at:
+        at += 1
+        pair = Pair([*cells, *cells], good(f"{SAID} from another."), models=ABLE)
+        hear(pair.router, watch)
+        with anyio.CancelScope() as scope:
+            awaited = CancelAt(watched(pair.router), at, scope)
+            await awaited
+        waited = awaited.waited
+        left += await look_at_traces(pair.router, watch)
+        await pair.router.aclose()
+    assert left > 5
+
+
+async def test_a_stream_that_is_dropped_shows_nothing(watch: Watch) -> None:
+    scene = Scene(watch, [ANSWER])
+    stream = scene.router.stream(REQUEST, goal="quality")
+    await anext(stream)
+    await anext(stream)
+    del stream
+    await scene.leave()
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({"budget": {"maxCostUsd": 0.0}}, BudgetExceeded), ({"params": {"stop": "x"}}, NoCandidates)],
+    ids=["budget", "none"],
+)
+async def test_a_refusal_shows_nothing(ask: Ask, options: Any, kind: type[RouterError], watch: Watch) -> None:
+    scene = Scene(watch, [])
+    for provider in (scene.good, scene.spare):
+        models = [replace(model, unsupported=("stop",)) for model in provider.models()]
+        provider.models = lambda models=models: models  # type: ignore[method-assign,misc]
+    await scene.fails(kind, ask, **options)
+
+
+async def test_a_hedged_call_shows_nothing(watch: Watch) -> None:
+    quick = Policy(name="quick", goal="quality", fallback=PolicyFallback(hedge=True, max_retries=0))
+    usual: list[Line] = [Pause(1.0), *ANSWER]
+    scene = Scene(watch, [usual] * 30 + [[*HALF, Pause(100.0)]] * 2, [ANSWER] * 2, policies=[quick])
+    for _ in range(30):
+        await scene.router.route("hi", goal="quality")
+    for ask in (router_route, router_stream):
+        await ask(scene.router, watch)
+    assert len(scene.spare.calls) == 2, "it was hedged"
+    await scene.leave()
+
+
+async def router_route(router: Router, watch: Watch) -> None:
+    look_at_answer(watch, router, await router.route(REQUEST, policy_id="quick"))
+
+
+async def router_stream(router: Router, watch: Watch) -> None:
+    async with router.stream(REQUEST, policy_id="quick") as stream:
+        async for _ in stream:
+            watch.look_at("the stream", stream)
+    look_at_answer(watch, router, stream.result)
+
+
+# --- answers of a type
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [f'{{"{SAID}": "{CALLED}"}}', f'["{SAID}"]', SAID, f'{{"total": "{SAID}"}}'],
+    ids=["a key", "a list", "a text", "a value"],
+)
+async def test_an_answer_that_does_not_fit_its_type_is_told_without_its_words(answer: str, watch: Watch) -> None:
+    lines: list[Line] = [Delta(answer), Usage(90, 9), Finish("stop")]
+    scene = Scene(watch, [lines] * 2, [lines] * 2)
+    error = await scene.fails(UpstreamFailed, output_type=dict[str, int])
+    assert "invalid_output" in str(error)
+    assert any(answer in str(message.content) for message in scene.good.calls[1].messages), "it was to be mended"
+
+
+# --- guardrails
+
+
+@every_way
+@pytest.mark.parametrize("action", ["redact", "block"])
+@pytest.mark.parametrize("stage", ["input", "output"])
+async def test_what_a_guardrail_finds_is_not_told(ask: Ask, action: Any, stage: Stage, watch: Watch) -> None:
+    guardrails = [DenyList([ASKED, ARGUMENTS, SAID, CALLED], action=action, stages=[stage]), PatternGuardrail("email")]
+    scene = Scene(watch, [ANSWER] * 2, [ANSWER] * 2, guardrails=guardrails)
+    if action == "block":
+        await scene.fails(BlockedByPolicy, ask)
+    else:
+        await ask(scene.router, watch)
+        await scene.leave()
+
+
+def as_any(value: Any) -> Any:
+    """Hide a wrong type from the type checker."""
+    return value
+
+
+class Judge:
+    """A guardrail of one's own."""
+
+    name = "judge"
+    holds = None
+
+    def __init__(self, say: Callable[[str], Any], stage: Stage) -> None:
+        self.stages = (stage,)
+        self._say = say
+
+    def check(self, text: str, stage: Stage) -> Any:
+        return self._say(text)
+
+
+@every_way
+@pytest.mark.parametrize("stage", ["input", "output"])
+@pytest.mark.parametrize(
+    "say",
+    [lambda text: text, lambda text: [text], lambda text: {text: text}, lambda text: Block(as_any([text])), str.encode],
+    ids=["text", "list", "dict", "block", "bytes"],
+)
+async def test_what_a_guardrail_gives_that_is_no_verdict_is_not_told(
+    ask: Ask, stage: Stage, say: Callable[[str], Any], watch: Watch
+) -> None:
+    scene = Scene(watch, [ANSWER] * 2, guardrails=[Judge(say, stage)])
+    await scene.fails(InternalError, ask)
+
+
+@pytest.mark.parametrize("ask", [plain, events, text, many])
+async def test_a_guardrail_that_takes_too_long_is_told_without_what_it_looks_at(ask: Ask, watch: Watch) -> None:
+    async def wait(seconds: float, text: str) -> Allow:
+        await scene.clock.sleep(seconds)
+        return Allow()
+
+    scene = Scene(watch, [ANSWER] * 2, guardrails=[Judge(lambda text: wait(100.0, text), "input")])
+    await scene.fails(RouterTimeoutError, ask, timeout_ms=1_000)
+
+
+# --- parts that fail of themselves
+
+
+def failing(text: str) -> Any:
+    raise ValueError(text)
+
+
+class Counter:
+    def count(self, text: str, encoding: str) -> int:
+        raise ValueError(text)
+
+
+class Predictor:
+    def predict(self, request: RouteRequest, models: Any) -> Any:
+        raise ValueError(repr(request))
+
+
+@pytest.mark.parametrize(
+    ("router", "options"),
+    [
+        ({"guardrails": [Judge(failing, "input")]}, {}),
+        ({"guardrails": [Judge(failing, "output")]}, {}),
+        ({"settings": {"tokens": Counter()}}, {"budget": {"maxTokens": 5_000}}),
+        ({"settings": {"quality": Predictor()}}, {}),
+    ],
+    ids=["input guardrail", "output guardrail", "counter", "predictor"],
+)
+@every_way
+async def test_the_words_of_a_part_of_ones_own_stay_in_its_own_error(
+    ask: Ask, router: Any, options: Any, watch: Watch
+) -> None:
+    scene = Scene(watch, [ANSWER] * 2, **router)
+    with pytest.raises(InternalError) as caught:
+        await ask(scene.router, Watch([]), **options)
+    cause = caught.value.__cause__
+    assert isinstance(cause, ValueError), "who wrote it has to see where it failed"
+    watch.look_at_error("the error", caught.value, but=cause)
+    watch.look_at_pickle("the error", caught.value)
+    await scene.leave()
+
+
+def junk(call: UpstreamCall) -> Any:
+    raise ValueError(repr(call))
+
+
+class Weird(ProviderFault):
+    """Cannot be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError(SAID)
+
+
+@every_way
+@pytest.mark.parametrize(
+    "line",
+    [
+        SAID.encode(),
+        {SAID: SAID},
+        Delta([SAID]),  # type: ignore[arg-type]
+        Delta(SAID + "\ud800"),
+        ToolDelta(0, {SAID: 1}),  # type: ignore[arg-type]
+        Finish(SAID * 100),
+        Usage(SAID, 1),  # type: ignore[arg-type]
+        Weird("server", SAID),
+        ProviderFault("server", body=SAID),
+    ],
+    ids=["bytes", "dict", "text", "surrogate", "arguments", "reason", "usage", "fault", "body"],
+)
+async def test_what_a_provider_gives_that_is_no_chunk_is_not_told(ask: Ask, line: Any, watch: Watch) -> None:
+    lines = [*HALF, line]
+    scene = Scene(watch, [lines] * 4, [lines] * 4)
+    await scene.fails(UpstreamFailed, ask)
+
+
+async def test_what_a_provider_raises_is_not_told(watch: Watch) -> None:
+    for ask in (plain, events, text, many):
+        await Scene(watch, junk, junk).fails(UpstreamFailed, ask)
+
+
+async def test_a_hook_that_fails_is_logged_without_what_was_said(watch: Watch) -> None:
+    def fail(trace: Any) -> None:
+        raise ValueError(repr(trace))
+
+    scene = Scene(watch, [ANSWER])
+    scene.router.on_trace(fail)
+    await plain(scene.router, watch)
+    await scene.leave()
+    assert scene.router.hook_counts.failed == 1
+
+
+# --- without a call
+
+
+async def test_what_is_said_before_a_call_shows_nothing(watch: Watch) -> None:
+    policies = [Policy(name="cheap", goal="cost"), Policy(name="best", goal="quality")]
+    scene = Scene(watch, [], policies=policies)
+    router = scene.router
+    decision = router.decide(REQUEST)
+    for thing in (decision, router.replay(decision), router.why_not(REQUEST, SPARE), router.why_not(REQUEST, GOOD)):
+        watch.look_at("before", thing)
+        watch.look_at_pickle("before", thing)
+    for check in router.check_policies(REQUEST):
+        watch.look_at("a check", check)
+    watch.look_for("explain", router.explain(decision))
+    with router.steps(REQUEST, goal="quality") as steps:
+        step = steps.next()
+        assert isinstance(step, StepCall)
+        assert ASKED in str(step.upstream.messages), "it is there to be asked for"
+        watch.look_at("a step", step)
+    await scene.leave()
+
+
+def user(content: Any, **more: Any) -> list[Any]:
+    return [{"role": "user", "content": content, **more}]
+
+
+WRONG: dict[str, Any] = {
+    "a message that is a text": [ASKED],
+    "messages that are a text": {"messages": ASKED},
+    "no role": [{"content": ASKED}],
+    "an unknown role": [{"role": "nobody", "content": ASKED}],
+    "another field": user(ASKED, text="x"),
+    "another field of the request": {"messages": user(ASKED), "max_tokens": 5},
+    "content in a list": user([ASKED]),
+    "content in a dict": user({"text": ASKED}),
+    "content in bytes": user(ASKED.encode()),
+    "content that is an object": user(Watch([ASKED])),
+    "half of a surrogate pair": user(f"{ASKED} \ud800"),
+    "half of a surrogate pair in a part": user([{"type": "text", "text": f"{PART}\udfff"}]),
+    "an unknown part": user([{"type": "input_text", "text": PART}]),
+    "a part without its type": user([{"text": PART}]),
+    "a part with more": user([{"type": "text", "text": PART, "cache_control": {}}]),
+    "a part of a wrong kind": user([{"type": "text", "text": [PART]}]),
+    "an image that is a text": user([{"type": "image_url", "image_url": IMAGE}]),
+    "an image that is none": user([{"type": "image_url", "image_url": {"url": IMAGE}}]),
+    "an image of another scheme": user([{"type": "image_url", "image_url": {"url": f"{IMAGE}:{IMAGE}"}}]),
+    "an image of another detail": user([{"type": "image_url", "image_url": {"url": IMAGE, "detail": "x"}}]),
+    "arguments that are a dict": [
+        {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"a": ARGUMENTS}}}]}
+    ],
+    "a call without an id": [
+        {"role": "assistant", "tool_calls": [{"id": "", "function": {"name": "f", "arguments": ARGUMENTS}}]}
+    ],
+    "calls of a user": user(ASKED, tool_calls=[{"id": "a", "function": {"name": "f", "arguments": ARGUMENTS}}]),
+    "a result of no call": [{"role": "tool", "content": RESULT}],
+    "a result of a user": user(RESULT, tool_call_id="a"),
+    "a name that is a list": user(ASKED, name=[NAME]),
+    "nothing but the system": [{"role": "system", "content": [SYSTEM]}],
+    "a message too many": [Message("user", ASKED)] * 1_001,
+    "a struct of wrong types": RouteRequest([Message("user", [ASKED])]),  # type: ignore[list-item]
+    "a struct that is a text": RouteRequest(ASKED),  # type: ignore[arg-type]
+    "a struct with bytes": RouteRequest([Message("user", ASKED.encode())]),  # type: ignore[arg-type]
+    "a struct with half of a pair": RouteRequest([Message("user", f"{ASKED}\ud800")]),
+    "a number": user(123456789),
+    "what contains itself": user(ASKED),
+}
+WRONG["what contains itself"][0]["tool_calls"] = WRONG["what contains itself"]
+
+
+@pytest.mark.parametrize("request_", WRONG.values(), ids=list(WRONG))
+async def test_what_is_wrong_with_a_request_is_told_without_what_it_says(request_: Any, watch: Watch) -> None:
+    router = Router.sandbox()
+    watch.words = [*PROMPTS, "123456789"]
+    for say in (router.decide, router.steps, router.check_policies):
+        with pytest.raises(ValidationFailed) as caught:
+            say(request_)
+        watch.look_at_error("the error", caught.value)
+    with pytest.raises(ValidationFailed) as caught:
+        await router.route(request_)
+    watch.look_at_error("the error", caught.value)
+    with pytest.raises(ValidationFailed) as caught:
+        await anext(router.stream(request_))
+    watch.look_at_error("the error", caught.value)
+    (result,) = await router.route_many([request_])
+    assert isinstance(result, ValidationFailed)
+    watch.look_at_error("the error", result)
+
+
+BODIES = [
+    f'{{"messages": "{ASKED}"}}',
+    f'{{"messages": [{{"role": "user", "content": "{ASKED}"}}], "messages": []}}',
+    f'{{"messages": [{{"role": "user", "content": "{ASKED}", "content": "{ASKED}"}}]}}',
+    f'{{"messages": [{{"role": "user", "content": "{ASKED}\\ud800"}}]}}',
+    f'{{"messages": [{{"role": "user", "content": "{ASKED}"',
+    f'{{"messages": [{{"role": "user", "content": "{ASKED}"}}], "timeout_ms": NaN}}',
+    f'{{"messages": [{{"role": "user", "content": "{ASKED}\n"}}]}}',
+    f'{{"messages": [{{"role": "user", "content": {ASKED}}}]}}',
+    f'{{"messages": [{{"role": "user", "content": ["{ASKED}"]}}]}}',
+    f'{{"messages": [{{"role": "user", "content": {"[" * 70}"{ASKED}"{"]" * 70}}}]}}',
+    f'"{ASKED}"',
+    ASKED,
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+def test_what_is_wrong_with_a_body_is_told_without_what_it_says(body: str, encoding: str, watch: Watch) -> None:
+    tail = "" if encoding == "utf-8" else "\xe9"
+    with pytest.raises(ValidationFailed) as caught:
+        decode_request((body + tail).encode(encoding))
+    watch.look_at_error("the error", caught.value)
+
+
+# --- in earnest: a real clock, threads, a file
+
+
+async def test_a_router_in_earnest_leaves_nothing_in_its_files_and_its_log(watch: Watch, tmp_path: Path) -> None:
+    router = Router.sandbox(lambda call: f"{SAID} it is", storage=SqliteStorage(tmp_path / "traces.db"))
+    hear(router, watch)
+    async with router:
+        await plain(router, watch)
+        await text(router, watch)
+        await router.flush()
+        watch.look_at_files(tmp_path)
+        assert (tmp_path / "traces.db-wal").stat().st_size > 0
+        await look_at_traces(router, watch)
+    watch.look_at_files(tmp_path)
+
+
+def test_the_blocking_door_shows_nothing(watch: Watch) -> None:
+    with Router.sandbox(lambda call: f"{SAID} it is").blocking as router:
+        answer = router.route(REQUEST)
+        watch.look_for("the answer", repr(answer))
+        with router.stream(REQUEST) as stream:
+            for _ in stream.text():
+                watch.look_at("the stream", stream)
+        watch.look_at("the door", router)
+        with pytest.raises(BudgetExceeded) as caught:
+            router.route(REQUEST, budget={"maxCostUsd": 0.0})
+        watch.look_at_error("the error", caught.value)
+
+
+# --- the watch itself
+
+
+def test_the_watch_sees_what_is_there(tmp_path: Path) -> None:
+    word = canary()
+    with Watch([word]) as watch:
+        log = logging.getLogger("routewright._engine.somewhere")
+        log.debug("%s", word)
+        try:
+            try:
+                raise ValueError(word)
+            except ValueError:
+                raise InternalError("no") from None
+        except InternalError as error:
+            log.warning("failed", exc_info=True)
+            watch.look_at_error("hidden", error)
+        watch.look_at_error("detail", InternalError("no", detail={"a": [word]}))
+        watch.look_at("repr", Message("user", word))
+        watch.look_at_pickle("pickle", Message("user", word))
+        (tmp_path / "a").write_bytes(b"\0" + word.encode() + b"\xff")
+        watch.look_at_files(tmp_path)
+    seen = "\n".join(watch.seen)
+    for where in (
+        "the log of",
+        "hidden: ValueError",
+        "detail: InternalError",
+        "detail: pickle",
+        "repr: repr",
+        "pickle:",
+        "the file a",
+    ):
+        assert where in seen

@@ -1,0 +1,521 @@
+"""Prompts and answers in traces, where that is asked for: however a call is made and ends, what is kept is what one
+redactor left of each text, and the redactor harms no call."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from routewright import (
+    BlockedByPolicy,
+    BudgetExceeded,
+    Capture,
+    Content,
+    DenyList,
+    Event,
+    InternalError,
+    MemoryStorage,
+    Message,
+    Model,
+    NoCandidates,
+    PatternGuardrail,
+    ProviderFault,
+    Router,
+    RouterError,
+    Settings,
+    SqliteStorage,
+    StepCall,
+    StepDone,
+    Trace,
+    TraceStore,
+    UpstreamFailed,
+)
+from routewright.protocols import Storage
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.wire import (
+    Delta,
+    Finish,
+    FunctionCall,
+    Stage,
+    TextPart,
+    ToolCall,
+    ToolDelta,
+    Usage,
+    Verdict,
+)
+
+from .support import House, said
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "canary"
+PROMPT = f"What is {SECRET}?"
+ANSWER = f"It is {SECRET}, too."
+ASKED, ANSWERED = "What is ***?", "It is ***, too."
+CONTENT = Content(messages=[Message("user", ASKED)], output=ANSWERED)
+WHOLE = said(Delta(ANSWER[:8]), Delta(ANSWER[8:]), Usage(10, 5), Finish("stop"))
+NOTE = "[withheld: the redactor failed]"
+
+
+class Censor:
+    """Takes the secret out, and remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, text: str) -> str:
+        self.seen.append(text)
+        return text.replace(SECRET, "***")
+
+
+def captured(redactor: Callable[[str], str] | None = None, **which: bool) -> Capture:
+    return Capture(redactor=redactor or Censor(), **which)
+
+
+def keeping(good: Any, spare: Any = (), **house: Any) -> House:
+    """A house that keeps what is said, behind a censor if not behind another."""
+    house.setdefault("capture", captured())
+    return House(good, spare, **house)
+
+
+async def only_trace(house: House) -> Trace:
+    (trace,) = [trace async for trace in house.router.traces.export()]
+    assert SECRET not in msgspec.json.encode(trace).decode()
+    return trace
+
+
+# --- however a call is made
+
+Ask = Callable[[Router], Coroutine[Any, Any, None]]
+
+
+async def plain(router: Router) -> None:
+    await router.route(PROMPT, goal="quality")
+
+
+async def events(router: Router) -> None:
+    async with router.stream(PROMPT, goal="quality") as stream:
+        async for _ in stream:
+            pass
+
+
+async def text(router: Router) -> None:
+    async with router.stream(PROMPT, goal="quality") as stream:
+        async for _ in stream.text():
+            pass
+
+
+async def many(router: Router) -> None:
+    await router.route_many([PROMPT], goal="quality", budget={"maxCostUsd": 1.0})
+
+
+async def hosted(router: Router) -> None:
+    with router.steps(PROMPT, goal="quality") as steps:
+        assert isinstance(steps.next(), StepCall)
+        steps.feed([line for line in WHOLE if not isinstance(line, str | Pause | ProviderFault)])
+        assert steps.next() == StepDone()
+
+
+every_way = pytest.mark.parametrize("ask", [plain, events, text, many, hosted])
+
+
+@every_way
+async def test_what_was_said_is_in_the_trace_as_the_redactor_left_it(ask: Ask) -> None:
+    house = keeping([WHOLE])
+    await ask(house.router)
+    assert (await only_trace(house)).content == CONTENT
+
+
+@every_way
+async def test_prompts_or_answers_alone_can_be_kept_and_the_redactor_sees_nothing_else(ask: Ask) -> None:
+    for which, content in (
+        ({"answers": False}, Content(messages=CONTENT.messages)),
+        ({"prompts": False}, Content(output=ANSWERED)),
+        ({"prompts": False, "answers": False}, Content()),
+    ):
+        censor = Censor()
+        house = keeping([WHOLE], capture=captured(censor, **which))
+        await ask(house.router)
+        assert (await only_trace(house)).content == content
+        assert censor.seen == [PROMPT] * (content.messages is not None) + [ANSWER] * (content.output is not None)
+
+
+@every_way
+async def test_where_nothing_is_to_be_kept_nothing_is(ask: Ask) -> None:
+    house, heard = House([WHOLE], storage=MemoryStorage()), list[Trace]()
+    house.router.on_trace(heard.append)
+    await ask(house.router)
+    await house.router.flush()
+    trace = await only_trace(house)
+    read = [trace, await house.router.trace(trace.id), await house.router.traces.get(trace.id), *heard]
+    assert [each.content for each in read] == [None] * 4
+    assert b'"content":null' in msgspec.json.encode(trace)
+
+
+async def test_without_a_redactor_of_ones_own_the_built_in_patterns_do_not_pass() -> None:
+    house = House(["Ask anna@example.com."], capture=Capture())
+    answer = await house.router.route("I am ben@example.com. Who knows?", goal="quality")
+    assert answer.output == "Ask anna@example.com."
+    assert answer.trace.content == Content(
+        messages=[Message("user", "I am [email]. Who knows?")], output="Ask [email]."
+    )
+
+
+# --- however it ends
+
+
+@pytest.mark.parametrize("ask", [plain, events])
+async def test_of_a_call_that_fell_back_the_answer_is_kept_that_served_it(ask: Ask) -> None:
+    broken = said(Delta(f"half an answer of {SECRET}"), Usage(10, 3), ProviderFault("auth"))
+    house = keeping([broken], [WHOLE])
+    await ask(house.router)
+    trace = await only_trace(house)
+    assert trace.fallback_used
+    assert trace.content == CONTENT
+
+
+@pytest.mark.parametrize("ask", [plain, events, text])
+async def test_of_a_call_that_failed_the_prompt_is_kept(ask: Ask) -> None:
+    broken = said(Delta(f"half an answer of {SECRET}"), ProviderFault("auth"))
+    house = keeping([broken], [broken])
+    with pytest.raises(UpstreamFailed):
+        await ask_to_its_end(ask, house.router)
+    assert (await only_trace(house)).content == Content(messages=CONTENT.messages)
+
+
+async def ask_to_its_end(ask: Ask, router: Router) -> None:
+    if ask is not events:
+        await ask(router)
+        return
+    async with router.stream(PROMPT, goal="quality") as stream:
+        async for _ in stream:
+            pass
+    stream.raise_failure()
+
+
+@pytest.mark.parametrize("ask", [plain, events, text])
+async def test_of_a_call_that_was_left_the_prompt_is_kept(ask: Ask) -> None:
+    house = keeping([said(Delta(f"half an answer of {SECRET}"), Pause(30.0))])
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, house.router)
+        await house.clock.advance(1.0)
+        group.cancel_scope.cancel()
+    trace = await only_trace(house)
+    assert (trace.status, trace.content) == ("cancelled", Content(messages=CONTENT.messages))
+
+
+async def test_of_a_stream_that_was_dropped_the_prompt_is_kept() -> None:
+    house = keeping([WHOLE])
+    stream = house.router.stream(PROMPT, goal="quality")
+    await anext(stream)
+    await anext(stream)
+    del stream
+    gc.collect()
+    await house.router.flush()
+    trace = await only_trace(house)
+    assert (trace.status, trace.content) == ("cancelled", Content(messages=CONTENT.messages))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"budget": {"maxCostUsd": 0.0}}, BudgetExceeded), ({"tools": [{"type": "function", "name": "f"}]}, NoCandidates)],
+)
+async def test_of_a_call_that_no_model_can_serve_the_prompt_is_kept(
+    options: dict[str, Any], error: type[RouterError]
+) -> None:
+    house = keeping([])
+    with pytest.raises(error) as refused:
+        await house.router.route(PROMPT, **options)
+    trace = await only_trace(house)
+    assert (trace.id, trace.content) == (refused.value.trace_id, Content(messages=CONTENT.messages))
+
+
+# --- behind the guardrails
+
+
+class Judge:
+    """A guardrail of one's own."""
+
+    name = "judge"
+    stages: Sequence[Stage] = ("input",)
+    holds = None
+
+    def __init__(self, verdict: Callable[[str], Verdict]) -> None:
+        self._verdict = verdict
+
+    def check(self, text: str, stage: Stage) -> Verdict:
+        return self._verdict(text)
+
+
+MAIL = "anna@example.com"
+MAILS = PatternGuardrail("email")
+
+
+async def test_what_guardrails_took_out_is_not_shown_to_the_redactor() -> None:
+    censor = Censor()
+    house = keeping([f"Write to {MAIL}."], guardrails=[MAILS], capture=captured(censor))
+    answer = await house.router.route(f"Who is {MAIL}?", goal="quality")
+    assert censor.seen == []
+    assert answer.trace.content == Content(messages=[Message("user", "Who is [email]?")], output="Write to [email].")
+    assert censor.seen == ["Who is [email]?", "Write to [email]."]
+
+
+@pytest.mark.parametrize("ask", [Router.route, Router.steps])
+async def test_of_a_request_that_was_blocked_the_prompt_is_kept_without_what_was_taken_out_of_it(ask: Any) -> None:
+    house = keeping([], guardrails=[MAILS, DenyList(["forbidden"])])
+    with pytest.raises(BlockedByPolicy):
+        await ask(house.router, [Message("system", f"You are {MAIL}."), Message("user", "forbidden")])
+    content = Content(messages=[Message("system", "You are [email]."), Message("user", "forbidden")])
+    assert (await only_trace(house)).content == content
+
+
+async def test_of_a_request_at_which_a_guardrail_failed_the_same_is_kept() -> None:
+    def fail(text: str) -> Verdict:
+        raise ValueError(text)
+
+    house = keeping([], guardrails=[MAILS, Judge(fail)])
+    with pytest.raises(InternalError):
+        await house.router.route(f"Who is {MAIL}?")
+    assert (await only_trace(house)).content == Content(messages=[Message("user", "Who is [email]?")])
+
+
+async def test_of_an_answer_that_was_blocked_nothing_is_kept() -> None:
+    house = keeping([ANSWER], guardrails=[DenyList([SECRET], action="block", stages=["output"])])
+    with pytest.raises(BlockedByPolicy):
+        await house.router.route(PROMPT, goal="quality", fallback={"models": []})
+    assert (await only_trace(house)).content == Content(messages=CONTENT.messages)
+
+
+# --- whatever is said
+
+
+async def test_tool_calls_their_results_and_images_are_kept_in_their_places() -> None:
+    calls = said(ToolDelta(0, '{"of": "can', "c2", "look"), ToolDelta(0, 'ary"}'), Usage(10, 5), Finish("tool_calls"))
+    house = keeping([calls])
+    conversation: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": PROMPT}], "name": SECRET},
+        {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "look", "arguments": '"canary"'}}]},
+        {"role": "tool", "content": SECRET, "tool_call_id": "c1"},
+    ]
+    answer = await house.router.route(conversation, goal="quality")
+    assert answer.tool_calls == [ToolCall("c2", FunctionCall("look", '{"of": "canary"}'))]
+    assert (await only_trace(house)).content == Content(
+        messages=[
+            Message("user", [TextPart(ASKED)], name="***"),
+            Message("assistant", tool_calls=[ToolCall("c1", FunctionCall("look", '"***"'))]),
+            Message("tool", "***", tool_call_id="c1"),
+        ],
+        output="",
+        tool_calls=[ToolCall("c2", FunctionCall("look", '{"of": "***"}'))],
+    )
+
+
+class GivesJson(ScriptedProvider):
+    """Has a model that answers in JSON."""
+
+    def models(self) -> list[Model]:
+        return [msgspec.structs.replace(model, structured_output=True) for model in super().models()]
+
+
+async def test_of_an_answer_that_was_mended_the_last_is_kept_and_the_prompt_is_the_callers() -> None:
+    house = keeping(['{"of": "canary"}', '{"canary": 7}'], kind=GivesJson)
+    answer = await house.router.route(PROMPT, goal="quality", output_type=dict[str, int])
+    assert answer.data == {"canary": 7}
+    assert (await only_trace(house)).content == Content(messages=CONTENT.messages, output='{"***": 7}')
+
+
+# --- the redactor harms no call
+
+
+@every_way
+async def test_a_redactor_that_fails_keeps_its_text_out_and_harms_no_call(ask: Ask) -> None:
+    def at_answers(text: str) -> str:
+        if text == ANSWER:
+            raise SystemExit(text)
+        return text.replace(SECRET, "***")
+
+    house, heard = keeping([WHOLE], capture=captured(at_answers)), list[Trace]()
+    house.router.on_trace(heard.append)
+    await ask(house.router)
+    await house.router.flush()
+    trace = await only_trace(house)
+    assert (trace.status, trace.content) == ("completed", Content(messages=CONTENT.messages, output=NOTE))
+    assert (heard, house.router.hook_counts.failed) == ([trace], 0)
+
+
+async def test_calls_are_answered_while_a_redactor_takes_its_time(tmp_path: Path) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    seen: list[tuple[str, int]] = []
+
+    def slow(text: str) -> str:
+        seen.append((text, threading.get_ident()))
+        began.set()
+        assert go_on.wait(60)
+        return "*"
+
+    storage = SqliteStorage(tmp_path / "traces.db")
+    async with Router.sandbox(storage=storage, settings=Settings(capture=Capture(redactor=slow))) as router:
+        first = await router.route("one")
+        assert await anyio.to_thread.run_sync(began.wait, 60)
+        others = [await router.route(each) for each in ("two", "three")]
+        assert [text for text, _ in seen] == ["one"], "the answers are there, and it is still with the first"
+        go_on.set()
+        await router.flush()
+        assert seen[0][1] != threading.get_ident()
+        for answer in (first, *others):
+            assert (await router.trace(answer.trace_id)).content == Content(messages=[Message("user", "*")], output="*")
+
+
+async def test_memory_keeps_no_call_waiting_for_a_redactor() -> None:
+    censor = Censor()
+    house = keeping([WHOLE], capture=captured(censor))
+    answer = await house.router.route(PROMPT, goal="quality")
+    assert censor.seen == []
+    assert answer.trace.content == CONTENT
+    assert censor.seen == [PROMPT, ANSWER]
+
+
+# --- where it comes back
+
+Make = Callable[[Path, FakeClock], Storage]
+storages = pytest.mark.parametrize(
+    "make",
+    [lambda path, clock: MemoryStorage(), lambda path, clock: SqliteStorage(path / "traces.db", clock=clock)],
+    ids=["memory", "sqlite"],
+)
+
+
+@pytest.fixture
+async def kept(make: Make, tmp_path: Path) -> AsyncIterator[Kept]:
+    kept = Kept(make, tmp_path)
+    yield kept
+    await kept.router.aclose()
+
+
+class Kept:
+    """A Router over a storage, that keeps what is said."""
+
+    def __init__(self, make: Make, path: Path) -> None:
+        clock = FakeClock()
+        self.censor = Censor()
+        self.storage = make(path, clock)
+        self.traces: list[Trace] = []
+        self.events: list[Event] = []
+        settings = Settings(clock=clock, capture=captured(self.censor))
+        faults = {"openai/gpt-4o": "server"}
+        answers = {PROMPT: ANSWER}
+        self.router = Router.sandbox(answers, faults, storage=self.storage, settings=settings)
+        self.router.on_trace(self.traces.append)
+        self.router.on_event(self.events.append)
+
+    async def ask(self) -> Any:
+        models = ["openai/gpt-4o", "openai/gpt-4o-mini"]
+        return await self.router.route(PROMPT, models=models, goal="quality", fallback={"models": models[1:]})
+
+
+@storages
+async def test_whoever_reads_a_trace_reads_what_was_said(kept: Kept) -> None:
+    answer = await kept.ask()
+    before = await kept.router.trace(answer.trace_id)
+    await kept.router.flush()
+    router = kept.router
+    read = [
+        answer.trace,
+        before,
+        await router.trace(answer.trace_id),
+        await router.traces.get(answer.trace_id),
+        *[trace async for trace in router.traces.export()],
+        *[trace async for trace in router.traces.export(filter="status=completed")],
+        *kept.traces,
+    ]
+    assert [trace.content for trace in read] == [CONTENT] * 7
+
+
+@storages
+async def test_the_redactor_is_shown_each_text_once_however_often_it_is_read(kept: Kept) -> None:
+    answer = await kept.ask()
+    for _ in range(3):
+        assert answer.trace.content == CONTENT
+        await kept.router.flush()
+        await kept.router.trace(answer.trace_id)
+    assert kept.censor.seen == [PROMPT, ANSWER]
+
+
+@storages
+async def test_lists_of_traces_events_and_reports_hold_nothing_that_was_said(kept: Kept) -> None:
+    answer = await kept.ask()
+    await kept.router.flush()
+    page = await kept.router.traces.query()
+    reports = [await kept.router.traces.usage(), await kept.router.traces.fallback_report()]
+    told = json.dumps([msgspec.to_builtins(each) for each in (page, reports, kept.events, answer.trace.item)])
+    assert len(page.data) == len(kept.events) == 1
+    for word in (SECRET, "***", "content"):
+        assert word not in told
+
+
+@storages
+async def test_decision_and_explanation_are_those_of_a_trace_without_content(kept: Kept) -> None:
+    answer = await kept.ask()
+    trace = await kept.router.trace(answer.trace_id)
+    assert kept.router.replay(trace).digest == answer.decision.digest
+    assert kept.router.explain(trace) == kept.router.explain(msgspec.structs.replace(trace, content=None))
+    assert trace._repr_html_() == msgspec.structs.replace(trace, content=None)._repr_html_()
+
+
+@storages
+async def test_who_changes_what_he_read_changes_nobody_elses(kept: Kept) -> None:
+    answer = await kept.ask()
+    for trace in (answer.trace, await kept.router.trace(answer.trace_id), answer.trace.copy()):
+        assert trace.content is not None
+        assert trace.content.messages is not None
+        trace.content.messages.clear()
+    await kept.router.flush()
+    assert answer.trace.content == (await kept.router.trace(answer.trace_id)).content == CONTENT
+
+
+async def test_a_pickle_of_an_answer_holds_of_the_prompt_what_may_be_kept() -> None:
+    house = keeping([WHOLE], capture=captured(lambda text: text.replace("What is", "WHAT")))
+    answer = await house.router.route(PROMPT, goal="quality")
+    pickled = pickle.dumps(answer)
+    assert PROMPT.encode() not in pickled
+    again = pickle.loads(pickled)
+    assert (again.output, again.trace) == (ANSWER, answer.trace)
+    assert again.trace.content.messages == [Message("user", "WHAT canary?")]
+
+
+def written(path: Path) -> dict[str, bytes]:
+    """All files beside the storage, byte by byte."""
+    return {each.name: each.read_bytes() for each in sorted(path.iterdir())}
+
+
+async def test_what_is_written_to_the_file_is_what_the_redactor_left(tmp_path: Path) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db")
+    settings = Settings(capture=captured())
+    async with Router.sandbox({PROMPT: ANSWER}, storage=storage, settings=settings) as router:
+        await router.route([Message("system", f"Say {SECRET}"), Message("user", PROMPT)])
+        await router.traces.query()
+        await router.flush()
+        files = written(tmp_path)
+        assert {"traces.db", "traces.db-wal", "traces.db-shm"} <= {*files}
+        assert ANSWERED.encode() in b"".join(files.values()), "it is looked for in the right place"
+        assert not any(SECRET.encode() in each for each in files.values())
+    files = written(tmp_path)
+    assert ANSWERED.encode() in files["traces.db"]
+    assert not any(SECRET.encode() in each for each in files.values())
+    store = TraceStore(f"sqlite:///{tmp_path / 'traces.db'}")
+    async for trace in store.export():
+        assert trace.content == Content(
+            messages=[Message("system", "Say ***"), Message("user", ASKED)], output=ANSWERED
+        )
+    assert await store.delete(everything=True) == 1
+    await store.aclose()
+    assert not any(b"***" in each for each in written(tmp_path).values()), "what is deleted is gone from the file"

@@ -1,0 +1,341 @@
+"""When is an answer given, where is its trace by then, and what does a Router read that is not written yet?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import (
+    Caller,
+    Capture,
+    MemoryStorage,
+    NoCandidates,
+    Retention,
+    Router,
+    Settings,
+    SqliteStorage,
+    StorageUnavailable,
+    TraceStore,
+    ValidationFailed,
+)
+from routewright._engine import trace as trace_module
+from routewright._engine.sweep import EVERY_S
+from routewright._engine.trace import KEPT_S
+from routewright.protocols import Storage
+from routewright.testing import FakeClock
+from routewright.testing.clock import START
+from routewright.testing.storage import make_trace
+from routewright.wire import SYSTEM_ACCOUNT, PutSnapshot, PutTrace, Query, Scan, SnapshotById, Write, Written
+
+from .support import traces_in
+
+pytestmark = pytest.mark.anyio
+
+
+class Takes:
+    """A storage that takes its time for each batch, or is away."""
+
+    def __init__(self, clock: FakeClock, seconds: float = 0.0) -> None:
+        self.kept = MemoryStorage()
+        self.seconds = seconds
+        self.down = False
+        self.batches: list[Sequence[Write]] = []
+        self._clock = clock
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        await self._clock.sleep(self.seconds)
+        if self.down:
+            raise StorageUnavailable("away")
+        self.batches.append(writes)
+        return await self.kept.apply(account, writes)
+
+    async def read(self, account: str, query: Query) -> Any:
+        return await self.kept.read(account, query)
+
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
+        return await self.kept.scan(account, query, after=after, limit=limit)
+
+    async def sweep(self, now: float) -> int:
+        return await self.kept.sweep(now)
+
+    async def aclose(self) -> None: ...
+
+    @property
+    def traces(self) -> list[PutTrace]:
+        return [write for batch in self.batches for write in batch if isinstance(write, PutTrace)]
+
+
+def committing(storage: Storage, clock: FakeClock, **settings: Any) -> Router:
+    return Router.sandbox(storage=storage, settings=Settings(clock=clock, durability="committed", **settings))
+
+
+async def test_a_committed_trace_is_in_the_storage_when_its_answer_is_given() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=0.5)
+    router = committing(storage, clock)
+    answer = await router.route("hi")
+    assert [put.trace.id for put in storage.traces] == [answer.trace_id]
+    assert {write.durability for batch in storage.batches for write in batch} == {"committed"}
+    await router.aclose()
+
+
+async def test_a_buffered_one_does_not_hold_the_answer_up() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=0.5)
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    await router.route("hi")
+    assert (clock.monotonic(), storage.traces) == (0.0, [])
+    await router.flush()
+    assert {put.durability for put in storage.traces} == {"buffered"}
+    await router.aclose()
+
+
+async def test_a_stream_ends_when_its_trace_is_committed() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=0.5)
+    router = committing(storage, clock)
+    async with router.stream("hi") as stream:
+        async for event in stream:
+            assert bool(storage.traces) == (event.event == "route.completed")
+    await router.aclose()
+
+
+async def test_the_trace_of_an_error_is_committed_before_it_is_raised() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=0.5)
+    router = committing(storage, clock)
+    with pytest.raises(NoCandidates) as refused:
+        await router.route("hi", budget={"maxCostUsd": 0})
+    assert [put.trace.id for put in storage.traces] == [refused.value.trace_id]
+    await router.aclose()
+
+
+async def test_many_calls_share_a_commit() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=0.5)
+    router = committing(storage, clock)
+    async with anyio.create_task_group() as group:
+        for _ in range(50):
+            group.start_soon(router.route, "hi")
+    assert len(storage.traces) == 50
+    assert len([batch for batch in storage.batches if isinstance(batch[0], PutTrace)]) <= 3
+    await router.aclose()
+
+
+async def test_an_answer_that_is_paid_for_is_given_though_its_trace_cannot_be_committed() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=0.5)
+    router = committing(storage, clock)
+    storage.down = True
+    answer = await router.route("hi")
+    assert answer.output
+    assert clock.monotonic() < 3.0  # after one try, not after all of timeout_ms
+    assert router.trace_counts.waiting == 1
+    storage.down = False
+    await router.flush()
+    assert [put.trace.id for put in storage.traces] == [answer.trace_id]
+    await router.aclose()
+
+
+async def test_waiting_for_a_commit_ends_with_the_deadline() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=3_600.0)
+    router = committing(storage, clock)
+    answer = await router.route("hi", timeout_ms=2_000)
+    assert answer.output
+    assert clock.monotonic() == 2.0
+    storage.seconds = 0.0
+
+
+async def test_memory_has_nothing_to_wait_for() -> None:
+    router = Router.sandbox(settings=Settings(durability="committed"))
+    answer = await router.route("hi")
+    assert (await router.trace(answer.trace_id)).id == answer.trace_id
+
+
+async def test_the_traces_of_a_router_are_there_at_once() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=0.5)
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    answer = await router.route("hi", metadata={"team": "search"})
+    assert (await router.traces.get(answer.trace_id)).id == answer.trace_id
+    assert storage.traces == []
+    page = await router.traces.query(filter="metadata.team=search")
+    assert [item.id for item in page.data] == [answer.trace_id]
+    second = await router.route("hi")
+    assert (await router.traces.usage()).totals.requests == 2
+    await router.traces.feedback((await router.route("hi")).trace_id, 0.5)
+    assert await router.traces.delete(trace_id=second.trace_id) == 1
+    assert [trace.id async for trace in router.traces.export(filter="metadata.team=search")] == [answer.trace_id]
+    await router.aclose()
+
+
+async def test_what_waits_is_shown_to_its_own_account_alone() -> None:
+    clock = FakeClock()
+    router = Router.sandbox(storage=Takes(clock, seconds=0.5), settings=Settings(clock=clock))
+    answer = await router.route("hi", caller=Caller("anna"))
+    assert (await router.traces.get(answer.trace_id, account="anna", environment="sandbox")).account == "anna"
+    for elsewhere in ({"account": "other"}, {"account": "anna", "environment": "production"}):
+        with pytest.raises(Exception, match="no trace"):
+            await router.traces.get(answer.trace_id, **elsewhere)  # type: ignore[arg-type]
+    await router.aclose()
+
+
+async def test_usage_is_counted_by_the_metadata_that_settings_name() -> None:
+    router = Router.sandbox(settings=Settings(rollup_keys=("team",)))
+    for team in ("search", "search", "ads"):
+        await router.route("hi", metadata={"team": team, "other": 1})
+    report = await router.traces.usage(group_by="metadata.team")
+    assert {row.group: row.requests for row in report.data} == {"search": 2, "ads": 1}
+    with pytest.raises(ValidationFailed, match=r"group_by: is 'metadata.other'; .*metadata.team"):
+        await router.traces.usage(group_by="metadata.other")
+
+
+async def test_a_router_sweeps_its_storage_and_says_how_long_traces_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock(autojump=False)
+    storage = Takes(clock)
+    old = make_trace(1, created_at="2025-12-01T00:00:00.000Z", environment="sandbox")
+    await storage.kept.apply("default", [PutTrace(old)])
+    settings = Settings(clock=clock, retention=Retention(production_days=2, sandbox_days=None))
+    router = Router.sandbox(storage=storage, settings=settings)
+    with caplog.at_level("INFO", logger="routewright"):
+        await router.route("hi")
+        await clock.advance(EVERY_S)
+    assert "traces are kept for 2 days, those of the sandbox for ever" in caplog.text
+    assert len(await traces_in(storage)) == 2
+    await TraceStore(storage, clock=clock).retain(Retention(sandbox_days=1))
+    await storage.kept.apply("default", [PutTrace(old)])
+    await clock.advance(EVERY_S)
+    assert [trace.id for trace in await traces_in(storage)] != []
+    assert old.id not in [trace.id for trace in await traces_in(storage)]
+    await router.aclose()
+
+
+async def test_a_snapshot_is_put_again_before_it_could_be_swept() -> None:
+    clock = FakeClock(autojump=False)
+    storage = Takes(clock)
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    times = []
+    for _ in range(3):
+        await router.route("hi")
+        await clock.advance(1.0)
+        times.append(len([write for batch in storage.batches for write in batch if isinstance(write, PutSnapshot)]))
+        await clock.advance(KEPT_S / 2)
+    assert times[0] == times[1] < times[2]
+    put = [write for batch in storage.batches for write in batch if isinstance(write, PutSnapshot)]
+    assert put[-1].at >= START + KEPT_S
+    await router.aclose()
+
+
+async def test_a_decision_is_replayed_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "traces.db"
+    async with Router.sandbox(storage=SqliteStorage(path)) as router:
+        answer = await router.route("hi", goal="quality", models=["openai/gpt-4o", "openai/gpt-4o-mini"])
+    store = TraceStore(f"sqlite:///{path}")
+    trace = await store.get(answer.trace_id)
+    assert trace == answer.trace
+    assert trace.decision_input is not None
+    snapshot = await SqliteStorage(path).read(SYSTEM_ACCOUNT, SnapshotById(trace.decision_input.health))
+    assert snapshot is not None
+    again = Router.sandbox(storage=SqliteStorage(path))
+    assert again.replay(trace).digest == answer.decision.digest
+    await again.aclose()
+    await store.aclose()
+
+
+async def test_a_router_over_sqlite_works_on_virtual_time_without_a_thread(tmp_path: Path) -> None:
+    clock = FakeClock()
+    storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
+    router = committing(storage, clock)
+    answer = await router.route("hi")
+    assert (await TraceStore(storage, clock=clock).get(answer.trace_id)).id == answer.trace_id
+    assert clock.monotonic() < 1.0
+    await router.aclose()
+
+
+async def test_a_store_that_is_away_slows_no_call(tmp_path: Path) -> None:
+    router = Router.sandbox(storage=SqliteStorage(tmp_path / "missing" / "traces.db"))
+    answers = [await router.route("hi") for _ in range(20)]
+    assert len({answer.trace_id for answer in answers}) == 20
+    with pytest.raises(StorageUnavailable, match="20 wait"):
+        await router.flush()
+    os.mkdir(tmp_path / "missing")
+    await router.flush()
+    assert router.trace_counts.waiting == 0
+    await router.aclose()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"durability": "always"}, "Settings.durability: is 'always'; take 'buffered' or 'committed'"),
+        ({"retention": 30}, "Settings.retention: is 30; pass Retention(...)"),
+        ({"rollup_keys": "team"}, "Settings.rollup_keys: is 'team'; pass the names in a list: ('team', 'feature')"),
+        ({"rollup_keys": ("a", "")}, "Settings.rollup_keys[1]: is ''; name a key of the metadata, of at most"),
+        ({"rollup_keys": tuple("abcdefghi")}, "Settings.rollup_keys: names 9 keys; take at most 8"),
+        ({"capture": True}, "Settings.capture: is true; pass Capture(...)"),
+    ],
+)
+def test_settings_that_are_none_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        Settings(**settings)
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize("days", [0, -1, True, "7", float("nan"), 1e9])
+def test_a_retention_is_a_number_of_days(days: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"Retention.production_days: is .*; take a number of days above 0"):
+        Retention(production_days=days)
+
+
+async def test_cancelling_a_wait_for_a_commit_keeps_the_trace() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=5.0)
+    router = committing(storage, clock)
+    with clock.deadline(1.0):
+        await router.route("hi")
+    storage.seconds = 0.0
+    await router.flush()
+    assert [put.trace.status for put in storage.traces] == ["completed"]
+    await router.aclose()
+
+
+async def test_words_that_wait_are_bounded_and_their_loss_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "QUEUE_TEXT_BYTES", 5_000)
+    clock = FakeClock()
+    storage = Takes(clock)
+    storage.down = True
+    router = Router.sandbox({}, storage=storage, settings=Settings(clock=clock, capture=Capture()))
+    for _ in range(5):
+        await router.route("x" * 2_000)
+    assert router.trace_counts.shortened == 3
+    storage.down = False
+    await router.flush()
+    assert [put.trace.content is None for put in storage.traces] == [False, False, True, True, True]
+    await router.route("x" * 2_000)
+    assert router.trace_counts.shortened == 3  # what was written waits no more
+    await router.aclose()
+
+
+async def test_a_loop_that_is_never_idle_does_not_starve_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "QUEUE", 600)
+    router = Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"))
+    left = iter(range(6_000))
+
+    async def ask() -> None:
+        for _ in left:
+            await router.route("hi")
+
+    async with anyio.create_task_group() as group:
+        for _ in range(100):
+            group.start_soon(ask)
+    await router.flush()  # raises if any was lost
+    assert (await router.traces.usage()).totals.requests == 6_000
+    await router.aclose()
