@@ -26,8 +26,8 @@ from routewright.cli import main
 from routewright.cli.blocks import Line, Row, Table, plain
 from routewright.cli.exits import EXIT_CODES, exit_code
 from routewright.cli.options import Arguments, parser
-from routewright.cli.page import trace_page
 from routewright.cli.request import request_of
+from routewright.cli.span_tree import trace_page
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
 
 COMMAND = [sys.executable, "-m", "routewright"]
@@ -43,7 +43,7 @@ def _no_keys(monkeypatch: Patch) -> None:
         for name in (*host.key_variables, host.url_variable):
             if name is not None:
                 monkeypatch.delenv(name, raising=False)
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "ROUTEWRIGHT_STORE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     feed(monkeypatch, b"")

@@ -1,4 +1,5 @@
-"""The command ``routewright``: ``route``, ``decide``, ``models``, ``catalogue`` and ``policies``.
+"""The command ``routewright``: ``route``, ``decide``, ``models``, ``catalogue``, ``policies``, ``traces``,
+``analytics``, ``feedback`` and ``store``.
 
     0  done                     3  no model fits (422)          6  time ran out (504)      130  interrupted
     1  fault of ours (500)      4  content refused (403)        7  key or money (401, 402) 141  nobody reads the output
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: Arguments) -> int:
-    from .commands import failed, run  # the library takes a quarter of a second to load, and --help does not need it
+    from .dispatch import failed, run  # the library takes a quarter of a second to load, and --help does not need it
     from .screen import Screen
 
     screen = Screen()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from .bars import Bar, drawn
+
 Style = Literal["plain", "title", "good", "bad", "dim"]
+Cell = str | Bar
 
 
 class Line(NamedTuple):
@@ -19,12 +22,12 @@ class Line(NamedTuple):
 class Row(NamedTuple):
     """One line of a table."""
 
-    cells: tuple[str, ...]
+    cells: tuple[Cell, ...]
     style: Style = "plain"
 
 
 class Table(NamedTuple):
-    """Rows under a head that may be empty."""
+    """Rows under a head that may be empty. Bars share what room the other columns leave."""
 
     rows: list[Row]
     head: tuple[str, ...] = ()
@@ -38,8 +41,18 @@ Block = Line | Table
 
 GAP = 2
 """Spaces between columns."""
+LEAST_PROSE = 20
+"""Characters that a column of prose is given in any case."""
+_MOST_PROSE = 36
+"""Beyond these it wraps, rather than that bars are shorter."""
+_LEAST_BAR, _MOST_BAR = 12, 40
 _UNSEEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 _UNSEEN |= {ord("\t"): "\t", ord("\n"): "\n"}
+
+
+def facts(named: Mapping[str, str]) -> Table:
+    """A table of names and what is to be said of each; what is empty is left out."""
+    return Table([Row((name, value)) for name, value in named.items() if value], prose=True)
 
 
 def printable(text: str) -> str:
@@ -53,22 +66,42 @@ def plain(blocks: Iterable[Block], width: int) -> str:
     return "".join(f"{printable(text)}\n" for text in painted)
 
 
-def width_of(table: Table) -> int:
-    """How many characters a row takes."""
-    return sum(width + GAP for width in _widths(_rows(table)))
+def texts(table: Table, width: int) -> list[tuple[str, ...]]:
+    """The rows as text, each cell a line of its own: one that could end a line could forge the next."""
+    size = _bar_width(table, width)
+    return [tuple(drawn(c, size) if isinstance(c, Bar) else _one_line(c) for c in row.cells) for row in table.rows]
 
 
-def _rows(table: Table) -> list[tuple[str, ...]]:
-    rows = [row.cells for row in table.rows]
-    return [table.head, *rows] if table.head else rows
+def least_width(table: Table, rows: Sequence[tuple[str, ...]]) -> int:
+    """How many characters a row takes at least. Ids that are cut in two cannot be copied, so only prose wraps."""
+    widths = _widths([table.head, *rows] if table.head else rows)
+    if table.prose:
+        widths[-1] = min(widths[-1], LEAST_PROSE)
+    return sum(width + GAP for width in widths)
 
 
-def _widths(rows: list[tuple[str, ...]]) -> list[int]:
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.splitlines()).replace("\t", " "))
+
+
+def _bar_width(table: Table, width: int) -> int:
+    """What bars are given of a width."""
+    bars = {place for row in table.rows for place, cell in enumerate(row.cells) if isinstance(cell, Bar)}
+    rows = [tuple("" if isinstance(cell, Bar) else _one_line(cell) for cell in row.cells) for row in table.rows]
+    widths = _widths([table.head, *rows] if table.head else rows)
+    if table.prose:
+        widths[-1] = min(widths[-1], _MOST_PROSE)
+    taken = sum(each + GAP for place, each in enumerate(widths) if place not in bars) + GAP * len(bars)
+    return min(max((width - taken + GAP) // max(len(bars), 1), _LEAST_BAR), _MOST_BAR)
+
+
+def _widths(rows: Sequence[tuple[str, ...]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def _table(table: Table, width: int) -> str:
-    rows = _rows(table)
+    rows = texts(table, width)
+    rows = [table.head, *rows] if table.head else rows
     widths = _widths(rows)
     aligned = [_aligned(cells, widths, table.right) for cells in rows]
     if not table.prose:
@@ -82,5 +115,6 @@ def _aligned(cells: tuple[str, ...], widths: list[int], right: frozenset[int]) -
 
 
 def _wrapped(start: str, text: str, width: int) -> str:
-    lines = textwrap.wrap(text, max(width - len(start), 20), break_long_words=False, break_on_hyphens=False)
+    room = max(width - len(start), LEAST_PROSE)
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
     return f"\n{' ' * len(start)}".join([f"{start}{lines[0] if lines else ''}".rstrip(), *lines[1:]])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from random import SystemRandom
 from typing import Any
 
 import anyio
@@ -13,89 +13,72 @@ import msgspec
 from routewright._core.decision import Decision
 from routewright._core.why_not import WhyNot
 from routewright._engine.answer import Answer
-from routewright._engine.identity import Ids
 from routewright.assembly import stale
-from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, NoProviders, RouterError
 from routewright.policy_file import PolicyFile
+from routewright.protocols import Storage
 from routewright.router import Router
 from routewright.settings import Settings
-from routewright.wire import Model, OutputDelta, Policy, RouteFallback, RouteRequest, error_envelope
+from routewright.trace import TraceStore
+from routewright.wire import Model, OutputDelta, Policy, RouteFallback, RouteRequest
 
 from .blocks import Block, Line
-from .exits import OK
 from .options import Arguments
-from .page import answer_page, decision_page, is_current, models_page, refusal_page, trace_page
+from .page import answer_page, decision_page, is_current, models_page, refusal_page
+from .place import named_store
 from .request import named_providers, request_of
 from .screen import Screen
+from .span_tree import trace_page
+from .wording import said
 
 _NOTHING_CONFIGURED = "no provider is configured: this is the whole catalogue, of which nothing can be called yet"
 
-_OPTIONS = {
-    "budget.maxCostUsd": "--max-cost",
-    "budget.maxTokens": "--max-tokens",
-    "params.max_output_tokens": "--max-output-tokens",
-    "timeout_ms": "--timeout-ms",
-    "policy_id": "--policy",
-    "pass it to Router(policies=...)": "give its file as --policies",
-    "Router.models()": "'routewright models --all'",
-    "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
-}
-"""What the library's messages name, and what it is here."""
 
-
-def run(args: Arguments, screen: Screen) -> int:
-    """Do what the command line says, and give the exit code. Raises ``RouterError``, which ``failed`` shows."""
+def run_request(args: Arguments, screen: Screen) -> None:
+    """Do what the command line says. Raises ``RouterError``."""
     match args.command:
-        case "policies":
-            from .policies import run_policies  # which the other commands do not need
-
-            return run_policies(args, screen)
         case "route":
             anyio.run(_route, args, screen)
         case "decide":
             _decide(args, screen)
-        case "catalogue":
-            from .catalogue import run_catalogue  # which the other commands do not need
-
-            run_catalogue(args, screen)
         case _:
             _models(args, screen)
-    return OK
-
-
-def failed(error: RouterError, args: Arguments, screen: Screen) -> None:
-    """Show an error: the envelope of the specification under ``--json``, else a sentence."""
-    if args.json:
-        error.request_id = error.request_id or Ids(SystemClock(), SystemRandom())("req_")
-        screen.json(error_envelope(error))
-    screen.say(Line(f"routewright: {_said(error, args)}", "bad"))
-
-
-def _said(text: object, args: Arguments) -> str:
-    """What the library says, with options in the place of fields."""
-    message = str(text)
-    if args.request is not None:
-        return message  # who writes JSON knows the fields by their own names
-    for field, option in _OPTIONS.items():
-        message = message.replace(field, option)
-    return message
 
 
 async def _route(args: Arguments, screen: Screen) -> None:
-    async with _router(args, sandbox=args.sandbox) as router:
-        request = request_of(args, router.models())
+    storage = named_store(args)
+    router = _router(args, sandbox=args.sandbox, storage=storage)
+    request = request_of(args, router.models())
+    async with router:
+        if storage is not None:
+            await TraceStore(storage).retention()  # a store that cannot be opened is told before anything is paid
         try:
             answer = await _answer(router, request, args, screen)
         except RouterError as error:
             if not args.json:
                 screen.say(*await _failure_pages(router, error, args))
+            if storage is not None and error.trace_id is not None:
+                await _keep(router, error.trace_id, args, screen)
             raise
-    if args.json:
-        screen.json(_answer_json(answer, args))
-    elif not args.quiet:
-        screen.say(*_answer_pages(answer, args))
+        if args.json:
+            screen.json(_answer_json(answer, args))
+        elif not args.quiet:
+            screen.say(*_answer_pages(answer, args))
+        if storage is not None:
+            await _keep(router, answer.trace_id, args, screen)
+
+
+async def _keep(router: Router, trace_id: str, args: Arguments, screen: Screen) -> None:
+    """See to it that the trace is in the store, and say how to read it."""
+    try:
+        await router.flush()
+    except RouterError as error:  # which does not undo the answer
+        screen.say(Line(f"routewright: the trace is not in the store: {error}", "bad"))
+        return
+    if not (args.json or args.quiet):
+        there = "" if args.store is None else f" --store {shlex.quote(args.store)}"
+        screen.say(Line(), Line(f"kept: routewright traces show {trace_id}{there}", "dim"))
 
 
 async def _answer(router: Router, request: RouteRequest, args: Arguments, screen: Screen) -> Answer:
@@ -148,15 +131,15 @@ def _show_decision(router: Router, request: RouteRequest, args: Arguments, scree
 
 
 def _why_page(why: WhyNot | None, args: Arguments) -> list[Block]:
-    return [] if why is None else [Line(), *map(Line, _said(why, args).splitlines())]
+    return [] if why is None else [Line(), *map(Line, said(why, args).splitlines())]
 
 
 def _models(args: Arguments, screen: Screen) -> None:
     today = datetime.now(UTC).date().isoformat()
     catalogue, settings = _catalogue(args) or Catalogue(), Settings(stale_after_days=None)  # it is said here
-    said = stale(catalogue, today, Settings().stale_after_days)
-    if said:
-        screen.say(Line(said, "dim"))
+    age = stale(catalogue, today, Settings().stale_after_days)
+    if age:
+        screen.say(Line(age, "dim"))
     models = Router(catalogue=catalogue, settings=settings).models()
     configured = any(model.availability.status != "unavailable" for model in models)
     if not configured:
@@ -180,9 +163,9 @@ def _asked_for(models: list[Model], args: Arguments) -> list[Model]:
     return sorted(found, key=lambda model: model.id)
 
 
-def _router(args: Arguments, *, sandbox: bool) -> Router:
+def _router(args: Arguments, *, sandbox: bool, storage: Storage | None = None) -> Router:
     make = Router.sandbox if sandbox else Router
-    return make(catalogue=_catalogue(args), policies=_policies(args))
+    return make(catalogue=_catalogue(args), policies=_policies(args), storage=storage)
 
 
 def _policies(args: Arguments) -> Sequence[Policy] | PolicyFile:

@@ -13,7 +13,7 @@ BROKEN_PIPE = 141
 
 EXIT_CODES = {
     OK: "done",
-    INTERNAL: "a fault of routewright's own (500)",
+    INTERNAL: "a fault of routewright's own, or a store that is damaged or out of reach (500)",
     USAGE: "the command line, a file or the request is not valid (400, 404, 409, 413)",
     NOBODY_FITS: "no model fits the constraints, or the budget (422)",
     4: "a policy, a guardrail or the provider refuses the content (403)",
@@ -21,7 +21,7 @@ EXIT_CODES = {
     6: "--timeout-ms ran out (504)",
     7: "the account's key is not accepted, or its money is used up (401, 402)",
     8: "too many requests: wait, then try again (429)",
-    INTERRUPTED: "interrupted with Ctrl-C",
+    INTERRUPTED: "interrupted with Ctrl-C, or answered with no",
     BROKEN_PIPE: "nobody reads the output any more, as in: routewright models | head",
 }
 """Every code that the command ends with, and what it means."""

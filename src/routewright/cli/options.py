@@ -7,11 +7,14 @@ from difflib import get_close_matches
 from typing import Any, get_args
 
 from routewright import __version__
-from routewright.wire import Goal, Modality, Strategy
+from routewright.wire import Bucket, Environment, Goal, Modality, Strategy
 
+from .analytics_options import add_analytics
 from .catalogue_options import CATALOGUE, add_catalogue, names
 from .exits import exit_table
 from .policies_options import add_policies
+from .store_options import add_place, add_store
+from .traces_options import add_feedback, add_traces
 
 _DESCRIPTION = """\
 Route chat requests across many language models: explainable choices, hard budgets, fallbacks, traces.
@@ -28,7 +31,9 @@ examples:
   routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
   routewright models --modality image --provider google
   routewright catalogue import model_prices.json --output models.toml
-  routewright policies check policies.toml"""
+  routewright policies check policies.toml
+  routewright traces ls --store traces.db "status=failed" --since 2h
+  routewright analytics usage --store traces.db --group-by metadata.team"""
 
 _PROMPT = """
 
@@ -50,6 +55,22 @@ _COMMANDS = {
     ),
     "policies": (
         "check policies before they are live",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
+    "traces": (
+        "list, show, export and delete what calls left in a store",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
+    "analytics": (
+        "report what the traces of a store add up to",
+        "Each of its reports has a --help of its own.",
+        "REPORT [OPTIONS]",
+    ),
+    "feedback": ("say how good an answer was", "It is kept beside the trace.", "[OPTIONS] ID SCORE [COMMENT]"),
+    "store": (
+        "back up, check and upgrade a store, say how long it keeps traces",
         "Each of its commands has a --help of its own.",
         "COMMAND [OPTIONS]",
     ),
@@ -108,6 +129,36 @@ class Arguments(argparse.Namespace):
     dry_run: bool
     force: bool
     within: int | None
+
+    # route, traces, analytics, feedback and store
+    store: str | None = None
+    account: str
+    environment: Environment | None
+
+    # traces and feedback
+    filter: str
+    since: str | None
+    until: str | None
+    limit: int
+    cursor: str | None
+    which: str | None
+    everything: bool
+    yes: bool
+    trace_id: str | None
+    score: float
+    comment: str | None
+
+    # analytics
+    start_date: str | None
+    end_date: str | None
+    group_by: str
+    bucket: Bucket
+
+    # store
+    target: str
+    named: str | None
+    production_days: float | None
+    sandbox_days: float | None
     model_id: str | None
 
     # policies
@@ -158,6 +209,7 @@ def _add_route(command: argparse.ArgumentParser) -> None:
         help="the answer as it comes, or whole (default: as it comes if standard output is a terminal)",
     )
     shown.add_argument("-q", "--quiet", action="store_true", help="the answer alone")
+    add_place(command, writes=True)
 
 
 def _add_decide(command: argparse.ArgumentParser) -> None:
@@ -217,12 +269,28 @@ def _add_policies(command: argparse.ArgumentParser) -> None:
     add_policies(command, _EXITS, _add_prompt)
 
 
+def _add_traces(command: argparse.ArgumentParser) -> None:
+    add_traces(command, _EXITS)
+
+
+def _add_analytics(command: argparse.ArgumentParser) -> None:
+    add_analytics(command, _EXITS)
+
+
+def _add_store(command: argparse.ArgumentParser) -> None:
+    add_store(command, _EXITS)
+
+
 _ADD = {
     "route": _add_route,
     "decide": _add_decide,
     "models": _add_models,
     "catalogue": _add_catalogue,
     "policies": _add_policies,
+    "traces": _add_traces,
+    "analytics": _add_analytics,
+    "feedback": add_feedback,
+    "store": _add_store,
 }
 
 

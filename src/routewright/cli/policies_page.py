@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from routewright._core.check import PolicyCheck
-from routewright._core.money import NANOS_PER_USD, usd_text
 
 from .blocks import Block, Line, Row, Style, Table
+from .figures import dollars
 
 _HEAD = ("policy", "served by", "models that fit", "expected", "at most", "if a provider is lost")
 
@@ -47,4 +47,4 @@ def _notes(check: PolicyCheck) -> Iterator[str]:
 
 
 def _usd(usd: float | None) -> str:
-    return "unknown" if usd is None else f"${usd_text(round(usd * NANOS_PER_USD))}"
+    return "unknown" if usd is None else dollars(usd)

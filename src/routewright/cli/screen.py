@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from io import StringIO, TextIOWrapper
 from typing import Any, TextIO
 
 import msgspec
 
+from .bars import stand_ins
 from .blocks import Block, plain, printable
 
 _PIPE_WIDTH = 100
+_IN_JSON = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Control characters that JSON need not escape, and a terminal may obey."""
 
 
 class Screen:
@@ -31,6 +35,17 @@ class Screen:
         """A person reads standard output."""
         return self._out.isatty()
 
+    @property
+    def asks(self) -> bool:
+        """A person can be asked: one reads what is said, and can answer."""
+        return self._err.isatty() and sys.stdin is not None and sys.stdin.isatty()
+
+    def ask(self, question: str) -> bool:
+        """Ask a person something that only a yes allows."""
+        self._err.write(f"{printable(question)} [y/N] ")
+        self._err.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
     def text(self, piece: str) -> None:
         """Write a piece of the answer."""
         self._out.write(printable(piece) if self.is_terminal else piece)
@@ -47,7 +62,11 @@ class Screen:
     def json(self, value: Any) -> None:
         """Write one JSON object: on one line for a pipe, indented for a person."""
         encoded = msgspec.json.encode(value)
-        self._out.write((msgspec.json.format(encoded) if self.is_terminal else encoded).decode() + "\n")
+        self._out.write(_decoded(msgspec.json.format(encoded) if self.is_terminal else encoded))
+
+    def json_line(self, value: Any) -> None:
+        """Write one of many JSON objects, each on a line."""
+        self._out.write(json_line(value))
 
     def show(self, *blocks: Block) -> None:
         """Write blocks to standard output."""
@@ -59,22 +78,41 @@ class Screen:
         _paint(blocks, self._err)
 
 
+def json_line(value: Any) -> str:
+    """A JSON object on one line."""
+    return _decoded(msgspec.json.encode(value))
+
+
+def _decoded(encoded: bytes) -> str:
+    return f"{encoded.decode().translate(_IN_JSON)}\n"
+
+
 def _paint(blocks: tuple[Block, ...], stream: TextIO) -> None:
-    if _takes_colour(stream) and _paint_in_colour(blocks, stream):
-        return
-    width = shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns if stream.isatty() else _PIPE_WIDTH
-    stream.write(plain(blocks, width))
+    width, spare = _width(stream), stand_ins(stream.encoding or "utf-8")
+    if not (_takes_colour(stream) and _paint_in_colour(blocks, stream, width, spare)):
+        stream.write(plain(blocks, width).translate(spare))
+
+
+def _width(stream: TextIO) -> int:
+    """Columns of the terminal; of a pipe, what fits most."""
+    if not stream.isatty():
+        return _PIPE_WIDTH
+    told = shutil.get_terminal_size((0, 0)).columns  # of COLUMNS, or of standard output, which may be a pipe
+    try:
+        return told or os.get_terminal_size(stream.fileno()).columns or _PIPE_WIDTH
+    except OSError:
+        return _PIPE_WIDTH
 
 
 def _takes_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _paint_in_colour(blocks: tuple[Block, ...], stream: TextIO) -> bool:
+def _paint_in_colour(blocks: tuple[Block, ...], stream: TextIO, width: int, spare: Mapping[int, str]) -> bool:
     """Paint with rich, which is an extra and slow to load. False: it is not installed."""
     try:
         from .colour import paint
     except ImportError:
         return False
-    paint(blocks, stream)
+    paint(blocks, stream, width, spare)
     return True

@@ -1,0 +1,58 @@
+"""From a parsed command line to its command. Each is loaded only where it is asked for."""
+
+from __future__ import annotations
+
+from random import SystemRandom
+
+from routewright._engine.identity import Ids
+from routewright.backends.clock import SystemClock
+from routewright.errors import RouterError
+from routewright.wire import error_envelope
+
+from .blocks import Line
+from .exits import OK
+from .options import Arguments
+from .screen import Screen
+from .wording import said
+
+
+def run(args: Arguments, screen: Screen) -> int:
+    """Do what the command line says, and give the exit code. Raises ``RouterError``, which ``failed`` shows."""
+    match args.command:
+        case "policies":
+            from .policies import run_policies
+
+            return run_policies(args, screen)
+        case "catalogue":
+            from .catalogue import run_catalogue
+
+            run_catalogue(args, screen)
+        case "traces":
+            from .traces import run_traces
+
+            return run_traces(args, screen)
+        case "feedback":
+            from .traces import run_feedback
+
+            run_feedback(args, screen)
+        case "analytics":
+            from .analytics import run_analytics
+
+            run_analytics(args, screen)
+        case "store":
+            from .store import run_store
+
+            return run_store(args, screen)
+        case _:
+            from .commands import run_request
+
+            run_request(args, screen)
+    return OK
+
+
+def failed(error: RouterError, args: Arguments, screen: Screen) -> None:
+    """Show an error: the envelope of the specification under ``--json``, else a sentence."""
+    if args.json:
+        error.request_id = error.request_id or Ids(SystemClock(), SystemRandom())("req_")
+        screen.json(error_envelope(error))
+    screen.say(Line(f"routewright: {said(error, args)}", "bad"))

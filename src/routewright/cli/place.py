@@ -1,0 +1,68 @@
+"""Which store is meant: the one of ``--store``, else of the environment. What only reads does not make one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from routewright.errors import NotFound, Problem, ValidationFailed
+from routewright.protocols import LocalStorage, Storage
+from routewright.storage import SCHEMES, open_storage
+from routewright.trace import TraceStore
+
+from .options import Arguments
+from .store_options import VARIABLE
+
+_HINT = "name a file, as traces.db, or its URL, sqlite:///traces.db"
+_IN_MEMORY = "memory: or "
+"""What a hint offers that is of no use here."""
+
+
+def named_store(args: Arguments) -> Storage | None:
+    """The store that the command line or the environment names; None: neither does. Raises ``ValidationFailed``."""
+    if args.store is not None:
+        return _storage("--store", args.store)
+    said = os.environ.get(VARIABLE)
+    return _storage(VARIABLE, said) if said else None
+
+
+def existing_store(args: Arguments) -> Storage:
+    """The store that is named, which has to be there. Raises ``ValidationFailed`` and ``NotFound``."""
+    storage = named_store(args)
+    if storage is None:
+        raise ValidationFailed.of(Problem("--store", "is missing", f"give --store traces.db, or set {VARIABLE}"))
+    if isinstance(storage, LocalStorage) and not storage.path.is_file():
+        raise NotFound(f"there is no store {storage.path}; 'routewright route --store FILE' begins one")
+    return storage
+
+
+def store_file(args: Arguments) -> Path:
+    """The file of the store that is named. Raises ``ValidationFailed`` and ``NotFound``."""
+    storage = existing_store(args)
+    if not isinstance(storage, LocalStorage):
+        raise ValidationFailed.of(Problem("--store", "is not in a file of this machine", _HINT))
+    return storage.path
+
+
+@asynccontextmanager
+async def opened_traces(args: Arguments) -> AsyncIterator[TraceStore]:
+    """The traces of the store that is named."""
+    store = TraceStore(existing_store(args))
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def _storage(said_by: str, said: str) -> Storage:
+    is_url = "://" in said or said.startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
+    if not said.strip() or said.startswith("memory:"):
+        problem = "is empty" if not said.strip() else "is memory:, which ends with the command"
+        raise ValidationFailed.of(Problem(said_by, problem, _HINT))
+    try:
+        return open_storage(said if is_url else f"sqlite:///{said}")
+    except ValidationFailed as error:
+        found = [each._replace(path=said_by, hint=each.hint.replace(_IN_MEMORY, "")) for each in error.problems]
+        raise ValidationFailed.of(*found) from error

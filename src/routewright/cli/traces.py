@@ -1,0 +1,210 @@
+"""The commands ``traces``, with ``ls``, ``show``, ``export`` and ``delete``, and ``feedback``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+import anyio
+import msgspec
+
+from routewright._core.moment import timestamp
+from routewright._core.scan import quoted
+from routewright.backends.clock import SystemClock
+from routewright.errors import NotFound, Problem, ValidationFailed
+from routewright.trace import TraceStore
+
+from .blocks import Line
+from .exits import INTERRUPTED, OK
+from .options import Arguments
+from .place import opened_traces
+from .screen import Screen, json_line
+from .traces_page import list_page, show_page
+from .wording import arguments_named
+
+PAGE = 200
+COUNTED = 10_000
+"""So many traces are counted before a person is asked; more are only said to be more."""
+
+_DEFAULTS = {"account": "default", "limit": 50}
+_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+_OPERATOR = re.compile("[=<>]")
+
+
+def run_traces(args: Arguments, screen: Screen) -> int:
+    """Do what the command line says, and give the exit code. Raises ``RouterError``."""
+    with arguments_named():
+        return anyio.run(_TOPICS[args.topic], args, screen)
+
+
+def run_feedback(args: Arguments, screen: Screen) -> None:
+    """Keep what is said of an answer. Raises ``RouterError``."""
+    with arguments_named():
+        anyio.run(_feedback, args, screen)
+
+
+async def _ls(args: Arguments, screen: Screen) -> int:
+    async with opened_traces(args) as store:
+        page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
+    if args.json:
+        screen.json(page)
+        return OK
+    if page.data:
+        screen.show(*list_page(page.data))
+    else:
+        screen.say(Line("no such trace", "dim"))
+    if page.next_cursor is not None:
+        screen.say(Line(f"older ones: {_older(args, page.next_cursor)}", "dim"))
+    return OK
+
+
+def _older(args: Arguments, cursor: str) -> str:
+    """The command that lists the next page."""
+    asked = {**_selection(args), "limit": args.limit, "store": args.store}
+    given = {name: value for name, value in asked.items() if value not in (None, _DEFAULTS.get(name))}
+    words = [word for name, value in given.items() if name != "filter" for word in (f"--{name}", str(value))]
+    return shlex.join(["routewright", "traces", "ls", *filter(None, [args.filter]), *words, "--cursor", cursor])
+
+
+async def _show(args: Arguments, screen: Screen) -> int:
+    async with opened_traces(args) as store:
+        trace = await store.get(args.trace_id or await _newest(store, args), **_whose(args))
+        feedback = await store.feedback_of(trace.id, account=args.account)
+    if args.json:
+        said = None if feedback is None else {name: getattr(feedback, name) for name in ("score", "comment", "at")}
+        screen.json({**msgspec.to_builtins(trace), "feedback": said})
+    else:
+        screen.show(*show_page(trace, feedback))
+    return OK
+
+
+async def _newest(store: TraceStore, args: Arguments) -> str:
+    page = await store.query(**_whose(args), limit=1)
+    if not page.data:
+        raise NotFound(f"the account {quoted(args.account)} has no trace there")
+    return page.data[0].id
+
+
+async def _export(args: Arguments, screen: Screen) -> int:
+    async with opened_traces(args) as store, aclosing(store.export(**_selection(args))) as traces:
+        if args.output is None:
+            async for trace in traces:
+                screen.json_line(trace)
+            return OK
+        count = 0
+        with _replacing(args.output) as file:
+            async for trace in traces:
+                file.write(json_line(trace))
+                count += 1
+    screen.say(Line(f"{_traces(count)} written to {args.output}", "dim"))
+    return OK
+
+
+@contextmanager
+def _replacing(name: str) -> Iterator[TextIO]:
+    """A file to write in the place of another; nobody ever reads half of it. Raises ``ValidationFailed``."""
+    path = Path(name).resolve()
+    is_file = path.is_file() or not path.exists()
+    draft = path.with_name(f".{path.name}.new") if is_file else path  # what is a device, say, is not replaced
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            yield file
+        if is_file:
+            draft.replace(path)
+    except OSError as error:
+        problem = f"{name} cannot be written: {error.strerror}"
+        raise ValidationFailed.of(Problem("--output", problem, "check the path")) from error
+    finally:
+        if is_file:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+
+async def _delete(args: Arguments, screen: Screen) -> int:
+    which = _condemned(args)
+    async with opened_traces(args) as store:
+        if not args.yes and not await _confirmed(store, which, args, screen):
+            screen.say(Line("nothing is deleted", "dim"))
+            return INTERRUPTED
+        count = await store.delete(**which)
+    if count == 0 and "trace_id" in which:
+        raise NotFound(f"no trace {quoted(which['trace_id'])}")
+    if args.json:
+        screen.json({"deleted": count})
+    else:
+        screen.say(Line(f"{_traces(count)} deleted", "dim"))
+    return OK
+
+
+def _condemned(args: Arguments) -> dict[str, Any]:
+    """Which traces are to be removed. Raises ``ValidationFailed`` where that is left open, or said twice."""
+    args.filter = args.which if args.which is not None and _OPERATOR.search(args.which) else ""
+    which = _selection(args)
+    if args.which is not None and not args.filter:
+        which["trace_id"] = args.which
+    limits = [name for name in ("trace_id", "filter", "since", "until") if which.get(name)]
+    if args.everything and limits:
+        raise ValidationFailed.of(Problem("--everything", "is more than what else is given", "leave out one of them"))
+    if not args.everything and not limits:
+        hint = "give an id, a filter, --since or --until; --everything means all of the account"
+        raise ValidationFailed.of(Problem("ID | FILTER", "is missing", hint))
+    return {**which, "everything": args.everything}
+
+
+async def _confirmed(store: TraceStore, which: dict[str, Any], args: Arguments, screen: Screen) -> bool:
+    """Ask a person. Raises ``ValidationFailed`` where nobody can be asked, and ``NotFound`` for an unknown id."""
+    count = await _count(store, which, args)
+    said = _traces(count) if count < COUNTED else f"{COUNTED:,} traces or more"
+    if not screen.asks:
+        raise ValidationFailed.of(Problem("--yes", f"is missing: {said} would be deleted", "give it to have it done"))
+    return screen.ask(f"delete {said} of the account {args.account}?")
+
+
+async def _count(store: TraceStore, which: dict[str, Any], args: Arguments) -> int:
+    if "trace_id" in which:
+        await store.get(which["trace_id"], **_whose(args))
+        return 1
+    asked = {name: value for name, value in which.items() if name != "everything"}
+    count, cursor = 0, None
+    while count < COUNTED:
+        page = await store.query(**asked, limit=PAGE, cursor=cursor)
+        count, cursor = count + len(page.data), page.next_cursor
+        if cursor is None:
+            break
+    return count
+
+
+async def _feedback(args: Arguments, screen: Screen) -> None:
+    async with opened_traces(args) as store:
+        await store.feedback(args.trace_id or "", args.score, args.comment, **_whose(args))
+    if args.json:
+        screen.json({"trace_id": args.trace_id, "score": args.score, "comment": args.comment})
+    else:
+        screen.say(Line(f"kept: {args.score:g} for {args.trace_id}", "dim"))
+
+
+def _whose(args: Arguments) -> dict[str, Any]:
+    return {"account": args.account, "environment": args.environment}
+
+
+def _selection(args: Arguments) -> dict[str, Any]:
+    """The arguments of a ``TraceStore`` that say which traces."""
+    return {"filter": args.filter, "since": _when(args.since), "until": _when(args.until), **_whose(args)}
+
+
+def _when(text: str | None) -> str | None:
+    """A time; one that is given as how long ago it is becomes a timestamp."""
+    ago = _AGO.fullmatch(text or "")
+    return text if ago is None else timestamp(max(0.0, SystemClock().time() - int(ago[1]) * _SECONDS[ago[2]]))
+
+
+def _traces(count: int) -> str:
+    return f"{count:,} trace{'' if count == 1 else 's'}"
+
+
+_TOPICS = {"ls": _ls, "show": _show, "export": _export, "delete": _delete}

@@ -1,0 +1,235 @@
+"""``routewright analytics``: what the traces of a store add up to, as tables with bars."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from routewright import Router
+from routewright.cli import main
+from routewright.cli.bars import Bar, drawn, stand_ins
+from routewright.storage import open_storage
+from routewright.wire import CacheSpan, Tokens, Trace, UsageReport
+
+from .recorded import BIG, SMALL, at_noon, model, record, trace
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _noon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    at_noon(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
+
+
+def looked_up(age_s: float | None) -> list[CacheSpan]:
+    """A look-up in the cache: a hit on an entry of this age, or a miss."""
+    saved = None if age_s is None else 0.002
+    return [CacheSpan(id=9, name="cache", start_ms=0, hit=age_s is not None, age_s=age_s, saved_usd=saved)]
+
+
+def busy() -> list[Trace]:
+    """Twelve requests of four days: eight by the small model, three by the big one, one that failed."""
+    small = [
+        trace(f"tr_s{n}", 1 + n, metadata={"team": "search"}, spans=[*looked_up(100.0 * n or None), model(1, SMALL)])
+        for n in range(8)
+    ]
+    big = [trace(f"tr_b{n}", 25 + n, selected_model=BIG, cost_usd=0.25, charged_usd=0.0, environment="sandbox",
+                 duration_ms=4000.0, tokens=Tokens(1000, 200, 500), spans=[model(1, BIG)])
+           for n in range(3)]  # fmt: skip
+    lost = [model(1, BIG, status="error", error="server", finish_reason=None)]
+    failed = trace("tr_f", 73, status="failed", error="router.upstream_failed", selected_model=None, cost_usd=0.0,
+                   charged_usd=0.0, tokens=Tokens(), spans=lost)  # fmt: skip
+    return [*small, *big, failed]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return record(tmp_path / "traces.db", busy(), rollup_keys=("team",))
+
+
+def shown(capsys: Capture, *argv: str) -> str:
+    assert main(["analytics", *argv]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+@pytest.mark.usefixtures("store")
+def test_usage_is_totals_then_days_then_groups_with_a_bar_for_the_requests(capsys: Capture) -> None:
+    assert shown(capsys, "usage") == (
+        "Usage from 2026-11-16 to 2026-11-22 (UTC)\n"
+        "\n"
+        "requests  12\n"
+        "errors    1 (8.3%)\n"
+        "cost      $0.77, of which $0.016 is charged\n"
+        "tokens    3,800 in (1,500 cached), 760 out\n"
+        "\n"
+        "day         requests                                            errors  tokens in  out    cost\n"
+        "2026-11-19         1  █████                                       100%          0    0      $0\n"
+        "2026-11-20         0\n"
+        "2026-11-21         3  ███████████████                               0%      3,000  600   $0.75\n"
+        "2026-11-22         8  ████████████████████████████████████████      0%        800  160  $0.016\n"
+        "\n"
+        "model           requests                                     errors  tokens in  out    cost  of cost\n"
+        "openai/gpt-4o          8  █████████████████████████████████      0%        800  160  $0.016     2.1%\n"
+        "openai/gpt-4.1         3  ████████████▍                          0%      3,000  600   $0.75    97.9%\n"
+        "(none)                 1  ████▏                                100%          0    0      $0       0%\n"
+    )
+
+
+@pytest.mark.usefixtures("store")
+def test_usage_is_grouped_and_cut_as_asked(capsys: Capture) -> None:
+    by_team = shown(capsys, "usage", "--group-by", "metadata.team", "--bucket", "month", "--environment", "production")
+    assert "\nrequests  9\n" in by_team
+    assert "\nmonth    requests" in by_team
+    assert "\n2026-11         9  █" in by_team
+    assert "\nsearch                8  █" in by_team
+    assert "\n(none)                1  █" in by_team
+    one_day = shown(capsys, "usage", "--start-date", "2026-11-21", "--end-date", "2026-11-21", "--bucket", "hour")
+    assert [line.split()[:3] for line in one_day.splitlines() if line.startswith("2026")] == [
+        ["2026-11-21", f"{hour:02}:00", "1"] for hour in (9, 10, 11)
+    ]
+    weeks = shown(capsys, "usage", "--start-date", "2026-11-01", "--bucket", "week")
+    assert "\nweek from   requests" in weeks
+    assert "\n2026-11-16        12  █" in weeks
+
+
+@pytest.mark.usefixtures("store")
+def test_json_is_the_whole_report(capsys: Capture) -> None:
+    report = msgspec.json.decode(shown(capsys, "usage", "--json"), type=UsageReport)
+    assert (report.totals.requests, report.totals.errors, len(report.data)) == (12, 1, 3)
+    assert json.loads(shown(capsys, "cache", "--json"))["hits"] == 7
+    assert json.loads(shown(capsys, "fallback", "--json"))["triggered"] == 0
+    assert len(json.loads(shown(capsys, "latency", "--json"))["data"]) == 2
+
+
+@pytest.mark.usefixtures("store")
+def test_cache_shows_what_a_shorter_life_of_its_entries_would_have_kept(capsys: Capture) -> None:
+    out = shown(capsys, "cache")
+    assert "\nhits    7 (87.5%)\nmisses  1\nsaved   $0.014\n" in out
+    rows = [line.split() for line in out.splitlines()[7:]]
+    assert [(row[:-3], row[-3], row[-1]) for row in rows if "█" in row[-2]] == [
+        (["5", "min"], "3", "42.9%"),
+        (["15", "min"], "4", "100%"),
+    ]
+    assert rows[-1] == ["older", "0", "100%"]
+
+
+def test_fallback_shows_how_often_why_and_which_models_fail(capsys: Capture) -> None:
+    storage = open_storage("sqlite:///traces.db")
+    with Router.sandbox(storage=storage, faults={BIG: "server"}).blocking as router:
+        for _ in range(2):
+            router.route("Hello", models=[BIG, SMALL], goal="quality")
+        router.route("Hello", models=[SMALL])
+    out = shown(capsys, "fallback")
+    assert "\nanother model served  2 times (66.7% of the requests)\n" in out
+    assert f"\nupstream_5xx         2  {'█' * 40}    100%\n" in out
+    assert f"\n{BIG}         4          0%\n" in out
+    assert f"\n{SMALL}          3        100%  {'█' * 40}\n" in out
+
+
+@pytest.mark.usefixtures("store")
+def test_latency_shows_quantiles_by_model_and_strategy_on_one_scale(capsys: Capture) -> None:
+    out = shown(capsys, "latency")
+    assert "\nmodel           strategy  requests    p50    p95    p99  p50 to p95\n" in out
+    assert re.search(rf"^{SMALL}   balanced         8  2.0 s  2.0 s  2.0 s  {' ' * 19} ?▏$", out, re.MULTILINE)
+    assert re.search(rf"^{BIG}  balanced         3  4.0 s  4.0 s  4.0 s  {' ' * 39}▏$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ("usage", "no requests in that time"),
+        ("cache", "nothing was looked up in that time"),
+        ("fallback", "no model was called in that time"),
+        ("latency", "no request was completed in that time"),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_a_report_of_nothing_says_so(report: str, said: str, capsys: Capture) -> None:
+    for argv in (["--end-date", "2026-01-01"], ["--account", "nobody"]):
+        assert shown(capsys, report, *argv).splitlines()[1:] == ["", said]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["usage", "--start-date", "soon"], "--start-date: is 'soon'; write YYYY-MM-DD"),
+        (["latency", "--end-date", "2026-13-01"], "--end-date: is '2026-13-01'"),
+        (["usage", "--group-by", "metadata.teem"], "--group-by: is 'metadata.teem'; did you mean 'metadata.team'?"),
+        (["usage", "--bucket", "hour", "--start-date", "2026-01-01"], "--bucket: is hour over 326 days; take at most"),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_what_cannot_be_reported_is_named_as_it_was_written(argv: list[str], said: str, capsys: Capture) -> None:
+    assert main(["analytics", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"routewright: {said}")
+
+
+def test_more_groups_than_a_screen_holds_are_counted(tmp_path: Path, capsys: Capture) -> None:
+    many = [trace(f"tr_{n}", selected_model=f"v/m{n:02}", spans=[model(1, f"v/m{n:02}")]) for n in range(25)]
+    record(tmp_path / "traces.db", many)
+    for report in ("usage", "latency", "fallback"):
+        out = shown(capsys, report)
+        assert out.count("\nv/m") == 20
+        assert out.endswith("and 5 more; --json lists all\n")
+
+
+def test_a_group_cannot_command_the_terminal_or_forge_a_line(tmp_path: Path, capsys: Capture) -> None:
+    nasty = "v/x\x1b[2J\nforged\x9b"
+    record(tmp_path / "traces.db", [trace("tr_1", selected_model=nasty, spans=[model(1, nasty)])])
+    for report in ("usage", "latency", "fallback"):
+        out = shown(capsys, report)
+        assert "v/x[2J forged" in out
+        assert not set(out) & {"\x1b", "\x9b"}
+
+
+def test_an_old_encoding_gets_bars_in_ascii(store: Path) -> None:
+    command = [sys.executable, "-m", "routewright", "analytics", "usage", "--start-date", "2026-11-01", "--end-date",
+               "2026-11-30", "--store", str(store)]  # fmt: skip
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    assert f"\n2026-11-22         8  {'#' * 40} " in done.stdout
+    assert "?" not in done.stdout
+
+
+# bars
+
+
+@pytest.mark.parametrize(
+    ("bar", "seen"),
+    [
+        (Bar(0, 1), "██████████"),
+        (Bar(0, 0.5), "█████"),
+        (Bar(0, 0.5125), "█████▏"),
+        (Bar(0, 0.55), "█████▌"),
+        (Bar(0, 0), "▏"),
+        (Bar(0.5, 0.2), "     ██"),
+        (Bar(0.9, 0.5), "         █"),
+        (Bar(1, 0), "         ▏"),
+        (Bar(-3, 7), "██████████"),
+        (Bar(5, 1), "         █"),
+    ],
+)
+def test_a_bar_is_a_stroke_at_least_and_never_leaves_its_scale(bar: Bar, seen: str) -> None:
+    assert drawn(bar, 10) == seen
+
+
+@pytest.mark.parametrize(
+    ("encoding", "seen"), [("utf-8", "├─█▌✗"), ("ascii", "|-##x"), ("cp437", "├─█▌x"), ("no such", "|-##x")]
+)
+def test_only_what_an_encoding_lacks_is_replaced(encoding: str, seen: str) -> None:
+    assert "├─█▌✗".translate(stand_ins(encoding)) == seen

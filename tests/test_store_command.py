@@ -1,0 +1,202 @@
+"""``routewright store``: a store is backed up with its secret, checked, upgraded, and told how long to keep traces."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sqlite3
+import stat
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from routewright.backends.storage.sqlite import schema, upkeep
+from routewright.cli import main
+
+from .recorded import at_noon, few, record, trace
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def _noon(monkeypatch: Patch, tmp_path: Path) -> None:
+    at_noon(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return record(tmp_path / "traces.db", few())
+
+
+def store(*argv: str) -> int:
+    return main(["store", *argv])
+
+
+def ids(capsys: Capture, *argv: str) -> list[str]:
+    assert main(["traces", "ls", "--json", *argv]) == 0
+    return [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
+
+
+def damage(path: Path) -> None:
+    """Make a trace unreadable, as a fault of the disk would."""
+    with closing(sqlite3.connect(path)) as connection:
+        columns = connection.execute("PRAGMA table_info(trace)").fetchall()
+        for _, name, kind, *_ in columns:
+            if kind == "BLOB":
+                connection.execute(f"UPDATE trace SET {name} = x'00' WHERE id = 'tr_oldest'")
+        connection.commit()
+
+
+# backup
+
+
+def test_a_backup_is_the_store_with_its_secret_that_only_its_owner_reads(path: Path, capsys: Capture) -> None:
+    before = ids(capsys)
+    assert ids(capsys, "--limit", "1")  # whose further pages make the secret
+    assert store("backup", "copy.db") == 0
+    said = "copy.db.secret, which only you can read: keep it with the backup, and as safe"
+    assert capsys.readouterr() == (f"backup  copy.db\nsecret  {said}\n", "")
+    assert ids(capsys, "--store", "copy.db") == before
+    secret = Path("copy.db.secret")
+    assert secret.read_bytes() == Path(f"{path}.secret").read_bytes()
+    if os.name == "posix":
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+@pytest.mark.usefixtures("path")
+def test_a_cursor_of_the_store_holds_in_its_backup(capsys: Capture) -> None:
+    main(["traces", "ls", "--json", "--limit", "2"])
+    cursor = json.loads(capsys.readouterr().out)["next_cursor"]
+    store("backup", "copy.db")
+    capsys.readouterr()
+    assert len(ids(capsys, "--store", "copy.db", "--cursor", cursor)) == 3
+
+
+@pytest.mark.usefixtures("path")
+def test_a_store_without_a_secret_of_its_own_says_so(monkeypatch: Patch, capsys: Capture) -> None:
+    assert store("backup", "one.db") == 0
+    assert "\nsecret  none was copied: the store has none yet\n" in capsys.readouterr().out
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 64)
+    assert store("backup", "two.db") == 0
+    assert "\nsecret  none was copied: it stands in ROUTEWRIGHT_SECRET\n" in capsys.readouterr().out
+    assert not list(Path().glob("*.secret"))
+    assert store("backup", "three.db", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"backup": "three.db", "secret": None}
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("there.db", "TARGET: there.db exists; name a new file"),
+        ("new.db", "TARGET: new.db.secret exists; name a new file"),
+        ("no/such/new.db", "TARGET: there is no folder no/such; make it first"),
+        ("traces.db", "TARGET: traces.db exists; name a new file"),
+    ],
+)
+@pytest.mark.usefixtures("path")
+def test_a_backup_replaces_nothing(target: str, said: str, capsys: Capture) -> None:
+    assert ids(capsys, "--limit", "1")  # whose further pages make the secret
+    Path("there.db").write_text("precious")
+    Path("new.db.secret").write_text("precious")
+    assert store("backup", target) == 2
+    assert capsys.readouterr() == ("", f"routewright: {said}\n")
+    assert Path("there.db").read_text() == Path("new.db.secret").read_text() == "precious"
+    assert not Path("new.db").exists()
+
+
+# check
+
+
+def test_a_sound_store_is_said_to_be_so(path: Path, capsys: Capture) -> None:
+    assert store("check") == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[:3] == [f"store    {path}", "version  1", "traces   6"]
+    assert out.endswith(" kB\n\nsound\n")
+    assert store("check", "traces.db", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["store"], found["traces"], found["problems"]) == (str(path), 6, [])
+
+
+def test_a_damaged_store_names_what_is_damaged_and_ends_with_1(path: Path, capsys: Capture) -> None:
+    damage(path)
+    assert store("check") == 1
+    out = capsys.readouterr().out
+    assert "trace 'tr_oldest' (row " in out
+    assert out.endswith("\ndamaged: restore a backup\n")
+    assert store("check", "--json") == 1
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
+
+
+@pytest.mark.usefixtures("path")
+def test_the_store_is_named_once(capsys: Capture) -> None:
+    assert store("check", "traces.db", "--store", "traces.db") == 2
+    assert capsys.readouterr().err == "routewright: STORE: is given twice; give it alone, or as --store\n"
+
+
+# upgrade
+
+
+@pytest.mark.usefixtures("path")
+def test_a_store_of_the_present_version_is_left_as_it_is(path: Path, capsys: Capture) -> None:
+    before = path.read_bytes()
+    assert store("upgrade", "traces.db") == 0
+    assert capsys.readouterr() == ("", f"{path} is of the present version: there is nothing to do\n")
+    assert path.read_bytes() == before
+
+
+def test_the_command_that_an_old_store_asks_for_upgrades_it(path: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    longer: Sequence[str] = (*schema.MIGRATIONS, "CREATE TABLE later (a INTEGER);\n")
+    monkeypatch.setattr(schema, "MIGRATIONS", longer)
+    monkeypatch.setattr(upkeep, "MIGRATIONS", longer)
+    assert main(["traces", "ls"]) == 1
+    assert f"'routewright store upgrade {path}'" in capsys.readouterr().err
+    assert store("upgrade", str(path)) == 0
+    assert capsys.readouterr().err == f"{path} was upgraded; as it was before, it is {path}.version-1\n"
+    assert len(ids(capsys)) == 5
+    assert store("upgrade", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"store": str(path), "upgraded": False, "backup": None}
+
+
+# retain
+
+
+@pytest.mark.usefixtures("path")
+def test_retain_says_how_long_traces_are_kept(capsys: Capture) -> None:
+    assert store("retain") == 0
+    assert capsys.readouterr() == ("production  30 days\nsandbox     1 day\n", "")
+
+
+def test_retain_changes_what_is_given_and_removes_what_is_older(tmp_path: Path, capsys: Capture) -> None:
+    old = [trace("tr_old", 24 * 10), trace("tr_played", 20, environment="sandbox"), trace("tr_new")]
+    record(tmp_path / "traces.db", old)
+    assert store("retain", "--production-days", "7.5") == 0
+    assert capsys.readouterr().out.startswith("production  7.5 days\nsandbox     1 day\nremoved     1 traces")
+    assert ids(capsys) == ["tr_new", "tr_played"]
+    assert store("retain", "--sandbox-days", "forever", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"production_days": 7.5, "sandbox_days": None, "removed": 0}
+    assert store("retain", "--production-days", "forever") == 0
+    assert capsys.readouterr().out.startswith("production  for ever\nsandbox     for ever\n")
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "nan", "1e9"])
+@pytest.mark.usefixtures("path")
+def test_a_time_that_is_none_is_refused(days: str, capsys: Capture) -> None:
+    assert store("retain", f"--production-days={days}") == 2
+    said = "--production-days: is .*; take a number of days above 0, at most 36500, or forever"
+    assert capsys.readouterr().err.startswith("routewright: --production-days: is "), said
+    assert store("retain") == 0
+    assert capsys.readouterr().out.startswith("production  30 days\n")
+
+
+def test_a_time_that_is_no_number_is_a_wrong_command_line(capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        store("retain", "--sandbox-days", "long")
+    assert "'long' is neither a number of days nor 'forever'" in capsys.readouterr().err

@@ -1,0 +1,421 @@
+"""``routewright traces`` and ``feedback``: what calls left in a store is listed, shown, written out and removed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from routewright.cli import main
+from routewright.cli.blocks import plain
+from routewright.cli.span_tree import span_table
+from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, Trace
+
+from .recorded import at_noon, few, model, record, rescued, trace
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def _noon(monkeypatch: Patch, tmp_path: Path) -> None:
+    at_noon(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: Patch) -> Path:
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
+    return record(tmp_path / "traces.db", few())
+
+
+def traces(*argv: str) -> int:
+    return main(["traces", *argv])
+
+
+def listed(capsys: Capture, *argv: str) -> list[str]:
+    assert traces("ls", "--json", *argv) == 0
+    return [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
+
+
+def answers(monkeypatch: Patch, text: str) -> None:
+    """A person sits there, and types this."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    for name in ("stdin", "stderr"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
+
+
+# ls
+
+
+@pytest.mark.usefixtures("store")
+def test_ls_lists_traces_newest_first_each_on_a_line(capsys: Capture) -> None:
+    assert traces("ls") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out == (
+        "trace       created (UTC)        status     model          duration    cost\n"
+        "tr_newest   2026-11-22 11:00:00  completed  openai/gpt-4o     2.0 s  $0.002\n"
+        "tr_rescued  2026-11-22 10:00:00  completed  openai/gpt-4o     2.0 s  $0.002  fallback\n"
+        "tr_sandbox  2026-11-22 09:00:00  completed  openai/gpt-4o     2.0 s  $0.002  sandbox\n"
+        "tr_failed   2026-11-21 10:00:00  failed                       2.0 s          router.upstream_failed\n"
+        "tr_oldest   2026-11-20 10:00:00  completed  openai/gpt-4o     2.0 s  $0.002\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        (["status=failed"], ["tr_failed"]),
+        (["metadata.team=search,duration_ms>=2000"], ["tr_rescued"]),
+        (["--environment", "sandbox"], ["tr_sandbox"]),
+        (["--account", "anna"], ["tr_hers"]),
+        (["--since", "2026-11-22T09:30:00Z"], ["tr_newest", "tr_rescued"]),
+        (["--since", "150m"], ["tr_newest", "tr_rescued"]),
+        (["--since", "2h"], ["tr_newest", "tr_rescued"]),
+        (["--until", "1d"], ["tr_failed", "tr_oldest"]),
+        (["--until", "2026-11-21"], ["tr_oldest"]),
+        (["--since", "1w", "--until", "2d"], ["tr_oldest"]),
+        (["--limit", "1"], ["tr_newest"]),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_ls_lists_what_is_asked_for(argv: list[str], found: list[str], capsys: Capture) -> None:
+    assert listed(capsys, *argv) == found
+
+
+@pytest.mark.parametrize("extra", [[], ["environment=production"], ["--since", "3d"]])
+def test_ls_names_the_command_for_the_next_page(extra: list[str], store: Path, capsys: Capture) -> None:
+    whole = listed(capsys, *extra)
+    seen = listed(capsys, *extra, "--limit", "2")
+    assert traces("ls", *extra, "--limit", "2", "--store", str(store)) == 0
+    while said := capsys.readouterr().err:
+        command = shlex.split(said.removeprefix("older ones: "))
+        assert command[:3] == ["routewright", "traces", "ls"]
+        assert main([*command[1:], "--json"]) == 0
+        seen += [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
+        assert main(command[1:]) == 0
+    assert seen == whole
+
+
+@pytest.mark.usefixtures("store")
+def test_ls_of_nothing_says_so_beside_the_list(capsys: Capture) -> None:
+    assert traces("ls", "status=running") == 0
+    assert capsys.readouterr() == ("", "no such trace\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["polcy_id=x"], "FILTER[0]: unknown key 'polcy_id'; did you mean 'policy_id'?"),
+        (["status"], "FILTER[0]: 'status' is no term"),
+        (["--since", "soon"], "--since: is 'soon'; write a timestamp as 2026-11-22T09:30:00Z, or how long ago, as 30m"),
+        (["--limit", "0"], "--limit: must be a whole number from 1 to 200, got 0"),
+        (["--account", ""], "--account: must be 1 to 200 printable characters"),
+        (["--cursor", "x"], "the cursor is not one of this query"),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_what_cannot_be_asked_is_named_as_it_was_written(argv: list[str], said: str, capsys: Capture) -> None:
+    assert traces("ls", *argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"routewright: {said}")
+
+
+# show
+
+RESCUED = """\
+Trace tr_rescued
+
+status     completed
+model      openai/gpt-4o, in place of openai/gpt-4.1
+cost       $0.002
+tokens     100 in, 20 out
+duration   2.0 s
+created    2026-11-22 10:00:00.000 UTC
+asked for  cost goal, balanced strategy
+policy     inline@2026-11-20
+account    default, production
+metadata   team=search, n=3
+
+span                        start  duration
+route                        0 ms     2.0 s  █████████████████  completed, $0.002
+├─ decision                  0 ms    2.5 ms  ▏                  158 rejected, input bounded
+├─ cache                     0 ms      0 ms  ▏                  miss
+├─ model openai/gpt-4.1 ✗   10 ms    500 ms  ████▎              error: server
+├─ model openai/gpt-4.1 ✗  500 ms    500 ms      ████▎          attempt 2, error: server
+├─ fallback                 1.0 s      0 ms          ▏          upstream_5xx, on to openai/gpt-4o
+└─ model openai/gpt-4o      1.0 s     1.0 s          ████████▌  attempt 3, stop, first token at 250
+                                                                ms, 100 in, 20 out, $0.002
+   └─ guardrail pii         2.0 s      0 ms                  ▏  email in the output: redact, 2 times
+
+Decision a4218108
+
+        model           score  quality  est. cost  est. time  stable
+chosen  openai/gpt-4.1  0.440     0.31    $0.0032      5.0 s    0.90
+served  openai/gpt-4o   0.280     0.12    $0.0040      5.0 s    0.90
+
+rejected  158 by whitelist
+"""
+
+
+@pytest.mark.usefixtures("store")
+def test_show_is_a_header_a_tree_with_bars_and_the_candidates(capsys: Capture) -> None:
+    assert traces("show", "tr_rescued") == 0
+    assert capsys.readouterr() == (RESCUED, "")
+
+
+@pytest.mark.usefixtures("store")
+def test_show_shows_the_newest_where_none_is_named(capsys: Capture) -> None:
+    assert traces("show") == 0
+    assert capsys.readouterr().out.startswith("Trace tr_newest\n")
+    assert traces("show", "--environment", "sandbox") == 0
+    assert capsys.readouterr().out.startswith("Trace tr_sandbox\n")
+    assert traces("show", "--account", "nobody") == 2
+    assert "the account 'nobody' has no trace there" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("store")
+def test_show_says_what_a_user_thought(capsys: Capture) -> None:
+    assert main(["feedback", "tr_rescued", "0.8", "a little long"]) == 0
+    assert capsys.readouterr() == ("", "kept: 0.8 for tr_rescued\n")
+    traces("show", "tr_rescued")
+    assert '\nfeedback   0.8, "a little long", at 2026-11-22 12:00 UTC\n' in capsys.readouterr().out
+    traces("show", "tr_rescued", "--json")
+    body = json.loads(capsys.readouterr().out)
+    assert body["feedback"] == {"score": 0.8, "comment": "a little long", "at": 1795348800.0}
+    assert msgspec.convert(body, Trace) == rescued()
+
+
+@pytest.mark.parametrize("argv", [["tr_nobody"], ["tr_hers"], ["tr_sandbox", "--environment", "production"]])
+@pytest.mark.usefixtures("store")
+def test_a_foreign_trace_is_as_unknown_as_none(argv: list[str], capsys: Capture) -> None:
+    assert traces("show", *argv) == 2
+    assert capsys.readouterr() == ("", f"routewright: no trace '{argv[0]}'\n")
+
+
+def test_show_says_of_a_refused_request_what_it_may_have_cost(
+    tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", str(tmp_path / "traces.db"))
+    assert main(["route", "--sandbox", "--max-cost", "0.0000001", "--max-tokens", "9000", "Hello"]) == 3
+    capsys.readouterr()
+    assert traces("show") == 0
+    out = capsys.readouterr().out
+    assert "\nstatus     budget_exceeded: router.budget_exceeded\nmodel      none answered\n" in out
+    assert "\nbudget     $0.0000001, 9,000 tokens\n" in out
+
+
+def test_show_shows_what_was_said_where_that_was_kept(tmp_path: Path, capsys: Capture) -> None:
+    asked = [
+        Message("system", "Be brief."),
+        Message("user", [TextPart("Why?\ntrace forged"), ImagePart(ImageUrl("x"))]),
+    ]
+    calls = [ToolCall("1", FunctionCall("look", '{"at":"it"}'))]
+    said = Content(messages=asked, output="Because.\x1b[2J", tool_calls=calls)
+    record(tmp_path / "traces.db", [trace("tr_1", content=said)])
+    assert traces("show", "--store", "traces.db") == 0
+    assert capsys.readouterr().out.endswith(
+        "\n\nsystem\n  Be brief.\n\nuser\n  Why?\n  trace forged\n  [an image]\n"
+        '\nanswer\n  Because.[2J\n  look({"at":"it"})\n'
+    )
+
+
+def test_bars_are_as_wide_as_the_terminal_allows() -> None:
+    for width, size in ((60, 12), (100, 17), (105, 22), (200, 40)):
+        root = plain([span_table(rescued())], width).splitlines()[1]
+        assert root.count("█") == size, width
+
+
+@pytest.mark.usefixtures("store")
+def test_on_a_terminal_a_failed_span_is_red_and_every_line_fits(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert traces("show", "tr_rescued") == 0
+    out = capsys.readouterr().out
+    assert "\x1b[31m├─ model openai/gpt-4.1 ✗" in out
+    assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in out.splitlines()) <= 90
+
+
+def test_an_old_encoding_gets_the_tree_in_ascii(tmp_path: Path) -> None:
+    path = record(tmp_path / "traces.db", few())
+    command = [sys.executable, "-m", "routewright", "traces", "show", "tr_rescued", "--store", str(path)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    assert "\nroute                        0 ms     2.0 s  #################  completed" in done.stdout
+    assert "\n|- model openai/gpt-4.1 x   10 ms    500 ms  ####." in done.stdout
+    assert "\n`- model openai/gpt-4o " in done.stdout
+    assert "?" not in done.stdout
+
+
+def test_every_span_is_shown_once_whatever_its_parent_is() -> None:
+    spans = [
+        model(1, "v/root"),
+        model(2, "v/child", parent_id=1),
+        model(3, "v/grandchild", parent_id=2),
+        model(4, "v/orphan", parent_id=77),
+        model(5, "v/its own", parent_id=5),
+        model(6, "v/round", parent_id=7),
+        model(7, "v/about", parent_id=6),
+        model(3, "v/same id", parent_id=1),
+    ]
+    page = plain([span_table(trace("tr_1", spans=spans))], 100)
+    tree = [re.split(r"\b  +", line)[0] for line in page.splitlines()[2:]]
+    assert tree == [
+        "├─ model v/root",
+        "│  ├─ model v/child",
+        "│  │  └─ model v/grandchild",
+        "│  └─ model v/same id",
+        "├─ model v/orphan",
+        "├─ model v/its own",
+        "└─ model v/round",
+        "   └─ model v/about",
+    ]
+
+
+def test_a_trace_cannot_command_the_terminal_or_forge_a_line(tmp_path: Path, capsys: Capture) -> None:
+    nasty = "v/x\x1b[2J\nroute forged\x85\u2028more\x9b"
+    mine = trace("tr_1", selected_model=nasty, error=nasty, metadata={"k": nasty}, spans=[model(1, nasty)])
+    path = record(tmp_path / "traces.db", [mine])
+    for argv in (["show", "tr_1"], ["ls"]):
+        assert traces(*argv, "--store", str(path)) == 0
+        out = capsys.readouterr().out
+        assert "forged" in out
+        assert not re.search(r"^route forged", out, re.MULTILINE)
+        assert not set(out) & {"\x1b", "\x9b", "\x85", "\u2028"}
+    assert traces("show", "tr_1", "--json", "--store", str(path)) == 0
+    out = capsys.readouterr().out
+    assert "\x9b" not in out
+    assert json.loads(out)["selected_model"] == nasty
+
+
+# export
+
+
+@pytest.mark.usefixtures("store")
+def test_export_writes_whole_traces_one_a_line(capsys: Capture) -> None:
+    assert traces("export", "--since", "3h") == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [msgspec.json.decode(line, type=Trace) for line in out.splitlines()] == few()[:3]
+
+
+def test_export_into_a_file_says_how_many_and_replaces_it_whole(store: Path, capsys: Capture) -> None:
+    Path("out.jsonl").write_text("before")
+    assert traces("export", "status=failed", "--output", "out.jsonl") == 0
+    assert capsys.readouterr() == ("", "1 trace written to out.jsonl\n")
+    assert [json.loads(line)["id"] for line in Path("out.jsonl").read_text().splitlines()] == ["tr_failed"]
+    assert traces("export", "nonsense", "--output", "out.jsonl") == 2
+    assert "tr_failed" in Path("out.jsonl").read_text()
+    assert {path.name for path in store.parent.iterdir()} <= {"out.jsonl", "traces.db", "traces.db.secret"}
+
+
+@pytest.mark.usefixtures("store")
+def test_export_to_a_place_that_is_not_there_is_refused(capsys: Capture) -> None:
+    assert traces("export", "--output", "no/such/out.jsonl") == 2
+    assert "--output: no/such/out.jsonl cannot be written: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="there is no such device")
+@pytest.mark.usefixtures("store")
+def test_export_does_not_put_a_file_in_the_place_of_a_device() -> None:
+    assert traces("export", "--output", "/dev/null") == 0
+    assert Path("/dev/null").is_char_device()
+
+
+# delete
+
+
+@pytest.mark.parametrize(
+    ("argv", "gone"),
+    [
+        (["tr_failed"], ["tr_failed"]),
+        (["trc_failed"], ["tr_failed"]),
+        (["metadata.team=search"], ["tr_rescued"]),
+        (["--until", "1d"], ["tr_failed", "tr_oldest"]),
+        (["cost_usd>0", "--until", "1d"], ["tr_oldest"]),
+        (["--everything", "--environment", "sandbox"], ["tr_sandbox"]),
+        (["--everything"], ["tr_newest", "tr_rescued", "tr_sandbox", "tr_failed", "tr_oldest"]),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: list[str], capsys: Capture) -> None:
+    before = listed(capsys)
+    assert traces("delete", *argv, "--yes") == 0
+    assert capsys.readouterr() == ("", f"{len(gone)} trace{'s' * (len(gone) > 1)} deleted\n")
+    assert listed(capsys) == [each for each in before if each not in gone]
+    assert listed(capsys, "--account", "anna") == ["tr_hers"]
+
+
+@pytest.mark.parametrize(("argv", "said"), [(["tr_failed"], "1 trace"), (["--until", "1d"], "2 traces")])
+@pytest.mark.usefixtures("store")
+def test_without_a_person_to_ask_delete_needs_yes(argv: list[str], said: str, capsys: Capture) -> None:
+    assert traces("delete", *argv) == 2
+    assert f"--yes: is missing: {said} would be deleted" in capsys.readouterr().err
+    assert len(listed(capsys)) == 5
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said", "left"),
+    [
+        ("y\n", 0, "2 traces deleted\n", 3),
+        ("n\n", 130, "nothing is deleted\n", 5),
+        ("", 130, "nothing is deleted\n", 5),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_a_person_is_asked_and_only_a_yes_deletes(
+    typed: str, code: int, said: str, left: int, monkeypatch: Patch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    answers(monkeypatch, typed)
+    assert traces("delete", "--until", "1d") == code
+    assert capsys.readouterr() == ("", f"delete 2 traces of the account default? [y/N] {said}")
+    assert len(listed(capsys)) == left
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "ID | FILTER: is missing; give an id, a filter, --since or --until; --everything means all"),
+        (["--everything", "status=failed"], "--everything: is more than what else is given"),
+        (["tr_nobody"], "no trace 'tr_nobody'"),
+        (["tr_nobody", "--yes"], "no trace 'tr_nobody'"),
+        (["tr_hers", "--yes"], "no trace 'tr_hers'"),
+        (["nonsense=1", "--yes"], "FILTER[0]: unknown key 'nonsense'"),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_delete_refuses_what_is_left_open(argv: list[str], said: str, capsys: Capture) -> None:
+    assert traces("delete", *argv) == 2
+    assert capsys.readouterr().err.startswith(f"routewright: {said}")
+    assert len(listed(capsys)) == 5
+
+
+# feedback
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["tr_newest", "1.5"], "SCORE: is 1.5; give a number from 0 (bad) to 1 (good)"),
+        (["tr_newest", "-1"], "SCORE: is -1; give a number"),
+        (["tr_nobody", "1"], "no trace 'tr_nobody'"),
+        (["tr_hers", "1"], "no trace 'tr_hers'"),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_feedback_is_of_a_trace_that_is_there_from_0_to_1(argv: list[str], said: str, capsys: Capture) -> None:
+    assert main(["feedback", *argv]) == 2
+    assert capsys.readouterr().err.startswith(f"routewright: {said}")

@@ -1,0 +1,170 @@
+"""Which store the commands mean, that none of them makes one unasked, and what ``route`` leaves in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from routewright import Router, UpstreamCall
+from routewright.cli import main
+
+from .recorded import at_noon, few, record
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def _noon(monkeypatch: Patch, tmp_path: Path) -> None:
+    at_noon(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return record(tmp_path / "traces.db", few())
+
+
+def traces(*argv: str) -> int:
+    return main(["traces", *argv])
+
+
+def listed(capsys: Capture, *argv: str) -> list[str]:
+    assert traces("ls", "--json", *argv) == 0
+    return [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
+
+
+# which store
+
+
+@pytest.mark.parametrize("written", ["traces.db", "sqlite:///traces.db", "sqlite:///{0}", "{0}"])
+def test_a_store_is_a_file_or_its_url(written: str, store: Path, capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "elsewhere.db")
+    assert len(listed(capsys, "--store", written.format(store))) == 5
+
+
+COMMANDS = [
+    ["traces", "ls"], ["traces", "show"], ["traces", "export"], ["traces", "delete", "x", "--yes"],
+    ["feedback", "tr_1", "1"], ["analytics", "usage"], ["analytics", "latency"], ["store", "check"],
+    ["store", "backup", "copy.db"], ["store", "upgrade"], ["store", "retain", "--production-days", "3"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
+def test_without_a_store_every_command_says_how_to_name_one(argv: list[str], capsys: Capture) -> None:
+    assert main(argv) == 2
+    said = "routewright: --store: is missing; give --store traces.db, or set ROUTEWRIGHT_STORE\n"
+    assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
+def test_a_store_that_is_not_there_is_said_and_not_made(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert main([*argv, "--store", "none.db"]) == 2
+    assert f"there is no store {tmp_path / 'none.db'}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("memory:", "--store: is memory:, which ends with the command; name a file, as traces.db"),
+        ("", "--store: is empty; name a file"),
+        ("sqlit:///x", "--store: is 'sqlit:///x'; did you mean 'sqlite'? write sqlite:///traces.db"),
+        ("sqlite:x.db", "--store: is 'sqlite:x.db'; write sqlite:///traces.db"),
+        (".", "there is no store"),
+    ],
+)
+def test_what_is_no_store_is_refused(written: str, said: str, capsys: Capture) -> None:
+    assert traces("ls", "--store", written) == 2
+    assert capsys.readouterr().err.startswith(f"routewright: {said}")
+
+
+def test_a_file_of_another_kind_is_no_store_and_stays_as_it_is(tmp_path: Path, capsys: Capture) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("not a store, and longer than a header of one" * 9)
+    before = other.read_bytes()
+    assert traces("show", "tr_1", "--store", str(other)) == 1
+    assert "it is no store of routewright's" in capsys.readouterr().err
+    assert other.read_bytes() == before
+
+
+def test_json_holds_the_error_too(capsys: Capture) -> None:
+    assert traces("ls", "--json", "--store", "none.db") == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "not_found"
+
+
+# route
+
+
+def test_route_leaves_its_trace_and_names_the_command_that_shows_it(capsys: Capture) -> None:
+    assert main(["route", "--sandbox", "--store", "my traces.db", "--metadata", "team=x", "Hello"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("This is a canned answer")
+    kept = err.splitlines()[-1].removeprefix("kept: ")
+    assert re.fullmatch(r"routewright traces show tr_\w{26} --store 'my traces.db'", kept)
+    assert main(shlex.split(kept)[1:]) == 0
+    assert "\nmetadata   team=x\n" in capsys.readouterr().out
+
+
+def test_the_environment_names_the_store_of_route_as_well(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
+    assert main(["route", "--sandbox", "Hello"]) == 0
+    assert re.fullmatch(r"kept: routewright traces show tr_\w{26}", capsys.readouterr().err.splitlines()[-1])
+    assert len(listed(capsys)) == 1
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_scripts_hear_nothing_of_the_store(option: str, capsys: Capture) -> None:
+    assert main(["route", "--sandbox", option, "--store", "traces.db", "Hello"]) == 0
+    assert capsys.readouterr().err == ""
+    assert len(listed(capsys, "--store", "traces.db")) == 1
+
+
+def test_a_call_that_fails_is_kept_too(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setattr(Router, "sandbox", partial(Router.sandbox, faults={"*": "auth"}))
+    assert main(["route", "--sandbox", "--store", "traces.db", "Hello"]) == 5
+    assert re.search(r"^kept: routewright traces show tr_\w{26} --store traces.db$", capsys.readouterr().err, re.M)
+    assert traces("show", "--store", "traces.db") == 0
+    out = capsys.readouterr().out
+    assert "\nstatus     failed: router.upstream_failed\n" in out
+    assert out.count("✗") == 4
+
+
+def test_nothing_is_called_where_the_store_cannot_be_opened(monkeypatch: Patch, capsys: Capture) -> None:
+    called: list[UpstreamCall] = []
+
+    def answer(call: UpstreamCall) -> str:
+        called.append(call)
+        return "paid"
+
+    monkeypatch.setattr(Router, "sandbox", partial(Router.sandbox, answer))
+    assert main(["route", "--sandbox", "--store", "no/such/folder/traces.db", "Hello"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, called) == ("", [])
+    assert "traces.db: it cannot be opened" in err
+
+
+def test_a_request_that_is_not_valid_makes_no_store(tmp_path: Path) -> None:
+    assert main(["route", "--sandbox", "--store", "traces.db", "@nowhere"]) == 2
+    assert not list(tmp_path.iterdir())
+
+
+# what it costs to start
+
+
+@pytest.mark.parametrize("argv", [["traces", "ls"], ["analytics", "usage"], ["store", "check"]])
+def test_commands_about_a_store_do_not_load_the_router(argv: list[str], tmp_path: Path) -> None:
+    path = record(tmp_path / "traces.db", few())
+    code = f"import sys; from routewright.cli import main; main({[*argv, '--store', str(path)]}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    loaded = done.stdout.split()
+    assert not {"routewright.router", "routewright.cli.commands", "pydantic", "aiohttp", "tiktoken"} & set(loaded)
