@@ -7,11 +7,12 @@ import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import cycle, islice
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 
-from routewright import Answer, CallableProvider, MemoryStorage, UpstreamCall
-from routewright.wire import RouteResponse
+from routewright import Answer, CallableProvider, MemoryStorage, Settings, SqliteStorage, UpstreamCall
+from routewright.wire import Durability, RouteResponse
 
 from . import data
 from .conftest import Peer, TimedAsync
@@ -29,10 +30,17 @@ ALONE = Question("route(), nothing stored", "40 / 120")
 KEEPING = Question("route(), traces kept in memory")
 FUNCTION = Question("route(), a function as provider, nothing stored")
 BEHIND = Question("route(), traces written behind it to a storage that drops them")
+STORED = Question("route(), its trace in SQLite, written behind it", "60 / 500")
+COMMITTED = Question("route(), its trace in SQLite committed before the answer")
 QUIET = Question("route(), twenty calls a second, nothing stored")
 READ = Question("route() and its response read, nothing stored")
 TRACE = Question("memory that a kept trace takes")
 AT_ONCE = {width: Question(f"route(), {width} in flight, nothing stored", "20,000") for width in WIDTHS}
+AT_ONCE_STORED = {width: Question(f"route(), {width} in flight, traces in SQLite") for width in WIDTHS}
+AT_ONCE_COMMITTED = {
+    width: Question(f"route(), {width} in flight, traces committed before the answers", "8,000" if width == 50 else "")
+    for width in WIDTHS
+}
 AT_ONCE_KEEPING = {width: Question(f"route(), {width} in flight, traces kept in memory") for width in WIDTHS}
 
 
@@ -93,6 +101,21 @@ class TestOneAfterAnother:
         timed_async(BEHIND, "routewright", router.route, chats)
         loop.run(router.aclose())
 
+    @pytest.mark.parametrize(("question", "durability"), [(STORED, "buffered"), (COMMITTED, "committed")])
+    def test_traces_in_sqlite(
+        self,
+        timed_async: TimedAsync,
+        loop: asyncio.Runner,
+        chats: Iterator[Messages],
+        tmp_path: Path,
+        question: Question,
+        durability: Durability,
+    ) -> None:
+        router = router_over(Instant(), SqliteStorage(tmp_path / "traces.db"), Settings(durability=durability))
+        timed_async(question, "routewright", router.route, chats)
+        loop.run(router.flush())  # raises if any was lost
+        loop.run(router.aclose())
+
     def test_memory_of_a_trace(
         self, loop: asyncio.Runner, effort: Effort, report: Report, chats: Iterator[Messages]
     ) -> None:
@@ -135,6 +158,24 @@ class TestManyAtOnce:
     def test_traces_kept(self, timed_async: TimedAsync, chats: Iterator[Messages], width: int) -> None:
         router = router_over(Instant(turns=1), MemoryStorage(newest=KEPT))
         timed_async.in_flight(AT_ONCE_KEEPING[width], "routewright", router.route, chats, width)
+
+    @pytest.mark.parametrize(
+        ("questions", "durability"), [(AT_ONCE_STORED, "buffered"), (AT_ONCE_COMMITTED, "committed")]
+    )
+    def test_traces_in_sqlite(
+        self,
+        timed_async: TimedAsync,
+        loop: asyncio.Runner,
+        chats: Iterator[Messages],
+        tmp_path: Path,
+        width: int,
+        questions: dict[int, Question],
+        durability: Durability,
+    ) -> None:
+        router = router_over(Instant(turns=1), SqliteStorage(tmp_path / "traces.db"), Settings(durability=durability))
+        timed_async.in_flight(questions[width], "routewright", router.route, chats, width)
+        loop.run(router.flush())
+        loop.run(router.aclose())
 
 
 async def call_all(route: Callable[[Messages], Awaitable[Answer]], chats: Iterator[Messages]) -> None:

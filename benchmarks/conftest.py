@@ -9,10 +9,13 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from shutil import rmtree
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
+
+from routewright import SqliteStorage
 
 from . import data
 from .measure import (
@@ -30,6 +33,7 @@ from .measure import (
     sample_paced,
 )
 from .report import Question, Report, Who, conditions
+from .stores import fill
 from .upstream import Upstream, upstream
 
 T = TypeVar("T")
@@ -73,6 +77,26 @@ def effort(request: pytest.FixtureRequest) -> Effort:
 @pytest.fixture(scope="session")
 def report(request: pytest.FixtureRequest) -> Report:
     return request.config.stash[REPORT]
+
+
+class Filled(NamedTuple):
+    """A store full of traces."""
+
+    traces: int
+    path: Path
+    storage: SqliteStorage
+
+
+@pytest.fixture(scope="session", params=["20,000", "1,000,000"])
+def filled(
+    request: pytest.FixtureRequest, effort: Effort, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Filled]:
+    """Stores of two sizes, since nothing may grow with them; briefly two small ones."""
+    count = int(request.param.replace(",", ""))
+    count = count if effort.runs > 1 else count // 1_000
+    folder = tmp_path_factory.mktemp("stores")
+    yield Filled(count, folder / "traces.db", fill(folder / "traces.db", count))
+    rmtree(folder)
 
 
 @pytest.fixture

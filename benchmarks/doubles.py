@@ -71,7 +71,7 @@ class DropsAll:
 
     async def read(self, account: str, query: Query) -> Any: ...
 
-    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
         return []
 
     async def sweep(self, now: float) -> int:

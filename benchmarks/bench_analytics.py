@@ -1,0 +1,36 @@
+"""How long does a report over thirty days take, and does it grow with the traces that it is about?"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import cycle
+
+import pytest
+
+from routewright import TraceStore
+
+from .conftest import Filled, TimedAsync
+from .report import Question
+from .stores import FIRST_DAY, LAST_DAY
+
+Report = Callable[[str, str], Awaitable[object]]
+
+REPORTS: dict[str, Callable[[TraceStore], Report]] = {
+    "usage by model and day": lambda store: store.usage,
+    "usage by model and week": lambda store: partial(store.usage, bucket="week"),
+    "cache": lambda store: store.cache_report,
+    "fallback": lambda store: store.fallback_report,
+    "latency": lambda store: store.latency_report,
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_thirty_days(timed_async: TimedAsync, filled: Filled, name: str) -> None:
+    report = REPORTS[name](TraceStore(filled.storage))
+
+    async def read(days: tuple[str, str]) -> object:
+        return await report(*days)
+
+    asked = Question(f"{name}, thirty days of {filled.traces:,} traces", "20,000")
+    timed_async(asked, "routewright", read, cycle([(FIRST_DAY, LAST_DAY)]))
