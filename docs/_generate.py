@@ -25,6 +25,8 @@ from msgspec import Struct
 import routewright
 from routewright import Catalogue, Decision, Model, Router, RouterError, Settings, errors
 from routewright._core.fault import FAULTS, SIGNS, Rule
+from routewright._core.filter import COMPARE, FLAGS, METADATA, TEXTS
+from routewright._core.filter import NUMBERS as NUMBERS_OF_FILTERS
 from routewright._core.limits import ExecutionLimits
 from routewright._core.pool import FEATURES
 from routewright._core.quality import EDGES, LEVELS, MICRO
@@ -41,13 +43,24 @@ from routewright.testing.faulty import Play
 from routewright.wire import (
     Budget,
     CacheOpts,
+    CacheReport,
+    FallbackCandidate,
+    FallbackReport,
     Goal,
+    LatencyReport,
+    LatencyRow,
     Policy,
     PolicyFallback,
     PolicyGuardrail,
     PolicyWeights,
     Span,
     Strategy,
+    Trace,
+    TraceItem,
+    TtlBucket,
+    UsageReport,
+    UsageRow,
+    UsageTotals,
 )
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -107,6 +120,19 @@ POLICY_PARTS: dict[str, tuple[type[Strict], type[Struct]]] = {
     "## `[[policies.guardrails]]`": (GuardrailEntry, PolicyGuardrail),
 }
 """The tables of a policy file, and the struct that each becomes."""
+
+REPORTS: tuple[type[Struct], ...] = (
+    UsageReport,
+    UsageRow,
+    UsageTotals,
+    CacheReport,
+    TtlBucket,
+    FallbackReport,
+    FallbackCandidate,
+    LatencyReport,
+    LatencyRow,
+)
+"""The shapes of analytics."""
 
 AUDIENCES = {
     "The whole catalogue": None,
@@ -282,6 +308,35 @@ def _span_rows(name: str, kind: type) -> list[tuple[str, ...]]:
     ]
 
 
+def filter_table() -> str:
+    """The keys of a filter."""
+    rows = [(f"`{key}`", "= !=", _coded(words) or "any text") for key, words in TEXTS.items()]
+    rows += [(f"`{key}`", "= !=", "`true`, `false`") for key in FLAGS]
+    rows += [(f"`{key}`", " ".join(COMPARE), "a number") for key in NUMBERS_OF_FILTERS]
+    rows.append((f"`{METADATA}<key>`", " ".join(COMPARE), "any text; a number behind `>= <= > <`"))
+    return table(("key", "operators", "values"), rows)
+
+
+def trace_table() -> str:
+    """What a trace holds."""
+    rows = _rows(TraceItem) + _rows(Trace)
+    return table(("field", "type", "meaning"), rows)
+
+
+def analytics_tables() -> str:
+    """What the reports hold."""
+    return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_struct_table(kind)}" for kind in REPORTS)
+
+
+def _struct_table(kind: type[Struct]) -> str:
+    return table(("field", "type", "meaning"), _rows(kind))
+
+
+def _rows(kind: type[Struct]) -> list[tuple[str, ...]]:
+    docs = {field: said.replace("``", "`") for field, said in _field_docs(kind).items()}
+    return [(f"`{field}`", f"`{of}`", docs.get(field, "")) for field, of in kind.__annotations__.items()]
+
+
 def _code(text: str) -> str:
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 
@@ -382,10 +437,12 @@ def _coded(words: Iterable[str]) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "analytics": analytics_tables,
     "cells": cell_table,
     "errors": error_table,
     "exits": exit_table,
     "faults": fault_table,
+    "filter-keys": filter_table,
     "execution": execution_table,
     "grid": grid,
     "hosts": host_table,
@@ -394,6 +451,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "policy-file": policy_tables,
     "signs": sign_table,
     "spans": span_table,
+    "trace": trace_table,
     "weights": weights,
 }
 

@@ -1,0 +1,208 @@
+"""The root secret: from the environment, from a file that only its owner can read, or made up for the process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import MemoryStorage, SqliteStorage
+from routewright.errors import StorageReadOnly, StorageUnavailable, ValidationFailed
+from routewright.root_secret import VARIABLE, root_secret, secret_path
+from routewright.storage import open_storage
+
+GIVEN = "correct horse battery staple"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStorage:
+    return SqliteStorage(tmp_path / "traces.db")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_a_file_beside_the_store_is_made_once_for_its_owner_only(store: SqliteStorage) -> None:
+    secret = root_secret(store, {})
+    path = secret_path(store.path)
+    assert names(store.path.parent) == ["traces.db.secret"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(secret) >= 32
+    assert path.read_bytes().strip() == secret
+    assert root_secret(store, {}) == root_secret(SqliteStorage(store.path), {}) == secret
+
+
+def test_two_stores_have_different_secrets(tmp_path: Path) -> None:
+    one, two = (root_secret(SqliteStorage(tmp_path / name), {}) for name in ("one.db", "two.db"))
+    assert one != two
+
+
+def test_the_mode_does_not_depend_on_the_umask(store: SqliteStorage) -> None:
+    before = os.umask(0)
+    try:
+        root_secret(store, {})
+    finally:
+        os.umask(before)
+    assert secret_path(store.path).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_variable_wins_and_makes_no_file(store: SqliteStorage) -> None:
+    assert root_secret(store, {VARIABLE: GIVEN}) == GIVEN.encode()
+    assert names(store.path.parent) == []
+    made = root_secret(store, {})
+    assert root_secret(store, {VARIABLE: GIVEN}) == GIVEN.encode() != made
+    assert root_secret(MemoryStorage(), {VARIABLE: GIVEN}) == GIVEN.encode()
+    assert root_secret(store, {VARIABLE: ""}) == made, "an empty one is none"
+
+
+def test_a_secret_that_is_too_short_is_refused(store: SqliteStorage) -> None:
+    with pytest.raises(ValidationFailed, match=f"{VARIABLE}: has 15 bytes; take at least 16") as raised:
+        root_secret(store, {VARIABLE: "fifteen letters"})
+    assert "fifteen letters" not in str(raised.value)
+
+
+def test_memory_makes_one_up_each_time() -> None:
+    storage = MemoryStorage()
+    made = {root_secret(storage, {}) for _ in range(3)}
+    assert len(made) == 3
+    assert all(len(secret) == 32 for secret in made)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o622, 0o666])
+def test_a_file_that_others_can_read_or_write_is_refused(store: SqliteStorage, mode: int) -> None:
+    root_secret(store, {})
+    path = secret_path(store.path)
+    path.chmod(mode)
+    with pytest.raises(StorageUnavailable, match=f"others can read {path}: run 'chmod 600 {path}'") as raised:
+        root_secret(store, {})
+    assert path.read_text().strip() not in str(raised.value)
+    path.chmod(0o600)
+    root_secret(store, {})
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"short\n"])
+def test_a_file_without_a_secret_is_refused_and_left_alone(store: SqliteStorage, content: bytes) -> None:
+    path = secret_path(store.path)
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(StorageUnavailable, match="holds no secret"):
+        root_secret(store, {})
+    assert path.read_bytes() == content
+
+
+def test_what_is_no_file_is_refused(store: SqliteStorage) -> None:
+    secret_path(store.path).mkdir()
+    with pytest.raises(StorageUnavailable, match="cannot be read"):
+        root_secret(store, {})
+
+
+def test_a_file_that_one_may_not_read_is_refused(store: SqliteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*given: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", forbidden)
+    with pytest.raises(StorageReadOnly, match="cannot be read: run as its owner, or set ROUTEWRIGHT_SECRET"):
+        root_secret(store, {})
+
+
+@pytest.mark.parametrize("failing", ["open", "fsync", "link"])
+def test_where_no_file_can_be_made_one_is_made_up_and_that_is_said(
+    store: SqliteStorage, failing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*given: Any, **rest: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, failing, full)
+    with caplog.at_level(logging.WARNING):
+        secret = root_secret(store, {})
+    monkeypatch.undo()
+    assert len(secret) == 32
+    assert "no secret can be kept beside" in caplog.text
+    assert "No space left on device" in caplog.text
+    assert secret.hex() not in caplog.text
+    assert names(store.path.parent) == [], "no part is left"
+
+
+def test_processes_that_need_it_at_once_all_get_the_same(tmp_path: Path, full: bool) -> None:
+    code = """
+import sys
+from pathlib import Path
+from routewright import SqliteStorage
+from routewright.root_secret import root_secret
+print("ready", flush=True)
+while (name := sys.stdin.readline().strip()):
+    print(root_secret(SqliteStorage(Path(sys.argv[1]) / name), {}).hex(), flush=True)
+"""
+    command = [sys.executable, "-W", "error", "-c", code, str(tmp_path)]
+    pipe = subprocess.PIPE
+    racing = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    try:
+        told: list[tuple[Any, Any]] = [(one.stdin, one.stdout) for one in racing]
+        assert {out.readline() for _, out in told} == {"ready\n"}
+        for number in range(500 if full else 20):
+            for given, _ in told:
+                given.write(f"{number}.db\n")
+                given.flush()
+            assert len({out.readline() for _, out in told}) == 1
+        for given, _ in told:
+            given.close()
+        assert [one.wait(30) for one in racing] == [0] * 4
+    finally:
+        for one in racing:
+            one.kill()
+            one.communicate() if not one.stdin or not one.stdin.closed else one.wait()
+            assert one.stdout is not None
+            one.stdout.close()
+    assert all(name.endswith(".db.secret") for name in names(tmp_path)), "no part is left"
+
+
+# Storages by URL
+
+
+@pytest.mark.parametrize("url", ["memory:", "memory://", "memory:/", "memory:///"])
+def test_memory_is_named_by_its_scheme_alone(url: str) -> None:
+    assert isinstance(open_storage(url), MemoryStorage)
+
+
+def test_a_path_stands_behind_three_slashes_and_an_absolute_one_behind_four(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url, path in [
+        ("sqlite:///traces.db", tmp_path / "traces.db"),
+        ("sqlite:///data/my traces?.db", tmp_path / "data" / "my traces?.db"),
+        (f"sqlite:///{tmp_path}/é.db", tmp_path / "é.db"),
+    ]:
+        storage = open_storage(url)
+        assert isinstance(storage, SqliteStorage)
+        assert storage.path == path
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "write memory: or sqlite:///traces.db"),
+        ("traces.db", "write memory: or sqlite:///traces.db"),
+        ("memory", "write memory:"),
+        ("memory:traces", "write memory:"),
+        ("sqlite:", "four slashes before an absolute path"),
+        ("sqlite://traces.db", "four slashes before an absolute path"),
+        ("sqlite:///", "four slashes before an absolute path"),
+        ("sqlite:///:memory:", "name a file"),
+        ("sqlight:///traces.db", "did you mean 'sqlite'"),
+        ("postgresql://host/db", "write memory: or"),
+        (None, "write memory: or"),
+        (b"memory:", "write memory: or"),
+    ],
+)
+def test_what_is_no_url_of_a_storage_is_refused_with_what_to_write(url: Any, words: str) -> None:
+    with pytest.raises(ValidationFailed, match=r"^(url|path): ") as raised:
+        open_storage(url)
+    assert words in str(raised.value)
