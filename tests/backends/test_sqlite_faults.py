@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, aclosing, closing
 from pathlib import Path
@@ -427,3 +428,26 @@ async def test_a_damaged_page_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(StorageCorrupt):
         upkeep.backup(path, tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
+
+
+async def test_an_event_loop_never_waits_for_another_process_that_makes_the_file(tmp_path: Path) -> None:
+    path, here, waits = tmp_path / "traces.db", threading.get_ident(), list[str]()
+
+    class Listening(sqlite3.Connection):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if sql.startswith("PRAGMA busy_timeout") and threading.get_ident() == here:
+                waits.append(sql)
+            return super().execute(sql, parameters)
+
+    def listening(name: str) -> sqlite3.Connection:
+        options: dict[str, Any] = {"timeout": 0, "isolation_level": None, "check_same_thread": False}
+        return sqlite3.connect(name, factory=Listening, **options)
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        storage = SqliteStorage(path, busy_s=0.2, connect=listening)
+        with pytest.raises(StorageUnavailable):
+            await storage.read("default", TraceById("tr_1"))
+    assert set(waits) == {"PRAGMA busy_timeout = 0"}
+    assert await storage.read("default", TraceById("tr_1")) is None
+    await storage.aclose()

@@ -150,10 +150,11 @@ class Connections:
     def read(self, ask: Callable[[Connection], T], *, patient: bool = True) -> T:
         """Ask with a connection of one's own; again, for a while, where that fails for what passes. Without patience
         once."""
-        return _again(partial(self._read, ask), self._busy_s if patient else 0.0)
+        wait_s = self._busy_s if patient else 0.0
+        return _again(partial(self._read, ask, wait_s), wait_s)
 
-    def _read(self, ask: Callable[[Connection], T]) -> T:
-        connection = self._take_reader()
+    def _read(self, ask: Callable[[Connection], T], wait_s: float) -> T:
+        connection = self._take_reader(wait_s)
         try:
             result = ask(connection)
         except BaseException:
@@ -163,13 +164,13 @@ class Connections:
         self._give_back(connection)
         return result
 
-    def _take_reader(self) -> Connection:
+    def _take_reader(self, wait_s: float) -> Connection:
         while True:
             self._open.wait()
             with self._guard.lock:
                 if not self._open.is_set():
                     continue
-                connection = self._idle.pop() if self._idle else self._make(0.0)
+                connection = self._idle.pop() if self._idle else self._make(wait_s, busy_s=0.0)
                 self._in_use.add(connection)
                 return connection
 
@@ -189,17 +190,18 @@ class Connections:
                 if not self._open.is_set():
                     continue
                 if self._writer is None:
-                    self._writer = self._make(self._busy_s)
+                    self._writer = self._make(self._busy_s, busy_s=self._busy_s)
                 self._in_use.add(self._writer)
                 return self._writer
 
-    def _make(self, busy_s: float) -> Connection:
+    def _make(self, wait_s: float, *, busy_s: float) -> Connection:
+        """Open one. Who opens waits so long for others that do; ``busy_s``: SQLite itself waits later on."""
         if self._torn:
             raise StorageUnavailable(f"{self.path}: this process was forked in the middle of a transaction; start anew")
         connection = self._connect(str(self.path))
         try:
-            connection.execute(f"PRAGMA busy_timeout = {int(self._busy_s * 1000)}")
-            _again(partial(prepare, connection, self.path), self._busy_s)  # SQLite does not wait for all of it
+            connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
+            _again(partial(prepare, connection, self.path), wait_s)  # SQLite does not wait for all of it
             connection.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
             for pragma in (f"cache_size = -{CACHE_KB}", "wal_autocheckpoint = 0", "secure_delete = ON"):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
