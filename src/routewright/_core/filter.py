@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from json import dumps
 from math import isfinite
 from operator import eq, ge, gt, le, lt, ne
@@ -112,6 +113,7 @@ def number_of(value: object) -> float | None:
     return float(value) if _fits(value) else None
 
 
+@lru_cache(maxsize=256)
 def texts_meant(value: str) -> tuple[str, ...]:
     """What a metadata value of a filter is equal to: the text itself, and the same number in its shortest form."""
     if _NUMBER.fullmatch(value) is None:
