@@ -42,6 +42,11 @@ def test_what_was_sealed_is_unsealed(after: str, asked: object, secret: bytes, n
     assert unseal(cursor, asked, [secret], now + later) == after
 
 
+@given(UNICODE, JSON, SECRETS, st.floats(0, 4e9))
+def test_a_cursor_never_begins_like_an_option(after: str, asked: object, secret: bytes, now: float) -> None:
+    assert seal(after, asked, secret, now)[0].isalpha()
+
+
 def test_a_cursor_can_stand_in_a_url_and_is_short() -> None:
     cursor = seal(AFTER, ASKED, SECRET, NOW)
     assert cursor.replace("-", "").replace("_", "").isalnum()

@@ -29,7 +29,7 @@ class _Content(msgspec.Struct, frozen=True, array_like=True):
 def seal(after: str, asked: object, secret: bytes, now: float) -> str:
     """Write the cursor of the page behind the key ``after`` in what was ``asked``: account and query, as JSON."""
     content = msgspec.json.encode(_Content(int(now), after))
-    return _written(_mac(content, asked, secret) + content)
+    return _written(content + _mac(content, asked, secret))
 
 
 def unseal(cursor: str, asked: object, secrets: Sequence[bytes], now: float) -> str:
@@ -38,7 +38,7 @@ def unseal(cursor: str, asked: object, secrets: Sequence[bytes], now: float) -> 
     Raises ``CursorInvalid`` and ``CursorExpired``.
     """
     data = _read(cursor)
-    told, content = data[:_MAC_BYTES], data[_MAC_BYTES:]
+    content, told = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
     if not any(same(told, _mac(content, asked, secret)) for secret in secrets):
         raise CursorInvalid("the cursor is not one of this query: pass next_cursor as it came, with the same filter")
     read = msgspec.json.decode(content, type=_Content)  # it is our own
@@ -52,6 +52,7 @@ def _mac(content: bytes, asked: object, secret: bytes) -> bytes:
 
 
 def _written(data: bytes) -> str:
+    """Content comes first: it is a JSON array, so no cursor begins with a dash, which a command takes for an option."""
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
