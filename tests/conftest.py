@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from .recorded import at_noon, few, record
 
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("default", patient, max_examples=60, derandomize=bool(os.environ.get("CI")))
@@ -34,3 +39,17 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture
+def noon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A command is run at noon, in a folder of its own, with nothing on standard input."""
+    at_noon(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, noon: None) -> Path:
+    """The file ``traces.db`` with a few traces of the last days."""
+    return record(tmp_path / "traces.db", few())

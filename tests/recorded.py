@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import anyio
 
 from routewright import SystemClock
+from routewright.cli import main
 from routewright.trace import TraceStore
 from routewright.wire import (
     CacheSpan,
@@ -122,6 +124,12 @@ def record(path: Path, traces: Sequence[Trace], **settings: Any) -> Path:
     """Make a store of traces."""
     anyio.run(partial(_record, path, traces, settings))
     return path
+
+
+def listed(capsys: Any, *argv: str) -> list[str]:
+    """The ids that ``routewright traces ls`` tells."""
+    assert main(["traces", "ls", "--json", *argv]) == 0
+    return [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
 
 
 async def _record(path: Path, traces: Sequence[Trace], settings: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -19,16 +18,13 @@ from routewright.cli.bars import Bar, drawn, stand_ins
 from routewright.storage import open_storage
 from routewright.wire import CacheSpan, Tokens, Trace, UsageReport
 
-from .recorded import BIG, SMALL, at_noon, model, record, trace
+from .recorded import BIG, SMALL, model, record, trace
 
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
-def _noon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    at_noon(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+def _the_store_is_named(monkeypatch: pytest.MonkeyPatch, noon: None) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sqlite3
 import stat
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,32 +15,24 @@ import pytest
 from routewright.backends.storage.sqlite import schema, upkeep
 from routewright.cli import main
 
-from .recorded import at_noon, few, record, trace
+from .recorded import listed, record, trace
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(autouse=True)
-def _noon(monkeypatch: Patch, tmp_path: Path) -> None:
-    at_noon(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+def _the_store_is_named(monkeypatch: Patch, noon: None) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return record(tmp_path / "traces.db", few())
+def path(recorded: Path) -> Path:
+    return recorded
 
 
 def store(*argv: str) -> int:
     return main(["store", *argv])
-
-
-def ids(capsys: Capture, *argv: str) -> list[str]:
-    assert main(["traces", "ls", "--json", *argv]) == 0
-    return [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
 
 
 def damage(path: Path) -> None:
@@ -59,12 +49,12 @@ def damage(path: Path) -> None:
 
 
 def test_a_backup_is_the_store_with_its_secret_that_only_its_owner_reads(path: Path, capsys: Capture) -> None:
-    before = ids(capsys)
-    assert ids(capsys, "--limit", "1")  # whose further pages make the secret
+    before = listed(capsys)
+    assert listed(capsys, "--limit", "1")  # whose further pages make the secret
     assert store("backup", "copy.db") == 0
     said = "copy.db.secret, which only you can read: keep it with the backup, and as safe"
     assert capsys.readouterr() == (f"backup  copy.db\nsecret  {said}\n", "")
-    assert ids(capsys, "--store", "copy.db") == before
+    assert listed(capsys, "--store", "copy.db") == before
     secret = Path("copy.db.secret")
     assert secret.read_bytes() == Path(f"{path}.secret").read_bytes()
     if os.name == "posix":
@@ -77,7 +67,7 @@ def test_a_cursor_of_the_store_holds_in_its_backup(capsys: Capture) -> None:
     cursor = json.loads(capsys.readouterr().out)["next_cursor"]
     store("backup", "copy.db")
     capsys.readouterr()
-    assert len(ids(capsys, "--store", "copy.db", "--cursor", cursor)) == 3
+    assert len(listed(capsys, "--store", "copy.db", "--cursor", cursor)) == 3
 
 
 @pytest.mark.usefixtures("path")
@@ -103,7 +93,7 @@ def test_a_store_without_a_secret_of_its_own_says_so(monkeypatch: Patch, capsys:
 )
 @pytest.mark.usefixtures("path")
 def test_a_backup_replaces_nothing(target: str, said: str, capsys: Capture) -> None:
-    assert ids(capsys, "--limit", "1")  # whose further pages make the secret
+    assert listed(capsys, "--limit", "1")  # whose further pages make the secret
     Path("there.db").write_text("precious")
     Path("new.db.secret").write_text("precious")
     assert store("backup", target) == 2
@@ -160,7 +150,7 @@ def test_the_command_that_an_old_store_asks_for_upgrades_it(path: Path, monkeypa
     assert f"'routewright store upgrade {path}'" in capsys.readouterr().err
     assert store("upgrade", str(path)) == 0
     assert capsys.readouterr().err == f"{path} was upgraded; as it was before, it is {path}.version-1\n"
-    assert len(ids(capsys)) == 5
+    assert len(listed(capsys)) == 5
     assert store("upgrade", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"store": str(path), "upgraded": False, "backup": None}
 
@@ -179,7 +169,7 @@ def test_retain_changes_what_is_given_and_removes_what_is_older(tmp_path: Path, 
     record(tmp_path / "traces.db", old)
     assert store("retain", "--production-days", "7.5") == 0
     assert capsys.readouterr().out.startswith("production  7.5 days\nsandbox     1 day\nremoved     1 traces")
-    assert ids(capsys) == ["tr_new", "tr_played"]
+    assert listed(capsys) == ["tr_new", "tr_played"]
     assert store("retain", "--sandbox-days", "forever", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"production_days": 7.5, "sandbox_days": None, "removed": 0}
     assert store("retain", "--production-days", "forever") == 0

@@ -19,32 +19,23 @@ from routewright.cli.blocks import plain
 from routewright.cli.span_tree import span_table
 from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, Trace
 
-from .recorded import at_noon, few, model, record, rescued, trace
+from .recorded import few, listed, model, record, rescued, trace
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 
-@pytest.fixture(autouse=True)
-def _noon(monkeypatch: Patch, tmp_path: Path) -> None:
-    at_noon(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+pytestmark = pytest.mark.usefixtures("noon")
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: Patch) -> Path:
+def store(recorded: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
-    return record(tmp_path / "traces.db", few())
+    return recorded
 
 
 def traces(*argv: str) -> int:
     return main(["traces", *argv])
-
-
-def listed(capsys: Capture, *argv: str) -> list[str]:
-    assert traces("ls", "--json", *argv) == 0
-    return [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
 
 
 def answers(monkeypatch: Patch, text: str) -> None:

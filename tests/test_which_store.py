@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
@@ -16,40 +15,26 @@ import pytest
 from routewright import Router, UpstreamCall
 from routewright.cli import main
 
-from .recorded import at_noon, few, record
+from .recorded import few, listed, record
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 
 
-@pytest.fixture(autouse=True)
-def _noon(monkeypatch: Patch, tmp_path: Path) -> None:
-    at_noon(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return record(tmp_path / "traces.db", few())
+pytestmark = pytest.mark.usefixtures("noon")
 
 
 def traces(*argv: str) -> int:
     return main(["traces", *argv])
 
 
-def listed(capsys: Capture, *argv: str) -> list[str]:
-    assert traces("ls", "--json", *argv) == 0
-    return [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
-
-
 # which store
 
 
 @pytest.mark.parametrize("written", ["traces.db", "sqlite:///traces.db", "sqlite:///{0}", "{0}"])
-def test_a_store_is_a_file_or_its_url(written: str, store: Path, capsys: Capture, monkeypatch: Patch) -> None:
+def test_a_store_is_a_file_or_its_url(written: str, recorded: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_STORE", "elsewhere.db")
-    assert len(listed(capsys, "--store", written.format(store))) == 5
+    assert len(listed(capsys, "--store", written.format(recorded))) == 5
 
 
 COMMANDS = [

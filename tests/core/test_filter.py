@@ -34,6 +34,8 @@ from routewright._core.filter import (
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Environment, FilterOp, Selection, Term, TraceItem, TraceKind, TraceStatus
 
+from .traces import USUAL
+
 OPS: tuple[FilterOp, ...] = get_args(FilterOp)
 EQUALITY: tuple[FilterOp, ...] = ("=", "!=")
 ORDER = {">=": ge, "<=": le, ">": gt, "<": lt}
@@ -42,18 +44,7 @@ CLOSED = [key for key, known in TEXTS.items() if known]
 
 
 def item(**fields: Any) -> TraceItem:
-    usual: dict[str, Any] = {
-        "id": "tr_1",
-        "status": "completed",
-        "created_at": "2026-11-22T09:30:00.000Z",
-        "duration_ms": 812.5,
-        "environment": "production",
-        "account": "acme",
-        "policy_version": "p1",
-        "goal": "cost",
-        "strategy": "balanced",
-    }
-    return TraceItem(**(usual | fields))
+    return TraceItem(**(USUAL | fields))
 
 
 def only(text: str) -> Term:

@@ -47,6 +47,8 @@ from routewright.wire import (
     UsageCounts,
 )
 
+from .traces import USUAL
+
 KEYS = ("team", "x.y")
 Window = dict[str, Any]
 Values = NDArray[np.float64]
@@ -54,18 +56,7 @@ ALL: Window = {"first": "2026-11-01", "last": "2026-11-30"}
 
 
 def trace_of(**fields: Any) -> Trace:
-    usual: dict[str, Any] = {
-        "id": "tr_1",
-        "status": "completed",
-        "created_at": "2026-11-22T09:30:00.000Z",
-        "duration_ms": 812.5,
-        "environment": "production",
-        "account": "acme",
-        "policy_version": "p1",
-        "goal": "cost",
-        "strategy": "balanced",
-    }
-    return Trace(**(usual | fields))
+    return Trace(**(USUAL | fields))
 
 
 def model_span(model: str = "a/one", status: Any = "ok") -> ModelSpan:

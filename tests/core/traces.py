@@ -1,0 +1,17 @@
+"""What every recorded call must say, for tests that vary one thing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+USUAL: dict[str, Any] = {
+    "id": "tr_1",
+    "status": "completed",
+    "created_at": "2026-11-22T09:30:00.000Z",
+    "duration_ms": 812.5,
+    "environment": "production",
+    "account": "acme",
+    "policy_version": "p1",
+    "goal": "cost",
+    "strategy": "balanced",
+}
