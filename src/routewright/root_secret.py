@@ -66,7 +66,9 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise StorageUnavailable(f"{path} cannot be read ({error.strerror}): see to it, or set {VARIABLE}") from error
     if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-        raise StorageUnavailable(f"others can read {path}: run 'chmod 600 {path}', and make a new secret if they did")
+        raise StorageUnavailable(
+            f"others can read {path}: run 'chmod 600 {path}', or set {VARIABLE}; make a new secret if they did"
+        )
     if len(content) < MIN_ROOT_BYTES:
         raise StorageUnavailable(f"{path} holds no secret: put back the one of its backup, or delete it for a new one")
     return content

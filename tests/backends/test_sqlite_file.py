@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -225,6 +226,29 @@ def test_a_name_that_is_taken_while_the_backup_is_made_is_not_overwritten(
         target.write_text("precious")
         link(*names)
 
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(ValidationFailed, match="name a new file"):
+        upkeep.backup(path, target)
+    assert target.read_text() == "precious"
+    assert names(path.parent) == {"traces.db", "copy.db"}
+
+
+def test_a_backup_goes_to_a_file_system_without_hard_links_and_replaces_nothing_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = path.with_name("copy.db")
+
+    def refused(*names: Any) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    def late(*names: Any) -> None:
+        target.write_text("precious")
+        refused()
+
+    monkeypatch.setattr(os, "link", refused)
+    upkeep.backup(path, target)
+    assert_sound(target)
+    target.unlink()
     monkeypatch.setattr(os, "link", late)
     with pytest.raises(ValidationFailed, match="name a new file"):
         upkeep.backup(path, target)

@@ -118,12 +118,23 @@ def backup(path: Path, target: Path) -> None:
             if said != "ok":
                 raise StorageCorrupt(f"{path} is damaged, so the backup is: {said}")
             copy.execute("PRAGMA journal_mode = DELETE")  # all in one file, synced
-        os.link(part, target)  # fails where somebody made it meanwhile
+        _place(part, target)
     except FileExistsError:
         raise ValidationFailed.of(Problem("target", f"{target} exists", "name a new file")) from None
     finally:
         for left in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm", "-journal"))):
             left.unlink(missing_ok=True)
+
+
+def _place(part: Path, target: Path) -> None:
+    """Give a file its name, unless somebody took that meanwhile."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:  # as on an exFAT stick, which knows no second name of a file
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        part.replace(target)
 
 
 def check(path: Path) -> Check:
