@@ -81,7 +81,7 @@ class Rollups:
         """By age: look-ups, nano-dollars saved."""
         self.fallback: dict[DayKey, list[int]] = {}
         """By kind and name, as in ``FallbackCount``: total, counted."""
-        self.latency: dict[DayKey, Counter[int]] = {}
+        self.latency: defaultdict[DayKey, Counter[int]] = defaultdict(Counter)
         """By model and strategy: requests a bucket."""
         self._forgotten = ""
         """The last hour whose usage was forgotten."""
@@ -92,8 +92,7 @@ class Rollups:
         self._add_spans(trace, sign)
         if trace.status == "completed" and trace.selected_model is not None and not trace.cache_hit:
             key = DayKey(trace.environment, trace.created_at[:10], trace.selected_model, trace.strategy)
-            buckets = self.latency.setdefault(key, Counter())
-            bucket = bucket_of(trace.duration_ms)
+            bucket, buckets = bucket_of(trace.duration_ms), self.latency[key]
             buckets[bucket] += sign
             if not buckets[bucket]:
                 del buckets[bucket]
@@ -293,8 +292,7 @@ def _add(rows: dict[K, list[int]], key: K, sums: Sequence[int]) -> None:
     if row is None:
         rows[key] = [*sums]
         return
-    row = [before + more for before, more in zip(row, sums, strict=True)]
-    if any(row):
-        rows[key] = row
-    else:
+    for place, more in enumerate(sums):
+        row[place] += more
+    if not any(row):
         del rows[key]
