@@ -55,6 +55,18 @@ def test_it_does_what_its_twin_does(store: BlockingTraceStore) -> None:
     store.close()
 
 
+def test_it_speaks_for_the_account_of_its_store_and_is_closed_behind_with(tmp_path: Path) -> None:
+    store = TraceStore(f"sqlite:///{tmp_path / 'traces.db'}")
+    trace = make_trace(1)
+    with store.blocking as default:
+        default.record(trace)
+        acme = store.as_account("acme").blocking
+        assert acme.query().data == []
+        assert store.as_account("acme").as_account("default").blocking.get(trace.id) == trace
+        acme.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["traces.db"]
+
+
 def test_that_of_a_router_reads_what_is_not_written_yet_and_has_no_thread_of_its_own(tmp_path: Path) -> None:
     router = Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"))
     answer = router.blocking.route("hi")

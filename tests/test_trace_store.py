@@ -68,6 +68,10 @@ async def store(storage: Storage, clock: FakeClock) -> AsyncIterator[TraceStore]
     await store.aclose()
 
 
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
 def chance_traces(many: int = 60) -> list[Trace]:
     rng = Random(20261122)
     return [random_trace(rng, number) for number in range(many)]
@@ -222,6 +226,7 @@ async def test_every_method_refuses_what_is_no_account_or_environment(store: Tra
         ({"filter": "status=failed,cost_usd>ten"}, "filter[1]"),
         ({"filter": 7}, "filter"),
         ({"since": "yesterday"}, "since"),
+        ({"since": "2026-11-22", "until": "2026-11-21"}, "since"),
         ({"since": datetime(2026, 11, 21)}, "since"),
         ({"until": 7}, "until"),
         ({"until": "2026-13-01"}, "until"),
@@ -478,6 +483,33 @@ async def test_an_export_can_be_left_and_meets_none_twice_while_more_come(
     assert seen == ids(traces[:40])
 
 
+# another account
+
+
+async def test_a_store_speaks_for_the_account_that_it_is_told(store: TraceStore) -> None:
+    await store.record(make_trace(1))
+    await store.record(make_trace(2, account="acme"))
+    acme = store.as_account("acme")
+    assert ids((await acme.query()).data) == [make_trace(2).id]
+    assert [trace.id async for trace in acme.export()] == [make_trace(2).id]
+    assert (await acme.usage("2026-11-01")).totals.requests == 1
+    with pytest.raises(NotFound):
+        await acme.get(TR)
+    assert await acme.delete(trace_id=TR) == 0
+    assert (await acme.get(TR, account="default")).id == TR
+    assert await acme.delete(everything=True) == 1
+    assert ids((await store.query()).data) == [TR]
+    with pytest.raises(ValidationFailed, match="account"):
+        store.as_account("")
+
+
+async def test_a_store_is_closed_behind_async_with(tmp_path: Path) -> None:
+    async with TraceStore(f"sqlite:///{tmp_path / 'traces.db'}") as store:
+        await store.record(make_trace(1))
+        assert len(names(tmp_path)) > 1
+    assert names(tmp_path) == {"traces.db"}
+
+
 # delete
 
 
@@ -498,7 +530,6 @@ async def test_a_deletion_has_to_say_which(store: TraceStore, given: dict[str, A
         {"until": "2026-11-20", "environment": "sandbox"},
         {"everything": True, "environment": "production"},
         {"everything": True},
-        {"everything": True, "filter": "kind=agent"},
     ],
     ids=str,
 )
@@ -517,6 +548,22 @@ async def test_what_is_selected_is_deleted_and_nothing_else(
     assert [trace async for trace in store.export()] == left
     assert len([trace async for trace in store.export(account="acme")]) == 60
     assert (await store.usage("2026-11-01")).totals.requests == len(left)
+
+
+@pytest.mark.parametrize("everything", ["no", "yes", 1, 0, None])
+async def test_everything_is_deleted_only_for_a_true(store: TraceStore, everything: Any) -> None:
+    await fill(store)
+    with pytest.raises(ValidationFailed, match=r"everything: is .*; pass True, or leave it out"):
+        await store.delete(everything=everything)
+    assert len([trace async for trace in store.export()]) == 60
+
+
+@pytest.mark.parametrize("more", [{"filter": "kind=agent"}, {"since": "2026-11-21"}, {"trace_id": TR}], ids=str)
+async def test_everything_is_more_than_what_else_is_given(store: TraceStore, more: dict[str, Any]) -> None:
+    await fill(store)
+    with pytest.raises(ValidationFailed, match="everything: is more than what else is given; leave out one of them"):
+        await store.delete(everything=True, **more)
+    assert len([trace async for trace in store.export()]) == 60
 
 
 async def test_one_trace_is_deleted_by_either_form_of_its_id(store: TraceStore) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack
+
+from msgspec import UNSET, UnsetType
 
 from ._engine.worker import Worker
 from .settings import Retention
@@ -81,6 +84,14 @@ class BlockingTraceStore:
         self._store = store
         self._worker = worker
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     def record(self, trace: Trace) -> None:
         """Keep a trace (``TraceStore.record``)."""
         self._wait(partial(self._store.record, trace))
@@ -115,7 +126,7 @@ class BlockingTraceStore:
         """Say how good an answer was (``TraceStore.feedback``)."""
         self._wait(partial(self._store.feedback, trace_id, score, comment, **whose))
 
-    def feedback_of(self, trace_id: str, *, account: str = "default") -> PutFeedback | None:
+    def feedback_of(self, trace_id: str, *, account: str | UnsetType = UNSET) -> PutFeedback | None:
         """What was said of an answer (``TraceStore.feedback_of``)."""
         return self._wait(partial(self._store.feedback_of, trace_id, account=account))
 

@@ -296,11 +296,11 @@ class Router:
         view._caller = self._placed(caller)
         return view
 
-    @property
+    @cached_property
     def traces(self) -> TraceStore:
-        """All traces of this Router's storage, to be queried, reported on, exported and deleted, at once after the
-        answer. Its methods take the ``account``."""
-        return self._parts.traces
+        """The traces of this Router's storage, to be queried, reported on, exported and deleted, at once after the
+        answer: those of the account that ``as_caller`` said, unless a method is given another ``account``."""
+        return self._parts.traces.as_account(self._caller.account)
 
     @property
     def trace_counts(self) -> TraceCounts:

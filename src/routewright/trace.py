@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from copy import copy
 from datetime import date, datetime
 from functools import cached_property
+from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from ._core.cursor import seal, unseal
 from ._core.derive import derive
@@ -99,6 +102,7 @@ class TraceStore:
         self._secret_of = storage
         self._secret: bytes | None = None
         self._worker: Worker | None = None
+        self._account = "default"
 
     @classmethod
     def fresh(cls, storage: Storage, log: TraceLog, settings: Settings, worker: Worker) -> Self:
@@ -107,10 +111,28 @@ class TraceStore:
         store._secret_of, store._worker = storage, worker
         return store
 
+    def as_account(self, account: str) -> Self:
+        """The same store for another account: its methods mean this one where none is named."""
+        store = copy(self)
+        store._account = check_account("account", account)
+        vars(store).pop("blocking", None)
+        return store
+
     @cached_property
     def blocking(self) -> BlockingTraceStore:
         """The same methods for code without ``await``."""
         return BlockingTraceStore(self, self._worker or Worker(self._clock))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"TraceStore({self._secret_of!r})"
 
     async def record(self, trace: Trace) -> None:
         """Keep a trace under its own account, in place of an earlier one of its id. Raises ``ValidationFailed``."""
@@ -119,11 +141,13 @@ class TraceStore:
         with storage_faults():
             await self._storage.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
 
-    async def get(self, trace_id: str, *, account: str = "default", environment: Environment | None = None) -> Trace:
+    async def get(
+        self, trace_id: str, *, account: str | UnsetType = UNSET, environment: Environment | None = None
+    ) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
         query = TraceById(normalise_trace_id(trace_id), check_environment(environment))
         with storage_faults():
-            found = await self._storage.read(check_account("account", account), query)
+            found = await self._storage.read(self._of(account), query)
         return found_trace(found, trace_id)
 
     async def query(
@@ -134,7 +158,7 @@ class TraceStore:
         until: When | None = None,
         limit: int = 50,
         cursor: str | None = None,
-        account: str = "default",
+        account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> Page[TraceItem]:
         """A page of traces without their spans, newest first: those created from ``since`` on and before ``until``.
@@ -146,7 +170,8 @@ class TraceStore:
         if isinstance(given, bool) or not isinstance(given, int | float) or not LIMIT.admits(given):
             raise ValidationFailed.of(Problem("limit", f"must be {LIMIT}, got {shown(limit)}", ""))
         asked = TraceItems(**self._selection(filter, since, until, environment))
-        bound = [check_account("account", account), msgspec.to_builtins(asked)]
+        account = self._of(account)
+        bound = [account, msgspec.to_builtins(asked)]
         now = self._clock.time()
         after = None if cursor is None else unseal(cursor, bound, [self._cursor_secret()], now)
         with storage_faults():
@@ -162,12 +187,12 @@ class TraceStore:
         filter: str = "",
         since: When | None = None,
         until: When | None = None,
-        account: str = "default",
+        account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> AsyncGenerator[Trace, None]:
         """All traces of an account, whole, newest first, or those that are asked for as in ``query``."""
         asked = Traces(**self._selection(filter, since, until, environment))
-        check_account("account", account)
+        account = self._of(account)
         after: str | None = None
         while True:
             with storage_faults():
@@ -186,7 +211,7 @@ class TraceStore:
         since: When | None = None,
         until: When | None = None,
         everything: bool = False,
-        account: str = "default",
+        account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> int:
         """Remove traces of an account, with their feedback, and take them out of its reports. Says how many.
@@ -194,13 +219,10 @@ class TraceStore:
         Those that all of what is given holds for; without any of it, ``everything=True`` has to say so. Raises
         ``ValidationFailed``.
         """
-        given = self._selection(filter, since, until, environment)
-        if trace_id is None and not everything and not (filter or since or until):
-            hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
-            raise ValidationFailed.of(Problem("", "delete() does not say which traces", hint))
+        _check_deletes(everything, named=trace_id is not None or bool(filter or since or until))
         only = None if trace_id is None else normalise_trace_id(trace_id)
-        which = DeleteTraces(id=only, limit=DELETE_AT_ONCE, **given)
-        check_account("account", account)
+        which = DeleteTraces(id=only, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment))
+        account = self._of(account)
         removed = 0
         while True:
             with storage_faults():
@@ -231,22 +253,22 @@ class TraceStore:
         score: float,
         comment: str | None = None,
         *,
-        account: str = "default",
+        account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> None:
         """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the account has no such trace."""
         said = checked_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
         try:
             with storage_faults():
-                await self._storage.apply(check_account("account", account), [said])
+                await self._storage.apply(self._of(account), [said])
         except PreconditionFailed as error:
             raise NotFound(f"no trace {shown(trace_id)}") from error
 
-    async def feedback_of(self, trace_id: str, *, account: str = "default") -> PutFeedback | None:
+    async def feedback_of(self, trace_id: str, *, account: str | UnsetType = UNSET) -> PutFeedback | None:
         """What was said of an answer: ``score``, ``comment``, and when (``at``, Unix seconds)."""
         with storage_faults():
             query = FeedbackByTrace(normalise_trace_id(trace_id))
-            return await self._storage.read(check_account("account", account), query)
+            return await self._storage.read(self._of(account), query)
 
     async def usage(
         self,
@@ -255,7 +277,7 @@ class TraceStore:
         *,
         group_by: str = "model",
         bucket: Bucket = "day",
-        account: str = "default",
+        account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> UsageReport:
         """Requests, errors, money and tokens by time and group (spec 4.6).
@@ -287,7 +309,7 @@ class TraceStore:
         start_date: str | date | None = None,
         end_date: str | date | None = None,
         *,
-        account: str = "default",
+        account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> CacheReport:
         """Hits, misses and dollars saved (spec 4.7). Dates as in ``usage``."""
@@ -300,7 +322,7 @@ class TraceStore:
         start_date: str | date | None = None,
         end_date: str | date | None = None,
         *,
-        account: str = "default",
+        account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> FallbackReport:
         """How often a fallback served, why, and how attempts at each model ended (spec 4.7). Dates as in ``usage``."""
@@ -313,7 +335,7 @@ class TraceStore:
         start_date: str | date | None = None,
         end_date: str | date | None = None,
         *,
-        account: str = "default",
+        account: str | UnsetType = UNSET,
         environment: Environment | None = None,
     ) -> LatencyReport:
         """Quantiles of the latency by model and strategy, within 1 % (spec 4.7). Dates as in ``usage``."""
@@ -325,21 +347,38 @@ class TraceStore:
         """Free the storage."""
         await self._storage.aclose()
 
-    async def _read(self, account: str, query: Any) -> Any:
+    def _of(self, account: str | UnsetType) -> str:
+        return self._account if account is UNSET else check_account("account", account)
+
+    async def _read(self, account: str | UnsetType, query: Any) -> Any:
         with storage_faults():
-            return await self._storage.read(check_account("account", account), query)
+            return await self._storage.read(self._of(account), query)
 
     def _selection(
         self, filter: str, since: When | None, until: When | None, environment: Environment | None
     ) -> dict[str, Any]:
-        return {
-            "environment": check_environment(environment),
-            "since": None if since is None else moment("since", since),
-            "until": None if until is None else moment("until", until),
-            "terms": parse_filter(filter),
-        }
+        first = None if since is None else moment("since", since)
+        last = None if until is None else moment("until", until)
+        if first is not None and last is not None and first > last:
+            raise ValidationFailed.of(Problem("since", f"is {first}, after {last}, the until", ""))
+        terms = parse_filter(filter)
+        return {"environment": check_environment(environment), "since": first, "until": last, "terms": terms}
 
     def _cursor_secret(self) -> bytes:
         if self._secret is None:
             self._secret = derive(root_secret(self._secret_of, self._environment), "cursors")
         return self._secret
+
+
+def _check_deletes(everything: object, *, named: bool) -> None:
+    """Refuse to delete what is not clearly meant."""
+    if not isinstance(everything, bool):
+        problem = Problem("everything", f"is {shown(everything)}", "pass True, or leave it out")
+    elif everything and named:
+        problem = Problem("everything", "is more than what else is given", "leave out one of them")
+    elif not everything and not named:
+        hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
+        problem = Problem("", "delete() does not say which traces", hint)
+    else:
+        return
+    raise ValidationFailed.of(problem)

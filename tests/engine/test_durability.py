@@ -15,6 +15,7 @@ from routewright import (
     Capture,
     MemoryStorage,
     NoCandidates,
+    NotFound,
     Retention,
     Router,
     Settings,
@@ -156,6 +157,21 @@ async def test_memory_has_nothing_to_wait_for() -> None:
     router = Router.sandbox(settings=Settings(durability="committed"))
     answer = await router.route("hi")
     assert (await router.trace(answer.trace_id)).id == answer.trace_id
+
+
+async def test_the_traces_of_a_caller_are_those_of_its_account() -> None:
+    router = Router.sandbox(storage=MemoryStorage(), settings=Settings(clock=FakeClock()))
+    anna, ben = (router.as_caller(Caller(name)) for name in ("anna", "ben"))
+    hers = await anna.route("hi")
+    assert [item.id for item in (await anna.traces.query()).data] == [hers.trace_id]
+    assert (await anna.traces.usage()).totals.requests == 1
+    for other in (ben, router):
+        assert (await other.traces.query()).data == []
+        assert await other.traces.delete(trace_id=hers.trace_id) == 0
+        with pytest.raises(NotFound):
+            await other.traces.get(hers.trace_id)
+    assert (await router.traces.get(hers.trace_id, account="anna")).account == "anna"
+    assert await anna.traces.delete(everything=True) == 1
 
 
 async def test_the_traces_of_a_router_are_there_at_once() -> None:

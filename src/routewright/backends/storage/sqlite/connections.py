@@ -91,6 +91,9 @@ class Connections:
         renew_in_children(self)
         quiet_at_fork(self)
 
+    def __del__(self) -> None:
+        self.close()  # a storage may be dropped; Python 3.13 warns of what SQLite would close itself
+
     def renew(self) -> None:
         """Begin without connections, as a child does."""
         self._torn += getattr(self, "_in_use", ())
