@@ -36,7 +36,7 @@ def assert_sound(path: Path) -> None:
         connection.execute("BEGIN")
         found = connection.execute(f"SELECT account, {STORED} FROM trace").fetchall()
         rows = [(account, Stored.of(row)) for account, *row in found]
-        assert len({(account, row.trace.id) for account, row in rows}) == len(rows), "a trace is there twice"
+        assert len({(account, row.id) for account, row in rows}) == len(rows), "a trace is there twice"
         due = _due(rows)
         for table, there in _there(connection).items():
             assert there == due[table], f"{table} is not what the traces make"
@@ -58,12 +58,16 @@ def _there(connection: sqlite3.Connection) -> dict[str, Table]:
 def _due(rows: list[tuple[str, Stored]]) -> dict[str, Table]:
     due: dict[str, Table] = {table: {} for table in (*_KEYS, "tag")}
     by_account: dict[str, Rollups] = {}
+    named: Counter[str] = Counter()
     for account, row in rows:
-        by_account.setdefault(account, Rollups()).add(row.trace, row.rollup_keys)
-        for key, value in row.trace.metadata.items():
+        trace = row.trace
+        assert trace is not None, f"{row.id} is damaged"
+        named.update(names_of(trace))
+        by_account.setdefault(account, Rollups()).add(trace, row.rollup_keys)
+        for key, value in trace.metadata.items():
             text = text_of(value)
             if text is not None:
-                due["tag"][account, key, text, row.trace.created_at, row.trace.id] = None
+                due["tag"][account, key, text, trace.created_at, trace.id] = None
     for account, sums in by_account.items():
         for per, usage in (("hour", sums.usage), ("day", sums.days())):
             for use, amounts in usage.items():
@@ -71,6 +75,5 @@ def _due(rows: list[tuple[str, Stored]]) -> dict[str, Table]:
         due["cache_use"] |= {(account, *key[:3]): [*amounts] for key, amounts in sums.cache.items()}
         due["fallback_use"] |= {(account, *key): [*amounts] for key, amounts in sums.fallback.items()}
         due["latency"] |= {(account, *key): dict(buckets) for key, buckets in sums.latency.items()}
-    named = Counter(name for _, row in rows for name in names_of(row.trace))
     due["snapshot"] = {(name,): count for name, count in named.items()}
     return due

@@ -26,7 +26,7 @@ from routewright.errors import (
 )
 from routewright.testing.storage import make_trace
 from routewright.testing.storage.samples import spans_of_each_kind
-from routewright.wire import PutTrace, TraceById, TraceItems
+from routewright.wire import DeleteTraces, PutTrace, TraceById, TraceItems, Traces
 
 from .contents import assert_sound
 
@@ -357,6 +357,32 @@ def test_a_trace_that_cannot_be_read_is_named(path: Path, body: str) -> None:
     (problem,) = upkeep.check(path).problems
     assert f"trace '{one}'" in problem
     assert "cannot be read" in problem
+
+
+@pytest.mark.parametrize("body", ["x''", "x'7b7d'", "CAST('not json' AS BLOB)", "x'ff'", "7"])
+async def test_a_damaged_trace_is_named_where_it_is_met_and_can_be_deleted(path: Path, body: str) -> None:
+    one = make_trace(7)
+    execute(path, f"UPDATE trace SET body = {body} WHERE id = '{one.id}'")
+    async with aclosing(SqliteStorage(path)) as storage:
+        for asked in (TraceItems(), Traces()):
+            with pytest.raises(StorageCorrupt, match=f"trace '{one.id}' is damaged: delete it by its id"):
+                await storage.scan("default", asked, after=None, limit=200)
+        with pytest.raises(StorageCorrupt, match=one.id):
+            await storage.read("default", TraceById(one.id))
+        (written,) = await storage.apply("default", [DeleteTraces(id=one.id, limit=1)])
+        assert written.count == 1
+        assert len(await storage.scan("default", Traces(), after=None, limit=200)) == 99
+    assert upkeep.check(path)[1::2] == (99, [])
+    assert one.id.encode() not in read(path)
+
+
+async def test_a_damaged_trace_is_swept_with_those_of_its_age_and_can_be_put_anew(path: Path) -> None:
+    execute(path, f"UPDATE trace SET body = x'' WHERE id IN ('{make_trace(7).id}', '{make_trace(8).id}')")
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(8))])
+        assert await storage.read("default", TraceById(make_trace(8).id)) == make_trace(8)
+        assert await storage.sweep(4e9) == 100
+    assert upkeep.check(path)[1::2] == (0, [])
 
 
 def test_a_trace_under_anothers_id_is_named(path: Path) -> None:

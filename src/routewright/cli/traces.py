@@ -15,7 +15,7 @@ import msgspec
 from routewright._core.moment import timestamp
 from routewright._core.scan import quoted
 from routewright.backends.clock import SystemClock
-from routewright.errors import NotFound, Problem, ValidationFailed
+from routewright.errors import NotFound, Problem, StorageCorrupt, ValidationFailed
 from routewright.trace import TraceStore
 
 from .blocks import Line
@@ -167,7 +167,8 @@ async def _confirmed(store: TraceStore, which: dict[str, Any], args: Arguments, 
 
 async def _count(store: TraceStore, which: dict[str, Any], args: Arguments) -> int:
     if "trace_id" in which:
-        await store.get(which["trace_id"], **_whose(args))
+        with suppress(StorageCorrupt):  # which is one, too, and may have to go for being so
+            await store.get(which["trace_id"], **_whose(args))
         return 1
     asked = {name: value for name, value in which.items() if name != "everything"}
     count, cursor = 0, None

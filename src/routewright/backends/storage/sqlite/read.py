@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from routewright._core.changes import HealthChange, changed
 from routewright._core.rollup import METADATA, summed
-from routewright.errors import UnsupportedWrite
+from routewright.errors import StorageCorrupt, UnsupportedWrite
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     CacheCount,
@@ -39,19 +40,21 @@ from routewright.wire import (
 from .connections import Connection
 from .selection import rows_of
 
+T = TypeVar("T")
+
 DAY_S = 24 * 3600.0
 RETENTION = SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
 """What holds until something else is said (contract 9)."""
 SETTING = "retention"
 
-whole = msgspec.json.Decoder(Trace).decode
+_trace = msgspec.json.Decoder(Trace).decode
 _item = msgspec.json.Decoder(TraceItem).decode
 _snapshot = msgspec.json.Decoder(Snapshot).decode
 _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(PutFeedback).decode
 _retention = msgspec.json.Decoder(SetRetention).decode
 
-_TRACE = "SELECT body, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?"
+_TRACE = "SELECT id, body, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?"
 _SUMS = ", ".join(f"sum({name})" for name in UsageCount.__struct_fields__[2:])
 _OF_DAYS = "account = ? AND environment IN ({}) AND day BETWEEN ? AND ?"
 _USED = "account = ? AND per = ? AND group_by = ? AND environment IN ({}) AND start BETWEEN ? AND ?"
@@ -78,7 +81,7 @@ def answer(account: str, query: Query, connection: Connection) -> Any:
     match query:
         case TraceById(id, environment):
             row = connection.execute(_TRACE, (account, id)).fetchone()
-            return None if row is None or environment not in (None, row[1]) else whole(row[0])
+            return None if row is None or environment not in (None, row[2]) else whole(row[0], row[1])
         case FeedbackByTrace(trace_id):
             sql = "SELECT body FROM feedback WHERE account = ? AND trace_id = ?"
             row = connection.execute(sql, (account, trace_id)).fetchone()
@@ -104,17 +107,22 @@ def answer(account: str, query: Query, connection: Connection) -> Any:
     raise UnsupportedWrite(f"SqliteStorage knows no query {type(query).__name__}")
 
 
+def whole(trace_id: str, body: bytes) -> Trace:
+    """The trace that a row holds. Raises ``StorageCorrupt`` for one that the disk has changed."""
+    return _read(_trace, trace_id, body)
+
+
 def page(
     account: str, query: Scan, after: str | None, limit: int, connection: Connection
 ) -> list[TraceItem] | list[Trace]:
     """Traces of an account behind a key. Raises ``UnsupportedWrite`` for a scan of an unknown kind."""
     match query:
         case TraceItems():
-            rows = rows_of(connection, "trace.body", account, query, limit, after=after)
-            return [_item(body) for (body,) in rows]
+            rows = rows_of(connection, "trace.id, trace.body", account, query, limit, after=after)
+            return [_read(_item, trace_id, body) for trace_id, body in rows]
         case Traces():
-            rows = rows_of(connection, "trace.body", account, query, limit, after=after)
-            return [whole(body) for (body,) in rows]
+            rows = rows_of(connection, "trace.id, trace.body", account, query, limit, after=after)
+            return [whole(trace_id, body) for trace_id, body in rows]
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 
@@ -140,6 +148,14 @@ def retention_of(connection: Connection) -> SetRetention:
     """How long traces are kept."""
     row = connection.execute("SELECT body FROM setting WHERE name = ?", (SETTING,)).fetchone()
     return RETENTION if row is None else _retention(row[0])
+
+
+def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:
+    try:
+        return decode(body)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        hint = "delete it by its id, or restore a backup; 'routewright store check' says what else is damaged"
+        raise StorageCorrupt(f"trace {trace_id!r} is damaged: {hint}") from error
 
 
 def _usage(connection: Connection, account: str, query: UsageCounts) -> list[UsageCount]:

@@ -9,8 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import MsgspecError
-
 from routewright._core.batch import UNNAMED_S
 from routewright._core.moment import timestamp
 from routewright.errors import NotFound, Problem, StorageCorrupt, StorageVersion, ValidationFailed
@@ -192,8 +190,8 @@ def _unreadable(connection: sqlite3.Connection) -> list[str]:
     problems = []
     for n, trace_id, body in connection.execute("SELECT n, id, body FROM trace"):
         try:
-            readable = whole(body).id == trace_id
-        except MsgspecError:
+            readable = whole(trace_id, body).id == trace_id
+        except StorageCorrupt:
             readable = False
         if not readable:
             problems.append(f"trace {trace_id!r} (row {n}) cannot be read")

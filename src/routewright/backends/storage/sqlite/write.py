@@ -12,6 +12,7 @@ from routewright._core.batch import check_batch, ids_of
 from routewright._core.changes import change
 from routewright._core.filter import number_of, text_of
 from routewright._core.rollup import Rollups, packed
+from routewright.errors import StorageCorrupt
 from routewright.wire import (
     DeleteTraces,
     Environment,
@@ -33,7 +34,7 @@ from .selection import rows_of
 
 LONGEST_CHAIN = 32
 """Changes of health that are stored one upon the other."""
-STORED = "trace.n, trace.body, trace.rollup_keys"
+STORED = "trace.n, trace.id, trace.body, trace.rollup_keys"
 """The columns of a ``Stored``."""
 
 _encode = msgspec.json.Encoder().encode
@@ -97,14 +98,19 @@ class Stored(NamedTuple):
     """A row of ``trace``."""
 
     n: int
-    trace: Trace
+    id: str
+    trace: Trace | None
+    """None: it is damaged, and nobody knows any more what it was counted as."""
     rollup_keys: tuple[str, ...]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Stored:
         """The row of ``STORED`` columns."""
-        n, body, keys = row
-        return cls(n, whole(body), () if keys is None else tuple(_decode(keys)))
+        n, trace_id, body, keys = row
+        try:
+            return cls(n, trace_id, whole(trace_id, body), () if keys is None else tuple(_decode(keys)))
+        except StorageCorrupt:
+            return cls(n, trace_id, None, ())
 
 
 class Writes:
@@ -164,23 +170,26 @@ class Writes:
 
 def forget(connection: Connection, account: str, rows: Sequence[Stored]) -> None:
     """Remove traces and what belongs to them. They stay counted."""
-    owned = [(account, row.trace.id) for row in rows]
+    owned = [(account, row.id) for row in rows]
     connection.executemany("DELETE FROM feedback WHERE account = ? AND trace_id = ?", owned)
     _remove(connection, account, rows)
 
 
 def _remove(connection: Connection, account: str, rows: Sequence[Stored]) -> None:
     """Remove traces, but not what was said of them."""
-    tags = [tag[:5] for row in rows for tag in _tags(account, row.trace)]
-    connection.executemany(_DELETE_TAG, tags)
+    traces = [row.trace for row in rows if row.trace is not None]
+    connection.executemany(_DELETE_TAG, [tag[:5] for trace in traces for tag in _tags(account, trace)])
+    damaged = [(account, row.id) for row in rows if row.trace is None]
+    connection.executemany("DELETE FROM tag WHERE account = ? AND id = ?", damaged)
     connection.executemany("DELETE FROM trace WHERE account = ? AND n = ?", [(account, row.n) for row in rows])
-    _name(connection, (row.trace for row in rows), -1)
+    _name(connection, traces, -1)
 
 
 def _count_out(connection: Connection, account: str, rows: Sequence[Stored]) -> None:
     rollups = Rollups()
     for row in rows:
-        rollups.add(row.trace, row.rollup_keys, sign=-1)
+        if row.trace is not None:
+            rollups.add(row.trace, row.rollup_keys, sign=-1)
     _add(connection, account, rollups, may_empty=True)
 
 
