@@ -276,13 +276,12 @@ def test_every_error_has_a_documented_exit_code() -> None:
 
 
 def test_help_and_docstring_list_every_exit_code(capsys: Capture) -> None:
-    for argv in (["--help"], ["route", "--help"], ["decide", "--help"], ["policies", "check", "--help"]):
-        with pytest.raises(SystemExit, match="0"):
-            main(argv)
-        said = capsys.readouterr().out
-        for code, meaning in EXIT_CODES.items():
-            assert f"{code}  {meaning}" in said
-            assert re.search(rf"\b{code}  \w", cli.__doc__ or "")
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    said = capsys.readouterr().out
+    for code, meaning in EXIT_CODES.items():
+        assert f"{code}  {meaning}" in said
+        assert re.search(rf"\b{code}  \w", cli.__doc__ or "")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,11 @@ def check_storage(storage: object) -> None:
     """Refuse what is no storage. Raises ``ValidationFailed``."""
     if isinstance(storage, type) or not isinstance(storage, Storage):
         raise ValidationFailed.of(
-            Problem("storage", f"{shown(storage)} is not a storage", "pass MemoryStorage() or SqliteStorage(path)")
+            Problem(
+                "storage",
+                f"{shown(storage)} is not a storage",
+                "pass SqliteStorage(path), MemoryStorage() or open_storage(url)",
+            )
         )
 
 

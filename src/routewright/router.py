@@ -52,6 +52,7 @@ from .wire import (
     Policy,
     PolicyChanged,
     Trace,
+    TraceItem,
 )
 
 T = TypeVar("T")
@@ -216,13 +217,13 @@ class Router:
         engine = self._parts.engine
         return engine.why_not(engine.admit(self._asked(request, options).read(), self._as(caller)), model)
 
-    def explain(self, decided: Decision | Answer[Any] | Trace) -> str:
+    def explain(self, decided: Decision | Answer[Any] | TraceItem) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
         if isinstance(decided, Answer):
             decided = decided.decision
         return explain(decided if isinstance(decided, Decision) else self.replay(decided))
 
-    def replay(self, decided: Answer[Any] | Trace | Decision | DecisionInput) -> Decision:
+    def replay(self, decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> Decision:
         """Take a decision again from its stored input; it comes out the same, bit for bit.
 
         Raises ``NotFound`` if a snapshot that the input names is no longer stored.
@@ -373,14 +374,14 @@ def _form_of(output_type: Any) -> Form:
     return form_of(output_type)
 
 
-def _input_of(decided: Answer[Any] | Trace | Decision | DecisionInput) -> DecisionInput:
+def _input_of(decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> DecisionInput:
     if isinstance(decided, DecisionInput):
         return decided
     if isinstance(decided, Answer):
         return decided.decision.input
     if isinstance(decided, Decision):
         return decided.input
-    if not isinstance(decided, Trace):
+    if not isinstance(decided, TraceItem):
         hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
         raise ValidationFailed.of(Problem("", f"{shown(decided)} holds no decision", hint))
     if decided.decision_input is None:

@@ -91,8 +91,9 @@ class Capture(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         given: object = self.redactor
         if given is not None and (not callable(given) or iscoroutinefunction(given)):
+            said = "an async function" if iscoroutinefunction(given) else shown(given)
             hint = "pass a plain function of a text"
-            raise ValidationFailed.of(Problem("Capture.redactor", f"is {shown(given)}", hint))
+            raise ValidationFailed.of(Problem("Capture.redactor", f"is {said}", hint))
 
     @property
     def started(self) -> Capturing:

@@ -192,7 +192,7 @@ def test_metadata_may_have_any_name_without_operators_commas_and_quotes(key: str
         ("stats=failed", 0, "unknown key 'stats'", "did you mean 'status'?"),
         ("kind=agent,cost>1", 1, "unknown key 'cost'", "duration_ms and metadata.<key>"),
         ("Status=failed", 0, "unknown key 'Status'", "did you mean 'status'?"),
-        ("team=search", 0, "unknown key 'team'", "metadata.<key>"),
+        ("team=search", 0, "unknown key 'team'", "is it 'metadata.team'? the keys are"),
         ("metadata=search", 0, "unknown key 'metadata'", "metadata.<key>"),
         ("metadata.=search", 0, "unknown key 'metadata.'", "metadata.<key>"),
         ("=failed", 0, "unknown key ''", "the keys are status, kind,"),
@@ -511,7 +511,7 @@ def written(term: Term, space: str, bare: bool) -> str:
         case float():
             value = repr(term.value)
         case str():
-            may = bare and term.value != "" and term.value == term.value.strip() and not re.search('[",]', term.value)
+            may = bare and term.value == term.value.strip() and re.fullmatch('[^=<>!",][^",]*', term.value)
             value = term.value if may else quoted(term.value)
     return f"{space}{term.key}{space}{term.op}{space}{value}{space}"
 

@@ -165,7 +165,7 @@ def test_a_provider_is_asked_once_for_its_models() -> None:
 
 def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router(storage=wrong("memory:"))) == (
-        "storage: 'memory:' is not a storage; pass MemoryStorage() or SqliteStorage(path)"
+        "storage: 'memory:' is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
     )
     assert refusal(lambda: Router(settings=wrong({"limits": 1}))) == (
         "settings: an object is not Settings; pass Settings(...)"
@@ -398,9 +398,9 @@ def test_a_file_is_named_by_its_path() -> None:
 @pytest.mark.anyio
 async def test_a_trace_store_takes_a_storage_and_traces() -> None:
     said = refusal(lambda: TraceStore(wrong(5)))
-    assert said == "storage: 5 is not a storage; pass MemoryStorage() or SqliteStorage(path)"
+    assert said == "storage: 5 is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
     said = refusal(lambda: TraceStore(wrong(MemoryStorage)))
-    assert said == "storage: type is not a storage; pass MemoryStorage() or SqliteStorage(path)"
+    assert said == "storage: type is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
     with pytest.raises(ValidationFailed, match="trace: 5 is not a Trace; "):
         await TraceStore(MemoryStorage()).record(wrong(5))
 

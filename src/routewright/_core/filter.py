@@ -52,6 +52,7 @@ _TERM = re.compile(rf'([^=!<>,"]*)(!=|>=|<=|=|<|>|!)?(\s*{_IN_QUOTES}\s*(?=,|\Z)
 _QUOTED = re.compile(_IN_QUOTES, re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
 _OF_TRACE = {"model": "selected_model"}
 
 
@@ -149,7 +150,8 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
     if key in NUMBERS:
         return Term(key, op, _number(path, key, value))
     if key not in KEYS:
-        hint = f"{did_you_mean(key, KEYS)} the keys are {', '.join(KEYS)} and metadata.<key>".lstrip()
+        near = did_you_mean(key, KEYS) or (f"is it {METADATA + key!r}?" if _WORD.fullmatch(key) else "")
+        hint = f"{near} the keys are {', '.join(KEYS)} and metadata.<key>".lstrip()
         raise _refused(path, f"unknown key {shown(key)}", hint)
     if op not in ("=", "!="):
         raise _refused(path, f"{key} cannot be compared with {op}", f"only {', '.join(NUMBERS)} and metadata can")

@@ -24,7 +24,7 @@ _MOST_MS = 1e12
 def checked_trace(trace: object) -> Trace:
     """The trace, its time in the one form, if all of it can be stored and counted. Raises ``ValidationFailed``."""
     if not isinstance(trace, Trace):
-        raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass answer.trace"))
+        raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass a Trace, as answer.trace"))
     flaw = flaw_in(trace.metadata)
     if flaw is not None:
         raise ValidationFailed.of(Problem(beneath("trace.metadata", flaw[0]), flaw[1].problem, flaw[1].hint))

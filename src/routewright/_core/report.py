@@ -84,6 +84,8 @@ def checked_keys(path: str, keys: object) -> tuple[str, ...]:
         if not isinstance(key, str) or not key or len(key) > MAX_KEY_CHARS:
             hint = f"name a key of the metadata, of at most {MAX_KEY_CHARS} characters"
             raise _refused(f"{path}[{place}]", f"is {shown(key)}", hint)
+        if key.startswith(METADATA):
+            raise _refused(f"{path}[{place}]", f"is {shown(key)}", f"leave out {METADATA!r}")
     return tuple(dict.fromkeys(key for key in keys if key not in GROUPS[1:]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from routewright.wire import Content, Message, TextPart, ToolCall
 from routewright.wire.trace import copied
 
 from .attempt import Attempt
+
+_log = logging.getLogger(__name__)
 
 
 class Captured:
@@ -69,11 +72,34 @@ def _calls_size(calls: Sequence[ToolCall] | None) -> int:
     return sum(len(call.function.arguments) for call in calls or ())
 
 
+class _Heard:
+    """A redactor of whose failures the log hears: nobody sees otherwise that all words are withheld."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._told: set[str] = set()
+
+    def __call__(self, text: str) -> str:
+        try:
+            given: object = self._redactor(text)
+        except Exception as error:
+            self._tell(f"raised {type(error).__name__}")
+            raise
+        if not isinstance(given, str):
+            self._tell(f"gave {type(given).__name__}, no text")
+        return given  # type: ignore[return-value]  # which is looked at where it is used
+
+    def _tell(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("the redactor %s: what it fails at is withheld (this is said once)", what)
+
+
 class Capturing:
     """Takes the words of calls."""
 
     def __init__(self, redactor: Redactor | None, *, prompts: bool, answers: bool) -> None:
-        self._redactor = redactor or without_patterns
+        self._redactor = without_patterns if redactor is None else _Heard(redactor)
         self._prompts = prompts
         self._answers = answers
 

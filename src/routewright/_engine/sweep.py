@@ -34,9 +34,13 @@ async def sweep(storage: Storage, told: SetRetention | None, clock: Clock) -> No
 
 
 def _say(kept: SetRetention) -> None:
-    production, sandbox = (
-        "for ever" if s is None else f"for {s / DAY_S:g} days" for s in (kept.production_s, kept.sandbox_s)
-    )
+    production, sandbox = map(_time, (kept.production_s, kept.sandbox_s))
     _log.info(
         "traces are kept %s, those of the sandbox %s; Settings(retention=Retention(...)) says else", production, sandbox
     )
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "for ever"
+    return f"for {seconds / DAY_S:g} day{'' if seconds == DAY_S else 's'}"

@@ -20,14 +20,14 @@ _TOPICS = {
 """What each shows."""
 
 
-def add_analytics(command: argparse.ArgumentParser, exits: str) -> None:
+def add_analytics(command: argparse.ArgumentParser) -> None:
     """Give the command ``analytics`` its own commands."""
     topics = command.add_subparsers(
         prog="routewright analytics", dest="topic", metavar="REPORT", title="reports", required=True
     )
     for name, shows in _TOPICS.items():
         told: dict[str, Any] = {"help": shows, "description": f"{shows[0].upper()}{shows[1:]}.\n\n{_DAYS}"}
-        topic = topics.add_parser(name, usage=f"routewright analytics {name} [OPTIONS]", epilog=exits, **told)
+        topic = topics.add_parser(name, usage=f"routewright analytics {name} [OPTIONS]", **told)
         topic.add_argument("--start-date", metavar="YYYY-MM-DD", help="the first day")
         topic.add_argument("--end-date", metavar="YYYY-MM-DD", help="the last day")
         if name == "usage":

@@ -52,7 +52,7 @@ def usage_page(report: UsageReport) -> list[Block]:
     named = {
         "requests": f"{totals.requests:,}",
         "errors": f"{totals.errors:,} ({percent(totals.errors / totals.requests)})",
-        "cost": cost if cost == charged else f"{cost}, of which {charged} is charged",
+        "cost": f"{cost}, of which {charged} is charged" if totals.charged_usd and charged != cost else cost,
         "tokens": tokens(totals.tokens),
     }
     return [title, Line(), facts(named), Line(), _by_time(report), Line(), *_by_group(report)]

@@ -28,13 +28,13 @@ _TOPICS = {
 """What each does, what else is to be said of it, what it takes."""
 
 
-def add_catalogue(command: argparse.ArgumentParser, exits: str) -> None:
+def add_catalogue(command: argparse.ArgumentParser) -> None:
     """Give the command ``catalogue`` its own commands."""
     topics = command.add_subparsers(
         prog="routewright catalogue", dest="topic", metavar="COMMAND", title="commands", required=True
     )
     for name, (does, more, takes) in _TOPICS.items():
-        said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}", "epilog": exits}
+        said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}"}
         topic = topics.add_parser(name, usage=f"routewright catalogue {name} {takes}", **said)
         _ADD[name](topic)
         topic.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)

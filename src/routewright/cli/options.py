@@ -33,7 +33,7 @@ examples:
   routewright catalogue import model_prices.json --output models.toml
   routewright policies check policies.toml
   routewright traces ls --store traces.db "status=failed" --since 2h
-  routewright analytics usage --store traces.db --group-by metadata.team"""
+  routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week"""
 
 _PROMPT = """
 
@@ -175,7 +175,7 @@ def parser() -> argparse.ArgumentParser:
         does, more, takes = _COMMANDS[name]
         said = f"{does[0].upper()}{does[1:]}. {more}"
         add_options(commands.add_parser(
-            name, usage=f"routewright {name} {takes}", help=does, description=said, epilog=_EXITS
+            name, usage=f"routewright {name} {takes}", help=does, description=said
         ))  # fmt: skip
     return main
 
@@ -262,23 +262,23 @@ def _add_request(command: argparse.ArgumentParser) -> None:
 
 
 def _add_catalogue(command: argparse.ArgumentParser) -> None:
-    add_catalogue(command, _EXITS)
+    add_catalogue(command)
 
 
 def _add_policies(command: argparse.ArgumentParser) -> None:
-    add_policies(command, _EXITS, _add_prompt)
+    add_policies(command, _add_prompt)
 
 
 def _add_traces(command: argparse.ArgumentParser) -> None:
-    add_traces(command, _EXITS)
+    add_traces(command)
 
 
 def _add_analytics(command: argparse.ArgumentParser) -> None:
-    add_analytics(command, _EXITS)
+    add_analytics(command)
 
 
 def _add_store(command: argparse.ArgumentParser) -> None:
-    add_store(command, _EXITS)
+    add_store(command)
 
 
 _ADD = {

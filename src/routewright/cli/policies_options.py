@@ -14,9 +14,7 @@ cost, and what breaks when a provider is lost. Nothing is called. Without a key 
 The request is a short one, unless a PROMPT or @FILE is given, or what --request holds."""
 
 
-def add_policies(
-    command: argparse.ArgumentParser, exits: str, add_prompt: Callable[[argparse.ArgumentParser], None]
-) -> None:
+def add_policies(command: argparse.ArgumentParser, add_prompt: Callable[[argparse.ArgumentParser], None]) -> None:
     """Give the command ``policies`` its own commands."""
     topics = command.add_subparsers(
         prog="routewright policies", dest="topic", metavar="COMMAND", title="commands", required=True
@@ -26,7 +24,6 @@ def add_policies(
         usage="routewright policies check [OPTIONS] FILE [PROMPT | @FILE]",
         help="say what routing under each policy comes to",
         description=_CHECK,
-        epilog=exits,
     )
     check.add_argument("policy_file", metavar="FILE", help="policies, TOML, JSON or Python")
     add_prompt(check)

@@ -122,7 +122,8 @@ def _cache_says(span: CacheSpan) -> Iterator[str]:
 def _model_says(span: ModelSpan) -> Iterator[str]:
     if span.attempt > 1:
         yield f"attempt {span.attempt}"
-    yield f"error: {span.error}" if span.error else span.finish_reason or "left"
+    if span.error or span.finish_reason or span.status == "cancelled":
+        yield f"error: {span.error}" if span.error else span.finish_reason or "left"
     if span.provider not in ("sandbox", span.model.partition("/")[0]):
         yield f"by {span.provider}"
     marks = {"mending its answer": span.repair, "hedge": span.hedge, "probe": span.probe}

@@ -48,13 +48,13 @@ def add_whose(command: argparse.ArgumentParser) -> None:
     command.add_argument("--environment", choices=get_args(Environment), help="only those of this one (default: both)")
 
 
-def add_store(command: argparse.ArgumentParser, exits: str) -> None:
+def add_store(command: argparse.ArgumentParser) -> None:
     """Give the command ``store`` its own commands."""
     topics = command.add_subparsers(
         prog="routewright store", dest="topic", metavar="COMMAND", title="commands", required=True
     )
     for name, (does, more, takes) in _TOPICS.items():
-        said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}", "epilog": exits}
+        said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}"}
         topic = topics.add_parser(name, usage=f"routewright store {name} {takes}", **said)
         _ADD[name](topic)
         add_place(topic)

@@ -35,13 +35,13 @@ _TOPICS = {
 _WHEN = "a day, a time as 2026-11-22T09:30:00Z, or so long ago, as 30m, 2h, 7d"
 
 
-def add_traces(command: argparse.ArgumentParser, exits: str) -> None:
+def add_traces(command: argparse.ArgumentParser) -> None:
     """Give the command ``traces`` its own commands."""
     topics = command.add_subparsers(
         prog="routewright traces", dest="topic", metavar="COMMAND", title="commands", required=True
     )
     for name, (does, more, takes) in _TOPICS.items():
-        said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}", "epilog": exits}
+        said: dict[str, Any] = {"help": does, "description": f"{does[0].upper()}{does[1:]}.\n\n{more}"}
         topic = topics.add_parser(name, usage=f"routewright traces {name} {takes}", **said)
         _ADD[name](topic)
         add_place(topic)

@@ -91,8 +91,9 @@ def _model(trace: Trace, chosen: str | None) -> str:
 def _cost(trace: Trace) -> str:
     if trace.environment == "sandbox":
         return cost(trace) + LIST_PRICE
-    charged = "" if trace.charged_usd == trace.cost_usd else f", of which {dollars(trace.charged_usd)} is charged"
-    return cost(trace) + charged
+    if trace.charged_usd in (0, trace.cost_usd):
+        return cost(trace)
+    return f"{cost(trace)}, of which {dollars(trace.charged_usd)} is charged"
 
 
 def _duration(trace: Trace) -> str:
