@@ -10,13 +10,14 @@ from contextlib import ExitStack, aclosing, closing
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import pytest
 
 from routewright.backends.storage.sqlite import SqliteStorage, upkeep, writer
 from routewright.backends.storage.sqlite.connections import connect
-from routewright.errors import InternalError, PreconditionFailed, ValidationFailed
+from routewright.errors import InternalError, PreconditionFailed, StorageUnavailable, ValidationFailed
 from routewright.protocols import LocalStorage, Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
@@ -65,6 +66,18 @@ async def numbers(storage: Storage, account: str = "default") -> list[int]:
 async def requests(storage: Storage) -> int:
     query = UsageCounts(first="2026-11-01", last="2026-11-30", group_by="model")
     return sum(row.requests for row in await storage.read("default", query))
+
+
+class Told:
+    """Opens connections, and notes what they are told."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def connect(self, path: str) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.set_trace_callback(self.statements.append)
+        return connection
 
 
 def sound(path: Path) -> bool:
@@ -487,6 +500,7 @@ async def test_what_was_deleted_while_somebody_read_is_gone_after_the_next_write
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "CHECKPOINT_BUSY_MS", 1)
+    monkeypatch.setattr(writer, "TIDY_AGAIN_S", 0.0)
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [telltale(Random(1), 1)])
         with closing(connect(str(path))) as reader:
@@ -496,6 +510,66 @@ async def test_what_was_deleted_while_somebody_read_is_gone_after_the_next_write
             assert sum(canaries(path).values()) > 0
         await storage.apply("default", [PutTrace(make_trace(2))])
         assert sum(canaries(path).values()) == 0
+
+
+async def test_while_somebody_reads_a_deletion_makes_no_write_after_it_dear(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CHECKPOINT_BUSY_MS", 1)
+    told = Told()
+    async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(number)) for number in range(100)])
+        with closing(connect(str(path))) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM trace").fetchone()
+            await storage.apply("default", [DeleteTraces(id=make_trace(1).id)])
+            told.statements.clear()
+            for number in range(100, 110):
+                await storage.apply("default", [PutTrace(make_trace(number))])
+        assert not {"VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"} & {*told.statements}
+
+
+@pytest.mark.parametrize("size", [0, 10**9])
+async def test_behind_a_deletion_a_file_that_is_not_large_is_written_anew_once(
+    path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "VACUUM_BYTES", size)
+    told = Told()
+    async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(number)) for number in range(10)])
+        await storage.apply("default", [DeleteTraces(id=make_trace(1).id)])
+        await storage.apply("default", [PutTrace(make_trace(20))])
+    assert told.statements.count("VACUUM") == (1 if size else 0)
+    assert told.statements.count("PRAGMA secure_delete = ON") > 0
+
+
+async def test_a_thread_that_cannot_be_started_is_told_and_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+            with pytest.raises(StorageUnavailable, match="cannot be written to now: can't start new thread"):
+                await storage.apply("default", [PutTrace(make_trace(1))])
+        await storage.apply("default", [PutTrace(make_trace(2))])
+        found = await storage.scan("default", TraceItems(), after=None, limit=9)
+        assert [item.id for item in found] == [make_trace(2).id]
+
+
+async def test_what_waits_beyond_one_transaction_is_done_in_the_next_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "IDLE_S", 90.0)
+    told = Told()
+    async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(0))])
+        told.statements.clear()
+        with anyio.fail_after(60):  # who waits for the writer to look again waits longer
+            async with anyio.create_task_group() as tasks:
+                for number in range(1, 4 * writer.MOST_AT_ONCE):
+                    tasks.start_soon(storage.apply, "default", [PutTrace(make_trace(number))])
+        assert told.statements.count("COMMIT") >= 4
+        assert len(await storage.scan("default", TraceItems(), after=None, limit=999)) == 4 * writer.MOST_AT_ONCE
 
 
 async def test_a_sweep_takes_no_trace_that_came_in_the_place_of_an_old_one_meanwhile(path: Path) -> None:

@@ -9,10 +9,11 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
-from routewright.errors import InternalError, RouterError
+from routewright.errors import InternalError, RouterError, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal
 from routewright.wire import Durability
@@ -29,6 +30,9 @@ WAL_BYTES = 4 * 1024 * 1024
 """How large the log may grow before it is moved into the file. One move costs two syncs, and no trace is written
 meanwhile: at four times the size it takes longer than the 50 ms within which each should be."""
 CHECKPOINT_BUSY_MS = 100
+TIDY_AGAIN_S = 1.0
+"""So long after readers stood in the way, who writes tries again to overwrite what was removed."""
+LONGEST_PAUSE_S = 0.1
 VACUUM_BYTES = 32 * 1024 * 1024
 """Up to this size a file is written anew when something was removed, which takes a third of a second at most: SQLite
 overwrites what it removes, but now and then leaves a copy where it moved a row from one page to another."""
@@ -42,11 +46,13 @@ _log = logging.getLogger(__name__)
 class Request:
     """What somebody wants done in a transaction, and what came of it."""
 
-    def __init__(self, work: Work, durability: Durability, scrub: Scrub | None) -> None:
+    def __init__(self, work: Work, durability: Durability, scrub: Scrub | None, *, gentle: bool) -> None:
         self.work = work
         self.durability = durability
         self.scrub = scrub
         """Says of its result whether what was removed must now go from the log and the file, too."""
+        self.gentle = gentle
+        """One of many: other processes are left as much time behind it as it took."""
         self.done = Signal()
         self.error: Exception | None = None
         self.result: Any = None
@@ -69,14 +75,18 @@ class Writer:
         self._asked = threading.Event()
         self._synchronous: tuple[Connection, str] | None = None
         self._checkpoint_at = WAL_BYTES
-        self._unclean = False
+        self._unclean = False  # what was removed stands in the log still, or in the file
+        self._stale = False  # it may stand in the file
+        self._tidy_at = 0.0
 
-    async def do(self, work: Work, durability: Durability = "buffered", scrub: Scrub | None = None) -> Any:
+    async def do(
+        self, work: Work, durability: Durability = "buffered", scrub: Scrub | None = None, *, gentle: bool = False
+    ) -> Any:
         """Run ``work`` in a transaction, and give what it gives once that is committed.
 
         Raises what it raises, with nothing of it done.
         """
-        request = Request(work, durability, scrub)
+        request = Request(work, durability, scrub, gentle=gentle)
         if self._inline:
             self._run([request])
         else:
@@ -88,17 +98,27 @@ class Writer:
 
     def _enqueue(self, request: Request) -> None:
         with self._guard.lock:
-            self._waiting.append(request)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="routewright-sqlite", daemon=True)
-                self._thread.start()
+                self._thread = self._started()
+            self._waiting.append(request)
         self._asked.set()
+
+    def _started(self) -> threading.Thread:
+        thread = threading.Thread(target=self._work, name="routewright-sqlite", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the next who writes tries again
+            raise StorageUnavailable(f"{self._connections.path} cannot be written to now: {error}") from error
+        return thread
 
     def _work(self) -> None:
         while requests := self._take():
+            began = time.monotonic()
             self._run(requests)
             for request in requests:
                 request.done.set()
+            if any(request.gentle for request in requests):
+                time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
             del requests  # what they hold must not stay while nothing happens
 
     def _take(self) -> list[Request]:
@@ -166,18 +186,23 @@ class Writer:
 
     def _tidy(self, connection: Connection, *, scrub: bool) -> None:
         """Move the log into the file where it has grown long, or where what was removed still stands in it."""
-        scrub = scrub or self._unclean
-        size = self._log_bytes()
-        if not scrub and size < self._checkpoint_at:
+        if scrub:
+            self._unclean = self._stale = True
+        due = scrub or (self._unclean and time.monotonic() >= self._tidy_at)
+        if not due and self._log_bytes() < self._checkpoint_at:
             return
         try:
-            if scrub and self._connections.path.stat().st_size <= VACUUM_BYTES:
-                connection.execute("VACUUM")
             self._checkpoint(connection)
-        except sqlite3.Error as error:  # what was committed is committed
+            if self._stale and not self._log_bytes():  # else the log would grow by the whole file
+                if os.stat(self._connections.path).st_size <= VACUUM_BYTES:
+                    connection.execute("VACUUM")
+                    self._checkpoint(connection)
+                self._stale = False
+        except (sqlite3.Error, OSError) as error:  # what was committed is committed
             _log.debug("the log of %s was not moved: %s", self._connections.path, error)
         left = self._log_bytes()
-        self._unclean = scrub and left > 0  # readers stood in the way: the next who writes tries again
+        self._unclean = self._unclean and (self._stale or left > 0)
+        self._tidy_at = time.monotonic() + TIDY_AGAIN_S
         self._checkpoint_at = max(WAL_BYTES, left + left // 4)
 
     def _checkpoint(self, connection: Connection) -> None:
