@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sqlite3
+import stat
 import threading
 from contextlib import ExitStack, aclosing, closing
 from pathlib import Path
@@ -17,13 +18,14 @@ import pytest
 
 from routewright.backends.storage.sqlite import SqliteStorage, upkeep, writer
 from routewright.backends.storage.sqlite.connections import connect
-from routewright.errors import InternalError, PreconditionFailed, StorageUnavailable, ValidationFailed
+from routewright.errors import InternalError, PreconditionFailed, StorageCorrupt, StorageUnavailable, ValidationFailed
 from routewright.protocols import LocalStorage, Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
 from routewright.testing.storage.snapshots import health_chain
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    Content,
     CurrentRetention,
     DeleteTraces,
     Durability,
@@ -35,6 +37,7 @@ from routewright.wire import (
     Term,
     TraceById,
     TraceItems,
+    Traces,
     UsageCounts,
     Write,
 )
@@ -420,6 +423,155 @@ def test_a_fork_finds_no_connection_open(path: Path) -> None:
     if not Path("/proc/self/fd").exists():
         pytest.skip("which files are open cannot be seen here")
     run(script, path)
+
+
+# The file under it
+
+
+async def test_a_store_behind_a_link_has_its_log_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "WAL_BYTES", 100_000)
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    async with aclosing(SqliteStorage(link)) as storage:
+        assert storage.path == path
+        for first in range(0, 500, 20):
+            await storage.apply("default", [PutTrace(make_trace(number)) for number in range(first, first + 20)])
+        assert os.stat(f"{path}-wal").st_size < 500_000
+
+
+async def test_a_new_store_is_its_owners_alone_and_a_backup_has_its_rights(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        assert {stat.S_IMODE(os.stat(file).st_mode) for file in os.scandir(path.parent)} == {0o600}
+    for mode in (0o600, 0o640):
+        os.chmod(path, mode)
+        copy = path.with_name(f"{mode}.db")
+        upkeep.backup(path, copy)
+        assert stat.S_IMODE(os.stat(copy).st_mode) == mode
+
+
+async def test_a_store_that_is_removed_under_it_is_made_anew(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        assert await storage.read("default", TraceById(make_trace(1).id)) is not None
+        for end in ("", "-wal", "-shm"):
+            os.unlink(f"{path}{end}")
+        assert await storage.read("default", TraceById(make_trace(1).id)) is None
+        await storage.apply("default", [PutTrace(make_trace(2))])
+        await storage.apply("default", [DeleteTraces(id=make_trace(3).id)])
+        assert await numbers(storage) == [2]
+    assert f"{path} was removed while it was in use" in caplog.text
+    assert sound(path)
+
+
+async def test_a_store_that_is_replaced_under_it_is_left_alone(path: Path, tmp_path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        upkeep.backup(path, tmp_path / "copy.db")
+        os.replace(tmp_path / "copy.db", path)
+        before = await anyio.Path(path).read_bytes()
+        for asked in (storage.apply("default", [PutTrace(make_trace(2))]), numbers(storage)):
+            with pytest.raises(StorageUnavailable, match="was replaced while it was in use: stop all that use it"):
+                await asked
+        assert await anyio.Path(path).read_bytes() == before
+
+
+async def test_a_quick_reader_does_not_wait_for_one_who_opens_the_file(path: Path) -> None:
+    slow, opens, asked = threading.Event(), threading.Event(), []
+
+    def opening(path: str) -> sqlite3.Connection:
+        if threading.current_thread() is not threading.main_thread():
+            opens.set()
+            slow.wait(30)
+        asked.append(threading.current_thread())
+        return connect(path)
+
+    async with aclosing(SqliteStorage(path, connect=opening)) as storage:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(storage.apply, "default", [PutTrace(make_trace(1))])
+            await anyio.to_thread.run_sync(opens.wait)
+            assert await storage.read("default", TraceById(make_trace(1).id)) is None
+            assert asked == [threading.main_thread()], "the writer still opens it"
+            slow.set()
+        assert await numbers(storage) == [1]
+
+
+async def test_who_leaves_stops_its_query_and_no_other(path: Path) -> None:
+    begun = threading.Event()
+    stopped: list[str] = []
+
+    def slow(path: str) -> sqlite3.Connection:
+        connection = connect(path)
+
+        def first() -> int:
+            begun.set()
+            return 1
+
+        connection.create_function("first", 0, first)
+        return connection
+
+    endless = "WITH RECURSIVE n(x) AS (SELECT first() UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+
+    def ask(connection: Any) -> None:
+        try:
+            connection.execute(endless).fetchone()
+        except sqlite3.Error as error:
+            stopped.append(str(error))
+            raise
+
+    async with aclosing(SqliteStorage(path, connect=slow)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(storage._asked, ask)
+            await anyio.to_thread.run_sync(begun.wait)
+            tasks.cancel_scope.cancel()
+        while not stopped:  # it ends soon
+            assert await numbers(storage) == [1]
+        assert stopped == ["interrupted"]
+
+
+async def test_a_sweep_that_cannot_remove_what_it_finds_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        monkeypatch.setattr("routewright.backends.storage.sqlite.remove_old", lambda old, connection: 0)
+        with pytest.raises(StorageCorrupt, match="found but cannot be removed; 'routewright store check' says where"):
+            await storage.sweep(NOW + 60 * DAY_S)
+
+
+async def test_who_removes_much_leaves_other_processes_as_much_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr("routewright.backends.storage.sqlite.writer.time.sleep", paused.append)
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(number)) for number in range(250)])
+        assert paused == []
+        assert await storage.sweep(NOW + 60 * DAY_S) == 250
+        await storage.apply("default", [PutTrace(make_trace(1))])
+    assert len(paused) == 3
+    assert all(0 < each <= writer.LONGEST_PAUSE_S for each in paused)
+
+
+async def test_who_lists_or_removes_reads_nothing_of_what_was_said(path: Path) -> None:
+    said = Content(output="said " * 1_000)
+    told = Told()
+    async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
+        puts = [PutTrace(make_trace(number, content=said)) for number in range(5)]
+        await storage.apply("default", puts)
+        assert await storage.scan("default", Traces(), after=None, limit=1) == [puts[4].trace]
+        told.statements.clear()
+        assert await numbers(storage) == [0, 1, 2, 3, 4]
+        await storage.apply("default", [DeleteTraces(id=make_trace(1).id)])
+        assert await storage.sweep(NOW + 60 * DAY_S) == 4
+    assert not [sql for sql in told.statements if "content" in sql or "SELECT *" in sql]
+
+
+async def test_snapshots_that_nothing_needs_are_found_without_a_look_at_the_others(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+    with closing(connect(str(path))) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {upkeep._FREE_SNAPSHOTS}", (NOW,)).fetchall()
+    assert "SEARCH snapshot USING INDEX snapshot_free (at<?)" in [row[3] for row in plan]
 
 
 # The log, and what is deleted

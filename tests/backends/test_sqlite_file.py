@@ -21,6 +21,7 @@ from routewright.errors import (
     NotFound,
     StorageCorrupt,
     StorageFull,
+    StorageUnavailable,
     StorageVersion,
     ValidationFailed,
 )
@@ -231,6 +232,12 @@ def test_a_name_that_is_taken_while_the_backup_is_made_is_not_overwritten(
         upkeep.backup(path, target)
     assert target.read_text() == "precious"
     assert names(path.parent) == {"traces.db", "copy.db"}
+
+
+def test_a_backup_that_cannot_be_written_blames_its_target(path: Path) -> None:
+    target = path.parent / "missing" / "copy.db"
+    with pytest.raises(StorageUnavailable, match=rf"^{target}: it cannot be opened"):
+        upkeep.backup(path, target)
 
 
 def test_a_backup_goes_to_a_file_system_without_hard_links_and_replaces_nothing_there(

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
 
 from routewright._core.problem import shown
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import Problem, StorageCorrupt, ValidationFailed
 from routewright.protocols import Clock
 from routewright.wire import (
     CurrentRetention,
@@ -27,7 +28,7 @@ from routewright.wire import (
     Written,
 )
 
-from .connections import Connect, Connection, Connections, connect
+from .connections import Connect, Connection, Connections, Reading, connect
 from .faults import fault_of, is_transient, translated
 from .read import answer, page
 from .upkeep import old_traces, remove_old, remove_snapshots
@@ -69,8 +70,8 @@ class SqliteStorage:
             or str(path).startswith("sqlite:")
         ):
             raise ValidationFailed.of(Problem("path", f"is {shown(path)}", "name a file, as traces.db"))
-        self.path = Path(path).absolute()
-        """Where it is."""
+        self.path = Path(os.path.realpath(path))
+        """Where it is; SQLite's log stands beside the file itself, not beside a link to it."""
         self._inline = clock is not None and clock.virtual
         self._connections = Connections(self.path, connect, busy_s)
         self._writer = Writer(self._connections, busy_s, inline=self._inline)
@@ -85,7 +86,7 @@ class SqliteStorage:
         work = partial(self._writes.batch, account, list(writes))
         deletes = [each for each in writes if isinstance(each, DeleteTraces)]
         scrub = partial(_is_last, deletes[0]) if deletes else None  # it stands alone in its batch
-        result: list[Written] = await self._writer.do(work, durability, scrub)
+        result: list[Written] = await self._writer.do(work, durability, scrub, gentle=bool(deletes))
         return result
 
     async def read(self, account: str, query: Query) -> Any:
@@ -97,19 +98,24 @@ class SqliteStorage:
             except sqlite3.Error as error:
                 if not is_transient(error):
                     raise fault_of(error, self.path) from error
-        return await self._in_thread(partial(self._ask, ask))
+        return await self._asked(ask)
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
-        return await self._in_thread(partial(self._ask, partial(page, account, query, after, limit)))
+        found: list[Any] = await self._asked(partial(page, account, query, after, limit))
+        return found
 
     async def sweep(self, now: float) -> int:
         """Remove what is past its time, a few hundred traces a transaction (``protocols.Storage``)."""
-        removed = 0
-        while found := await self._in_thread(partial(self._ask, partial(old_traces, now))):
+        removed, before = 0, None
+        while found := await self._asked(partial(old_traces, now)):
+            if found == before:
+                damage = "what is past its time is found but cannot be removed"
+                raise StorageCorrupt(f"{self.path} is damaged: {damage}; 'routewright store check' says where")
+            before = found
             for place, old in enumerate(found, start=1):
-                is_last = place == len(found)
-                removed += await self._writer.do(partial(remove_old, old), scrub=bool if is_last else None)
+                scrub = bool if place == len(found) else None
+                removed += await self._writer.do(partial(remove_old, old), scrub=scrub, gentle=True)
         while freed := await self._writer.do(partial(remove_snapshots, now)):
             removed += sum(freed)
         return removed
@@ -118,9 +124,18 @@ class SqliteStorage:
         """Close the file. It is opened again if it is used again."""
         await self._in_thread(self._connections.close)
 
-    def _ask(self, ask: Callable[[Connection], T]) -> T:
+    async def _asked(self, ask: Callable[[Connection], T]) -> T:
+        """The answer; who is cancelled while it waits for it stops the query."""
+        reading = Reading()
+        try:
+            return await self._in_thread(partial(self._ask, ask, reading))
+        except anyio.get_cancelled_exc_class():
+            reading.leave()
+            raise
+
+    def _ask(self, ask: Callable[[Connection], T], reading: Reading) -> T:
         with translated(self.path):
-            return self._connections.read(ask)
+            return self._connections.read(ask, reading=reading)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return work() if self._inline else await anyio.to_thread.run_sync(work, abandon_on_cancel=True)

@@ -7,6 +7,7 @@ the file. So does every path that makes one: ``Connect``.
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -74,8 +75,35 @@ class Connection(Protocol):
 Connect = Callable[[str], Connection]
 
 
+class Reading:
+    """One who asks, and may leave before the answer is there."""
+
+    def __init__(self) -> None:
+        self.is_left = False
+        self.connection: Connection | None = None
+
+    def leave(self) -> None:
+        """Stop what is done for it. Another who was given its connection meanwhile asks again."""
+        self.is_left = True
+        if self.connection is not None:
+            with suppress(sqlite3.Error):  # it was closed just now
+                self.connection.interrupt()
+
+
+class _Opening:
+    """Stands for a connection that is being opened."""
+
+    def interrupt(self) -> None:
+        """Nothing: what is begun has to end."""
+
+
 def connect(path: str) -> sqlite3.Connection:
-    """A connection of Python's own SQLite. Threads take turns with it."""
+    """A connection of Python's own SQLite. Threads take turns with it.
+
+    A file that it makes is its owner's alone, since traces may hold prompts; so is what SQLite puts beside it.
+    """
+    with suppress(OSError):  # it is there; or it cannot be made, which SQLite then says
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
 
 
@@ -87,7 +115,10 @@ class Connections:
         self._connect = connect
         self._busy_s = busy_s
         self._guard = Guard()
-        self._torn: list[Connection] = []  # in use when the process was forked: they must not even be closed here
+        self._torn: list[Connection | _Opening] = []
+        """In use when the process was forked: they must not even be closed here."""
+        self._adrift: list[Connection] = []
+        """To a file that is gone."""
         renew_in_children(self)
         quiet_at_fork(self)
 
@@ -97,7 +128,9 @@ class Connections:
     def renew(self) -> None:
         """Begin without connections, as a child does."""
         self._torn += getattr(self, "_in_use", ())
-        self._in_use: set[Connection] = set()
+        self._in_use: set[Connection | _Opening] = set()
+        self._file: tuple[int, int] | None = None
+        """Which file is open; None: none was, or its like cannot be told."""
         self._idle: deque[Connection] = deque()
         self._writer: Connection | None = None
         self._writing = Guard()
@@ -108,12 +141,12 @@ class Connections:
         """Close all connections, once what they do has ended, and hand none out."""
         with self._guard.lock:
             self._open.clear()
+        ends = time.monotonic() + LONGEST_QUIET_S
+        while self._in_use and time.monotonic() < ends:
             for connection in list(self._in_use):  # which others leave meanwhile
                 if connection is not self._writer:
                     with suppress(sqlite3.Error):  # it was closed just now
-                        connection.interrupt()  # and ask again afterwards
-        ends = time.monotonic() + LONGEST_QUIET_S
-        while self._in_use and time.monotonic() < ends:
+                        connection.interrupt()  # who reads asks again afterwards
             time.sleep(0.001)
         if self._in_use:
             _log.warning("%s is in use while this process is forked: the child cannot use it", self.path)
@@ -130,6 +163,8 @@ class Connections:
             if self._writer is not None and self._writer not in self._in_use:
                 idle.append(self._writer)
                 self._writer = None
+            if not self._in_use:
+                self._file = None
         for connection in idle:
             with suppress(sqlite3.Error):
                 connection.close()
@@ -138,7 +173,7 @@ class Connections:
     def writing(self) -> Iterator[Connection]:
         """The connection to write with, which one at a time has. One that fails is closed."""
         with self._writing.lock:
-            connection = self._take_writer()
+            connection = self._take(self._busy_s, writer=True)
             try:
                 yield connection
             except BaseException:
@@ -150,32 +185,69 @@ class Connections:
                 raise
             self._in_use.discard(connection)
 
-    def read(self, ask: Callable[[Connection], T], *, patient: bool = True) -> T:
+    def read(self, ask: Callable[[Connection], T], *, patient: bool = True, reading: Reading | None = None) -> T:
         """Ask with a connection of one's own; again, for a while, where that fails for what passes. Without patience
         once."""
         wait_s = self._busy_s if patient else 0.0
-        return _again(partial(self._read, ask, wait_s), wait_s)
+        reading = reading or Reading()
+        return _again(partial(self._read, ask, wait_s, reading), wait_s, reading)
 
-    def _read(self, ask: Callable[[Connection], T], wait_s: float) -> T:
-        connection = self._take_reader(wait_s)
+    def _read(self, ask: Callable[[Connection], T], wait_s: float, reading: Reading) -> T:
+        connection = self._take(wait_s)
         try:
+            reading.connection = connection
+            if reading.is_left:
+                raise StorageUnavailable(f"{self.path}: who asked has left")
             result = ask(connection)
         except BaseException:
             self._in_use.discard(connection)
             connection.close()
             raise
+        finally:
+            reading.connection = None
         self._give_back(connection)
         return result
 
-    def _take_reader(self, wait_s: float) -> Connection:
+    def _take(self, wait_s: float, *, writer: bool = False) -> Connection:
+        """A connection, to be given back. One that has to be opened is so outside of the guard, for which a quick
+        reader in an event loop may wait; a fork waits for its end."""
         while True:
             self._open.wait()
             with self._guard.lock:
                 if not self._open.is_set():
                     continue
-                connection = self._idle.pop() if self._idle else self._make(wait_s, busy_s=0.0)
-                self._in_use.add(connection)
-                return connection
+                self._look_for_file()
+                found = self._writer if writer else self._idle.pop() if self._idle else None
+                if found is not None:
+                    self._in_use.add(found)
+                    return found
+                opening = _Opening()
+                self._in_use.add(opening)
+            try:
+                made = self._make(wait_s, busy_s=wait_s if writer else 0.0)
+            except BaseException:
+                self._in_use.discard(opening)
+                raise
+            with self._guard.lock:
+                self._in_use.add(made)
+                self._in_use.discard(opening)
+                if writer:
+                    self._writer = made
+            return made
+
+    def _look_for_file(self) -> None:
+        """See that the file is the one that is open. Connections to one that was removed are let lie: SQLite would
+        remove the log of the next when it closes them. Raises ``StorageUnavailable`` for one that was replaced."""
+        present = _identity(self.path)
+        if present == self._file or self._file is None:
+            return
+        if present is not None:
+            what = f"stop all that use it, remove {self.path.name}-wal and {self.path.name}-shm, and start again"
+            raise StorageUnavailable(f"{self.path} was replaced while it was in use: {what}")
+        _log.warning("%s was removed while it was in use: it is made anew, and what was in it is lost", self.path)
+        self._adrift += [*self._idle, *([] if self._writer is None else [self._writer])]
+        self._idle.clear()
+        self._writer = self._file = None
 
     def _give_back(self, connection: Connection) -> None:
         with self._guard.lock:
@@ -185,17 +257,6 @@ class Connections:
             self._in_use.discard(connection)
         if not keep:
             connection.close()
-
-    def _take_writer(self) -> Connection:
-        while True:
-            self._open.wait()
-            with self._guard.lock:
-                if not self._open.is_set():
-                    continue
-                if self._writer is None:
-                    self._writer = self._make(self._busy_s, busy_s=self._busy_s)
-                self._in_use.add(self._writer)
-                return self._writer
 
     def _make(self, wait_s: float, *, busy_s: float) -> Connection:
         """Open one. Who opens waits so long for others that do; ``busy_s``: SQLite itself waits later on."""
@@ -212,18 +273,29 @@ class Connections:
         except BaseException:
             connection.close()
             raise
+        self._file = _identity(self.path)
         return connection
 
 
-def _again(work: Callable[[], T], for_s: float) -> T:
-    """Do it; again, for so long, where it fails for what passes."""
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another of its name; None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _again(work: Callable[[], T], for_s: float, reading: Reading | None = None) -> T:
+    """Do it; again, for so long, where it fails for what passes and somebody still waits."""
     ends = time.monotonic() + for_s
     pause = 0.001
     while True:
         try:
             return work()
         except sqlite3.Error as error:
-            if not is_transient(error) or time.monotonic() + pause > ends:
+            is_left = reading is not None and reading.is_left
+            if is_left or not is_transient(error) or time.monotonic() + pause > ends:
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 0.05)

@@ -17,7 +17,10 @@ from routewright.errors import (
 )
 
 _KINDS: dict[int, tuple[type[RouterError], str]] = {
-    sqlite3.SQLITE_FULL: (StorageFull, "there is no room left: free some, or delete traces"),
+    sqlite3.SQLITE_FULL: (
+        StorageFull,
+        "there is no room left: free some elsewhere, since deleting traces takes room, too",
+    ),
     sqlite3.SQLITE_READONLY: (StorageReadOnly, "it cannot be written to: see to the rights of the file and its folder"),
     sqlite3.SQLITE_PERM: (StorageReadOnly, "it cannot be written to: see to the rights of the file and its folder"),
     sqlite3.SQLITE_CANTOPEN: (StorageUnavailable, "it cannot be opened: see to its folder, and to the rights of both"),

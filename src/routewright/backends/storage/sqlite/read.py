@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from routewright._core.changes import HealthChange, changed
 from routewright._core.rollup import METADATA, summed
@@ -14,6 +15,7 @@ from routewright.wire import (
     SYSTEM_ACCOUNT,
     CacheCount,
     CacheCounts,
+    Content,
     CurrentRetention,
     FallbackCount,
     FallbackCounts,
@@ -49,12 +51,13 @@ SETTING = "retention"
 
 _trace = msgspec.json.Decoder(Trace).decode
 _item = msgspec.json.Decoder(TraceItem).decode
+_content = msgspec.json.Decoder(Content).decode
 _snapshot = msgspec.json.Decoder(Snapshot).decode
 _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(PutFeedback).decode
 _retention = msgspec.json.Decoder(SetRetention).decode
 
-_TRACE = "SELECT id, body, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?"
+_TRACE = "SELECT id, body, content, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?"
 _SUMS = ", ".join(f"sum({name})" for name in UsageCount.__struct_fields__[2:])
 _OF_DAYS = "account = ? AND environment IN ({}) AND day BETWEEN ? AND ?"
 _USED = "account = ? AND per = ? AND group_by = ? AND environment IN ({}) AND start BETWEEN ? AND ?"
@@ -81,7 +84,7 @@ def answer(account: str, query: Query, connection: Connection) -> Any:
     match query:
         case TraceById(id, environment):
             row = connection.execute(_TRACE, (account, id)).fetchone()
-            return None if row is None or environment not in (None, row[2]) else whole(row[0], row[1])
+            return None if row is None or environment not in (None, row[3]) else whole(*row[:3])
         case FeedbackByTrace(trace_id):
             sql = "SELECT body FROM feedback WHERE account = ? AND trace_id = ?"
             row = connection.execute(sql, (account, trace_id)).fetchone()
@@ -107,9 +110,10 @@ def answer(account: str, query: Query, connection: Connection) -> Any:
     raise UnsupportedWrite(f"SqliteStorage knows no query {type(query).__name__}")
 
 
-def whole(trace_id: str, body: bytes) -> Trace:
+def whole(trace_id: str, body: bytes, content: bytes | None = None) -> Trace:
     """The trace that a row holds. Raises ``StorageCorrupt`` for one that the disk has changed."""
-    return _read(_trace, trace_id, body)
+    trace = _read(_trace, trace_id, body)
+    return trace if content is None else replace(trace, content=_read(_content, trace_id, content))
 
 
 def page(
@@ -121,8 +125,8 @@ def page(
             rows = rows_of(connection, "trace.id, trace.body", account, query, limit, after=after)
             return [_read(_item, trace_id, body) for trace_id, body in rows]
         case Traces():
-            rows = rows_of(connection, "trace.id, trace.body", account, query, limit, after=after)
-            return [whole(trace_id, body) for trace_id, body in rows]
+            rows = rows_of(connection, "trace.id, trace.body, trace.content", account, query, limit, after=after)
+            return [whole(*row) for row in rows]
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 

@@ -36,8 +36,9 @@ CREATE TABLE trace (
     compromised INTEGER NOT NULL,
     cost_usd REAL NOT NULL,
     duration_ms REAL NOT NULL,
-    body BLOB NOT NULL,   -- wire.Trace as JSON
-    rollup_keys TEXT      -- what usage was counted by, as JSON; NULL: by nothing else than always
+    body BLOB NOT NULL,   -- wire.Trace as JSON, but for its content
+    rollup_keys TEXT,     -- what usage was counted by, as JSON; NULL: by nothing else than always
+    content BLOB          -- wire.Content as JSON: last, so that who does not ask for it does not read it
 );
 CREATE UNIQUE INDEX trace_by_id ON trace (account, id);
 CREATE INDEX trace_by_time ON trace (
@@ -73,6 +74,7 @@ CREATE TABLE snapshot (
     at REAL NOT NULL      -- when it was last put, Unix seconds
 ) WITHOUT ROWID;
 CREATE INDEX snapshot_by_base ON snapshot (base) WHERE base IS NOT NULL;
+CREATE INDEX snapshot_free ON snapshot (at) WHERE named <= 0;
 
 CREATE TABLE usage (
     account TEXT NOT NULL,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +17,13 @@ from routewright.errors import NotFound, Problem, StorageCorrupt, StorageVersion
 from routewright.wire import Environment, TraceItems
 
 from .connections import Connection, connect
-from .faults import is_damage, translated
+from .faults import fault_of, is_damage, is_transient, translated
 from .read import retention_of, whole
 from .schema import MIGRATIONS, migrate, version_of
 from .selection import rows_of
 from .write import STORED, Stored, forget
 
-SOME = 500
+SOME = 100
 """Traces that one transaction removes."""
 BUSY_MS = 5_000
 """How long backup, check and upgrade wait for another process."""
@@ -107,21 +109,34 @@ def backup(path: Path, target: Path) -> None:
         raise ValidationFailed.of(Problem("target", f"{target} exists", "name a new file"))
     part = target.with_name(f"{target.name}.part-{os.getpid()}-{threading.get_ident()}")
     try:
-        with translated(path), closing(connect(str(path))) as source, closing(connect(str(part))) as copy:
+        with translated(path), closing(connect(str(path))) as source:
             source.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             version_of(source, path)
-            source.backup(copy)
+            with _of_target(target), closing(connect(str(part))) as copy:
+                source.backup(copy)
         with translated(part), closing(connect(str(part))) as copy:
             said = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
             if said != "ok":
                 raise StorageCorrupt(f"{path} is damaged, so the backup is: {said}")
             copy.execute("PRAGMA journal_mode = DELETE")  # all in one file, synced
+        part.chmod(stat.S_IMODE(path.stat().st_mode))
         _place(part, target)
     except FileExistsError:
         raise ValidationFailed.of(Problem("target", f"{target} exists", "name a new file")) from None
     finally:
         for left in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm", "-journal"))):
             left.unlink(missing_ok=True)
+
+
+@contextmanager
+def _of_target(target: Path) -> Iterator[None]:
+    """Say of the copy what a copy fails with, but for damage and locks, which only its source has."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if is_damage(error) or is_transient(error):
+            raise
+        raise fault_of(error, target) from error
 
 
 def _place(part: Path, target: Path) -> None:
@@ -171,6 +186,7 @@ def upgrade(path: Path) -> Path | None:
         backup(path, kept)
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # which would move it passively (writer._checkpoint)
         connection.execute("BEGIN EXCLUSIVE")
         if version_of(connection, path) == version:
             migrate(connection, version)
@@ -188,9 +204,9 @@ def _free_name(path: Path, end: str) -> Path:
 def _unreadable(connection: sqlite3.Connection) -> list[str]:
     """Traces that cannot be read back, the first twenty."""
     problems = []
-    for n, trace_id, body in connection.execute("SELECT n, id, body FROM trace"):
+    for n, trace_id, body, content in connection.execute("SELECT n, id, body, content FROM trace"):
         try:
-            readable = whole(trace_id, body).id == trace_id
+            readable = whole(trace_id, body, content).id == trace_id
         except StorageCorrupt:
             readable = False
         if not readable:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from routewright._core.batch import check_batch, ids_of
 from routewright._core.changes import change
@@ -41,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 _COLUMNS = (
     "account created_at id environment status kind model provider policy_id goal strategy error cache_hit "
-    "fallback_used compromised cost_usd duration_ms body rollup_keys"
+    "fallback_used compromised cost_usd duration_ms body rollup_keys content"
 ).split()
 _PUT_TRACE = f"INSERT INTO trace ({', '.join(_COLUMNS)}) VALUES {{}}"
 _PUT_TAG = "INSERT OR REPLACE INTO tag (account, key, value, created_at, id, number) VALUES {}"
@@ -100,7 +101,7 @@ class Stored(NamedTuple):
     n: int
     id: str
     trace: Trace | None
-    """None: it is damaged, and nobody knows any more what it was counted as."""
+    """Without its content. None: it is damaged, and nobody knows any more what it was counted as."""
     rollup_keys: tuple[str, ...]
 
     @classmethod
@@ -231,7 +232,9 @@ def _put_traces(
 
 
 def _row(account: str, write: PutTrace) -> tuple[Any, ...]:
-    trace = write.trace
+    trace, content = write.trace, write.trace.content
+    if content is not None:
+        trace = replace(trace, content=None)
     return (
         account,
         trace.created_at,
@@ -252,6 +255,7 @@ def _row(account: str, write: PutTrace) -> tuple[Any, ...]:
         trace.duration_ms,
         _encode(trace),
         _encode(write.rollup_keys) if write.rollup_keys else None,
+        None if content is None else _encode(content),
     )
 
 
