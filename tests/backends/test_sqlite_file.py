@@ -183,6 +183,34 @@ async def test_an_upgrade_that_fails_half_way_leaves_the_old_store_and_may_be_tr
     assert_sound(path)
 
 
+def test_an_upgrade_is_synced_and_moves_no_log_while_others_may_write(path: Path, later: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def told(path: str) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.set_trace_callback(said.append)
+        return connection
+
+    later.setattr(upkeep, "connect", told)
+    upkeep.upgrade(path)
+    begins = said.index("BEGIN EXCLUSIVE")
+    assert {"PRAGMA synchronous = FULL", "PRAGMA wal_autocheckpoint = 0"} <= {*said[:begins]}
+
+
+def test_of_two_who_upgrade_at_once_one_does(path: Path, later: pytest.MonkeyPatch) -> None:
+    backup = upkeep.backup
+
+    def meanwhile(source: Path, target: Path) -> None:
+        backup(source, target)
+        later.setattr(upkeep, "backup", backup)
+        assert upkeep.upgrade(path) is not None
+
+    later.setattr(upkeep, "backup", meanwhile)
+    assert upkeep.upgrade(path) is not None
+    assert ask(path, "SELECT count(*) FROM note") == 1
+    assert ask(path, "PRAGMA user_version") == VERSION + 1
+
+
 def test_an_upgrade_waits_for_nobody_who_uses_the_store(path: Path, later: pytest.MonkeyPatch) -> None:
     later.setattr(upkeep, "BUSY_MS", 10)
     with closing(connect(str(path))) as other:

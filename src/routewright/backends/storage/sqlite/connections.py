@@ -189,8 +189,7 @@ class Connections:
         """Ask with a connection of one's own; again, for a while, where that fails for what passes. Without patience
         once."""
         wait_s = self._busy_s if patient else 0.0
-        reading = reading or Reading()
-        return _again(partial(self._read, ask, wait_s, reading), wait_s, reading)
+        return _again(partial(self._read, ask, wait_s, reading or Reading()), wait_s)
 
     def _read(self, ask: Callable[[Connection], T], wait_s: float, reading: Reading) -> T:
         connection = self._take(wait_s)
@@ -286,16 +285,15 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _again(work: Callable[[], T], for_s: float, reading: Reading | None = None) -> T:
-    """Do it; again, for so long, where it fails for what passes and somebody still waits."""
+def _again(work: Callable[[], T], for_s: float) -> T:
+    """Do it; again, for so long, where it fails for what passes."""
     ends = time.monotonic() + for_s
     pause = 0.001
     while True:
         try:
             return work()
         except sqlite3.Error as error:
-            is_left = reading is not None and reading.is_left
-            if is_left or not is_transient(error) or time.monotonic() + pause > ends:
+            if not is_transient(error) or time.monotonic() + pause > ends:
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
