@@ -32,7 +32,8 @@ class BlockingRouter:
     """
 
     def __init__(self, router: Router, worker: Worker) -> None:
-        self._router = router
+        self.router = router
+        """The Router itself, whose other methods are plain functions already: ``decide``, ``explain``, ``replay`` ..."""
         self._worker = worker
 
     def __enter__(self) -> Self:
@@ -64,7 +65,7 @@ class BlockingRouter:
         self, request: RequestLike, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
     ) -> Answer[Any]:
         """Answer a request (``Router.route``)."""
-        return self._wait(partial(self._router.route, request, output_type=output_type, caller=caller, **options))
+        return self._wait(partial(self.router.route, request, output_type=output_type, caller=caller, **options))
 
     def route_many(
         self,
@@ -76,37 +77,37 @@ class BlockingRouter:
         **options: Unpack[SharedOptions],
     ) -> list[Answer | RouterError]:
         """Answer many requests, so many at a time (``Router.route_many``)."""
-        many = partial(self._router.route_many, requests, limit=limit, budget=budget, caller=caller, **options)
+        many = partial(self.router.route_many, requests, limit=limit, budget=budget, caller=caller, **options)
         return self._wait(many)
 
     def stream(
         self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
     ) -> BlockingStream:
         """Answer a request piece by piece (``Router.stream``)."""
-        return BlockingStream(self._router.stream(request, caller=caller, **options), self._wait)
+        return BlockingStream(self.router.stream(request, caller=caller, **options), self._wait)
 
     def feedback(
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
     ) -> None:
         """Say how good an answer was (``Router.feedback``)."""
-        self._wait(partial(self._router.feedback, trace_id, score, comment, caller=caller))
+        self._wait(partial(self.router.feedback, trace_id, score, comment, caller=caller))
 
     def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
         """Read a trace (``Router.trace``)."""
-        return self._wait(partial(self._router.trace, trace_id, caller=caller))
+        return self._wait(partial(self.router.trace, trace_id, caller=caller))
 
     @property
     def traces(self) -> BlockingTraceStore:
         """All traces of the Router's storage (``Router.traces``)."""
-        return self._router.traces.blocking
+        return self.router.traces.blocking
 
     def flush(self) -> None:
         """Write all traces that still wait (``Router.flush``)."""
-        self._wait(self._router.flush)
+        self._wait(self.router.flush)
 
     def close(self) -> None:
         """Write what waits and free connections (``Router.aclose``)."""
-        self._router._parts.close()
+        self.router._parts.close()
 
     def _wait(self, async_fn: Callable[[], Awaitable[T]]) -> T:
         return self._worker.run(async_fn)

@@ -213,7 +213,7 @@ class Scene:
         with Router.sandbox(storage=SqliteStorage(self._copy)).blocking as blocking:
             for trace in self._chance.sample(self._traces, min(REPLAYED, len(self._traces))):
                 (span,) = (span for span in trace.spans if isinstance(span, DecisionSpan))
-                assert blocking._router.replay(trace).digest == span.digest
+                assert blocking.router.replay(trace).digest == span.digest
 
 
 @pytest.mark.parametrize("durability", ["committed", "buffered"])

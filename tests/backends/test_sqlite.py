@@ -800,7 +800,8 @@ async def test_a_thread_that_cannot_be_started_is_told_and_tried_again(
         assert [item.id for item in found] == [make_trace(2).id]
 
 
-async def test_what_was_written_is_let_go_of(path: Path) -> None:
+async def test_what_was_written_is_let_go_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "IDLE_S", 90.0)
     put = PutTrace(make_trace(1))
     held = sys.getrefcount(put)
     async with aclosing(SqliteStorage(path)) as storage:

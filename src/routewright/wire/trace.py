@@ -144,9 +144,10 @@ class TraceItem(Struct, frozen=True, kw_only=True):
     account: str
     key_id: str | None = None
     policy_id: str | None = None
-    policy_version: str
-    goal: str
-    strategy: str
+    policy_version: str = ""
+    """Of this and the next two: empty where no Router chose the model."""
+    goal: str = ""
+    strategy: str = ""
     selected_model: str | None = None
     fallback_used: bool = False
     cache_hit: bool = False
