@@ -825,7 +825,7 @@ async def test_few_connections_stay_open_after_many_read_at_once(path: Path) -> 
             for _ in range(10):
                 tasks.start_soon(storage._asked, lambda connection: together.wait(30))
         assert len(opened) == 11
-        assert sum(not each.is_closed for each in opened) <= 1 + connections.MOST_IDLE
+        assert sum(not each.is_closed for each in opened) <= 1 + 4
 
 
 async def test_one_that_was_refused_hears_that_even_where_the_file_fails_behind_it(path: Path) -> None:

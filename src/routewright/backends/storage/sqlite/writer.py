@@ -119,7 +119,7 @@ class Writer:
                 request.done.set()
             if any(request.gentle for request in requests):
                 time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
-            del requests  # what they hold must not stay while nothing happens
+            del requests, request  # what they hold must not stay while nothing happens
 
     def _take(self) -> list[Request]:
         """What waits; nothing: the thread is to end."""
