@@ -33,7 +33,7 @@ class BlockingRouter:
 
     def __init__(self, router: Router, worker: Worker) -> None:
         self.router = router
-        """The Router itself, whose other methods are plain functions already: ``decide``, ``explain``, ``replay`` ..."""
+        """The Router itself, whose other methods are plain already: ``decide``, ``explain``, ``replay`` and more."""
         self._worker = worker
 
     def __enter__(self) -> Self:
