@@ -231,6 +231,7 @@ async def test_a_backup_is_a_store_of_its_own_in_one_file(path: Path) -> None:
         upkeep.backup(path, target)
         await storage.apply("default", [PutTrace(make_trace(201))])
     assert names(path.parent) == {"traces.db", "copy.db"}
+    assert ask(target, "PRAGMA journal_mode") == "delete", "it can be read where nothing may be written"
     async with aclosing(SqliteStorage(target)) as copy:
         found = await copy.scan("default", TraceItems(), after=None, limit=200)
         assert [item.id for item in found] == [make_trace(number).id for number in (200, *reversed(range(100)))]
