@@ -25,8 +25,8 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine import trace as trace_module
+from routewright._engine.snapshot import KEPT_S
 from routewright._engine.sweep import EVERY_S
-from routewright._engine.trace import KEPT_S
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.clock import START

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import inf
+from functools import partial
 from typing import NamedTuple
 
 from routewright._core.scan import quoted
@@ -23,7 +23,6 @@ from routewright.wire import (
     Environment,
     Event,
     PutFeedback,
-    PutSnapshot,
     PutTrace,
     Snapshot,
     SnapshotById,
@@ -34,6 +33,7 @@ from routewright.wire import (
 
 from .crew import Job
 from .outcome import Facts
+from .snapshot import Snapshots
 from .worker import Worker
 
 BATCH = 256
@@ -51,9 +51,6 @@ LONGEST_DELAY_S = 5.0
 """Between two tries at a storage that is unavailable."""
 _SEEMS_DOWN = 3
 """So many accounts in a row that cannot be written to: the others need not be tried."""
-_REMEMBERED = 1_000
-KEPT_S = 6 * 3600.0
-"""After so long a snapshot is put again, since those that no trace names for a day are swept."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,8 +103,7 @@ class TraceLog:
         self.commits = durability == "committed" and self._immediate is None
         """Whether calls wait until their traces are committed."""
         self._delay_s = 0.0 if self.commits else DELAY_S
-        self._kept: dict[str, float] = {}
-        """When each snapshot was put last."""
+        self._snapshots = Snapshots(partial(self._apply, SYSTEM_ACCOUNT), self._trouble, clock, durability)
         self._job = Job(worker, self._drain, self._delay_s)
         self.retries = True
         """Whether the background tries again what failed; in the last seconds a try is enough."""
@@ -268,7 +264,7 @@ class TraceLog:
 
     async def _write(self, batch: list[Waiting]) -> None:
         """Write traces of one account; where they are refused, one by one, to find those that are to blame."""
-        await self._keep({snapshot.id: snapshot for waiting in batch for snapshot in waiting.snapshots})
+        await self._snapshots.keep(snapshot for waiting in batch for snapshot in waiting.snapshots)
         try:
             await self._apply(batch[0].account, [self._write_of(waiting.facts) for waiting in batch])
         except StorageUnavailable:
@@ -287,22 +283,6 @@ class TraceLog:
 
     def _write_of(self, facts: Facts) -> PutTrace:
         return PutTrace(facts.trace, rollup_keys=facts.rollup_keys, durability=self._durability)
-
-    async def _keep(self, snapshots: dict[str, Snapshot]) -> None:
-        now = self._clock.time()
-        new = [snapshot for snapshot in snapshots.values() if now - self._kept.get(snapshot.id, -inf) > KEPT_S]
-        if not new:
-            return
-        try:
-            writes = [PutSnapshot(snapshot, at=now, durability=self._durability) for snapshot in new]
-            await self._apply(SYSTEM_ACCOUNT, writes)
-        except StorageUnavailable:
-            raise
-        except Exception as error:
-            self._trouble(error)  # a trace without them is still a trace; it cannot be replayed
-        if len(self._kept) > _REMEMBERED:
-            self._kept.clear()
-        self._kept.update((snapshot.id, now) for snapshot in new)
 
     async def _apply(self, account: str, writes: Sequence[Write]) -> None:
         try:
