@@ -12,6 +12,8 @@ from routewright.wire import Durability, PutSnapshot, Snapshot
 REMEMBERED = 1_000
 KEPT_S = 6 * 3600.0
 """After so long a snapshot is put again, since those that no trace names for a day are swept."""
+RETRY_S = 60.0
+"""After so long one that was refused is tried again. Its traces cannot be replayed without it."""
 
 
 class Snapshots:
@@ -30,20 +32,49 @@ class Snapshots:
         self._durability: Durability = durability
         self._kept: dict[str, float] = {}
         """When each was put last."""
+        self._refused: dict[str, float] = {}
+        """When each was refused last."""
 
     async def keep(self, snapshots: Iterable[Snapshot]) -> None:
-        """Put those that are due. Raises ``StorageUnavailable``; what is refused is told to ``trouble``."""
+        """Put those that are due. Raises ``StorageUnavailable``; what is refused is told to ``trouble`` once, and
+        fails no trace."""
         now = self._clock.time()
         named = {snapshot.id: snapshot for snapshot in snapshots}
-        new = [snapshot for snapshot in named.values() if now - self._kept.get(snapshot.id, -inf) > KEPT_S]
-        if not new:
-            return
+        new = [
+            PutSnapshot(each, at=now, durability=self._durability) for each in named.values() if self._due(each, now)
+        ]
+        if new:
+            self._forget_some()
+            await self._try(new)
+
+    def _due(self, snapshot: Snapshot, now: float) -> bool:
+        kept_s, refused_s = (now - times.get(snapshot.id, -inf) for times in (self._kept, self._refused))
+        return kept_s > KEPT_S and refused_s > RETRY_S
+
+    async def _try(self, writes: Sequence[PutSnapshot]) -> None:
+        """Put all; where they are refused, one by one, to find those that are to blame."""
         try:
-            await self._put([PutSnapshot(snapshot, at=now, durability=self._durability) for snapshot in new])
+            await self._put(writes)
         except StorageUnavailable:
             raise
         except Exception as error:
-            self._trouble(error)  # a trace without them is still a trace; it cannot be replayed
-        if len(self._kept) > REMEMBERED:
-            self._kept.clear()
-        self._kept.update((snapshot.id, now) for snapshot in new)
+            if len(writes) == 1:
+                self._refuse(writes[0], error)
+                return
+            for write in writes:
+                await self._try([write])
+            return
+        for write in writes:
+            self._kept[write.snapshot.id] = write.at
+            self._refused.pop(write.snapshot.id, None)
+
+    def _refuse(self, write: PutSnapshot, error: Exception) -> None:
+        first = write.snapshot.id not in self._refused
+        self._refused[write.snapshot.id] = write.at
+        if first:
+            self._trouble(error)
+
+    def _forget_some(self) -> None:
+        for times in (self._kept, self._refused):
+            if len(times) > REMEMBERED:
+                times.clear()

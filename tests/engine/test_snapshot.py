@@ -1,0 +1,130 @@
+"""The snapshots that traces name: put once and again in time, and tried again where a storage refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from routewright import MemoryStorage, Router, Settings, StorageUnavailable, UnsupportedWrite
+from routewright._engine.snapshot import KEPT_S, REMEMBERED, RETRY_S, Snapshots
+from routewright.testing import FakeClock
+from routewright.wire import SYSTEM_ACCOUNT, HealthSnapshot, PutSnapshot, SnapshotById, Write, Written
+
+pytestmark = pytest.mark.anyio
+
+A, B, C = (HealthSnapshot(name, {}) for name in "abc")
+
+
+class Store:
+    """Takes snapshots, unless a test says what it raises for them."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.fails: Callable[[list[str]], Exception | None] = lambda ids: None
+        self.asked: list[list[str]] = []
+        self.troubles: list[Exception] = []
+        self.snapshots = Snapshots(self.put, self.troubles.append, self.clock, "buffered")
+
+    async def put(self, writes: Sequence[PutSnapshot]) -> None:
+        ids = [write.snapshot.id for write in writes]
+        self.asked.append(ids)
+        error = self.fails(ids)
+        if error is not None:
+            raise error
+
+    async def asked_for(self, *snapshots: HealthSnapshot) -> list[list[str]]:
+        """Which batches the storage is asked to take."""
+        self.asked.clear()
+        await self.snapshots.keep(snapshots)
+        return list(self.asked)
+
+
+def refusing(name: str) -> Callable[[list[str]], Exception | None]:
+    return lambda ids: UnsupportedWrite(name) if name in ids else None
+
+
+async def test_a_snapshot_is_put_once_however_often_it_is_named_and_again_in_time() -> None:
+    store = Store()
+    assert await store.asked_for(A, B, A) == [["a", "b"]]
+    assert await store.asked_for(A, B) == []
+    await store.clock.advance(KEPT_S + 1.0)
+    assert await store.asked_for(A) == [["a"]]
+
+
+async def test_one_that_is_refused_takes_no_other_along() -> None:
+    store = Store()
+    store.fails = refusing("b")
+    assert await store.asked_for(A, B, C) == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+    assert await store.asked_for(A, B, C) == []
+    assert [str(trouble) for trouble in store.troubles] == ["b"]
+
+
+async def test_one_that_was_refused_is_tried_again_after_a_while_and_told_of_once() -> None:
+    store = Store()
+    store.fails = refusing("a")
+    assert await store.asked_for(A) == [["a"]]
+    for _ in range(3):
+        await store.clock.advance(RETRY_S + 1.0)
+        assert await store.asked_for(A) == [["a"]]
+        assert await store.asked_for(A) == []
+    assert len(store.troubles) == 1
+    store.fails = lambda ids: None
+    await store.clock.advance(RETRY_S + 1.0)
+    assert await store.asked_for(A) == [["a"]]
+    await store.clock.advance(RETRY_S + 1.0)
+    assert await store.asked_for(A) == []
+    store.fails = refusing("a")
+    await store.clock.advance(KEPT_S + 1.0)
+    await store.snapshots.keep([A])
+    assert len(store.troubles) == 2, "it had been taken between"
+
+
+async def test_what_a_storage_could_not_take_for_now_is_tried_with_the_next() -> None:
+    store = Store()
+    store.fails = lambda ids: StorageUnavailable("busy")
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable):
+            await store.snapshots.keep([A])
+    store.fails = lambda ids: None
+    assert await store.asked_for(A) == [["a"]]
+    assert store.troubles == []
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_what_is_remembered_of_snapshots_is_bounded(refused: bool) -> None:
+    store = Store()
+    store.fails = (lambda ids: UnsupportedWrite("no")) if refused else store.fails
+    for number in range(REMEMBERED + 2):
+        await store.snapshots.keep([HealthSnapshot(str(number), {})])
+    assert await store.asked_for(HealthSnapshot("0", {})) == [["0"]], "it is forgotten, and put again"
+
+
+class RefusesOnce(MemoryStorage):
+    """Waits, and refuses the first snapshots that it is given."""
+
+    keep = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = False
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        if not self.refused and isinstance(writes[0], PutSnapshot):
+            self.refused = True
+            raise ValueError("a hiccup")
+        return await super().apply(account, writes)
+
+
+async def test_a_trace_can_be_replayed_though_its_snapshots_were_refused_once() -> None:
+    storage = RefusesOnce()
+    router = Router.sandbox(storage=storage, settings=Settings(clock=FakeClock()))
+    answer = await router.route("hi")
+    await router.flush()
+    given = (await router.trace(answer.trace_id)).decision_input
+    assert storage.refused
+    assert given is not None
+    assert None not in [
+        await storage.read(SYSTEM_ACCOUNT, SnapshotById(each)) for each in (given.catalogue, given.health)
+    ]
+    await router.aclose()
