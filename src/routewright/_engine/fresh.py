@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from routewright.errors import StorageUnavailable
 from routewright.protocols import Storage
-from routewright.wire import Query, Scan, TraceById, Write, Written
+from routewright.wire import DeleteTraces, Query, Scan, TraceById, Write, Written
 
 from .trace import TraceLog
 
@@ -19,8 +20,12 @@ class FreshStorage:
         self._log = log
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        """Apply all or none (``protocols.Storage``)."""
-        await self._log.write()
+        """Apply all or none (``protocols.Storage``). A deletion raises ``StorageUnavailable`` while a trace of the
+        account cannot be written: behind it, that one would come back."""
+        left = await self._log.write_of(account)
+        if left and any(isinstance(write, DeleteTraces) for write in writes):
+            said = f"traces of this account that cannot be written for now: {left}"
+            raise StorageUnavailable(f"{said}; nothing is deleted before they are, so try again")
         result: list[Written] = await self._storage.apply(account, writes)
         return result
 

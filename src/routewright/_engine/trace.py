@@ -229,6 +229,13 @@ class TraceLog:
         if waits and self.retries:
             self._job.poke()
 
+    async def write_of(self, account: str) -> int:
+        """Try to write what waits now. Says how many traces that an account had there still wait."""
+        with self._guard.lock:
+            before = [waiting for waiting in self._queue.values() if waiting.account == account]
+        await self.write()
+        return sum(self._queue.get(waiting.facts.id) is waiting for waiting in before)
+
     async def write(self) -> bool:
         """Try to write what waits now. True: some of it still does, since the storage is unavailable."""
         mine = await self._begin()

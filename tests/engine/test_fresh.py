@@ -1,0 +1,90 @@
+"""A Router's own traces while some of them wait to be written: what is read and deleted counts these, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from routewright import Caller, MemoryStorage, Router, Settings, StorageUnavailable, TraceStore
+from routewright.testing import FakeClock
+from routewright.wire import PutTrace, Write, Written
+
+pytestmark = pytest.mark.anyio
+
+
+class Busy(MemoryStorage):
+    """Traces wait for it, and those of ``busy`` accounts cannot be written for now."""
+
+    keep = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy: set[str] = set()
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        if account in self.busy and isinstance(writes[0], PutTrace):
+            raise StorageUnavailable("busy")
+        return await super().apply(account, writes)
+
+
+def over(storage: Busy) -> Router:
+    return Router.sandbox(storage=storage, settings=Settings(clock=FakeClock(autojump=False)))
+
+
+async def count(storage: Busy, account: str = "default") -> int:
+    return len([trace async for trace in TraceStore(storage).export(account=account)])
+
+
+@pytest.mark.parametrize("which", [{"everything": True}, {"filter": "metadata.customer=c-17"}, {}])
+async def test_a_deletion_is_refused_while_a_trace_waits_that_would_come_back(which: dict[str, Any]) -> None:
+    storage = Busy()
+    router = over(storage)
+    await router.route("hi", metadata={"customer": "c-17"})
+    await router.flush()
+    storage.busy.add("default")
+    answer = await router.route("hi", metadata={"customer": "c-17"})
+    which = which or {"trace_id": answer.trace_id}
+    said = "traces of this account that cannot be written for now: 1; nothing is deleted before they are, so try again"
+    with pytest.raises(StorageUnavailable, match=said):
+        await router.traces.delete(**which)
+    assert (await count(storage), router.trace_counts.waiting) == (1, 1)
+    storage.busy.clear()
+    assert await router.traces.delete(**which) == (1 if "trace_id" in which else 2)
+    await router.flush()
+    assert await count(storage) == (1 if "trace_id" in which else 0)
+    await router.aclose()
+
+
+async def test_a_deletion_takes_what_waited_until_then() -> None:
+    storage = Busy()
+    router = over(storage)
+    await router.route("hi")
+    assert await router.traces.delete(everything=True) == 1
+    assert (await count(storage), router.trace_counts.waiting) == (0, 0)
+    await router.aclose()
+
+
+async def test_traces_of_another_account_that_wait_hold_no_deletion_up() -> None:
+    storage = Busy()
+    router = over(storage)
+    await router.route("hi", caller=Caller("anna"))
+    storage.busy.add("ben")
+    await router.route("hi", caller=Caller("ben"))
+    assert await router.traces.delete(everything=True, account="anna") == 1
+    with pytest.raises(StorageUnavailable, match="for now: 1"):
+        await router.traces.delete(everything=True, account="ben")
+    await router.aclose()
+
+
+async def test_what_waits_holds_up_no_feedback_and_no_report() -> None:
+    storage = Busy()
+    router = over(storage)
+    answer = await router.route("hi")
+    await router.flush()
+    storage.busy.add("default")
+    await router.route("hi")
+    await router.traces.feedback(answer.trace_id, 1.0)
+    assert (await router.traces.usage()).totals.requests == 1
+    await router.aclose()
