@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from routewright import (
     Caller,
     Capture,
     MemoryStorage,
+    Model,
     NoCandidates,
     NotFound,
     Retention,
@@ -28,12 +30,12 @@ from routewright._engine import trace as trace_module
 from routewright._engine.snapshot import KEPT_S
 from routewright._engine.sweep import EVERY_S
 from routewright.protocols import Storage
-from routewright.testing import FakeClock
+from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.clock import START
 from routewright.testing.storage import make_trace
-from routewright.wire import SYSTEM_ACCOUNT, PutSnapshot, PutTrace, Query, Scan, SnapshotById, Write, Written
+from routewright.wire import SYSTEM_ACCOUNT, Finish, PutSnapshot, PutTrace, Query, Scan, SnapshotById, Write, Written
 
-from .support import traces_in
+from .support import said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -46,10 +48,10 @@ class Takes:
         self.seconds = seconds
         self.down = False
         self.batches: list[Sequence[Write]] = []
-        self._clock = clock
+        self.clock = clock
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        await self._clock.sleep(self.seconds)
+        await self.clock.sleep(self.seconds)
         if self.down:
             raise StorageUnavailable("away")
         self.batches.append(writes)
@@ -151,6 +153,63 @@ async def test_waiting_for_a_commit_ends_with_the_deadline() -> None:
     assert answer.output
     assert clock.monotonic() == 2.0
     storage.seconds = 0.0
+
+
+async def committed_at(router: Router, storage: Takes, until: list[tuple[bool, float]], **options: Any) -> None:
+    """Ask, and put down whether the trace was in the storage when the answer came, and when that was."""
+    answer = await router.route("hi", **options)
+    kept = answer.trace_id in [put.trace.id for put in storage.traces]
+    until.append((kept, storage.clock.monotonic()))
+
+
+async def test_a_reader_that_leaves_midway_lets_no_answer_out_before_its_commit() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=0.5)
+    router = committing(storage, clock)
+    router._parts._log._job.delay = 10.0  # so that the reader's pass over the queue comes before the background's
+    given: list[tuple[bool, float]] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(committed_at, router, storage, given)
+        await clock.sleep(0.1)
+        with clock.deadline(0.3) as limit:
+            await router.traces.query()
+        assert limit.expired
+    assert given == [(True, 11.0)]
+    await router.aclose()
+
+
+async def test_closing_lets_an_answer_out_when_its_trace_is_committed_at_the_last_try() -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=3_600.0)
+    router = committing(storage, clock)
+    given: list[tuple[bool, float]] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(committed_at, router, storage, given)
+        await clock.sleep(0.1)
+        storage.seconds = 0.1  # of what begins from now on
+        await router.aclose()
+    ((kept, at),) = given
+    assert kept
+    assert 0.9 < at < 1.4
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.2])
+async def test_answers_whose_traces_are_given_up_at_the_end_wait_no_longer(seconds: float) -> None:
+    clock = FakeClock()
+    storage = Takes(clock, seconds=3_600.0)
+    answers = [said(Finish("stop")), said(Pause(seconds), Finish("stop"))]
+    provider = ScriptedProvider(answers, models=[Model(id="a/one")], clock=clock)
+    settings = Settings(clock=clock, durability="committed")
+    router = Router(providers=[provider], storage=storage, settings=settings)
+    given: list[tuple[bool, float]] = []
+    async with anyio.create_task_group() as group:
+        for _ in answers:
+            group.start_soon(partial(committed_at, router, storage, given, timeout_ms=60_000))
+        await clock.sleep(0.1)
+        await router.aclose()
+    assert [kept for kept, _ in given] == [False, False]
+    assert max(at for _, at in given) <= 2.1
+    assert router.trace_counts == (0, 0, 2, 0)
 
 
 async def test_memory_has_nothing_to_wait_for() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -63,7 +63,7 @@ class Waiting(NamedTuple):
     snapshots: list[Snapshot]
     events: Sequence[Event]
     tried: Signal | None
-    """Set once it was written, or could not be for now: for who waits for that."""
+    """Set once it was written, could not be for now, or was given up: for who waits for that."""
 
 
 class TraceCounts(NamedTuple):
@@ -140,7 +140,8 @@ class TraceLog:
             self._tell(facts, events)
 
     async def commit(self, trace_id: str | None, until: float) -> None:
-        """Wait until a trace is written, or could not be for now, but no longer than ``until`` on the clock."""
+        """Wait until a trace is written, could not be for now, or was given up, but no longer than ``until`` on the
+        clock."""
         waiting = None if trace_id is None else self._queue.get(trace_id)
         if waiting is None or waiting.tried is None:
             return
@@ -164,10 +165,11 @@ class TraceLog:
         """Take nothing more, and give up what still waits."""
         with self._guard.lock:
             self._closed = True
-            left, self._queue = len(self._queue), {}
-            self._lost += left
+            left, self._queue = list(self._queue.values()), {}
+            self._lost += len(left)
+        _release(left)
         if left:
-            _log.warning("the router was closed; traces that could not be written before, and are lost: %d", left)
+            _log.warning("the router was closed; traces that could not be written before, and are lost: %d", len(left))
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
@@ -246,20 +248,17 @@ class TraceLog:
             wrote = False
             for batch in batches:
                 account = batch[0].account
-                if account in down or (len(down) >= _SEEMS_DOWN and not wrote):
-                    continue
-                try:
-                    await self._write(batch)
-                    wrote = True
-                except StorageUnavailable as error:
-                    down.add(account)
-                    self._trouble(error)
+                if account not in down and (wrote or len(down) < _SEEMS_DOWN):
+                    try:
+                        await self._write(batch)
+                        wrote = True
+                    except StorageUnavailable as error:
+                        down.add(account)
+                        self._trouble(error)
+                _release(batch)  # not where this pass is cancelled: what it leaves is for the next
             self._in_trouble = self._in_trouble and self._faults > faults
             return bool(down)
         finally:
-            for tried in (waiting.tried for batch in batches for waiting in batch):
-                if tried is not None:
-                    tried.set()
             self._end(mine)
 
     def _batches(self) -> list[list[Waiting]]:
@@ -349,6 +348,13 @@ class TraceLog:
             if self._pass is ended:
                 self._pass = None
         ended.ended.set()
+
+
+def _release(ended: Iterable[Waiting]) -> None:
+    """Let calls go on that wait for their traces to be written."""
+    for waiting in ended:
+        if waiting.tried is not None:
+            waiting.tried.set()
 
 
 class _Pass:
