@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -268,6 +270,44 @@ async def test_where_every_account_tried_is_away_the_others_are_left_for_the_nex
     assert tried == ["a", "b", "c"]
     storage.before = None
     await router.flush()
+    await router.aclose()
+
+
+async def test_where_any_account_can_be_written_to_many_that_cannot_hold_up_no_other() -> None:
+    async def away(account: str, writes: Sequence[Write]) -> None:
+        if account in {"b", "c", "d"}:
+            raise StorageUnavailable("their disk is full")
+
+    storage = Waits(away)
+    router = sandbox(storage)
+    answers = {account: await router.route("hi", caller=Caller(account)) for account in "abcde"}
+    with pytest.raises(StorageUnavailable, match="3 wait"):
+        await router.flush()
+    assert [await storage.ids(account) for account in "ae"] == [[answers[account].trace_id] for account in "ae"]
+    storage.before = None
+    await router.aclose()
+
+
+async def test_a_fault_that_is_remembered_keeps_nothing_alive_that_the_storage_had_in_its_hands() -> None:
+    class Rows:
+        """What a storage is about to write."""
+
+    held: list[weakref.ref[Rows]] = []
+
+    async def fail(account: str, writes: Sequence[Write]) -> None:
+        rows = Rows()
+        held.append(weakref.ref(rows))
+        raise StorageUnavailable("down")
+
+    storage = Waits(fail)
+    router = Router.sandbox(storage=storage, settings=still())
+    await router.route("hi")
+    with pytest.raises(StorageUnavailable, match="down") as told:
+        await router.flush()
+    del told
+    gc.collect()
+    assert [rows() for rows in held] == [None] * len(held)
+    storage.before = None
     await router.aclose()
 
 
