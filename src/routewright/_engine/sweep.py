@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from routewright.errors import RouterError
+from routewright.loop import is_cancelled
 from routewright.protocols import Clock, Storage
 from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, SetRetention
 
@@ -15,8 +17,9 @@ _log = logging.getLogger(__name__)
 
 
 async def sweep(storage: Storage, told: SetRetention | None, clock: Clock) -> None:
-    """Tell a storage how long to keep traces, if that was ``told``, and let it remove what is older. Never ends."""
-    said = False
+    """Tell a storage how long to keep traces, if that was ``told``, and let it remove what is older. Never ends,
+    whatever the storage raises; that is logged when it begins, since nobody sees otherwise that old traces stay."""
+    said = fails = False
     while True:
         try:
             if told is not None:
@@ -26,10 +29,15 @@ async def sweep(storage: Storage, told: SetRetention | None, clock: Clock) -> No
                 _say(await storage.read(SYSTEM_ACCOUNT, CurrentRetention()))
                 said = True
             await storage.sweep(clock.time())
-        except RouterError as error:
-            _log.debug("nothing was swept: %s", error)
-        except Exception:
-            _log.exception("nothing was swept")
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            slip = not isinstance(error, RouterError)  # of the storage: who wrote it has to see where
+            level, kind = logging.DEBUG if fails else logging.WARNING, type(error).__name__
+            _log.log(level, "what is past its time is not removed: %s: %s", kind, error, exc_info=slip)
+            fails = True
+        else:
+            fails = False
         await clock.sleep(EVERY_S)
 
 

@@ -1,0 +1,117 @@
+"""Traces go when their time is over, and who runs a Router hears when that does not work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from routewright import MemoryStorage, Retention, Router, Settings, SqliteStorage, StorageUnavailable
+from routewright._engine.sweep import EVERY_S
+from routewright.protocols import Storage
+from routewright.testing import FakeClock
+from routewright.testing.storage import make_trace
+from routewright.wire import PutTrace
+
+from .support import traces_in
+
+pytestmark = pytest.mark.anyio
+
+OLD = make_trace(1, created_at="2025-12-01T00:00:00.000Z")
+
+
+class Sweeps(MemoryStorage):
+    """Raises what a test says instead of sweeping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: BaseException | None = None
+        self.swept = 0
+
+    async def sweep(self, now: float) -> int:
+        self.swept += 1
+        if self.error is not None:
+            raise self.error
+        return await super().sweep(now)
+
+
+async def begun(storage: Storage, clock: FakeClock, retention: Retention | None = None) -> Router:
+    router = Router.sandbox(storage=storage, settings=Settings(clock=clock, retention=retention))
+    await router.route("hi")
+    await clock.advance(1.0)
+    return router
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("retention", "said"),
+    [
+        (None, "traces are kept for 30 days, those of the sandbox for 1 day; Settings(retention="),
+        (Retention(), "traces are kept for 30 days, those of the sandbox for 1 day; "),
+        (Retention(production_days=None, sandbox_days=0.5), "traces are kept for ever, those of the sandbox for 0.5 d"),
+    ],
+)
+async def test_it_is_said_once_at_the_start_how_long_traces_are_kept(
+    retention: Retention | None, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock(autojump=False)
+    with caplog.at_level("INFO", logger="routewright"):
+        router = await begun(SqliteStorage(tmp_path / "traces.db", clock=clock), clock, retention)
+        await clock.advance(3 * EVERY_S)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert line.startswith(said)
+    await router.aclose()
+
+
+FAULTS = [StorageUnavailable("away"), RuntimeError("a slip"), asyncio.CancelledError("by itself")]
+
+
+@pytest.mark.parametrize("error", FAULTS)
+async def test_a_storage_that_fails_does_not_end_the_sweeping(error: BaseException) -> None:
+    clock, storage = FakeClock(autojump=False), Sweeps()
+    await storage.apply("default", [PutTrace(OLD)])
+    storage.error = error
+    router = await begun(storage, clock, Retention(production_days=1))
+    await clock.advance(2 * EVERY_S)
+    assert storage.swept == 3
+    assert OLD.id in [trace.id for trace in await traces_in(storage)]
+    storage.error = None
+    await clock.advance(EVERY_S)
+    assert OLD.id not in [trace.id for trace in await traces_in(storage)]
+    await router.aclose()
+
+
+@pytest.mark.parametrize("error", FAULTS)
+async def test_a_warning_is_logged_when_sweeps_begin_to_fail_and_again_after_one_that_did_not(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, storage = FakeClock(autojump=False), Sweeps()
+    router = await begun(storage, clock, Retention())
+    assert warnings(caplog) == []
+    for times in (1, 2):
+        storage.error = error
+        await clock.advance(5 * EVERY_S)
+        said = f"what is past its time is not removed: {type(error).__name__}: {error}"
+        assert warnings(caplog) == [said] * times
+        storage.error = None
+        await clock.advance(EVERY_S)
+    await router.aclose()
+
+
+async def test_a_storage_that_cannot_be_told_how_long_to_keep_traces_is_told_again(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    clock, folder = FakeClock(autojump=False), tmp_path / "missing"
+    storage = SqliteStorage(folder / "traces.db", clock=clock)
+    router = await begun(storage, clock, Retention(production_days=1))
+    assert any(line.startswith("what is past its time is not removed: Storage") for line in warnings(caplog))
+    folder.mkdir()
+    await storage.apply("default", [PutTrace(OLD)])
+    await clock.advance(EVERY_S)
+    assert OLD.id not in [trace.id for trace in await traces_in(storage)]
+    await router.aclose()
