@@ -7,6 +7,7 @@ import gc
 import json
 import pickle
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ from routewright import (
     TraceStore,
     UpstreamFailed,
 )
+from routewright._core.redact import without_patterns
+from routewright._engine.capture import Captured, Capturing
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
@@ -350,6 +353,102 @@ async def test_a_redactor_that_fails_keeps_its_text_out_and_harms_no_call(ask: A
     trace = await only_trace(house)
     assert (trace.status, trace.content) == ("completed", Content(messages=CONTENT.messages, output=NOTE))
     assert (heard, house.router.hook_counts.failed) == ([trace], 0)
+
+
+def raises(text: str) -> str:
+    raise ValueError(text)
+
+
+def exits(text: str) -> str:
+    raise SystemExit(text)
+
+
+def gives_bytes(text: str) -> Any:
+    return text.encode()
+
+
+def gives_none(text: str) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("redactor", "what"),
+    [
+        (raises, "raised ValueError"),
+        (exits, "raised SystemExit"),
+        (gives_bytes, "gave bytes, no text"),
+        (gives_none, "gave NoneType, no text"),
+    ],
+)
+async def test_the_log_says_once_what_a_redactor_fails_with_and_no_word_of_the_text(
+    redactor: Callable[[str], str], what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = keeping([WHOLE, WHOLE], capture=captured(redactor))
+    with caplog.at_level("DEBUG", logger="routewright"):
+        for _ in range(2):
+            answer = await house.router.route(PROMPT, goal="quality")
+            assert answer.output == ANSWER
+            assert answer.trace.content == Content(messages=[Message("user", NOTE)], output=NOTE)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [f"the redactor {what}: what it fails at is withheld (this is said once)"]
+    assert SECRET not in caplog.text
+
+
+async def test_every_kind_of_failure_of_a_redactor_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    def by_turns(text: str) -> Any:
+        return gives_none(text) if text == PROMPT else raises(text)
+
+    house = keeping([WHOLE], capture=captured(by_turns))
+    answer = await house.router.route(PROMPT, goal="quality")
+    assert answer.trace.content == Content(messages=[Message("user", NOTE)], output=NOTE)
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.split(":")[0] for line in said] == [
+        "the redactor gave NoneType, no text",
+        "the redactor raised ValueError",
+    ]
+
+
+async def test_of_a_redactor_that_works_the_log_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", logger="routewright"):
+        house = keeping([WHOLE])
+        assert (await house.router.route(PROMPT, goal="quality")).trace.content == CONTENT
+    assert caplog.records == []
+
+
+def test_an_interrupt_while_a_redactor_works_is_no_failure_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    def interrupted(text: str) -> str:
+        raise KeyboardInterrupt
+
+    words = Capturing(interrupted, prompts=True, answers=True).of([Message("user", PROMPT)], None)
+    with pytest.raises(KeyboardInterrupt):
+        _ = words.content
+    assert caplog.records == []
+
+
+def test_the_built_in_redactor_is_asked_without_a_detour() -> None:
+    assert Capturing(None, prompts=True, answers=True)._redactor is without_patterns
+
+
+class Words(str):
+    """A text whose end can be seen."""
+
+
+class Said(list[Any]):
+    """Messages or tool calls whose end can be seen."""
+
+
+def test_the_words_themselves_are_forgotten_when_they_were_redacted() -> None:
+    said = Said([Message("user", PROMPT)]), Words(ANSWER), Said([ToolCall("c1", FunctionCall("look", "{}"))])
+    ends = [weakref.ref(each) for each in said]
+    words = Captured(lambda text: text.replace(SECRET, "***"), *said)
+    del said
+    gc.collect()
+    assert None not in [end() for end in ends], "nobody asked yet"
+    for _ in range(2):
+        assert words.content.output == ANSWERED
+        gc.collect()
+        assert [end() for end in ends] == [None] * 3
+    assert words.size > 0
 
 
 async def test_calls_are_answered_while_a_redactor_takes_its_time(tmp_path: Path) -> None:

@@ -82,7 +82,9 @@ class _Heard:
     def __call__(self, text: str) -> str:
         try:
             given: object = self._redactor(text)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an exit, say, withholds words too
             self._tell(f"raised {type(error).__name__}")
             raise
         if not isinstance(given, str):
