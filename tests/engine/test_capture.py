@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 
@@ -41,19 +42,23 @@ from routewright import (
     UpstreamFailed,
 )
 from routewright._core.redact import without_patterns
-from routewright._engine.capture import Captured, Capturing
+from routewright._engine.capture import Captured, Capturing, redacting
+from routewright.backends.clock import SystemClock
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
     Delta,
     Finish,
     FunctionCall,
+    PutSnapshot,
     Stage,
     TextPart,
     ToolCall,
     ToolDelta,
     Usage,
     Verdict,
+    Write,
+    Written,
 )
 
 from .support import House, said
@@ -472,6 +477,96 @@ async def test_calls_are_answered_while_a_redactor_takes_its_time(tmp_path: Path
         assert seen[0][1] != threading.get_ident()
         for answer in (first, *others):
             assert (await router.trace(answer.trace_id)).content == Content(messages=[Message("user", "*")], output="*")
+
+
+class HeldUp(MemoryStorage):
+    """Traces wait for it, and are not even made ready, until it may go on."""
+
+    keep = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        if isinstance(writes[0], PutSnapshot):
+            await anyio.to_thread.run_sync(self.go_on.wait, 10, abandon_on_cancel=True)
+        return await super().apply(account, writes)
+
+
+class Held:
+    """A redactor that works until it may end. What keeps an event loop from saying so is a fault of its caller."""
+
+    def __init__(self) -> None:
+        self.began, self.end = threading.Event(), threading.Event()
+        self.seen: list[str] = []
+
+    def __call__(self, text: str) -> str:
+        self.seen.append(text)
+        self.began.set()
+        return "*" if self.end.wait(2) else "the loop stood still"
+
+
+READS: list[Callable[[Router, str], Coroutine[Any, Any, object]]] = [
+    lambda router, trace_id: router.trace(trace_id),
+    lambda router, trace_id: router.traces.get(trace_id),
+    lambda router, trace_id: router.feedback(trace_id, 1.0),
+]
+
+
+@pytest.mark.parametrize("read", READS, ids=["trace", "traces.get", "feedback"])
+async def test_who_reads_a_trace_that_waits_does_not_stop_the_loop_for_its_redactor(
+    read: Callable[[Router, str], Coroutine[Any, Any, object]],
+) -> None:
+    storage, redactor = HeldUp(), Held()
+    async with Router.sandbox(storage=storage, settings=Settings(capture=Capture(redactor=redactor))) as router:
+        answer = await router.route("one")
+        async with anyio.create_task_group() as group:
+            group.start_soon(read, router, answer.trace_id)
+            assert await anyio.to_thread.run_sync(redactor.began.wait, 60)
+            redactor.end.set()
+        content = Content(messages=[Message("user", "*")], output="*")
+        assert (await router.trace(answer.trace_id)).content == answer.trace.content == content
+        assert len(redactor.seen) == 2
+        storage.go_on.set()
+
+
+async def test_the_background_works_on_while_a_redactor_takes_its_time_over_what_is_written(tmp_path: Path) -> None:
+    redactor = Held()
+    settings = Settings(capture=Capture(redactor=redactor))
+    async with Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"), settings=settings) as router:
+        first = await router.route("one")
+        assert await anyio.to_thread.run_sync(redactor.began.wait, 60)
+        second = await anyio.to_thread.run_sync(router.blocking.route, "two")  # which runs there
+        redactor.end.set()
+        await router.flush()
+        for answer in (first, second):
+            content = Content(messages=[Message("user", "*")], output="*")
+            assert (await router.traces.get(answer.trace_id)).content == content
+
+
+async def test_who_leaves_while_a_redactor_works_does_not_wait_for_it() -> None:
+    storage, redactor = HeldUp(), Held()
+    async with Router.sandbox(storage=storage, settings=Settings(capture=Capture(redactor=redactor))) as router:
+        answer = await router.route("one")
+        async with anyio.create_task_group() as group:
+            group.start_soon(router.trace, answer.trace_id)
+            assert await anyio.to_thread.run_sync(redactor.began.wait, 60)
+            group.cancel_scope.cancel()
+        assert not redactor.end.is_set()
+        redactor.end.set()
+        content = Content(messages=[Message("user", "*")], output="*")
+        assert (await router.trace(answer.trace_id)).content == content
+        storage.go_on.set()
+
+
+async def test_a_trace_is_redacted_in_place_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    captured = Captured(Censor(), [Message("user", PROMPT)], ANSWER, None)
+    monkeypatch.setattr(anyio.to_thread, "run_sync", fail)
+    assert await redacting(lambda: captured.content, [captured], SystemClock()) == CONTENT
 
 
 async def test_memory_keeps_no_call_waiting_for_a_redactor() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import anyio.to_thread
 
 from routewright._core.redact import kept, without_patterns
 from routewright.fork import Guard
-from routewright.protocols import Redactor
+from routewright.protocols import Clock, Redactor
 from routewright.wire import Content, Message, TextPart, ToolCall
 from routewright.wire.trace import copied
 
 from .attempt import Attempt
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +47,11 @@ class Captured:
         return _redacted, (self.content,)
 
     @property
+    def is_redacted(self) -> bool:
+        """The redactor has seen all of it, and is not asked again."""
+        return self._content is not None
+
+    @property
     def content(self) -> Content:
         """What may be kept."""
         with self._guard.lock:
@@ -50,6 +59,16 @@ class Captured:
                 self._content = kept(self._redactor, self._messages, self._output, self._tool_calls)
                 self._messages = self._output = self._tool_calls = None
             return copied(self._content)
+
+
+async def redacting(make: Callable[[], T], of: Iterable[Captured | None], clock: Clock) -> T:
+    """Make something of calls: in a worker thread where a redactor is still to be asked, which may take its time."""
+    if clock.virtual or all(captured is None or captured.is_redacted for captured in of):
+        return make()
+    try:
+        return await anyio.to_thread.run_sync(make, abandon_on_cancel=True)  # it may go on for who asks next
+    except RuntimeError:  # no thread can be started: a loop that waits is better than a trace that is lost
+        return make()
 
 
 def _redacted(content: Content) -> Captured:

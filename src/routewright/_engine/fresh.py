@@ -32,7 +32,7 @@ class FreshStorage:
     async def read(self, account: str, query: Query) -> Any:
         """Answer a query (``protocols.Storage``)."""
         if isinstance(query, TraceById):
-            waiting = self._log.waiting(account, query.id, query.environment)
+            waiting = await self._log.waiting(account, query.id, query.environment)
             if waiting is not None:
                 return waiting
         else:

@@ -31,6 +31,7 @@ from routewright.wire import (
     Write,
 )
 
+from .capture import redacting
 from .crew import Job
 from .outcome import Facts
 from .snapshot import Snapshots
@@ -173,7 +174,7 @@ class TraceLog:
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
-        waiting = self.waiting(caller.account, trace_id, caller.environment)
+        waiting = await self.waiting(caller.account, trace_id, caller.environment)
         if waiting is not None:
             return waiting
         with storage_faults():
@@ -183,7 +184,7 @@ class TraceLog:
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
         """Keep what a user thought of an answer. Raises ``NotFound`` if the caller has no such trace."""
         waiting = self._find(caller.account, feedback.trace_id, caller.environment)
-        writes: list[Write] = [] if waiting is None else [self._write_of(waiting.facts)]
+        writes: list[Write] = [] if waiting is None else await self._writes_of([waiting])
         try:
             with storage_faults():
                 await self._storage.apply(caller.account, [*writes, feedback])
@@ -195,10 +196,12 @@ class TraceLog:
         with storage_faults():
             return await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
 
-    def waiting(self, account: str, trace_id: str, environment: Environment | None) -> Trace | None:
+    async def waiting(self, account: str, trace_id: str, environment: Environment | None) -> Trace | None:
         """A trace that is not written yet."""
         found = self._find(account, trace_id, environment)
-        return None if found is None else found.facts.trace
+        if found is None:
+            return None
+        return await redacting(lambda: found.facts.trace, [found.facts.captured], self._clock)
 
     def _find(self, account: str, trace_id: str, environment: Environment | None) -> Waiting | None:
         found = self._queue.get(trace_id)
@@ -272,7 +275,7 @@ class TraceLog:
         """Write traces of one account; where they are refused, one by one, to find those that are to blame."""
         await self._snapshots.keep(snapshot for waiting in batch for snapshot in waiting.snapshots)
         try:
-            await self._apply(batch[0].account, [self._write_of(waiting.facts) for waiting in batch])
+            await self._apply(batch[0].account, await self._writes_of(batch))
         except StorageUnavailable:
             raise
         except Exception as error:
@@ -287,8 +290,12 @@ class TraceLog:
         for waiting in batch:
             self._tell(waiting.facts, waiting.events)
 
-    def _write_of(self, facts: Facts) -> PutTrace:
-        return PutTrace(facts.trace, rollup_keys=facts.rollup_keys, durability=self._durability)
+    async def _writes_of(self, batch: Sequence[Waiting]) -> list[Write]:
+        def make() -> list[Write]:
+            facts = [waiting.facts for waiting in batch]
+            return [PutTrace(each.trace, rollup_keys=each.rollup_keys, durability=self._durability) for each in facts]
+
+        return await redacting(make, [waiting.facts.captured for waiting in batch], self._clock)
 
     async def _apply(self, account: str, writes: Sequence[Write]) -> None:
         try:
