@@ -1,6 +1,7 @@
-"""A finished call as values: ``Facts``, which hold no text and make the trace, and the ``Outcome`` that callers get.
+"""A finished call as values: ``Facts``, which make the trace, and the ``Outcome`` that callers get.
 
-What is made of them is made when it is asked for.
+Of what was said ``Facts`` hold nothing, unless it is captured: then the words, until their redactor has seen them, and
+what it left from then on. What is made of them is made when it is asked for.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ BEST_KEPT = 5
 
 
 class Admitted(NamedTuple):
-    """A call that was let in: who asks, when, under which policy. No text."""
+    """A call that was let in: who asks, when, under which policy. Nothing of what was said."""
 
     caller: Caller
     trace_id: str
@@ -67,7 +68,7 @@ class Admitted(NamedTuple):
 
 
 class Facts:
-    """What became of one call, without a word of prompt or answer; its ``trace`` is made when it is read."""
+    """What became of one call; its ``trace`` is made when it is read. Prompt and answer are only in ``captured``."""
 
     __slots__ = (
         "admitted",
@@ -107,7 +108,7 @@ class Facts:
         self.rollup_keys = rollup_keys
         """Metadata that usage is counted by."""
         self.captured: Captured | None = None
-        """The words of the call, if they are to be kept."""
+        """What was said in the call, if it is to be kept: word for word until it is redacted, when it is first read."""
 
     @property
     def id(self) -> str:

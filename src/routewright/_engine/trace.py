@@ -43,7 +43,7 @@ QUEUE = 10_000
 QUEUE_TEXT_BYTES = 64 * 1024 * 1024
 """Captured prompts and answers that may wait; beyond, traces are kept without theirs."""
 DELAY_S = 0.01
-"""How long traces are gathered. Within 50 ms each is in the storage, which may be in the midst of something else."""
+"""How long traces are gathered. Within 50 ms each is in the storage, if that has nothing else to do."""
 CROWD = 100
 """From so many waiting traces on, each call that ends lets go of Python's lock ..."""
 REST_S = 0.0001
