@@ -44,6 +44,9 @@ AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)
 """Where the buckets of a cache entry's age end."""
 OLDER, MISS = "older", "miss"
 FAILED = ("failed", "budget_exceeded")
+MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
+"""Of one trace or span no more than this is counted, so that a sum has room for thousands of the largest in the 64
+bits of a database."""
 
 _ERROR = 0.0099
 """Of a quantile, relative: a little below 1 %, so that rounding to five digits does not reach it."""
@@ -92,7 +95,7 @@ class Rollups:
         self._add_spans(trace, sign)
         if trace.status == "completed" and trace.selected_model is not None and not trace.cache_hit:
             key = DayKey(trace.environment, trace.created_at[:10], trace.selected_model, trace.strategy)
-            bucket, buckets = bucket_of(trace.duration_ms), self.latency[key]
+            bucket, buckets = bucket_of(min(trace.duration_ms, MOST_MS)), self.latency[key]
             buckets[bucket] += sign
             if not buckets[bucket]:
                 del buckets[bucket]
@@ -173,11 +176,11 @@ class Rollups:
         sums = [
             sign,
             sign if trace.status in FAILED else 0,
-            sign * nanos_of(trace.cost_usd),
-            sign * nanos_of(trace.charged_usd),
-            sign * tokens.input,
-            sign * tokens.output,
-            sign * tokens.cached,
+            sign * _nanos(trace.cost_usd),
+            sign * _nanos(trace.charged_usd),
+            sign * min(tokens.input, MOST_TOKENS),
+            sign * min(tokens.output, MOST_TOKENS),
+            sign * min(tokens.cached, MOST_TOKENS),
         ]
         for group_by, value in _groups(trace, rollup_keys):
             _add(self.usage, UsageKey(trace.environment, group_by, hour, value), sums)
@@ -196,7 +199,7 @@ class Rollups:
                     reason = reason or span.reason
                 case CacheSpan():
                     looked_up = DayKey(environment, day, _age_of(span), "")
-                    _add(self.cache, looked_up, (sign, sign * nanos_of(span.saved_usd or 0.0)))
+                    _add(self.cache, looked_up, (sign, sign * _nanos(span.saved_usd or 0.0)))
         if called:
             fell_back = sign if trace.fallback_used else 0
             _add(self.fallback, DayKey(environment, day, "request", ""), (sign, fell_back))
@@ -266,6 +269,10 @@ def _groups(trace: Trace, rollup_keys: Iterable[str]) -> Iterator[tuple[str, str
         value = text_of(metadata.get(key))
         if value:
             yield METADATA + key, value
+
+
+def _nanos(usd: float) -> int:
+    return nanos_of(min(usd, MOST_USD))
 
 
 def _age_of(span: CacheSpan) -> str:

@@ -13,11 +13,15 @@ from routewright._core.rollup import METADATA, Rollups
 from routewright.protocols import Storage
 from routewright.wire import (
     CacheCounts,
+    CacheSpan,
+    DeleteTraces,
     Environment,
     FallbackCounts,
     LatencyCounts,
     PutTrace,
     RollupKeys,
+    Span,
+    Tokens,
     UsageCounts,
 )
 
@@ -155,6 +159,19 @@ class Counting(Suite):
         (row,) = await storage.read("default", query)
         assert row.cost_nanos == row.charged_nanos == 2_000_000_300_000_000
         assert await answers(storage, "default") == expected_answers(puts)
+
+    async def test_an_amount_beyond_all_measure_is_counted_as_the_most_that_is(self, storage: Storage) -> None:
+        spans: list[Span] = [CacheSpan(id=1, name="cache", start_ms=0.0, hit=True, age_s=1e300, saved_usd=1e13)]
+        huge: dict[str, Any] = {"cost_usd": 1e13, "charged_usd": 1e300, "tokens": Tokens(2**53, 2**62, 2**63)}
+        puts = [PutTrace(make_trace(number, spans=spans, duration_ms=1e300, **huge)) for number in range(9)]
+        await storage.apply("default", [*puts, PutTrace(make_trace(9, cost_usd=0.5))])
+        query = UsageCounts(first="2026-11-21", last="2026-11-21", group_by="model")
+        (row,) = await storage.read("default", query)
+        assert row.cost_nanos == 9 * 10**15 + 500_000_000
+        assert row.input_tokens == row.cached_tokens == 9 * 10**12
+        for put in puts:
+            await storage.apply("default", [DeleteTraces(id=put.trace.id)])
+        assert await answers(storage, "default") == expected_answers([PutTrace(make_trace(9, cost_usd=0.5))])
 
     async def test_latencies_are_counted_in_the_same_buckets_over_days(self, storage: Storage) -> None:
         rng = Random(5)
