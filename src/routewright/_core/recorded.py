@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -12,49 +12,76 @@ from routewright.wire import Trace
 
 from .moment import moment
 from .problem import Problems, problem_of, shown
-from .rules import check_metadata
-from .scan import beneath, flaw_in
+from .rollup import MOST_MS, MOST_TOKENS, MOST_USD
+from .rules import MAX_PROBLEMS, check_metadata
+from .scan import MAX_DEPTH, Flaw, beneath, flaw_in, joined
 
 MAX_ID_CHARS = 100
-_MOST_USD = 1e6
-_MOST_TOKENS = 10**12
-_MOST_MS = 1e12
+_MOST: dict[str, float] = {
+    **dict.fromkeys(("cost_usd", "charged_usd", "saved_usd", "cost_range_usd"), MOST_USD),
+    **dict.fromkeys(("duration_ms", "start_ms", "latency_ms", "ttft_ms"), MOST_MS),
+    **dict.fromkeys(("age_s", "latency_s"), MOST_MS / 1000),
+    **dict.fromkeys(("input", "output", "cached"), MOST_TOKENS),
+}
+"""Of amounts, by the name of their field wherever it stands; none is negative."""
+_MOST_ELSE = 2.0**63
 
 
 def checked_trace(trace: object) -> Trace:
-    """The trace, its time in the one form, if all of it can be stored and counted. Raises ``ValidationFailed``."""
+    """The trace, its time in the one form, if all of it can be stored, counted and read again. Raises
+    ``ValidationFailed``."""
     if not isinstance(trace, Trace):
         raise ValidationFailed.of(Problem("trace", f"{shown(trace)} is not a Trace", "pass a Trace, as answer.trace"))
-    flaw = flaw_in(trace.metadata)
-    if flaw is not None:
-        raise ValidationFailed.of(Problem(beneath("trace.metadata", flaw[0]), flaw[1].problem, flaw[1].hint))
-    try:
-        plain = msgspec.to_builtins(trace)
-        same = msgspec.convert(plain, Trace)
-        msgspec.json.encode(plain)
-    except msgspec.ValidationError as error:
-        raise ValidationFailed.of(problem_of(error, plain, "trace")) from error
-    except (TypeError, UnicodeEncodeError) as error:
-        raise ValidationFailed.of(Problem("trace", f"cannot be written as JSON: {error}", "")) from error
+    _check_flaw("trace.metadata", flaw_in(trace.metadata))
+    same = _as_read(trace)
     found: Problems = []
     if not 1 <= len(same.id) <= MAX_ID_CHARS or not same.id.isprintable():
         found.append(Problem("trace.id", f"must be 1 to {MAX_ID_CHARS} printable characters, got {shown(same.id)}", ""))
-    _check_numbers(same, found)
     check_metadata(same.metadata, found)
     if found:
         raise ValidationFailed.of(*found)
     return replace(same, created_at=moment("trace.created_at", same.created_at))
 
 
-def _check_numbers(trace: Trace, found: Problems) -> None:
-    bounds = {
-        "cost_usd": (trace.cost_usd, _MOST_USD),
-        "charged_usd": (trace.charged_usd, _MOST_USD),
-        "duration_ms": (trace.duration_ms, _MOST_MS),
-        "tokens.input": (trace.tokens.input, _MOST_TOKENS),
-        "tokens.output": (trace.tokens.output, _MOST_TOKENS),
-        "tokens.cached": (trace.tokens.cached, _MOST_TOKENS),
-    }
-    for path, (number, most) in bounds.items():
-        if not isfinite(number) or not 0 <= number <= most:
-            found.append(Problem(f"trace.{path}", f"must be a number from 0 to {most:g}, got {shown(number)}", ""))
+def _as_read(trace: Trace) -> Trace:
+    """The trace as it is when its JSON is read again."""
+    try:
+        plain = msgspec.to_builtins(trace)
+        same = msgspec.convert(plain, Trace)
+        found: Problems = []
+        _check_numbers("trace", {name: held for name, held in plain.items() if name != "metadata"}, "", found)
+        if found:
+            raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+        _check_flaw("trace", flaw_in(plain, MAX_DEPTH + 1))
+        read = msgspec.json.decode(msgspec.json.encode(plain), type=Trace)
+    except msgspec.ValidationError as error:
+        raise ValidationFailed.of(problem_of(error, plain, "trace")) from error
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ValidationFailed.of(Problem("trace", f"cannot be written as JSON: {error}", "")) from error
+    if read != same:
+        raise ValidationFailed.of(Problem("trace", "is another one when its JSON is read again", ""))
+    return same
+
+
+def _check_flaw(path: str, found: tuple[str, Flaw] | None) -> None:
+    if found is not None:
+        inner, flaw = found
+        raise ValidationFailed.of(Problem(beneath(path, inner), flaw.problem, flaw.hint))
+
+
+def _check_numbers(path: str, held: Any, name: str, found: Problems) -> None:
+    """Hold all numbers in plain values to what a field of their name may be."""
+    match held:
+        case dict():
+            for key, inner in held.items():
+                _check_numbers(joined(path, key), inner, key, found)
+        case list() | tuple():
+            for place, inner in enumerate(held):
+                _check_numbers(joined(path, place), inner, name, found)
+        case bool():
+            return
+        case int() | float():
+            most = _MOST.get(name, _MOST_ELSE)
+            least = 0.0 if name in _MOST else -_MOST_ELSE
+            if not least <= held <= most:
+                found.append(Problem(path, f"must be a number from {least:g} to {most:g}, got {shown(held)}", ""))
