@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from routewright.backends.storage.memory import MemoryStorage
+from routewright.backends.storage.memory import VALUES, MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import PreconditionFailed, ValidationFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import StorageContract, make_trace
 from routewright.testing.storage.walk import walk
+from routewright.trace import TraceStore
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DecisionInput,
@@ -121,6 +122,17 @@ async def test_memory_bounds_its_roll_ups_too_and_forgets_the_oldest_hours() -> 
     for number in range(20):
         await storage.apply("default", [PutTrace(make_trace(number, created_at=f"2026-11-21T{number:02}:00:00.000Z"))])
     assert 4 <= await _requests(storage) <= 5
+
+
+@pytest.mark.anyio
+async def test_memory_tells_a_thousand_groups_apart_an_hour_and_counts_the_others_as_none() -> None:
+    storage = MemoryStorage()
+    puts = [PutTrace(make_trace(number, metadata={"tenant": f"t{number}"})) for number in range(VALUES + 5)]
+    await storage.apply("default", puts)
+    await storage.apply("default", [DeleteTraces(id=puts[-1].trace.id)])
+    report = await TraceStore(storage).usage("2026-11-21", "2026-11-21", group_by="tenant")
+    assert report.totals.requests == VALUES + 4
+    assert [row.requests for row in report.data if row.group is None] == [4]
 
 
 @pytest.mark.anyio

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from routewright._core import rollup
 from routewright._core.rollup import (
     AGES_S,
     GROUPS,
@@ -534,6 +535,59 @@ def test_the_newest_hours_are_kept_as_they_are_and_no_more_rows_than_asked(trace
     assert newest == "" or oldest != ""
     assert len(before.usage) > rows or made.usage == before.usage
     assert state(made)[1:] == state(before)[1:]
+
+
+@given(MANY, st.integers(1, 2), st.randoms())
+def test_of_a_group_so_many_values_an_hour_are_told_apart_and_each_is_counted_whole_or_not_at_all(
+    traces: list[Trace], values: int, chance: random.Random
+) -> None:
+    made, there = Rollups(values), list[Trace]()
+    for trace in [*traces, *traces]:
+        made.add(trace, KEYS)
+        there.append(trace)
+        if chance.random() < 0.5:
+            made.add(there.pop(chance.randrange(len(there))), KEYS, -1)
+        whole = rollups_of(there).usage
+        for key, sums in made.usage.items():
+            assert key.group_by == "model" or sums == whole[key]
+            assert min(sums) >= 0
+        told = Counter((key.environment, key.group_by, key.start) for key in made.usage if key.value)
+        assert all(count <= values for count in told.values())
+        assert sum(sums[0] for key, sums in made.usage.items() if key.group_by == "model") == len(there)
+    for trace in there:
+        made.add(trace, KEYS, -1)
+    assert state(made) == ({}, {}, {}, {})
+
+
+def test_fifty_thousand_tenants_in_one_hour_take_no_more_rows_than_the_first_thousand() -> None:
+    made = Rollups(1_000)
+    for number in range(50_000):
+        made.add(trace_of(selected_model="a/one", metadata={"tenant": f"t{number}"}))
+        made.keep_newest(10_000)
+    assert len(made.usage) == 1_001
+    totals = made.usage_counts(UsageCounts(**ALL, group_by="model"))
+    assert [row.requests for row in totals] == [50_000]
+
+
+@pytest.mark.parametrize("hours", [1, 2, 24 * 28])
+def test_to_keep_the_newest_hours_is_to_look_at_each_of_them_a_few_times(
+    hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = 0
+
+    def counting(found: Any) -> list[Any]:
+        nonlocal looked_at
+        looked_at += len(found)
+        return sorted(found)
+
+    monkeypatch.setattr(rollup, "sorted", counting, raising=False)
+    made, traces = Rollups(), 4_000
+    for number in range(traces):
+        at = number * hours // traces
+        moment = f"2026-11-{1 + at // 24:02}T{at % 24:02}:00:00.000Z"
+        made.add(trace_of(created_at=moment, metadata={"tenant": f"t{number}"}))
+        made.keep_newest(100)
+    assert looked_at <= 2 * traces
 
 
 @given(MANY, MANY, st.integers(0, 12))

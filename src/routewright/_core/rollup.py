@@ -62,7 +62,7 @@ class UsageKey(NamedTuple):
     group_by: str
     start: str
     value: str
-    """Empty: of traces without a model."""
+    """Empty: of traces without a model, and of models that were not told apart."""
 
 
 class DayKey(NamedTuple):
@@ -74,12 +74,44 @@ class DayKey(NamedTuple):
     second: str
 
 
-class Rollups:
-    """Sums over traces. Usage is kept by the hour; its days are summed up when they are asked for."""
+class _Hour:
+    """What was used within an hour."""
 
     def __init__(self) -> None:
-        self.usage: dict[UsageKey, list[int]] = {}
-        """Requests, errors, cost and charge in nano-dollars, tokens in, out and cached."""
+        self.groups: dict[tuple[str, str], dict[str, list[int]]] = {}
+        """The sums of each value, by environment and what it is grouped by."""
+        self.full: set[tuple[str, str]] = set()
+        """Those that take no other value any more, and keep each that they have: of a value all traces are counted, or
+        none, so that any can be taken out again."""
+        self.rows = 0
+
+    def add(self, of: tuple[str, str], value: str, sums: Sequence[int], most: int | None) -> None:
+        """Add to the sums of a value. Of those beyond ``most`` a model counts as none, and nothing else is counted."""
+        rows = self.groups.setdefault(of, {})
+        before = len(rows)
+        if most is not None and value and value not in rows:
+            if before >= most:
+                self.full.add(of)
+            if of in self.full:
+                if of[1] != "model":
+                    return
+                value = ""
+        _add(rows, value, sums, keep=of in self.full)
+        self.rows += len(rows) - before
+        if not rows:
+            del self.groups[of]
+
+
+class Rollups:
+    """Sums over traces. Usage is kept by the hour; its days are summed up when they are asked for.
+
+    With ``values`` no more of them are told apart within an hour and group.
+    """
+
+    def __init__(self, values: int | None = None) -> None:
+        self._hours: dict[str, _Hour] = {}
+        self._rows = 0
+        self._values = values
         self.cache: dict[DayKey, list[int]] = {}
         """By age: look-ups, nano-dollars saved."""
         self.fallback: dict[DayKey, list[int]] = {}
@@ -104,17 +136,25 @@ class Rollups:
 
     def keep_newest(self, rows: int) -> None:
         """Forget the usage of the oldest hours while there are more rows than that. The last hour always stays."""
-        if len(self.usage) <= rows:
+        if self._rows <= rows:
             return
-        in_hour = Counter(key.start for key in self.usage)
-        newest = max(in_hour)
-        left = len(self.usage)
-        for hour in sorted(in_hour):
-            if left <= rows * 0.9 or hour == newest:  # not one by one: that would be to look at all each time
+        *older, _ = sorted(self._hours)
+        for hour in older:
+            if self._rows <= rows * 0.9:  # not one by one: that would be to look at all each time
                 break
-            left -= in_hour[hour]
+            self._rows -= self._hours.pop(hour).rows
             self._forgotten = hour
-        self.usage = {key: sums for key, sums in self.usage.items() if key.start > self._forgotten}
+
+    @property
+    def usage(self) -> dict[UsageKey, list[int]]:
+        """By the hour: requests, errors, cost and charge in nano-dollars, tokens in, out and cached."""
+        return {
+            UsageKey(environment, group_by, start, value): sums
+            for start, hour in self._hours.items()
+            for (environment, group_by), rows in hour.groups.items()
+            for value, sums in rows.items()
+            if any(sums)
+        }
 
     def days(self) -> dict[UsageKey, list[int]]:
         """Usage by the day."""
@@ -125,27 +165,21 @@ class Rollups:
 
     def rollup_keys(self) -> list[str]:
         """The metadata that usage was counted by (``wire.RollupKeys``)."""
-        named = {key.group_by for key in self.usage if key.group_by.startswith(METADATA)}
-        return sorted(name.removeprefix(METADATA) for name in named)
+        named = {group_by for hour in self._hours.values() for _, group_by in hour.groups}
+        return sorted(name.removeprefix(METADATA) for name in named if name.startswith(METADATA))
 
     def usage_counts(self, query: UsageCounts) -> list[UsageCount]:
         """Answer a query; days and groups in order, the sum of the small groups last."""
-        asked = {
-            key: sums
-            for key, sums in (self.usage if query.hourly else self.days()).items()
-            if key.group_by == query.group_by
-            and query.environment in (None, key.environment)
-            and query.first <= key.start[:10] <= query.last
-        }
+        asked = [*self._used(query)]
         requests: Counter[str] = Counter()
-        for key, sums in asked.items():
-            requests[key.value] += sums[0]
+        for _, value, sums in asked:
+            requests[value] += sums[0]
         largest = {
             value for value, _ in sorted(requests.items(), key=lambda group: (-group[1], group[0]))[: query.groups]
         }
         rows: dict[tuple[str, str | None], list[int]] = {}
-        for key, sums in asked.items():
-            _add(rows, (key.start, key.value if key.value in largest else None), sums)
+        for start, value, sums in asked:
+            _add(rows, (start, value if value in largest else None), sums)
         return [UsageCount(start, value, *sums) for (start, value), sums in sorted(rows.items(), key=_in_order)]
 
     def cache_counts(self, query: CacheCounts) -> list[CacheCount]:
@@ -169,10 +203,22 @@ class Rollups:
             rows[key.first, key.second].update(buckets)
         return [LatencyCount(*names, dict(sorted(buckets.items()))) for names, buckets in sorted(rows.items())]
 
+    def _used(self, query: UsageCounts) -> Iterator[tuple[str, str, list[int]]]:
+        """Days or hours, values and their sums."""
+        for start, hour in self._hours.items():
+            if not query.first <= start[:10] <= query.last:
+                continue
+            for (environment, group_by), rows in hour.groups.items():
+                if group_by == query.group_by and query.environment in (None, environment):
+                    begins = start if query.hourly else start[:10]
+                    yield from ((begins, value, sums) for value, sums in rows.items() if any(sums))
+
     def _add_usage(self, trace: Trace, rollup_keys: Sequence[str], sign: int) -> None:
         hour, tokens = trace.created_at[:13], trace.tokens
         if hour <= self._forgotten:
             return
+        used = self._hours.setdefault(hour, _Hour())
+        before = used.rows
         sums = [
             sign,
             sign if trace.status in FAILED else 0,
@@ -183,7 +229,10 @@ class Rollups:
             sign * min(tokens.cached, MOST_TOKENS),
         ]
         for group_by, value in _groups(trace, rollup_keys):
-            _add(self.usage, UsageKey(trace.environment, group_by, hour, value), sums)
+            used.add((trace.environment, group_by), value, sums, self._values)
+        self._rows += used.rows - before
+        if not used.rows:
+            del self._hours[hour]
 
     def _add_spans(self, trace: Trace, sign: int) -> None:
         environment, day = trace.environment, trace.created_at[:10]
@@ -293,13 +342,13 @@ def _in_order(row: tuple[tuple[str, str | None], list[int]]) -> tuple[str, bool,
     return start, value is None, value or ""
 
 
-def _add(rows: dict[K, list[int]], key: K, sums: Sequence[int]) -> None:
-    """Add to a row; one of which nothing is left goes. What is counted first is what a row counts."""
+def _add(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:
+    """Add to a row; one of which nothing is left goes, unless it is to be kept."""
     row = rows.get(key)
     if row is None:
         rows[key] = [*sums]
         return
     for place, more in enumerate(sums):
         row[place] += more
-    if not any(row):
+    if not keep and not any(row):
         del rows[key]

@@ -45,6 +45,9 @@ from routewright.wire import (
 )
 
 T = TypeVar("T")
+VALUES = 1_000
+"""Of a group so many are told apart within an hour, those that came first: so no flood of names drives the hours before
+out of the roll-ups, nor makes each trace take longer. A report names a hundred."""
 Kept = PutTrace | TraceDraft
 """A trace that is counted in the roll-ups, or a draft."""
 
@@ -54,7 +57,7 @@ class _Account:
         self.traces: OrderedDict[str, Kept] = OrderedDict()
         self.uncounted: dict[str, TraceDraft] = {}
         """Drafts that are not in the roll-ups yet: they are made into traces for that only when somebody asks."""
-        self.rollups = Rollups()
+        self.rollups = Rollups(VALUES)
         self.feedback: OrderedDict[str, PutFeedback] = OrderedDict()
         self.snapshots: OrderedDict[str, tuple[Snapshot, float]] = OrderedDict()
         """With the time at which they were last put, 0 of those that came with a trace."""
