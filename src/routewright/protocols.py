@@ -266,6 +266,11 @@ class TraceDraft(Protocol):
         ...
 
     @property
+    def text_bytes(self) -> int:
+        """About how much memory its content takes."""
+        ...
+
+    @property
     def trace(self) -> Trace:
         """Make the trace, a new one each time."""
         ...

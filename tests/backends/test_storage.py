@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from math import nan
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from routewright.backends.storage.memory import VALUES, MemoryStorage
 from routewright.backends.storage.sqlite import SqliteStorage
@@ -23,6 +25,8 @@ from routewright.testing.storage.walk import walk
 from routewright.trace import TraceStore
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    CacheSpan,
+    Content,
     DecisionInput,
     DeleteTraces,
     Environment,
@@ -34,6 +38,7 @@ from routewright.wire import (
     RollupKeys,
     SetRetention,
     SnapshotById,
+    Term,
     Trace,
     TraceById,
     TraceItems,
@@ -188,7 +193,67 @@ async def test_memory_removes_nothing_for_its_age_unless_it_is_told_to() -> None
     assert await storage.read("default", TraceById(make_trace(1).id)) is not None
 
 
-@pytest.mark.parametrize("setting", ["newest", "accounts"])
+@pytest.mark.anyio
+async def test_memory_drops_the_oldest_traces_of_an_account_whose_words_take_too_much() -> None:
+    storage = MemoryStorage(text_bytes=100)
+
+    async def kept(account: str = "default") -> list[int]:
+        found = await storage.scan(account, TraceItems(), after=None, limit=10)
+        return [int(item.id.removeprefix("tr_")) for item in reversed(found)]
+
+    for number in range(3):
+        storage.keep("default", Draft(make_trace(number), text_bytes=40), [])
+        storage.keep("other", Draft(make_trace(number), text_bytes=30), [])
+    assert await kept() == [1, 2]
+    assert await kept("other") == [0, 1, 2]
+    assert await _requests(storage) == 3, "it stays counted"
+    storage.keep("default", Draft(make_trace(2), text_bytes=60), [])
+    assert await kept() == [1, 2], "in the place of what took 40"
+    await storage.apply("default", [DeleteTraces(id=make_trace(1).id)])
+    storage.keep("default", Draft(make_trace(3), text_bytes=40), [])
+    assert await kept() == [2, 3]
+    storage.keep("default", Draft(make_trace(4), text_bytes=1_000), [])
+    assert await kept() == [4], "the last one stays"
+    await storage.apply("default", [PutTrace(make_trace(5))])
+    assert await kept() == [5]
+    for number in range(6, 9):
+        said = Content(output="x" * 30)
+        await storage.apply("default", [PutTrace(make_trace(number, content=said))])
+    assert await kept() == [8]
+
+
+@pytest.mark.anyio
+async def test_memory_applies_nothing_of_a_batch_of_which_a_trace_cannot_be_counted() -> None:
+    storage = MemoryStorage()
+    await storage.apply("default", [PutTrace(make_trace(1, status="running"))])
+    uncountable = CacheSpan(id=1, name="cache", start_ms=0.0, hit=True, saved_usd=nan)
+    with pytest.raises(ValueError, match="NaN"):
+        await storage.apply("default", [PutTrace(make_trace(1)), PutTrace(make_trace(2, spans=[uncountable]))])
+    (item,) = await storage.scan("default", TraceItems(), after=None, limit=5)
+    assert item.status == "running"
+    assert await _requests(storage) == 1
+
+
+@pytest.mark.anyio
+async def test_memory_copies_no_trace_but_those_that_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryStorage()
+    await storage.apply("default", [PutTrace(make_trace(number)) for number in range(20)])
+    copied = list[str]()
+
+    def copy(trace: Trace) -> Trace:
+        copied.append(trace.id)
+        return trace
+
+    monkeypatch.setattr(Trace, "copy", copy)
+    terms = (Term("status", "=", "completed"),)
+    found = await storage.scan("default", Traces(terms=terms), after=None, limit=2)
+    assert copied == [trace.id for trace in found] == [make_trace(19).id, make_trace(18).id]
+    await storage.scan("default", TraceItems(terms=terms), after=None, limit=2)
+    await storage.apply("default", [DeleteTraces(terms=terms)])
+    assert len(copied) == 2
+
+
+@pytest.mark.parametrize("setting", ["newest", "accounts", "text_bytes"])
 @pytest.mark.parametrize("number", [0, -1])
 def test_memory_that_would_keep_nothing_is_refused(setting: str, number: int) -> None:
     with pytest.raises(ValidationFailed, match=rf"MemoryStorage.{setting}: is {number}; keep at least 1"):
@@ -269,6 +334,61 @@ async def test_a_draft_goes_out_of_the_roll_ups_when_it_is_replaced_or_deleted(a
 
 
 @pytest.mark.anyio
+async def test_a_snapshot_stays_that_a_trace_and_the_one_in_its_place_both_name() -> None:
+    storage = MemoryStorage()
+    storage.keep("default", Draft(make_trace(1)), [HealthSnapshot("hea_1", {})])
+    storage.keep("default", Draft(make_trace(1)), [])
+    assert await storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) is not None
+
+
+@pytest.mark.anyio
+async def test_only_drafts_that_are_read_whole_are_made_whole() -> None:
+    storage = MemoryStorage()
+    drafts = [Draft(make_trace(number, content=Content(output="hi"))) for number in range(5)]
+    for draft in drafts:
+        storage.keep("default", draft, [])
+    everything = TraceItems(terms=(Term("status", "=", "completed"),), since="2026-11-21T00:00:00.000Z")
+    assert [item.id for item in await storage.scan("default", everything, after=None, limit=5)]
+    assert await _requests(storage) == 5
+    await storage.apply("default", [DeleteTraces(id=drafts[0].id, terms=everything.terms)])
+    assert [draft.made_whole for draft in drafts] == [0] * 5
+    (found,) = await storage.scan("default", Traces(terms=everything.terms), after=None, limit=1)
+    assert found.content == Content(output="hi")
+    assert [draft.made_whole for draft in drafts] == [0] * 4 + [1]
+
+
+@pytest.mark.anyio
+async def test_what_no_filter_asks_for_is_not_made() -> None:
+    storage = MemoryStorage()
+    drafts = [Draft(make_trace(number, created_at=f"2026-11-2{number}T00:00:00.000Z")) for number in range(5)]
+    for draft in drafts:
+        storage.keep("default", draft, [])
+    window = TraceItems(since="2026-11-21T00:00:00.000Z", until="2026-11-23T00:00:00.000Z", environment="production")
+    found = await storage.scan("default", window, after=None, limit=5)
+    assert [item.id for item in found] == [drafts[2].id, drafts[1].id]
+    assert [draft.made for draft in drafts] == [0, 1, 1, 0, 0]
+
+
+@pytest.mark.anyio
+async def test_a_draft_that_takes_its_time_to_be_made_whole_keeps_nobody_waiting() -> None:
+    storage, went_on = MemoryStorage(), list[bool]()
+
+    class Slow(Draft):
+        @property
+        def trace(self) -> Trace:
+            other = threading.Thread(target=storage.keep, args=["default", Draft(make_trace(2)), []], daemon=True)
+            other.start()
+            other.join(1.0)
+            went_on.append(not other.is_alive())
+            return super().trace
+
+    storage.keep("default", Slow(make_trace(1)), [])
+    await storage.read("default", TraceById(make_trace(1).id))
+    await storage.scan("default", Traces(terms=(Term("status", "=", "completed"),)), after=None, limit=5)
+    assert went_on == [True, True]
+
+
+@pytest.mark.anyio
 async def test_a_draft_that_goes_for_its_age_stays_counted() -> None:
     storage = MemoryStorage()
     storage.keep("default", Draft(make_trace(1)), [])
@@ -283,19 +403,21 @@ async def _requests(storage: Storage) -> int:
 
 
 class Draft:
-    def __init__(self, trace: Trace, *, rollup_keys: tuple[str, ...] = ()) -> None:
-        self.id, self.key, self.rollup_keys, self.made = trace.id, trace.key, rollup_keys, 0
+    def __init__(self, trace: Trace, *, rollup_keys: tuple[str, ...] = (), text_bytes: int = 0) -> None:
+        self.id, self.key, self.rollup_keys, self.text_bytes = trace.id, trace.key, rollup_keys, text_bytes
         self.environment: Environment = trace.environment
+        self.made = self.made_whole = 0
         self._trace = trace
 
     @property
     def trace(self) -> Trace:
-        self.made += 1
+        self.made_whole += 1
         return self._trace.copy()
 
     @property
     def wordless(self) -> Trace:
-        return self.trace
+        self.made += 1
+        return replace(self._trace.copy(), content=None)
 
     @property
     def decision_input(self) -> DecisionInput | None:

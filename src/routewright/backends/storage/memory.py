@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any, TypeVar
 
+import msgspec
+
 from routewright._core.batch import UNNAMED_S, check_batch, ids_of
-from routewright._core.filter import selects
+from routewright._core.filter import matches
 from routewright._core.moment import timestamp
 from routewright._core.problem import shown
 from routewright._core.rollup import Rollups
@@ -43,20 +46,52 @@ from routewright.wire import (
     Write,
     Written,
 )
+from routewright.wire.trace import copied
 
 T = TypeVar("T")
+TEXT_BYTES = 64 * 1024 * 1024
+"""Captured prompts and answers of an account."""
 VALUES = 1_000
 """Of a group so many are told apart within an hour, those that came first: so no flood of names drives the hours before
 out of the roll-ups, nor makes each trace take longer. A report names a hundred."""
-Kept = PutTrace | TraceDraft
-"""A trace that is counted in the roll-ups, or a draft."""
+_by_key = attrgetter("key")
+
+
+class _Whole:
+    """A trace that was given as one, read as a draft is. Making it fails for what cannot be copied or counted."""
+
+    def __init__(self, write: PutTrace) -> None:
+        self.wordless = write.trace.copy()
+        """It may hold its content, and is not to be given away."""
+        self.id = self.wordless.id
+        self.key = self.wordless.key
+        self.rollup_keys = write.rollup_keys
+        content = self.wordless.content
+        self.text_bytes = 0 if content is None else len(msgspec.json.encode(content))
+        Rollups().add(self.wordless, self.rollup_keys)
+
+    @property
+    def environment(self) -> Environment:
+        return self.wordless.environment
+
+    @property
+    def decision_input(self) -> DecisionInput | None:
+        return self.wordless.decision_input
+
+    @property
+    def trace(self) -> Trace:
+        return self.wordless.copy()
+
+
+_Ready = _Whole | PutFeedback | PutSnapshot | DeleteTraces | SetRetention
 
 
 class _Account:
     def __init__(self) -> None:
-        self.traces: OrderedDict[str, Kept] = OrderedDict()
+        self.traces: OrderedDict[str, TraceDraft] = OrderedDict()
+        self.text_bytes = 0
         self.uncounted: dict[str, TraceDraft] = {}
-        """Drafts that are not in the roll-ups yet: they are made into traces for that only when somebody asks."""
+        """Those that are not in the roll-ups yet: drafts are made into traces for that only when somebody asks."""
         self.rollups = Rollups(VALUES)
         self.feedback: OrderedDict[str, PutFeedback] = OrderedDict()
         self.snapshots: OrderedDict[str, tuple[Snapshot, float]] = OrderedDict()
@@ -68,16 +103,22 @@ class MemoryStorage:
 
         router = Router(storage=MemoryStorage(newest=1_000))
 
-    Of more than ``accounts`` accounts the one that was not written to for longest goes. Feedback goes with its trace.
-    A read or scan that meets a writer sees the state before or after its batch. What is read is a copy. A trace takes
-    about 2 kB. Unless a retention is set, traces go only for newer ones; the analytics count them still.
+    A trace takes about 2 kB, and what was captured of its prompt and answer: where that adds up to more than
+    ``text_bytes`` in an account, its oldest traces go until only the last is left. Of more than ``accounts`` accounts
+    the one that was not written to for longest goes. Feedback goes with its trace. Unless a retention is set, traces go
+    only for newer ones; the analytics count them still.
+
+    A read or scan that meets a writer sees the state before or after its batch. What is read is a copy. A redactor is
+    asked only for traces that are read whole, by who reads them, and never keeps others waiting.
     """
 
-    def __init__(self, *, newest: int = 10_000, accounts: int = 1_000) -> None:
+    def __init__(self, *, newest: int = 10_000, accounts: int = 1_000, text_bytes: int = TEXT_BYTES) -> None:
         _at_least_one("newest", newest)
         _at_least_one("accounts", accounts)
+        _at_least_one("text_bytes", text_bytes)
         self._newest = newest
         self._most_accounts = accounts
+        self._text_bytes = text_bytes
         self._accounts: OrderedDict[str, _Account] = OrderedDict()  # the one used last at the end
         self._system = _Account()
         self._retention = SetRetention()
@@ -93,12 +134,11 @@ class MemoryStorage:
                     system.move_to_end(snapshot.id)
                 else:
                     self._put(system, snapshot.id, (snapshot, 0.0))
-            kept = self._used(account)
-            self._put_trace(kept, draft.id, draft)
-            kept.uncounted[draft.id] = draft
+            self._put_trace(self._used(account), draft)
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
+        whole = [_Whole(write) if isinstance(write, PutTrace) else write for write in writes]
         with self._guard.lock:
             before = self._account(account)
             traces, snapshots = ids_of(writes)
@@ -106,11 +146,11 @@ class MemoryStorage:
                 "MemoryStorage",
                 account,
                 writes,
-                {trace_id: _environment(before.traces[trace_id]) for trace_id in traces if trace_id in before.traces},
+                {trace_id: before.traces[trace_id].environment for trace_id in traces if trace_id in before.traces},
                 {snapshot_id for snapshot_id in snapshots if snapshot_id in before.snapshots},
             )
             kept = self._used(account)
-            return [self._write(kept, write) for write in writes]
+            return [self._write(kept, write) for write in whole]
 
     async def read(self, account: str, query: Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
@@ -137,7 +177,7 @@ class MemoryStorage:
                     return self._counted(kept).latency_counts(query)
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no query {type(query).__name__}")
-        return None if found is None or environment not in (None, _environment(found)) else _whole(found)
+        return None if found is None or environment not in (None, found.environment) else found.trace
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` traces behind the key ``after`` (``protocols.Storage``)."""
@@ -145,9 +185,9 @@ class MemoryStorage:
             raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
         with self._guard.lock:
             kept = list(self._account(account).traces.values())
-        behind = (each for each in kept if after is None or _key(each) < after)
-        found = islice(_selected(sorted(behind, key=_key, reverse=True), query), limit)
-        return [trace if isinstance(query, Traces) else trace.item for trace in found]
+        behind = (each for each in kept if after is None or each.key < after)
+        found = islice(_selected(sorted(behind, key=_by_key, reverse=True), query), limit)
+        return [each.trace if isinstance(query, Traces) else copied(each.wordless.item) for each in found]
 
     async def sweep(self, now: float) -> int:
         """Remove what is past its time (``protocols.Storage``)."""
@@ -158,7 +198,7 @@ class MemoryStorage:
                 (kept, trace_id)
                 for kept in self._everything()
                 for trace_id, each in kept.traces.items()
-                if _key(each) < before.get(_environment(each), "")
+                if each.key < before.get(each.environment, "")
             ]
             for kept, trace_id in old:
                 self._drop(kept, trace_id)
@@ -192,13 +232,10 @@ class MemoryStorage:
                 self._name(each, -1)
         return kept
 
-    def _write(self, kept: _Account, write: Write) -> Written:
+    def _write(self, kept: _Account, write: _Ready) -> Written:
         match write:
-            case PutTrace(trace):
-                mine = PutTrace(trace.copy(), rollup_keys=write.rollup_keys)
-                created = self._put_trace(kept, trace.id, mine)
-                self._count(kept, mine)
-                return Written(created)
+            case _Whole():
+                return Written(self._put_trace(kept, write))
             case PutFeedback(trace_id):
                 return Written(self._put(kept.feedback, trace_id, write))
             case PutSnapshot(snapshot, at=at):
@@ -218,54 +255,57 @@ class MemoryStorage:
             kept.popitem(last=False)
         return created
 
-    def _put_trace(self, kept: _Account, trace_id: str, put: Kept) -> bool:
-        """Keep a trace, which the caller counts, in the place of one of its id, which goes out of the roll-ups."""
-        before = kept.traces.get(trace_id)
-        if before is not None:
-            self._count_out(kept, trace_id, before)
-            self._name(before, -1)
-        kept.traces[trace_id] = put
+    def _put_trace(self, kept: _Account, put: TraceDraft) -> bool:
+        """Keep a trace in the place of one of its id, which goes out of the roll-ups."""
+        before = kept.traces.get(put.id)
+        kept.traces[put.id] = put
+        kept.text_bytes += put.text_bytes
         self._name(put, 1)
-        if len(kept.traces) > self._newest:
+        if before is not None:
+            kept.text_bytes -= before.text_bytes
+            self._name(before, -1)  # only now, as both may name the same snapshot
+            self._count_out(kept, before)
+        kept.uncounted[put.id] = put
+        while len(kept.traces) > self._newest or (kept.text_bytes > self._text_bytes and len(kept.traces) > 1):
             self._drop(kept, next(iter(kept.traces)))
         return before is None
 
     def _delete(self, kept: _Account, which: DeleteTraces) -> int:
         only = None if which.id is None else kept.traces.get(which.id)
         asked = list(kept.traces.values()) if which.id is None else [] if only is None else [only]
-        found = [trace.id for trace in islice(_selected(sorted(asked, key=_key), which), which.limit)]
-        for trace_id in found:
-            self._count_out(kept, trace_id, kept.traces[trace_id])
-            self._drop(kept, trace_id)
+        found = [*islice(_selected(sorted(asked, key=_by_key), which), which.limit)]
+        for each in found:
+            self._count_out(kept, each)
+            self._drop(kept, each.id)
         return len(found)
 
     def _drop(self, kept: _Account, trace_id: str) -> None:
         """Forget a trace. It stays counted."""
-        draft = kept.uncounted.pop(trace_id, None)
-        if draft is not None:
-            self._count(kept, draft)
-        self._name(kept.traces.pop(trace_id), -1)
+        dropped = kept.traces.pop(trace_id)
+        kept.text_bytes -= dropped.text_bytes
         kept.feedback.pop(trace_id, None)
+        self._name(dropped, -1)
+        if kept.uncounted.pop(trace_id, None) is not None:
+            self._count(kept, dropped)
 
     def _counted(self, kept: _Account) -> Rollups:
-        """The roll-ups, with all drafts in them."""
-        drafts, kept.uncounted = kept.uncounted, {}
-        for draft in drafts.values():
-            self._count(kept, draft)
+        """The roll-ups, with all traces in them."""
+        while kept.uncounted:
+            self._count(kept, kept.uncounted.pop(next(iter(kept.uncounted))))
         return kept.rollups
 
-    def _count(self, kept: _Account, put: Kept) -> None:
-        kept.rollups.add(put.trace if isinstance(put, PutTrace) else put.wordless, put.rollup_keys)
+    def _count(self, kept: _Account, put: TraceDraft) -> None:
+        kept.rollups.add(put.wordless, put.rollup_keys)
         kept.rollups.keep_newest(self._newest)
 
-    def _count_out(self, kept: _Account, trace_id: str, put: Kept) -> None:
-        if kept.uncounted.pop(trace_id, None) is None:
-            kept.rollups.add(put.trace, put.rollup_keys, sign=-1)
+    def _count_out(self, kept: _Account, put: TraceDraft) -> None:
+        if kept.uncounted.pop(put.id, None) is None:
+            kept.rollups.add(put.wordless, put.rollup_keys, sign=-1)
 
-    def _name(self, put: Kept, by: int) -> None:
+    def _name(self, put: TraceDraft, by: int) -> None:
         """Count the traces that name a health snapshot, which came with one of them and goes with the last: there are
         many of these."""
-        given = _decision_input(put)
+        given = put.decision_input
         if given is None:
             return
         self._named[given.health] += by
@@ -277,7 +317,7 @@ class MemoryStorage:
 
     def _free_snapshots(self, before: float) -> list[str]:
         """Those that were put before then and that no trace names."""
-        given = [_decision_input(each) for kept in self._everything() for each in kept.traces.values()]
+        given = [each.decision_input for kept in self._everything() for each in kept.traces.values()]
         named = {name for each in given if each is not None for name in (each.catalogue, each.health, each.policy)}
         put = self._system.snapshots.items()
         return [snapshot_id for snapshot_id, (_, at) in put if at < before and snapshot_id not in named]
@@ -288,21 +328,14 @@ def _at_least_one(setting: str, number: object) -> None:
         raise ValidationFailed.of(Problem(f"MemoryStorage.{setting}", f"is {shown(number)}", "keep at least 1"))
 
 
-def _environment(put: Kept) -> Environment:
-    return put.trace.environment if isinstance(put, PutTrace) else put.environment
-
-
-def _decision_input(put: Kept) -> DecisionInput | None:
-    return put.trace.decision_input if isinstance(put, PutTrace) else put.decision_input
-
-
-def _key(put: Kept) -> str:
-    return put.trace.key if isinstance(put, PutTrace) else put.key
-
-
-def _whole(put: Kept) -> Trace:
-    return put.trace.copy() if isinstance(put, PutTrace) else put.trace
-
-
-def _selected(kept: Sequence[Kept], asked: Selection) -> Iterator[Trace]:
-    return (trace for trace in map(_whole, kept) if selects(asked, trace))
+def _selected(kept: Iterable[TraceDraft], asked: Selection) -> Iterator[TraceDraft]:
+    """Those that are asked for. Only for the terms of a filter a trace is made, without its content."""
+    for each in kept:
+        created_at = each.key.removesuffix(each.id)
+        if (
+            asked.environment in (None, each.environment)
+            and (asked.since is None or created_at >= asked.since)
+            and (asked.until is None or created_at < asked.until)
+            and (not asked.terms or matches(each.wordless, asked.terms))
+        ):
+            yield each
