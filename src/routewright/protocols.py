@@ -23,6 +23,7 @@ from .wire import (
     FallbackCounts,
     Feature,
     FeedbackByTrace,
+    GroupedUsage,
     LatencyCount,
     LatencyCounts,
     Model,
@@ -39,7 +40,6 @@ from .wire import (
     TraceItems,
     Traces,
     UpstreamCall,
-    UsageCount,
     UsageCounts,
     Verdict,
     Write,
@@ -207,7 +207,7 @@ class Storage(Protocol):
     @overload
     async def read(self, account: str, query: RollupKeys) -> list[str]: ...
     @overload
-    async def read(self, account: str, query: UsageCounts) -> list[UsageCount]: ...
+    async def read(self, account: str, query: UsageCounts) -> GroupedUsage: ...
     @overload
     async def read(self, account: str, query: CacheCounts) -> list[CacheCount]: ...
     @overload

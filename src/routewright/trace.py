@@ -298,11 +298,7 @@ class TraceStore:
             hourly=bucket == "hour",
             groups=GROUP_LIMIT,
         )
-        counts = await self._read(account, asked)
-        totals = counts
-        if group_by != "model":
-            totals = await self._read(account, msgspec.structs.replace(asked, group_by="model", groups=0))
-        return usage_report(counts, totals, first, last, bucket, group_by)
+        return usage_report(await self._read(account, asked), first, last, bucket, group_by)
 
     async def cache_report(
         self,

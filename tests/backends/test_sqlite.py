@@ -77,7 +77,7 @@ async def numbers(storage: Storage, account: str = "default") -> list[int]:
 
 async def requests(storage: Storage) -> int:
     query = UsageCounts(first="2026-11-01", last="2026-11-30", group_by="model")
-    return sum(row.requests for row in await storage.read("default", query))
+    return sum(row.requests for row in (await storage.read("default", query)).all)
 
 
 class Closable(sqlite3.Connection):

@@ -65,6 +65,17 @@ class TestSqliteStorage(StorageContract):
         return SqliteStorage(self.path, connect=self.statements)
 
 
+@pytest.mark.anyio
+async def test_a_file_is_asked_once_for_usage_so_that_its_groups_and_totals_are_of_one_moment(tmp_path: Path) -> None:
+    statements = Statements()
+    storage = SqliteStorage(tmp_path / "traces.db", connect=statements)
+    await storage.apply("default", [PutTrace(make_trace(1))])
+    statements.seen.clear()
+    assert await _requests(storage) == 1
+    assert len([sql for sql in statements.seen if "FROM usage" in sql]) == 1
+    await storage.aclose()
+
+
 # Two accounts, at any length
 
 
@@ -399,7 +410,7 @@ async def test_a_draft_that_goes_for_its_age_stays_counted() -> None:
 
 async def _requests(storage: Storage) -> int:
     query = UsageCounts(first="2026-11-01", last="2026-11-30", group_by="model")
-    return sum(row.requests for row in await storage.read("default", query))
+    return sum(row.requests for row in (await storage.read("default", query)).all)
 
 
 class Draft:

@@ -187,7 +187,10 @@ def test_usage_is_that_of_the_traces_counted_anew(
             group_of(trace, group_by) if group_of(trace, group_by) in ranked[:most] else None,
         ),
     )
-    found = rollups_of(traces).usage_counts(query)
+    used = rollups_of(traces).usage_counts(query)
+    found = used.groups
+    days = grouped(among(traces, window, environment), lambda trace: trace.created_at[:start])
+    assert used.all == [UsageCount(day, None, *usage_of(days[day])) for day in sorted(days)]
     assert {(row.start, row.group): row for row in found} == {
         key: UsageCount(*key, *usage_of(counted)) for key, counted in rows.items()
     }
@@ -261,7 +264,7 @@ def test_the_latency_of_a_trace_counts_if_a_model_completed_it(fields: dict[str,
 
 @pytest.mark.parametrize("status", get_args(TraceStatus))
 def test_an_error_is_what_failed_or_ran_out_of_budget(status: str) -> None:
-    (used,) = rollups_of([trace_of(status=status)]).usage_counts(UsageCounts(**ALL, group_by="model"))
+    (used,) = rollups_of([trace_of(status=status)]).usage_counts(UsageCounts(**ALL, group_by="model")).groups
     assert (used.requests, used.errors) == (1, int(status in ("failed", "budget_exceeded")))
 
 
@@ -371,7 +374,7 @@ def test_only_the_largest_groups_are_named_and_of_equal_ones_the_first_by_name()
     made = rollups_of(traces)
 
     def names(groups: int) -> list[tuple[str | None, int]]:
-        counts = made.usage_counts(UsageCounts(**ALL, group_by="tenant", groups=groups))
+        counts = made.usage_counts(UsageCounts(**ALL, group_by="tenant", groups=groups)).groups
         return [(count.group, count.requests) for count in counts]
 
     assert names(100) == names(6) == sorted(sizes.items())
@@ -385,7 +388,7 @@ def test_a_group_is_large_by_all_the_days_and_not_by_one() -> None:
     traces = [trace_of(created_at=f"2026-11-2{n}T00:00:00.000Z", metadata={"tenant": "often"}) for n in range(5)]
     traces += [trace_of(created_at="2026-11-22T12:00:00.000Z", metadata={"tenant": "once"}) for _ in range(4)]
     made = rollups_of(traces)
-    counts = made.usage_counts(UsageCounts(**ALL, group_by="tenant", groups=1))
+    counts = made.usage_counts(UsageCounts(**ALL, group_by="tenant", groups=1)).groups
     assert [(count.start[-2:], count.group, count.requests) for count in counts] == [
         ("20", "often", 1),
         ("21", "often", 1),
@@ -395,7 +398,7 @@ def test_a_group_is_large_by_all_the_days_and_not_by_one() -> None:
         ("24", "often", 1),
     ]
     day = UsageCounts(first="2026-11-22", last="2026-11-22", group_by="tenant", groups=1)
-    one_day, rest = made.usage_counts(day)
+    one_day, rest = made.usage_counts(day).groups
     assert (one_day.group, rest.group) == ("once", None)
 
 
@@ -565,8 +568,8 @@ def test_fifty_thousand_tenants_in_one_hour_take_no_more_rows_than_the_first_tho
         made.add(trace_of(selected_model="a/one", metadata={"tenant": f"t{number}"}))
         made.keep_newest(10_000)
     assert len(made.usage) == 1_001
-    totals = made.usage_counts(UsageCounts(**ALL, group_by="model"))
-    assert [row.requests for row in totals] == [50_000]
+    used = made.usage_counts(UsageCounts(**ALL, group_by="tenant"))
+    assert [row.requests for row in used.all] == [50_000]
 
 
 @pytest.mark.parametrize("hours", [1, 2, 24 * 28])

@@ -16,6 +16,7 @@ from routewright.wire import (
     FallbackCandidate,
     FallbackCount,
     FallbackReport,
+    GroupedUsage,
     LatencyCount,
     LatencyReport,
     LatencyRow,
@@ -97,23 +98,18 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
         raise _refused("group_by", f"is {shown(group_by)}", hint)
 
 
-def usage_report(
-    counts: Sequence[UsageCount], all_counts: Sequence[UsageCount], first: str, last: str, bucket: Bucket, group_by: str
-) -> UsageReport:
-    """Usage by time and group. ``all_counts`` are those by model, which are of every trace: what they hold over the
-    groups is of traces without one."""
+def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, group_by: str) -> UsageReport:
+    """Usage by time and group. What all traces used over the groups is that of traces without one."""
     sums: dict[tuple[str, str | None], list[int]] = {}
-    for count in counts:
-        group = OTHER if count.group is None else count.group or None
-        _add(sums, (_start_of(count.start, bucket), group), _amounts(count), 1)
-    if group_by != "model":
-        for count in all_counts:
-            _add(sums, (_start_of(count.start, bucket), None), _amounts(count), 1)
-        for count in counts:
-            _add(sums, (_start_of(count.start, bucket), None), _amounts(count), -1)
+    for count in used.groups:
+        group = OTHER if count.group is None else count.group
+        _add(sums, (_start_of(count.start, bucket), group or None), _amounts(count), 1)
+        _add(sums, (_start_of(count.start, bucket), None), _amounts(count), -1)
+    for count in used.all:
+        _add(sums, (_start_of(count.start, bucket), None), _amounts(count), 1)
     rows = [_usage_row(start, group, _totals(row)) for (start, group), row in sums.items() if row[0] > 0]
     rows.sort(key=lambda row: (row.bucket_start, row.group == OTHER, row.group is None, -row.requests, row.group or ""))
-    totals = [sum(column) for column in zip(*map(_amounts, all_counts), strict=True)] or [0] * 7
+    totals = [sum(column) for column in zip(*map(_amounts, used.all), strict=True)] or [0] * 7
     return UsageReport(
         start_date=first,
         end_date=last,

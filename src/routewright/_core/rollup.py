@@ -23,6 +23,7 @@ from routewright.wire import (
     FallbackCount,
     FallbackCounts,
     FallbackSpan,
+    GroupedUsage,
     LatencyCount,
     LatencyCounts,
     ModelSpan,
@@ -168,9 +169,9 @@ class Rollups:
         named = {group_by for hour in self._hours.values() for _, group_by in hour.groups}
         return sorted(name.removeprefix(METADATA) for name in named if name.startswith(METADATA))
 
-    def usage_counts(self, query: UsageCounts) -> list[UsageCount]:
+    def usage_counts(self, query: UsageCounts) -> GroupedUsage:
         """Answer a query; days and groups in order, the sum of the small groups last."""
-        asked = [*self._used(query)]
+        asked = [*self._used(query, query.group_by)]
         requests: Counter[str] = Counter()
         for _, value, sums in asked:
             requests[value] += sums[0]
@@ -180,7 +181,10 @@ class Rollups:
         rows: dict[tuple[str, str | None], list[int]] = {}
         for start, value, sums in asked:
             _add(rows, (start, value if value in largest else None), sums)
-        return [UsageCount(start, value, *sums) for (start, value), sums in sorted(rows.items(), key=_in_order)]
+        totals: dict[tuple[str, str | None], list[int]] = {}
+        for start, _, sums in self._used(query, "model"):
+            _add(totals, (start, None), sums)
+        return GroupedUsage(_counts(rows), _counts(totals))
 
     def cache_counts(self, query: CacheCounts) -> list[CacheCount]:
         """Answer a query."""
@@ -203,13 +207,13 @@ class Rollups:
             rows[key.first, key.second].update(buckets)
         return [LatencyCount(*names, dict(sorted(buckets.items()))) for names, buckets in sorted(rows.items())]
 
-    def _used(self, query: UsageCounts) -> Iterator[tuple[str, str, list[int]]]:
+    def _used(self, query: UsageCounts, by: str) -> Iterator[tuple[str, str, list[int]]]:
         """Days or hours, values and their sums."""
         for start, hour in self._hours.items():
             if not query.first <= start[:10] <= query.last:
                 continue
             for (environment, group_by), rows in hour.groups.items():
-                if group_by == query.group_by and query.environment in (None, environment):
+                if group_by == by and query.environment in (None, environment):
                     begins = start if query.hourly else start[:10]
                     yield from ((begins, value, sums) for value, sums in rows.items() if any(sums))
 
@@ -335,6 +339,10 @@ def _asked(rows: dict[DayKey, D], query: CacheCounts | FallbackCounts | LatencyC
     for key, sums in rows.items():
         if query.environment in (None, key.environment) and query.first <= key.day <= query.last:
             yield key, sums
+
+
+def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[UsageCount]:
+    return [UsageCount(start, value, *sums) for (start, value), sums in sorted(rows.items(), key=_in_order)]
 
 
 def _in_order(row: tuple[tuple[str, str | None], list[int]]) -> tuple[str, bool, str]:

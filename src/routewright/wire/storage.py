@@ -159,7 +159,7 @@ class _Days(Struct, frozen=True, kw_only=True):
 
 
 class UsageCounts(_Days, frozen=True, tag=True):
-    """A list of ``UsageCount``: what each of the largest groups used a day, or an hour."""
+    """A ``GroupedUsage``: what each of the largest groups used a day, or an hour, and what all traces did."""
 
     group_by: str
     """``model``, ``tenant``, ``workflow`` or ``metadata.<key>``."""
@@ -174,7 +174,7 @@ class UsageCount(Struct, frozen=True):
     start: str
     """``YYYY-MM-DD``, or ``YYYY-MM-DDTHH``."""
     group: str | None
-    """None: of all groups that are not among the largest."""
+    """Empty: of traces without a model. None: of all groups that are not among the largest, or of all traces."""
     requests: int
     errors: int
     cost_nanos: int
@@ -182,6 +182,14 @@ class UsageCount(Struct, frozen=True):
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+
+
+class GroupedUsage(Struct, frozen=True):
+    """The answer to ``UsageCounts``, both parts of the same moment."""
+
+    groups: list[UsageCount]
+    all: list[UsageCount]
+    """Of all traces, those without a group included."""
 
 
 class CacheCounts(_Days, frozen=True, tag=True):

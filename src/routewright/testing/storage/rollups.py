@@ -128,9 +128,10 @@ class Counting(Suite):
         query = UsageCounts(first="2026-11-19", last="2026-11-21", group_by="model", hourly=hourly, groups=groups)
         found = await storage.read("default", query)
         assert found == answer(counted_anew(puts), query)
-        named = {row.group for row in found} - {None}
+        named = {row.group for row in found.groups} - {None}
         assert named == {f"a/{model}" for model in "abcd"[:groups]}, "by requests, then by name"
-        assert sum(row.requests for row in found) == len(traces)
+        for rows in (found.groups, found.all):
+            assert sum(row.requests for row in rows) == len(traces)
 
     async def test_groups_have_the_very_names_that_were_given(self, storage: Storage) -> None:
         texts = [*ODD_TEXTS, "acme", "Acme", "ACME", "acme ", "1", "true"]
@@ -140,8 +141,9 @@ class Counting(Suite):
         query = UsageCounts(first="2026-11-21", last="2026-11-21", group_by="tenant")
         found = await storage.read("default", query)
         assert found == answer(counted_anew(puts), query)
-        assert [row.group for row in found] == sorted(texts)
-        assert {row.group: row.requests for row in found if row.requests > 1} == {"1": 3, "true": 2}
+        assert [row.group for row in found.groups] == sorted(texts)
+        assert {row.group: row.requests for row in found.groups if row.requests > 1} == {"1": 3, "true": 2}
+        assert [(row.group, row.requests) for row in found.all] == [(None, len(values))]
 
     async def test_the_metadata_that_usage_is_counted_by_is_listed_in_order(self, storage: Storage) -> None:
         assert await storage.read("default", RollupKeys()) == []
@@ -156,7 +158,7 @@ class Counting(Suite):
         puts = [PutTrace(make_trace(number, cost_usd=usd, charged_usd=usd)) for number, usd in enumerate(dollars)]
         await storage.apply("default", puts)
         query = UsageCounts(first="2026-11-21", last="2026-11-21", group_by="model")
-        (row,) = await storage.read("default", query)
+        (row,) = (await storage.read("default", query)).groups
         assert row.cost_nanos == row.charged_nanos == 2_000_000_300_000_000
         assert await answers(storage, "default") == expected_answers(puts)
 
@@ -166,7 +168,7 @@ class Counting(Suite):
         puts = [PutTrace(make_trace(number, spans=spans, duration_ms=1e300, **huge)) for number in range(9)]
         await storage.apply("default", [*puts, PutTrace(make_trace(9, cost_usd=0.5))])
         query = UsageCounts(first="2026-11-21", last="2026-11-21", group_by="model")
-        (row,) = await storage.read("default", query)
+        (row,) = (await storage.read("default", query)).groups
         assert row.cost_nanos == 9 * 10**15 + 500_000_000
         assert row.input_tokens == row.cached_tokens == 9 * 10**12
         for put in puts:

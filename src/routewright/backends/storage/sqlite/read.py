@@ -20,6 +20,7 @@ from routewright.wire import (
     FallbackCount,
     FallbackCounts,
     FeedbackByTrace,
+    GroupedUsage,
     HealthSnapshot,
     LatencyCount,
     LatencyCounts,
@@ -64,10 +65,15 @@ _USED = "account = ? AND per = ? AND group_by = ? AND environment IN ({}) AND st
 _USAGE = f"""
 WITH largest AS (
     SELECT value FROM usage WHERE {_USED} GROUP BY value ORDER BY sum(requests) DESC, value LIMIT ?
+), counted AS (
+    SELECT 0 AS of_all, start, CASE WHEN value IN (SELECT value FROM largest) THEN value END AS grouped, {_SUMS}
+    FROM usage WHERE {_USED} GROUP BY start, grouped
+    UNION ALL
+    SELECT 1, start, NULL, {_SUMS} FROM usage WHERE {_USED} GROUP BY start
 )
-SELECT start, CASE WHEN value IN (SELECT value FROM largest) THEN value END AS grouped, {_SUMS}
-FROM usage WHERE {_USED} GROUP BY start, grouped ORDER BY start, grouped IS NULL, grouped
+SELECT * FROM counted ORDER BY of_all, start, grouped IS NULL, grouped
 """
+"""One statement, so that both parts of its answer are of the same moment."""
 _KEYS = """
 WITH RECURSIVE found(name) AS (
     SELECT min(group_by) FROM usage WHERE account = ?1 AND per = 'day'
@@ -162,12 +168,14 @@ def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:
         raise StorageCorrupt(f"trace {trace_id!r} is damaged: {hint}") from error
 
 
-def _usage(connection: Connection, account: str, query: UsageCounts) -> list[UsageCount]:
+def _usage(connection: Connection, account: str, query: UsageCounts) -> GroupedUsage:
     environments, marks = _environments(query.environment)
     last = query.last + "T24" if query.hourly else query.last
-    used = (account, "hour" if query.hourly else "day", query.group_by, *environments, query.first, last)
-    rows = connection.execute(_USAGE.replace("{}", marks), (*used, query.groups, *used)).fetchall()
-    return [UsageCount(*row) for row in rows]
+    of, when = (account, "hour" if query.hourly else "day"), (*environments, query.first, last)
+    used = (*of, query.group_by, *when)
+    rows = connection.execute(_USAGE.replace("{}", marks), (*used, query.groups, *used, *of, "model", *when)).fetchall()
+    groups = [UsageCount(*row) for of_all, *row in rows if not of_all]
+    return GroupedUsage(groups, [UsageCount(*row) for of_all, *row in rows if of_all])
 
 
 def _days(
