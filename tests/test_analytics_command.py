@@ -14,9 +14,11 @@ import pytest
 
 from routewright import Router
 from routewright.cli import main
+from routewright.cli.analytics_page import usage_page
 from routewright.cli.bars import Bar, drawn, stand_ins
+from routewright.cli.blocks import Table
 from routewright.storage import open_storage
-from routewright.wire import CacheSpan, Tokens, Trace, UsageReport
+from routewright.wire import CacheSpan, Tokens, Trace, UsageReport, UsageRow, UsageTotals
 
 from .recorded import BIG, SMALL, model, record, trace
 
@@ -99,6 +101,16 @@ def test_usage_is_grouped_and_cut_as_asked(capsys: Capture) -> None:
     weeks = shown(capsys, "usage", "--start-date", "2026-11-01", "--bucket", "week")
     assert "\nweek from   requests" in weeks
     assert "\n2026-11-16        12  █" in weeks
+
+
+def test_a_group_that_is_called_other_is_told_from_the_rest() -> None:
+    named = {"bucket_start": "2026-11-22T00:00:00Z", "group": "other", "errors": 0, "cost_usd": 0.0, "charged_usd": 0.0}
+    rows = [UsageRow(**named, requests=n, rest=n > 2, tokens=Tokens()) for n in (2, 9)]  # type: ignore[arg-type]
+    totals = UsageTotals(requests=11)
+    days = {"start_date": "2026-11-22", "end_date": "2026-11-22"}
+    *_, groups = usage_page(UsageReport(**days, bucket="day", group_by="tenant", data=rows, totals=totals))
+    assert isinstance(groups, Table)
+    assert [row.cells[:2] for row in groups.rows] == [("other", "2"), ("(other)", "9")]
 
 
 @pytest.mark.usefixtures("store")

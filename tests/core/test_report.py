@@ -319,6 +319,16 @@ def test_groups_that_are_not_among_the_largest_are_other() -> None:
     assert GROUP_LIMIT == 100
 
 
+def test_a_group_that_is_called_other_is_not_the_rest() -> None:
+    day = "2026-11-22"
+    report = by_model([count(day, "other", 2), count(day, "a", 1), count(day, None, 9)])
+    assert [(row.group, row.rest, row.requests) for row in report.data] == [
+        ("other", False, 2),
+        ("a", False, 1),
+        ("other", True, 9),
+    ]
+
+
 def test_rows_are_in_the_order_of_time_then_of_requests_then_of_names_and_the_rest_is_last() -> None:
     day = "2026-11-22"
     counts = [count(day, None, 99), count(day, "", 98), count(day, "c", 5), count(day, "a", 5), count(day, "b", 7)]
@@ -331,7 +341,7 @@ def test_rows_are_in_the_order_of_time_then_of_requests_then_of_names_and_the_re
 
 AMOUNTS = st.lists(st.integers(0, 10**12), min_size=6, max_size=6)
 DAYS = st.integers(1, 30).map("2026-11-{:02}".format)
-GROUPS = st.none() | st.sampled_from(["", "a", "b", "c"])
+GROUPS = st.none() | st.sampled_from(["", "a", "b", "other"])
 COUNTS = st.dictionaries(st.tuples(DAYS, GROUPS), st.tuples(st.integers(1, 99), AMOUNTS), max_size=12).map(
     lambda found: [count(*key, requests, *amounts) for key, (requests, amounts) in found.items()]
 )
@@ -353,10 +363,10 @@ def test_rows_add_up_to_the_totals_whatever_they_are_grouped_by(
         assert sum(getattr(row.tokens, field) for row in report.data) == getattr(report.totals.tokens, field)
     without = sum(row.requests for row in report.data if row.group is None)
     assert without == sum(row.requests for row in unnamed)
-    assert sum(row.requests for row in report.data if row.group == "other") == sum(
+    assert sum(row.requests for row in report.data if row.rest) == sum(
         row.requests for row in named if row.group is None
     )
-    keys = [(row.bucket_start, row.group) for row in report.data]
+    keys = [(row.bucket_start, row.group, row.rest) for row in report.data]
     assert len(set(keys)) == len(keys)
 
 

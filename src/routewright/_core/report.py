@@ -100,15 +100,19 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
 
 def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, group_by: str) -> UsageReport:
     """Usage by time and group. What all traces used over the groups is that of traces without one."""
-    sums: dict[tuple[str, str | None], list[int]] = {}
+    sums: dict[tuple[str, str | None, bool], list[int]] = {}
     for count in used.groups:
-        group = OTHER if count.group is None else count.group
-        _add(sums, (_start_of(count.start, bucket), group or None), _amounts(count), 1)
-        _add(sums, (_start_of(count.start, bucket), None), _amounts(count), -1)
+        rest = count.group is None
+        _add(sums, (_start_of(count.start, bucket), OTHER if rest else count.group or None, rest), _amounts(count), 1)
+        _add(sums, (_start_of(count.start, bucket), None, False), _amounts(count), -1)
     for count in used.all:
-        _add(sums, (_start_of(count.start, bucket), None), _amounts(count), 1)
-    rows = [_usage_row(start, group, _totals(row)) for (start, group), row in sums.items() if row[0] > 0]
-    rows.sort(key=lambda row: (row.bucket_start, row.group == OTHER, row.group is None, -row.requests, row.group or ""))
+        _add(sums, (_start_of(count.start, bucket), None, False), _amounts(count), 1)
+    rows = [
+        UsageRow(bucket_start=start, group=group, rest=rest, **asdict(_totals(row)))
+        for (start, group, rest), row in sums.items()
+        if row[0] > 0
+    ]
+    rows.sort(key=lambda row: (row.bucket_start, row.rest, row.group is None, -row.requests, row.group or ""))
     totals = [sum(column) for column in zip(*map(_amounts, used.all), strict=True)] or [0] * 7
     return UsageReport(
         start_date=first,
@@ -180,10 +184,6 @@ def _totals(sums: Sequence[int]) -> UsageTotals:
     return UsageTotals(
         requests=requests, errors=errors, cost_usd=usd(cost), charged_usd=usd(charge), tokens=Tokens(*tokens)
     )
-
-
-def _usage_row(start: str, group: str | None, used: UsageTotals) -> UsageRow:
-    return UsageRow(bucket_start=start, group=group, **asdict(used))
 
 
 def _amounts(count: UsageCount) -> tuple[int, ...]:

@@ -126,23 +126,24 @@ def _by_time(report: UsageReport) -> Table:
 
 
 def _by_group(report: UsageReport) -> Iterator[Block]:
-    used: dict[str | None, list[UsageRow]] = {}
+    used: dict[tuple[str | None, bool], list[UsageRow]] = {}
     for row in report.data:
-        used.setdefault(row.group, []).append(row)
-    sums = [(group, _sum(rows)) for group, rows in used.items()]
-    sums.sort(key=lambda each: (each[0] is None, each[0] == "other", -each[1].requests, each[0] or ""))
-    most = max(total.requests for _, total in sums)
+        used.setdefault((row.group, row.rest), []).append(row)
+    sums = [(*named, _sum(rows)) for named, rows in used.items()]
+    sums.sort(key=lambda each: (each[0] is None, each[1], -each[2].requests, each[0] or ""))
+    most = max(total.requests for _, _, total in sums)
     cost = report.totals.cost_usd
     rows = [
-        Row((_group(group), *_used(total, most), percent(total.cost_usd / cost) if cost else ""))
-        for group, total in sums[:SHOWN]
+        Row((_group(group, rest), *_used(total, most), percent(total.cost_usd / cost) if cost else ""))
+        for group, rest, total in sums[:SHOWN]
     ]
     yield Table(rows, (report.group_by, *_USED, "of cost"), _USED_RIGHT)
     yield from _and_more(len(sums))
 
 
-def _group(group: str | None) -> str:
-    return "(none)" if group is None else group
+def _group(group: str | None, rest: bool) -> str:
+    """Its name; in brackets what is none."""
+    return "(none)" if group is None else f"({group})" if rest else group
 
 
 def _used(total: UsageTotals, most: int) -> tuple[Cell, ...]:

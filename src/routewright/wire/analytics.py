@@ -17,7 +17,9 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     bucket_start: str
     """RFC 3339. Weeks begin on Monday."""
     group: str | None
-    """The value that is grouped by; None: traces without one; ``other``: all groups but the hundred largest."""
+    """The value that is grouped by; None: traces without one; ``other``: also what ``rest`` marks."""
+    rest: bool = False
+    """The row is that of all groups but the hundred largest."""
     requests: int
     errors: int
     """Requests that ended in an error. One that its caller left is none."""
