@@ -17,6 +17,7 @@ from routewright._core.report import (
     cache_report,
     check_bucket,
     check_group,
+    checked_keys,
     days_of,
     fallback_report,
     latency_report,
@@ -228,6 +229,19 @@ def test_usage_is_grouped_by_nothing_else_and_the_error_names_what_there_is(grou
 
 def test_a_group_that_is_misspelt_is_answered_with_the_nearest() -> None:
     assert "did you mean 'metadata.team'?" in refusal(check_group, "metadata.teams", ["team"]).hint
+
+
+@pytest.mark.parametrize("key", ["", "x" * 101, 7, None, "\ud800", "te\udfffam"])
+def test_a_name_to_count_by_is_a_short_text_of_whole_characters(key: object) -> None:
+    problem = refusal(checked_keys, "rollup_keys", ["team", key])
+    assert problem.path == "rollup_keys[1]"
+    assert problem.hint == "name a key of the metadata, of at most 100 characters"
+
+
+def test_a_name_to_count_by_is_that_of_the_key_alone() -> None:
+    problem = refusal(checked_keys, "rollup_keys", ["metadata.team"])
+    assert problem == Problem("rollup_keys[0]", "is 'metadata.team'", "leave out 'metadata.'")
+    assert checked_keys("rollup_keys", ["team", "meta.data", "日本 😀", "tenant"]) == ("team", "meta.data", "日本 😀")
 
 
 # Usage

@@ -32,6 +32,7 @@ from .money import usd
 from .problem import did_you_mean, shown
 from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, quantile
 from .rules import is_day
+from .scan import is_unicode
 
 K = TypeVar("K")
 
@@ -82,7 +83,7 @@ def checked_keys(path: str, keys: object) -> tuple[str, ...]:
     if len(keys) > MAX_KEYS:
         raise _refused(path, f"names {len(keys)} keys", f"take at most {MAX_KEYS}")
     for place, key in enumerate(keys):
-        if not isinstance(key, str) or not key or len(key) > MAX_KEY_CHARS:
+        if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARS or not is_unicode(key):
             hint = f"name a key of the metadata, of at most {MAX_KEY_CHARS} characters"
             raise _refused(f"{path}[{place}]", f"is {shown(key)}", hint)
         if key.startswith(METADATA):
