@@ -223,7 +223,8 @@ class Storage(Protocol):
     @overload
     async def scan(self, account: str, query: Traces, *, after: str | None, limit: int) -> list[Trace]: ...
     async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
-        """Up to ``limit`` traces, newest first by their ``key``, from just behind the key ``after``."""
+        """Up to ``limit`` traces, newest first by their ``key``, from just behind the key ``after``. Of a limit below
+        1 none."""
         ...
 
     async def sweep(self, now: float) -> int:

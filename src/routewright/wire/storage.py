@@ -94,7 +94,7 @@ class DeleteTraces(Selection, frozen=True, tag=True):
     id: str | None = None
     """Only this one."""
     limit: int = 500
-    """At most so many, so that no batch takes long; ``Written.count`` says how many it were."""
+    """At most so many, so that no batch takes long; ``Written.count`` says how many it were. Below 1: none."""
     expect: None = None
     durability: Durability = "committed"
 

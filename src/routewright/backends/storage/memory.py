@@ -186,7 +186,7 @@ class MemoryStorage:
         with self._guard.lock:
             kept = list(self._account(account).traces.values())
         behind = (each for each in kept if after is None or each.key < after)
-        found = islice(_selected(sorted(behind, key=_by_key, reverse=True), query), limit)
+        found = islice(_selected(sorted(behind, key=_by_key, reverse=True), query), max(0, limit))
         return [each.trace if isinstance(query, Traces) else copied(each.wordless.item) for each in found]
 
     async def sweep(self, now: float) -> int:
@@ -273,7 +273,7 @@ class MemoryStorage:
     def _delete(self, kept: _Account, which: DeleteTraces) -> int:
         only = None if which.id is None else kept.traces.get(which.id)
         asked = list(kept.traces.values()) if which.id is None else [] if only is None else [only]
-        found = [*islice(_selected(sorted(asked, key=_by_key), which), which.limit)]
+        found = [*islice(_selected(sorted(asked, key=_by_key), which), max(0, which.limit))]
         for each in found:
             self._count_out(kept, each)
             self._drop(kept, each.id)

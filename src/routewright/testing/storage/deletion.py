@@ -19,6 +19,7 @@ from routewright.wire import (
     Trace,
     TraceById,
     TraceItems,
+    Traces,
 )
 
 from .rollups import answers, expected_answers
@@ -95,6 +96,16 @@ class Deletion(Suite):
         assert await _delete(storage, DeleteTraces(environment="sandbox", limit=2)) == 2
         gone = sandbox[-2:]
         assert await _left(storage) == [trace.id for trace in traces[:12] if trace not in gone]
+
+    @pytest.mark.parametrize("limit", [0, -1, -500])
+    async def test_a_limit_below_1_finds_and_deletes_nothing(self, storage: Storage, limit: int) -> None:
+        await storage.apply("default", [PutTrace(make_trace(number)) for number in range(3)])
+        for term in (), (Term("metadata.team", "=", "search"),):
+            assert await storage.scan("default", TraceItems(terms=term), after=None, limit=limit) == []
+            assert await storage.scan("default", Traces(terms=term), after=None, limit=limit) == []
+            assert await _delete(storage, DeleteTraces(terms=term, limit=limit)) == 0
+        assert await _delete(storage, DeleteTraces(id=make_trace(1).id, limit=limit)) == 0
+        assert len(await _left(storage)) == 3
 
     async def test_a_deleted_trace_may_be_kept_anew(self, storage: Storage) -> None:
         trace: Trace = make_trace(1)

@@ -72,7 +72,7 @@ def rows_of(
     where = " AND ".join(clause.sql for clause in clauses)
     parameters = [value for clause in clauses for value in clause.parameters]
     sql = f"SELECT {columns} FROM {where} ORDER BY {at}.created_at {order}, {at}.id {order} LIMIT ?"
-    return connection.execute(sql, (*parameters, limit)).fetchall()
+    return connection.execute(sql, (*parameters, max(0, limit))).fetchall()
 
 
 def _source(account: str, trace_id: str | None, leading: Term | None) -> Clause:
