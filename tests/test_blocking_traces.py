@@ -47,6 +47,7 @@ def test_it_does_what_its_twin_does(store: BlockingTraceStore) -> None:
     said = store.feedback_of(traces[0].id)
     assert said is not None
     assert (said.score, said.comment) == (0.5, "so so")
+    assert store.feedback_of(traces[0].id, account="default", environment="sandbox") is None
     assert store.delete(trace_id=traces[0].id) == 1
     with pytest.raises(NotFound):
         store.get(traces[0].id)

@@ -183,6 +183,19 @@ async def test_what_is_no_sound_trace_is_refused_by_the_name_of_its_field(
     assert (await store.query()).data == []
 
 
+@pytest.mark.parametrize("environment", ["production", "sandbox"])
+async def test_a_trace_of_one_environment_takes_no_place_of_the_others(store: TraceStore, environment: Any) -> None:
+    there = make_trace(1, environment=environment)
+    other: Any = {"production": "sandbox", "sandbox": "production"}[environment]
+    await store.record(there)
+    with pytest.raises(ValidationFailed, match=rf"trace.id: .* is not of {other}.*; record it under another id"):
+        await store.record(make_trace(1, environment=other))
+    assert await store.get(TR) == there
+    assert (await store.usage(environment=other)).totals.requests == 0
+    assert await store.delete(trace_id=TR) == 1
+    await store.record(make_trace(1, environment=other))
+
+
 # Arguments that all methods share
 
 
@@ -197,6 +210,7 @@ METHODS: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
     "export": lambda store, **given: drained(store.export(**given)),
     "delete": lambda store, **given: store.delete(trace_id=TR, **given),
     "feedback": lambda store, **given: store.feedback(TR, 1.0, **given),
+    "feedback_of": lambda store, **given: store.feedback_of(TR, **given),
     "usage": lambda store, **given: store.usage(**given),
     "cache_report": lambda store, **given: store.cache_report(**given),
     "fallback_report": lambda store, **given: store.fallback_report(**given),
@@ -591,6 +605,8 @@ async def test_feedback_is_kept_with_its_time_and_goes_with_its_trace(store: Tra
     assert said is not None
     assert (said.score, said.comment, said.at) == (0.25, "it's \0 wrong 😀", START.timestamp() + 5.0)
     assert await store.feedback_of(TR, account="acme") is None
+    assert await store.feedback_of(TR, environment="production") == said
+    assert await store.feedback_of(TR, environment="sandbox") is None
     await store.delete(trace_id=TR)
     assert await store.feedback_of(TR) is None
 

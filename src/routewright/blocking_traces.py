@@ -8,8 +8,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack
 
-from msgspec import UNSET, UnsetType
-
 from ._engine.worker import Worker
 from .settings import Retention
 from .wire import (
@@ -126,9 +124,9 @@ class BlockingTraceStore:
         """Say how good an answer was (``TraceStore.feedback``)."""
         self._wait(partial(self._store.feedback, trace_id, score, comment, **whose))
 
-    def feedback_of(self, trace_id: str, *, account: str | UnsetType = UNSET) -> PutFeedback | None:
+    def feedback_of(self, trace_id: str, **whose: Unpack[Whose]) -> PutFeedback | None:
         """What was said of an answer (``TraceStore.feedback_of``)."""
-        return self._wait(partial(self._store.feedback_of, trace_id, account=account))
+        return self._wait(partial(self._store.feedback_of, trace_id, **whose))
 
     def usage(self, **asked: Unpack[Usage]) -> UsageReport:
         """Requests, money and tokens by time and group (``TraceStore.usage``)."""

@@ -135,11 +135,16 @@ class TraceStore:
         return f"TraceStore({self._secret_of!r})"
 
     async def record(self, trace: Trace) -> None:
-        """Keep a trace under its own account, in place of an earlier one of its id. Raises ``ValidationFailed``."""
+        """Keep a trace under its own account, in place of an earlier one of its id and environment. Raises
+        ``ValidationFailed``."""
         trace = checked_trace(trace)
         check_account("trace.account", trace.account)
-        with storage_faults():
-            await self._storage.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
+        try:
+            with storage_faults():
+                await self._storage.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
+        except PreconditionFailed as error:
+            problem = f"{shown(trace.id)} is not of {trace.environment}, but of the other environment"
+            raise ValidationFailed.of(Problem("trace.id", problem, "record it under another id")) from error
 
     async def get(
         self, trace_id: str, *, account: str | UnsetType = UNSET, environment: Environment | None = None
@@ -264,10 +269,12 @@ class TraceStore:
         except PreconditionFailed as error:
             raise NotFound(f"no trace {shown(trace_id)}") from error
 
-    async def feedback_of(self, trace_id: str, *, account: str | UnsetType = UNSET) -> PutFeedback | None:
+    async def feedback_of(
+        self, trace_id: str, *, account: str | UnsetType = UNSET, environment: Environment | None = None
+    ) -> PutFeedback | None:
         """What was said of an answer: ``score``, ``comment``, and when (``at``, Unix seconds)."""
+        query = FeedbackByTrace(normalise_trace_id(trace_id), check_environment(environment))
         with storage_faults():
-            query = FeedbackByTrace(normalise_trace_id(trace_id))
             return await self._storage.read(self._of(account), query)
 
     async def usage(

@@ -319,6 +319,15 @@ async def test_a_draft_is_read_like_a_trace() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_draft_takes_no_place_of_a_trace_of_the_other_environment() -> None:
+    storage = MemoryStorage()
+    await storage.apply("default", [PutTrace(make_trace(1))])
+    with pytest.raises(PreconditionFailed):
+        storage.keep("default", Draft(make_trace(1, environment="sandbox")), [])
+    assert await storage.read("default", TraceById(make_trace(1).id)) == make_trace(1)
+
+
+@pytest.mark.anyio
 async def test_a_draft_is_counted_once_somebody_asks_and_once_only() -> None:
     storage = MemoryStorage()
     draft = Draft(make_trace(1, metadata={"team": "search"}), rollup_keys=("team",))

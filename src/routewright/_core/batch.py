@@ -45,7 +45,8 @@ def check_batch(
     """Hold every write to what it expects of what is there: traces with their environments, and snapshots; those that
     the batch itself makes before it included.
 
-    Raises ``PreconditionFailed``, and ``UnsupportedWrite`` for a kind that is unknown, or not to be said so.
+    Raises ``PreconditionFailed``, also for a trace in the place of one of the other environment, and
+    ``UnsupportedWrite`` for a kind that is unknown, or not to be said so.
     """
     there, put = dict(traces), set(snapshots)
     for index, write in enumerate(writes):
@@ -54,7 +55,7 @@ def check_batch(
         match write:
             case PutTrace(trace):
                 key, present = trace.id, trace.id in there
-                there[key] = trace.environment
+                check_place(key, trace.environment, there.setdefault(key, trace.environment), index)
             case PutFeedback(trace_id, environment=environment):
                 of = there.get(trace_id)
                 key, present = trace_id, of is not None and environment in (None, of)
@@ -71,3 +72,9 @@ def check_batch(
                 raise UnsupportedWrite(f"{storage} knows no write {type(write).__name__}")
         if write.expect is not None and present != (write.expect == "present"):
             raise PreconditionFailed(f"{key} was expected to be {write.expect} and is not", index=index)
+
+
+def check_place(trace_id: str, environment: Environment, there: Environment, index: int = 0) -> None:
+    """Hold a trace to the environment of that in whose place it comes. Raises ``PreconditionFailed``."""
+    if environment != there:
+        raise PreconditionFailed(f"{trace_id} is a trace of {there}, and one of {environment} is another", index=index)

@@ -50,7 +50,7 @@ class Selection(Struct, frozen=True, kw_only=True):
 
 class PutTrace(Struct, frozen=True, tag=True):
     """Keep a trace, in place of an earlier one of the same id, and count it in the roll-ups in place of that. Feedback
-    stays."""
+    stays. One of the other environment keeps its place: then this fails the batch with ``PreconditionFailed``."""
 
     trace: Trace
     expect: Expect | None = None
@@ -132,6 +132,8 @@ class FeedbackByTrace(Struct, frozen=True, tag=True):
     """The ``PutFeedback`` of a trace, or None."""
 
     trace_id: str
+    environment: Environment | None = None
+    """Only of a trace of this one; None: of either, even of one that is not there."""
 
 
 class SnapshotById(Struct, frozen=True, tag=True):

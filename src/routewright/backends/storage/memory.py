@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from routewright._core.batch import UNNAMED_S, check_batch, ids_of
+from routewright._core.batch import UNNAMED_S, check_batch, check_place, ids_of
 from routewright._core.filter import matches
 from routewright._core.moment import timestamp
 from routewright._core.problem import shown
@@ -128,6 +128,8 @@ class MemoryStorage:
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
         """Keep a trace that is made when it is read (``protocols.ImmediateStorage``)."""
         with self._guard.lock:
+            there = self._account(account).traces.get(draft.id, draft)
+            check_place(draft.id, draft.environment, there.environment)
             system = self._system.snapshots
             for snapshot in snapshots:
                 if snapshot.id in system:
@@ -159,8 +161,10 @@ class MemoryStorage:
             match query:
                 case TraceById(id, environment):
                     found = kept.traces.get(id)
-                case FeedbackByTrace(trace_id):
-                    return kept.feedback.get(trace_id)
+                case FeedbackByTrace(trace_id, environment):
+                    found = kept.traces.get(trace_id)
+                    of = None if found is None else found.environment
+                    return kept.feedback.get(trace_id) if environment in (None, of) else None
                 case SnapshotById(id):
                     return kept.snapshots.get(id, (None,))[0]
                 case CurrentRetention():

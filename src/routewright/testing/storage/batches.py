@@ -44,9 +44,10 @@ class Batches(Suite):
     """All or none, and preconditions."""
 
     async def test_results_say_what_is_new(self, storage: Storage) -> None:
-        results = await storage.apply("default", [PutTrace(TRACE), PutTrace(make_trace(2)), PutTrace(SANDBOX)])
+        failed = make_trace(1, status="failed")
+        results = await storage.apply("default", [PutTrace(TRACE), PutTrace(make_trace(2)), PutTrace(failed)])
         assert [result.created for result in results] == [True, True, False]
-        assert await storage.read("default", TraceById(TRACE.id)) == SANDBOX
+        assert await storage.read("default", TraceById(TRACE.id)) == failed
         (again,) = await storage.apply("default", [PutTrace(TRACE)])
         assert not again.created
 
@@ -109,7 +110,7 @@ class Batches(Suite):
             ([], PutTrace(TRACE, expect="absent"), True),
             ([], PutTrace(TRACE, expect="present"), False),
             ([PutTrace(TRACE)], PutTrace(TRACE, expect="absent"), False),
-            ([PutTrace(TRACE)], PutTrace(SANDBOX, expect="present"), True),
+            ([PutTrace(TRACE)], PutTrace(TRACE, expect="present"), True),
             ([], said("present"), False),
             ([], said("absent"), True),
             ([PutTrace(TRACE)], said("absent"), False),
@@ -118,7 +119,10 @@ class Batches(Suite):
             ([PutTrace(TRACE)], said("present", "sandbox"), False),
             ([PutTrace(TRACE)], said("absent", "sandbox"), True),
             ([PutTrace(SANDBOX)], said("present", "sandbox"), True),
-            ([PutTrace(SANDBOX), PutTrace(TRACE)], said("present", "sandbox"), False),
+            ([PutTrace(SANDBOX)], said("present", "production"), False),
+            ([PutTrace(SANDBOX)], PutTrace(TRACE), False),
+            ([PutTrace(TRACE)], PutTrace(SANDBOX, expect="present"), False),
+            ([PutTrace(TRACE, rollup_keys=("team",))], PutTrace(SANDBOX), False),
             ([PutTrace(make_trace(2)), said(None)], said("present"), False),
         ],
     )

@@ -11,6 +11,7 @@ from routewright.protocols import Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DecisionSpan,
+    Environment,
     FeedbackByTrace,
     PutFeedback,
     PutTrace,
@@ -71,7 +72,7 @@ class Keeping(Suite):
 
     async def test_a_trace_takes_the_place_of_an_earlier_one_of_its_id(self, storage: Storage) -> None:
         before = make_trace(1, status="running", metadata={"team": "search"})
-        after = make_trace(1, created_at="2026-11-22T00:00:00.000Z", metadata={"team": "ads"}, environment="sandbox")
+        after = make_trace(1, created_at="2026-11-22T00:00:00.000Z", metadata={"team": "ads"})
         await storage.apply("default", [PutTrace(before), PutTrace(make_trace(2))])
         (written,) = await storage.apply("default", [PutTrace(after)])
         assert not written.created
@@ -88,6 +89,17 @@ class Keeping(Suite):
         (written,) = await storage.apply("default", [first])
         assert not written.created
         assert await _said(storage, trace) == (0.0, None, 1.0)
+
+    async def test_feedback_can_be_asked_for_by_the_environment_of_its_trace(self, storage: Storage) -> None:
+        trace = make_trace(1, environment="sandbox")
+        unknown = PutFeedback("tr_none", 1.0, None, 1.0)
+        await storage.apply("default", [PutTrace(trace), PutFeedback(trace.id, 0.5, None, 1.0), unknown])
+        asked: tuple[tuple[Environment | None, bool], ...] = ((None, True), ("sandbox", True), ("production", False))
+        for environment, found in asked:
+            said = await storage.read("default", FeedbackByTrace(trace.id, environment))
+            assert (said is not None) == found
+            said = await storage.read("default", FeedbackByTrace("tr_none", environment))
+            assert (said is not None) == (environment is None)
 
     async def test_feedback_stays_when_its_trace_is_kept_anew(self, storage: Storage) -> None:
         trace = make_trace(1, status="running")

@@ -117,14 +117,15 @@ def model_span(model: str, status: Any = "ok", **given: Any) -> ModelSpan:
 
 
 def random_trace(rng: Random, number: int, account: str = "default") -> Trace:
-    """A trace in which everything is left to chance that filters and roll-ups look at."""
+    """A trace in which everything is left to chance that filters and roll-ups look at, but for its environment, in
+    which it would take no other's place."""
     return make_trace(
         number,
         account=account,
         created_at=f"{rng.choice(HOURS)}:{rng.choice(('00:00.000', '30:00.000', '59:59.999'))}Z",
         status=rng.choice(_STATUSES),
         kind=rng.choice(("route", "agent")),
-        environment=rng.choice(_ENVIRONMENTS),
+        environment=_ENVIRONMENTS[number % 2],
         selected_model=rng.choice(_MODELS),
         policy_id=rng.choice((None, "pol_1", "it's")),
         goal=rng.choice(("cost", "quality")),

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from routewright._core.filter import selects
 from routewright._core.moment import timestamp
@@ -177,8 +177,8 @@ class Walk:
     def _random_put(
         self, account: str, *, expect: Expect | None = None, other_than: PutTrace | None = None
     ) -> PutTrace:
-        ids = [trace_id for trace_id in IDS if other_than is None or trace_id != other_than.trace.id]
-        trace = replace(random_trace(self._rng, 0, account), id=self._rng.choice(ids))
+        numbers = [number for number, each in enumerate(IDS) if other_than is None or each != other_than.trace.id]
+        trace = random_trace(self._rng, self._rng.choice(numbers), account)
         return PutTrace(trace, expect=expect, rollup_keys=self._rng.choice(((), ROLLUP_KEYS)))
 
     def _random_query(self) -> TraceItems:

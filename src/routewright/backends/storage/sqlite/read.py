@@ -59,6 +59,11 @@ _feedback = msgspec.json.Decoder(PutFeedback).decode
 _retention = msgspec.json.Decoder(SetRetention).decode
 
 _TRACE = "SELECT id, body, content, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?"
+_FEEDBACK = """
+SELECT feedback.body, trace.environment
+FROM feedback LEFT JOIN trace INDEXED BY trace_by_id ON trace.account = feedback.account AND trace.id = trace_id
+WHERE feedback.account = ? AND trace_id = ?
+"""
 _SUMS = ", ".join(f"sum({name})" for name in UsageCount.__struct_fields__[2:])
 _OF_DAYS = "account = ? AND environment IN ({}) AND day BETWEEN ? AND ?"
 _USED = "account = ? AND per = ? AND group_by = ? AND environment IN ({}) AND start BETWEEN ? AND ?"
@@ -91,10 +96,9 @@ def answer(account: str, query: Query, connection: Connection) -> Any:
         case TraceById(id, environment):
             row = connection.execute(_TRACE, (account, id)).fetchone()
             return None if row is None or environment not in (None, row[3]) else whole(*row[:3])
-        case FeedbackByTrace(trace_id):
-            sql = "SELECT body FROM feedback WHERE account = ? AND trace_id = ?"
-            row = connection.execute(sql, (account, trace_id)).fetchone()
-            return None if row is None else _feedback(row[0])
+        case FeedbackByTrace(trace_id, environment):
+            row = connection.execute(_FEEDBACK, (account, trace_id)).fetchone()
+            return None if row is None or environment not in (None, row[1]) else _feedback(row[0])
         case SnapshotById(id):
             return snapshot_of(connection, id) if account == SYSTEM_ACCOUNT else None
         case CurrentRetention():
