@@ -323,6 +323,16 @@ async def test_a_decision_is_replayed_after_a_restart(tmp_path: Path) -> None:
     await store.aclose()
 
 
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_decision_is_replayed_from_a_trace_as_lists_show_it(kind: str, tmp_path: Path) -> None:
+    storage = MemoryStorage() if kind == "memory" else SqliteStorage(tmp_path / "traces.db")
+    async with Router.sandbox(storage=storage) as router:
+        answer = await router.route("hi", goal="quality")
+        (item,) = (await router.traces.query()).data
+        assert not hasattr(item, "spans")
+        assert router.replay(item).digest == answer.decision.digest
+
+
 async def test_a_router_over_sqlite_works_on_virtual_time_without_a_thread(tmp_path: Path) -> None:
     clock = FakeClock()
     storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
