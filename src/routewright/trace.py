@@ -76,7 +76,7 @@ When = str | datetime | date
 LIMIT = Range(1, 200, whole=True)
 PIECE = 200
 """Traces that an export reads at a time."""
-DELETE_AT_ONCE = 500
+DELETE_AT_ONCE = 100
 
 
 class TraceStore:

@@ -164,7 +164,8 @@ def make_batch(state: State, chance: Random, number: int, committed: float) -> B
     known = [trace for (of, _), trace in state.traces.items() if of == account]
     match chance.choices(("put", "replace", "say", "snapshot", "delete", "clear", "fail"), (12, 3, 3, 3, 1, 1, 1))[0]:
         case "replace" if known:
-            new = msgspec.structs.replace(any_trace(account, chance, 0), id=chance.choice(known).id)
+            old, any_other = chance.choice(known), any_trace(account, chance, 0)
+            new = msgspec.structs.replace(any_other, id=old.id, environment=old.environment)
             return Batch(account, [PutTrace(new, "present", durability=durability)], state)
         case "say" if known:
             said = PutFeedback(chance.choice(known).id, chance.random(), "so " * 50, number, durability=durability)
