@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -36,13 +35,6 @@ def store(recorded: Path, monkeypatch: Patch) -> Path:
 
 def traces(*argv: str) -> int:
     return main(["traces", *argv])
-
-
-def answers(monkeypatch: Patch, text: str) -> None:
-    """A person sits there, and types this."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    for name in ("stdin", "stderr"):
-        monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
 
 
 # ls
@@ -289,109 +281,6 @@ def test_a_trace_cannot_command_the_terminal_or_forge_a_line(tmp_path: Path, cap
     out = capsys.readouterr().out
     assert "\x9b" not in out
     assert json.loads(out)["selected_model"] == nasty
-
-
-# export
-
-
-@pytest.mark.usefixtures("store")
-def test_export_writes_whole_traces_one_a_line(capsys: Capture) -> None:
-    assert traces("export", "--since", "3h") == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert [msgspec.json.decode(line, type=Trace) for line in out.splitlines()] == few()[:3]
-
-
-def test_export_into_a_file_says_how_many_and_replaces_it_whole(store: Path, capsys: Capture) -> None:
-    Path("out.jsonl").write_text("before")
-    assert traces("export", "status=failed", "--output", "out.jsonl") == 0
-    assert capsys.readouterr() == ("", "1 trace written to out.jsonl\n")
-    assert [json.loads(line)["id"] for line in Path("out.jsonl").read_text().splitlines()] == ["tr_failed"]
-    assert traces("export", "nonsense", "--output", "out.jsonl") == 2
-    assert "tr_failed" in Path("out.jsonl").read_text()
-    assert {path.name for path in store.parent.iterdir()} <= {"out.jsonl", "traces.db", "traces.db.secret"}
-
-
-@pytest.mark.usefixtures("store")
-def test_export_to_a_place_that_is_not_there_is_refused(capsys: Capture) -> None:
-    assert traces("export", "--output", "no/such/out.jsonl") == 2
-    assert "--output: no/such/out.jsonl cannot be written: No such file" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="there is no such device")
-@pytest.mark.usefixtures("store")
-def test_export_does_not_put_a_file_in_the_place_of_a_device() -> None:
-    assert traces("export", "--output", "/dev/null") == 0
-    assert Path("/dev/null").is_char_device()
-
-
-# delete
-
-
-@pytest.mark.parametrize(
-    ("argv", "gone"),
-    [
-        (["tr_failed"], ["tr_failed"]),
-        (["trc_failed"], ["tr_failed"]),
-        (["metadata.team=search"], ["tr_rescued"]),
-        (["--until", "1d"], ["tr_failed", "tr_oldest"]),
-        (["cost_usd>0", "--until", "1d"], ["tr_oldest"]),
-        (["--everything", "--environment", "sandbox"], ["tr_sandbox"]),
-        (["--everything"], ["tr_newest", "tr_rescued", "tr_sandbox", "tr_failed", "tr_oldest"]),
-    ],
-)
-@pytest.mark.usefixtures("store")
-def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: list[str], capsys: Capture) -> None:
-    before = listed(capsys)
-    assert traces("delete", *argv, "--yes") == 0
-    assert capsys.readouterr() == ("", f"{len(gone)} trace{'s' * (len(gone) > 1)} deleted\n")
-    assert listed(capsys) == [each for each in before if each not in gone]
-    assert listed(capsys, "--account", "anna") == ["tr_hers"]
-
-
-@pytest.mark.parametrize(("argv", "said"), [(["tr_failed"], "1 trace"), (["--until", "1d"], "2 traces")])
-@pytest.mark.usefixtures("store")
-def test_without_a_person_to_ask_delete_needs_yes(argv: list[str], said: str, capsys: Capture) -> None:
-    assert traces("delete", *argv) == 2
-    assert f"--yes: is missing: {said} would be deleted" in capsys.readouterr().err
-    assert len(listed(capsys)) == 5
-
-
-@pytest.mark.parametrize(
-    ("typed", "code", "said", "left"),
-    [
-        ("y\n", 0, "2 traces deleted\n", 3),
-        ("n\n", 130, "nothing is deleted\n", 5),
-        ("", 130, "nothing is deleted\n", 5),
-    ],
-)
-@pytest.mark.usefixtures("store")
-def test_a_person_is_asked_and_only_a_yes_deletes(
-    typed: str, code: int, said: str, left: int, monkeypatch: Patch, capsys: Capture
-) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    answers(monkeypatch, typed)
-    assert traces("delete", "--until", "1d") == code
-    assert capsys.readouterr() == ("", f"delete 2 traces of the account default? [y/N] {said}")
-    assert len(listed(capsys)) == left
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        ([], "ID | FILTER: is missing; give an id, a filter, --since or --until; --everything means all"),
-        (["--everything", "status=failed"], "--everything: is more than what else is given"),
-        (["tr_nobody"], "no trace 'tr_nobody'"),
-        (["tr_nobody", "--yes"], "no trace 'tr_nobody'"),
-        (["tr_hers", "--yes"], "no trace 'tr_hers'"),
-        (["nonsense=1", "--yes"], "FILTER[0]: unknown key 'nonsense'"),
-    ],
-)
-@pytest.mark.usefixtures("store")
-def test_delete_refuses_what_is_left_open(argv: list[str], said: str, capsys: Capture) -> None:
-    assert traces("delete", *argv) == 2
-    assert capsys.readouterr().err.startswith(f"routewright: {said}")
-    assert len(listed(capsys)) == 5
 
 
 # feedback

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,6 +27,7 @@ from routewright.price_list import is_ours, overlay_text, read_price_list, with_
 
 from .blocks import Line
 from .catalogue_page import deprecations_page, losses_page, proposal_page, show_page
+from .draft import SHARED, replacing
 from .options import Arguments
 from .screen import Screen
 
@@ -141,17 +141,14 @@ def _base(args: Arguments, output: Path) -> Catalogue:
 
 def _write(path: Path, text: str) -> None:
     """Write a catalogue file that can be read again; nobody ever reads half of it."""
-    draft = path.with_name(f".{path.name}.new")
     try:
-        draft.write_text(text, "utf-8")
-        Catalogue.load(draft)
-        draft.replace(path)
+        with replacing(path, SHARED) as file:
+            file.write(text)
+            file.flush()
+            Catalogue.load(file.name)
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
         raise ValidationFailed.of(Problem(str(path), problem, "check the path")) from error
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
 
 
 def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -> dict[str, Any]:

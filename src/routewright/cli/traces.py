@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import anyio
 import msgspec
@@ -17,8 +17,10 @@ from routewright._core.scan import quoted
 from routewright.backends.clock import SystemClock
 from routewright.errors import NotFound, Problem, StorageCorrupt, ValidationFailed
 from routewright.trace import TraceStore
+from routewright.wire import Trace
 
 from .blocks import Line
+from .draft import PRIVATE, replacing
 from .exits import INTERRUPTED, OK
 from .options import Arguments
 from .place import opened_traces
@@ -96,33 +98,23 @@ async def _export(args: Arguments, screen: Screen) -> int:
             async for trace in traces:
                 screen.json_line(trace)
             return OK
-        count = 0
-        with _replacing(args.output) as file:
-            async for trace in traces:
-                file.write(json_line(trace))
-                count += 1
+        count = await _written(traces, args.output)
     screen.say(Line(f"{_traces(count)} written to {args.output}", "dim"))
     return OK
 
 
-@contextmanager
-def _replacing(name: str) -> Iterator[TextIO]:
-    """A file to write in the place of another; nobody ever reads half of it. Raises ``ValidationFailed``."""
-    path = Path(name).resolve()
-    is_file = path.is_file() or not path.exists()
-    draft = path.with_name(f".{path.name}.new") if is_file else path  # what is a device, say, is not replaced
+async def _written(traces: AsyncIterator[Trace], name: str) -> int:
+    """Write traces to a file, and count them. There are prompts in some: only its owner can read a new one."""
+    count = 0
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            yield file
-        if is_file:
-            draft.replace(path)
+        with replacing(Path(name), PRIVATE) as file:
+            async for trace in traces:
+                file.write(json_line(trace))
+                count += 1
     except OSError as error:
         problem = f"{name} cannot be written: {error.strerror}"
         raise ValidationFailed.of(Problem("--output", problem, "check the path")) from error
-    finally:
-        if is_file:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
+    return count
 
 
 async def _delete(args: Arguments, screen: Screen) -> int:

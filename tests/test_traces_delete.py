@@ -1,0 +1,102 @@
+"""``routewright traces delete``: what is named goes, and nothing else, and not before a person said yes."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from routewright.cli import main
+
+from .recorded import listed
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+pytestmark = pytest.mark.usefixtures("noon")
+
+
+@pytest.fixture
+def store(recorded: Path, monkeypatch: Patch) -> Path:
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
+    return recorded
+
+
+def delete(*argv: str) -> int:
+    return main(["traces", "delete", *argv])
+
+
+def answers(monkeypatch: Patch, text: str) -> None:
+    """A person sits there, and types this."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    for name in ("stdin", "stderr"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "gone"),
+    [
+        (["tr_failed"], ["tr_failed"]),
+        (["trc_failed"], ["tr_failed"]),
+        (["metadata.team=search"], ["tr_rescued"]),
+        (["--until", "1d"], ["tr_failed", "tr_oldest"]),
+        (["cost_usd>0", "--until", "1d"], ["tr_oldest"]),
+        (["--everything", "--environment", "sandbox"], ["tr_sandbox"]),
+        (["--everything"], ["tr_newest", "tr_rescued", "tr_sandbox", "tr_failed", "tr_oldest"]),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: list[str], capsys: Capture) -> None:
+    before = listed(capsys)
+    assert delete(*argv, "--yes") == 0
+    assert capsys.readouterr() == ("", f"{len(gone)} trace{'s' * (len(gone) > 1)} deleted\n")
+    assert listed(capsys) == [each for each in before if each not in gone]
+    assert listed(capsys, "--account", "anna") == ["tr_hers"]
+
+
+@pytest.mark.parametrize(("argv", "said"), [(["tr_failed"], "1 trace"), (["--until", "1d"], "2 traces")])
+@pytest.mark.usefixtures("store")
+def test_without_a_person_to_ask_delete_needs_yes(argv: list[str], said: str, capsys: Capture) -> None:
+    assert delete(*argv) == 2
+    assert f"--yes: is missing: {said} would be deleted" in capsys.readouterr().err
+    assert len(listed(capsys)) == 5
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said", "left"),
+    [
+        ("y\n", 0, "2 traces deleted\n", 3),
+        ("n\n", 130, "nothing is deleted\n", 5),
+        ("", 130, "nothing is deleted\n", 5),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_a_person_is_asked_and_only_a_yes_deletes(
+    typed: str, code: int, said: str, left: int, monkeypatch: Patch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    answers(monkeypatch, typed)
+    assert delete("--until", "1d") == code
+    assert capsys.readouterr() == ("", f"delete 2 traces of the account default? [y/N] {said}")
+    assert len(listed(capsys)) == left
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "ID | FILTER: is missing; give an id, a filter, --since or --until; --everything means all"),
+        (["--everything", "status=failed"], "--everything: is more than what else is given"),
+        (["tr_nobody"], "no trace 'tr_nobody'"),
+        (["tr_nobody", "--yes"], "no trace 'tr_nobody'"),
+        (["tr_hers", "--yes"], "no trace 'tr_hers'"),
+        (["nonsense=1", "--yes"], "FILTER[0]: unknown key 'nonsense'"),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_delete_refuses_what_is_left_open(argv: list[str], said: str, capsys: Capture) -> None:
+    assert delete(*argv) == 2
+    assert capsys.readouterr().err.startswith(f"routewright: {said}")
+    assert len(listed(capsys)) == 5
