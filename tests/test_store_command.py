@@ -102,6 +102,14 @@ def test_a_backup_replaces_nothing(target: str, said: str, capsys: Capture) -> N
     assert not Path("new.db").exists()
 
 
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal", ".secret"])
+def test_a_backup_takes_no_name_that_the_store_needs(end: str, path: Path, capsys: Capture) -> None:
+    assert store("backup", f"traces.db{end}") == 2
+    said = f"TARGET: traces.db{end} belongs to the store {path}, which would be lost; name another file"
+    assert capsys.readouterr() == ("", f"routewright: {said}\n")
+    assert not Path(f"traces.db{end}").exists()
+
+
 # check
 
 

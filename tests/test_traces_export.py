@@ -69,6 +69,43 @@ def test_export_does_not_put_a_file_in_the_place_of_a_device() -> None:
     assert Path("/dev/null").is_char_device()
 
 
+# the store itself
+
+
+@pytest.mark.parametrize("name", ["traces.db", "./traces.db", "{0}", "link.db", "folder/traces.db", "twin.db"])
+def test_export_never_writes_over_the_store(name: str, store: Path, capsys: Capture) -> None:
+    Path("link.db").symlink_to(store)
+    Path("folder").symlink_to(store.parent)
+    os.link(store, "twin.db")
+    before = store.read_bytes()
+    assert export("--output", name.format(store)) == 2
+    said = f"--output: {name.format(store).removeprefix('./')} belongs to the store {store}, which would be lost"
+    assert capsys.readouterr() == ("", f"routewright: {said}; name another file\n")
+    assert store.read_bytes() == before
+
+
+@pytest.mark.parametrize("end", ["-wal", "-shm", "-journal", ".secret"])
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("named", ["traces.db", "link.db"])
+def test_export_never_writes_over_what_stands_beside_the_store(
+    end: str, there: bool, named: str, store: Path, capsys: Capture
+) -> None:
+    Path("link.db").symlink_to(store)
+    beside = Path(f"traces.db{end}")
+    if there:
+        beside.write_text("precious")
+    assert export("--store", named, "--output", str(beside)) == 2
+    assert "belongs to the store" in capsys.readouterr().err
+    assert (beside.read_text() if beside.exists() else None) == ("precious" if there else None)
+
+
+def test_the_file_is_refused_before_the_store_is_opened(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "traces.db"
+    path.write_text("no store at all")
+    assert export("--store", str(path), "--output", str(path)) == 2
+    assert "belongs to the store" in capsys.readouterr().err
+
+
 # the draft
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from routewright.errors import NotFound, Problem, ValidationFailed
 from routewright.protocols import LocalStorage, Storage
+from routewright.root_secret import secret_path
 from routewright.storage import SCHEMES, open_storage
 from routewright.trace import TraceStore
 
 from .options import Arguments
 from .store_options import VARIABLE
 
+_ENDS = ("-wal", "-shm", "-journal")
+"""What SQLite adds to the name of a store for the files beside it."""
 _HINT = "name a file, as traces.db, or its URL, sqlite:///traces.db"
 _IN_MEMORY = "memory: or "
 """What a hint offers that is of no use here."""
@@ -46,6 +49,13 @@ def store_file(args: Arguments) -> Path:
     return storage.path
 
 
+def check_apart(said_by: str, target: Path, store: Storage) -> None:
+    """Refuse to write to a file that a store consists of, whatever it is called. Raises ``ValidationFailed``."""
+    if isinstance(store, LocalStorage) and any(_is_same(target, own) for own in _own_files(store.path)):
+        problem = f"{target} belongs to the store {store.path}, which would be lost"
+        raise ValidationFailed.of(Problem(said_by, problem, "name another file"))
+
+
 @asynccontextmanager
 async def opened_traces(args: Arguments) -> AsyncIterator[TraceStore]:
     """The traces of the store that is named."""
@@ -54,6 +64,18 @@ async def opened_traces(args: Arguments) -> AsyncIterator[TraceStore]:
         yield store
     finally:
         await store.aclose()
+
+
+def _own_files(store: Path) -> Iterator[Path]:
+    for path in (store, store.resolve()):  # SQLite puts its files beside what a link leads to
+        yield from (path, secret_path(path), *(path.with_name(path.name + end) for end in _ENDS))
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    try:
+        return first.samefile(second)
+    except OSError:  # one is not there
+        return os.path.realpath(first) == os.path.realpath(second)
 
 
 def _storage(said_by: str, said: str) -> Storage:

@@ -18,7 +18,7 @@ from routewright.settings import Retention
 from .blocks import Line, facts
 from .exits import INTERNAL, OK
 from .options import Arguments
-from .place import opened_traces, store_file
+from .place import check_apart, existing_store, opened_traces, store_file
 from .screen import Screen
 from .store_page import check_page, retention_page
 from .wording import arguments_named
@@ -34,6 +34,7 @@ def _backup(args: Arguments, screen: Screen) -> int:
     source, target = store_file(args), Path(args.target)
     secret = secret_path(target) if secret_path(source).is_file() else None
     _check_free(target, secret)
+    check_apart("TARGET", target, existing_store(args))
     backup(source, target)
     if secret is not None:
         _copy_secret(secret_path(source), secret)

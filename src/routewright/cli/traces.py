@@ -23,7 +23,7 @@ from .blocks import Line
 from .draft import PRIVATE, replacing
 from .exits import INTERRUPTED, OK
 from .options import Arguments
-from .place import opened_traces
+from .place import check_apart, existing_store, opened_traces
 from .screen import Screen, json_line
 from .traces_page import list_page, show_page
 from .wording import arguments_named
@@ -93,6 +93,8 @@ async def _newest(store: TraceStore, args: Arguments) -> str:
 
 
 async def _export(args: Arguments, screen: Screen) -> int:
+    if args.output is not None:
+        check_apart("--output", Path(args.output), existing_store(args))
     async with opened_traces(args) as store, aclosing(store.export(**_selection(args))) as traces:
         if args.output is None:
             async for trace in traces:
