@@ -627,6 +627,17 @@ def test_an_old_encoding_costs_no_answer() -> None:
     assert "canned answer" in done.stdout
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-16", "utf-8"])
+def test_an_old_encoding_loses_nothing_of_json(encoding: str) -> None:
+    said = "é “quoted” 日本 😀 \\u00e9"
+    command = [*COMMAND, "route", "--sandbox", "--json", "--trace", "--metadata", f"said={said}", "Hello"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60, env=environment)
+    written = done.stdout.decode(encoding)
+    assert json.loads(written)["trace"]["metadata"] == {"said": said}
+    assert ("é" in written) == (encoding != "ascii"), "only what it does not have is escaped"
+
+
 @pytest.mark.skipif(os.name == "nt", reason="pipes end otherwise there")
 @pytest.mark.parametrize("argv", [["models", "--all", "--json"], ["route", "--sandbox", "Hello"]])
 def test_nobody_reading_ends_it_quietly(argv: list[str]) -> None:

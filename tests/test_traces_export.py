@@ -17,7 +17,7 @@ import pytest
 from routewright.cli import main
 from routewright.wire import Trace
 
-from .recorded import few
+from .recorded import few, record, trace
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -67,6 +67,15 @@ def test_export_to_a_place_that_is_not_there_is_refused(capsys: Capture) -> None
 def test_export_does_not_put_a_file_in_the_place_of_a_device() -> None:
     assert export("--output", "/dev/null") == 0
     assert Path("/dev/null").is_char_device()
+
+
+def test_export_loses_nothing_to_an_old_encoding(tmp_path: Path) -> None:
+    mine = trace("tr_1", metadata={"team": "naïve 日本 😀"})
+    path = record(tmp_path / "traces.db", [mine])
+    command = [sys.executable, "-m", "routewright", "traces", "export", "--store", str(path)]
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60, env=environment)
+    assert msgspec.json.decode(done.stdout.decode("cp1252"), type=Trace) == mine
 
 
 # the store itself

@@ -24,12 +24,13 @@ def drawn(bar: Bar, width: int) -> str:
 
 def stand_ins(encoding: str) -> dict[int, str]:
     """What ``str.translate`` puts in the place of characters that an encoding does not have."""
-    return {ord(drawn): plain for drawn, plain in _STAND_INS.items() if not _has(encoding, drawn)}
+    return {ord(drawn): plain for drawn, plain in _STAND_INS.items() if not has(encoding, drawn)}
 
 
-def _has(encoding: str, character: str) -> bool:
+def has(encoding: str, text: str) -> bool:
+    """Whether an encoding has the characters of a text."""
     try:
-        character.encode(encoding)
+        text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
 from io import StringIO, TextIOWrapper
+from json import dumps
 from typing import Any, TextIO
 
 import msgspec
 
-from .bars import stand_ins
+from .bars import has, stand_ins
 from .blocks import Block, plain, printable
 
 _PIPE_WIDTH = 100
 _IN_JSON = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 """Control characters that JSON need not escape, and a terminal may obey."""
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class Screen:
@@ -62,11 +66,17 @@ class Screen:
     def json(self, value: Any) -> None:
         """Write one JSON object: on one line for a pipe, indented for a person."""
         encoded = msgspec.json.encode(value)
-        self._out.write(_decoded(msgspec.json.format(encoded) if self.is_terminal else encoded))
+        self._write_json(_decoded(msgspec.json.format(encoded) if self.is_terminal else encoded))
 
     def json_line(self, value: Any) -> None:
         """Write one of many JSON objects, each on a line."""
-        self._out.write(json_line(value))
+        self._write_json(json_line(value))
+
+    def _write_json(self, text: str) -> None:
+        encoding = self._out.encoding or "utf-8"
+        if not has(encoding, text):  # JSON need lose nothing for it
+            text = _NOT_ASCII.sub(lambda found: found[0] if has(encoding, found[0]) else dumps(found[0])[1:-1], text)
+        self._out.write(text)
 
     def show(self, *blocks: Block) -> None:
         """Write blocks to standard output."""
