@@ -283,6 +283,22 @@ def test_a_trace_cannot_command_the_terminal_or_forge_a_line(tmp_path: Path, cap
     assert json.loads(out)["selected_model"] == nasty
 
 
+TURNED = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+
+
+@pytest.mark.parametrize("code", TURNED, ids=hex)
+def test_a_trace_cannot_turn_round_what_is_read(code: int, tmp_path: Path, capsys: Capture) -> None:
+    nasty = f"left{chr(code)}right"
+    said = Content(messages=[Message("user", nasty)], output=nasty)
+    path = record(tmp_path / "traces.db", [trace("tr_1", error=nasty, metadata={nasty: nasty}, content=said)])
+    for argv in (["show", "tr_1"], ["ls"], ["show", "tr_1", "--json"], ["ls", "--json"], ["export"]):
+        assert traces(*argv, "--store", str(path)) == 0
+        out = capsys.readouterr().out
+        assert chr(code) not in out
+        assert ("leftright" in out) != (f"left\\u{code:04x}right" in out)
+    assert json.loads(out)["content"]["output"] == nasty
+
+
 # feedback
 
 

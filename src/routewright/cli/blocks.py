@@ -46,7 +46,9 @@ LEAST_PROSE = 20
 _MOST_PROSE = 36
 """Beyond these it wraps, rather than that bars are shorter."""
 _LEAST_BAR, _MOST_BAR = 12, 40
-_UNSEEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
+DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that say in which direction others are written: a text may read as another one by them."""
+_UNSEEN = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *DIRECTIONS])
 _UNSEEN |= {ord("\t"): "\t", ord("\n"): "\n"}
 
 
@@ -56,7 +58,7 @@ def facts(named: Mapping[str, str]) -> Table:
 
 
 def printable(text: str) -> str:
-    """Leave out control characters: on a terminal they could move, hide or forge what stands there."""
+    """Leave out control characters: on a terminal they could move, hide, turn round or forge what stands there."""
     return text.translate(_UNSEEN)
 
 

@@ -14,10 +14,10 @@ from typing import Any, TextIO
 import msgspec
 
 from .bars import has, stand_ins
-from .blocks import Block, plain, printable
+from .blocks import DIRECTIONS, Block, plain, printable
 
 _PIPE_WIDTH = 100
-_IN_JSON = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+_IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *DIRECTIONS)}
 """Control characters that JSON need not escape, and a terminal may obey."""
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
