@@ -76,7 +76,7 @@ def test_ls_lists_what_is_asked_for(argv: list[str], found: list[str], capsys: C
     assert listed(capsys, *argv) == found
 
 
-@pytest.mark.parametrize("extra", [[], ["environment=production"], ["--since", "3d"]])
+@pytest.mark.parametrize("extra", [[], ["environment=production"], [' status="completed" '], ["--since", "3d"]])
 def test_ls_names_the_command_for_the_next_page(extra: list[str], store: Path, capsys: Capture) -> None:
     whole = listed(capsys, *extra)
     seen = listed(capsys, *extra, "--limit", "2")
@@ -84,10 +84,20 @@ def test_ls_names_the_command_for_the_next_page(extra: list[str], store: Path, c
     while said := capsys.readouterr().err:
         command = shlex.split(said.removeprefix("older ones: "))
         assert command[:3] == ["routewright", "traces", "ls"]
-        assert main([*command[1:], "--json"]) == 0
-        seen += [item["id"] for item in json.loads(capsys.readouterr().out)["data"]]
+        page = listed(capsys, *command[3:])
+        assert len(page) == min(2, len(whole) - len(seen)), "pages are as long as the first one"
+        seen += page
         assert main(command[1:]) == 0
     assert seen == whole
+
+
+def test_what_begins_with_a_dash_is_named_so_that_it_can_be_read_again(tmp_path: Path, capsys: Capture) -> None:
+    mine = [trace(f"tr_{number}", number, account="-x's") for number in (1, 2)]
+    record(tmp_path / "-traces.db", mine)
+    assert traces("ls", "--account=-x's", "--store=-traces.db", "--limit=1") == 0
+    said = capsys.readouterr().err.removeprefix("older ones: ")
+    assert main([*shlex.split(said)[1:], "--json"]) == 0
+    assert [item["id"] for item in json.loads(capsys.readouterr().out)["data"]] == ["tr_2"]
 
 
 @pytest.mark.usefixtures("store")

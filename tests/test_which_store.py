@@ -90,12 +90,13 @@ def test_json_holds_the_error_too(capsys: Capture) -> None:
 # route
 
 
-def test_route_leaves_its_trace_and_names_the_command_that_shows_it(capsys: Capture) -> None:
-    assert main(["route", "--sandbox", "--store", "my traces.db", "--metadata", "team=x", "Hello"]) == 0
+@pytest.mark.parametrize("name", ["my traces.db", "-traces.db"])
+def test_route_leaves_its_trace_and_names_the_command_that_shows_it(name: str, capsys: Capture) -> None:
+    assert main(["route", "--sandbox", f"--store={name}", "--metadata", "team=x", "Hello"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("This is a canned answer")
     kept = err.splitlines()[-1].removeprefix("kept: ")
-    assert re.fullmatch(r"routewright traces show tr_\w{26} --store 'my traces.db'", kept)
+    assert re.fullmatch(rf"routewright traces show tr_\w{{26}} --store={shlex.quote(name)}", kept)
     assert main(shlex.split(kept)[1:]) == 0
     assert "\nmetadata   team=x\n" in capsys.readouterr().out
 
@@ -117,7 +118,7 @@ def test_scripts_hear_nothing_of_the_store(option: str, capsys: Capture) -> None
 def test_a_call_that_fails_is_kept_too(monkeypatch: Patch, capsys: Capture) -> None:
     monkeypatch.setattr(Router, "sandbox", partial(Router.sandbox, faults={"*": "auth"}))
     assert main(["route", "--sandbox", "--store", "traces.db", "Hello"]) == 5
-    assert re.search(r"^kept: routewright traces show tr_\w{26} --store traces.db$", capsys.readouterr().err, re.M)
+    assert re.search(r"^kept: routewright traces show tr_\w{26} --store=traces.db$", capsys.readouterr().err, re.M)
     assert traces("show", "--store", "traces.db") == 0
     out = capsys.readouterr().out
     assert "\nstatus     failed: router.upstream_failed\n" in out

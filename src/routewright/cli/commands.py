@@ -77,7 +77,7 @@ async def _keep(router: Router, trace_id: str, args: Arguments, screen: Screen) 
         screen.say(Line(f"routewright: the trace is not in the store: {error}", "bad"))
         return
     if not (args.json or args.quiet):
-        there = "" if args.store is None else f" --store {shlex.quote(args.store)}"
+        there = "" if args.store is None else f" --store={shlex.quote(args.store)}"
         screen.say(Line(), Line(f"kept: routewright traces show {trace_id}{there}", "dim"))
 
 

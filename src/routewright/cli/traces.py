@@ -67,10 +67,13 @@ async def _ls(args: Arguments, screen: Screen) -> int:
 
 def _older(args: Arguments, cursor: str) -> str:
     """The command that lists the next page."""
-    asked = {**_selection(args), "limit": args.limit, "store": args.store}
+    asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": cursor}
+    asked.pop("filter")
     given = {name: value for name, value in asked.items() if value not in (None, _DEFAULTS.get(name))}
-    words = [word for name, value in given.items() if name != "filter" for word in (f"--{name}", str(value))]
-    return shlex.join(["routewright", "traces", "ls", *filter(None, [args.filter]), *words, "--cursor", cursor])
+    # in one word with its name a value may begin with a dash; so may a filter behind two
+    words = [f"--{name}={shlex.quote(str(value))}" for name, value in given.items()]
+    words += ["--", shlex.quote(args.filter)] if args.filter else []
+    return " ".join(["routewright traces ls", *words])
 
 
 async def _show(args: Arguments, screen: Screen) -> int:
