@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Sequence
@@ -188,8 +189,8 @@ def test_retain_changes_what_is_given_and_removes_what_is_older(tmp_path: Path, 
 @pytest.mark.usefixtures("path")
 def test_a_time_that_is_none_is_refused(days: str, capsys: Capture) -> None:
     assert store("retain", f"--production-days={days}") == 2
-    said = "--production-days: is .*; take a number of days above 0, at most 36500, or forever"
-    assert capsys.readouterr().err.startswith("routewright: --production-days: is "), said
+    said = r"routewright: --production-days: is .*; take a number of days above 0, at most 36500, or forever\n"
+    assert re.fullmatch(said, capsys.readouterr().err)
     assert store("retain") == 0
     assert capsys.readouterr().out.startswith("production  30 days\n")
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import io
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from routewright.cli import main
+from routewright.trace import TraceStore
+from routewright.wire import Page, TraceItem
 
 from .recorded import listed
+from .test_store_command import damage
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -100,3 +106,45 @@ def test_delete_refuses_what_is_left_open(argv: list[str], said: str, capsys: Ca
     assert delete(*argv) == 2
     assert capsys.readouterr().err.startswith(f"routewright: {said}")
     assert len(listed(capsys)) == 5
+
+
+def test_of_many_traces_only_so_many_are_counted(store: Path, monkeypatch: Patch, capsys: Capture) -> None:
+    pages: list[str | None] = []
+    query = TraceStore.query
+
+    async def counted(self: TraceStore, **asked: Any) -> Page[TraceItem]:
+        pages.append(asked["cursor"])
+        return await query(self, **asked)
+
+    monkeypatch.setattr(TraceStore, "query", counted)
+    monkeypatch.setattr("routewright.cli.traces.PAGE", 2)
+    monkeypatch.setattr("routewright.cli.traces.COUNTED", 3)
+    assert delete("--everything") == 2
+    assert "--yes: is missing: 3 traces or more would be deleted" in capsys.readouterr().err
+    assert len(pages) == 2
+
+
+# a damaged one
+
+
+def test_a_damaged_trace_is_deleted_by_its_id(store: Path, capsys: Capture) -> None:
+    damage(store)
+    assert main(["traces", "show", "tr_oldest"]) == 1
+    assert "trace 'tr_oldest' is damaged: delete it by its id" in capsys.readouterr().err
+    assert delete("tr_oldest", "--yes") == 0
+    assert capsys.readouterr() == ("", "1 trace deleted\n")
+    assert len(listed(capsys)) == 4
+    assert main(["store", "check"]) == 0
+
+
+@pytest.mark.parametrize(("typed", "code", "left"), [("yes\n", 0, 4), ("no\n", 130, 5)])
+def test_a_person_is_asked_for_a_damaged_trace_as_for_any(
+    typed: str, code: int, left: int, store: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    damage(store)
+    monkeypatch.setenv("NO_COLOR", "1")
+    answers(monkeypatch, typed)
+    assert delete("tr_oldest") == code
+    assert capsys.readouterr().err.startswith("delete 1 trace of the account default? [y/N] ")
+    with closing(sqlite3.connect(store)) as connection:
+        assert connection.execute("SELECT count(*) FROM trace WHERE account = 'default'").fetchone() == (left,)
