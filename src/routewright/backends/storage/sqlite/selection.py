@@ -1,13 +1,16 @@
-"""A selection of traces as SQL. Every value is a parameter; of a filter only the names of its keys become columns.
+"""A selection of traces as SQL. Every value is a parameter; the columns and operators of a filter stand in two tables.
 
 Pages walk an index in the order of time: that of all traces of the account, or that of those with some metadata.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from routewright._core.filter import KEYS, METADATA, texts_meant
+from routewright._core.filter import COMPARE, KEYS, METADATA, texts_meant
+from routewright._core.problem import shown
+from routewright.errors import UnsupportedWrite
 from routewright.wire import Selection, Term
 
 from .connections import Connection
@@ -15,6 +18,10 @@ from .connections import Connection
 CREATED_AT_CHARS = len("2026-11-22T09:30:00.000Z")
 _PROBED = 1_000
 """How far rows are counted to find the rarer term."""
+
+_COLUMNS = {key: f"trace.{key}" for key in KEYS}
+_OPERATORS = {op: op for op in COMPARE}
+"""What SQL may be made of: of a term that no parser made, anything else is refused."""
 
 _OF_ALL = "trace INDEXED BY trace_by_time WHERE trace.account = ?"
 _OF_ONE = "trace INDEXED BY trace_by_id WHERE trace.account = ? AND trace.id = ?"
@@ -111,15 +118,21 @@ def _frequency(connection: Connection, account: str, term: Term) -> int:
 
 
 def _clause(term: Term) -> Clause:
+    operator = _sql(_OPERATORS, term.op)
     if not term.key.startswith(METADATA):
-        assert term.key in KEYS, "the parser lets no other through"
-        return Clause(f"trace.{term.key} {term.op} ?", (term.value,))
+        return Clause(f"{_sql(_COLUMNS, term.key)} {operator} ?", (term.value,))
     key = term.key.removeprefix(METADATA)
     if term.op not in ("=", "!="):
-        return Clause(_HAS_NUMBER.format(term.op), (key, term.value))
+        return Clause(_HAS_NUMBER.format(operator), (key, term.value))
     values = _values(term)
     exists = _HAS_TAG.format(", ".join("?" * len(values)))
     return Clause(exists if term.op == "=" else f"NOT {exists}", (key, *values))
+
+
+def _sql(table: Mapping[Any, str], name: str) -> str:
+    if name not in table:
+        raise UnsupportedWrite(f"SqliteStorage knows no term with {shown(name)}")
+    return table[name]
 
 
 def _values(term: Term) -> tuple[str, ...]:
