@@ -14,12 +14,14 @@ from .rollups import Counting
 from .samples import make_trace
 from .selection import Selecting
 from .snapshots import Snapshots
+from .threads import Threads
 
 __all__ = ["StorageContract", "make_trace"]
 
 
-class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Snapshots, Isolation):
-    """Inherit it and override ``make``. Each test makes a storage of its own, uses it in one event loop, and closes it.
+class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Snapshots, Isolation, Threads):
+    """Inherit it and override ``make``. Each test makes a storage of its own, uses it in one event loop, one of them
+    in threads besides, and closes it.
 
     class TestMyStorage(StorageContract):
         def make(self):

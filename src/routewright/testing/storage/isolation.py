@@ -26,7 +26,7 @@ from routewright.wire import (
 
 from .retention import FOR_EVER, NOW
 from .rollups import answers, expected_answers
-from .samples import ODD_NAMES, ROLLUP_KEYS, make_trace, plain
+from .samples import LONG_NAMES, ODD_NAMES, ROLLUP_KEYS, make_trace, plain
 from .suite import Suite
 from .walk import walk
 
@@ -51,7 +51,7 @@ class Isolation(Suite):
     """Accounts."""
 
     async def test_names_that_look_alike_are_those_of_different_accounts(self, storage: Storage) -> None:
-        accounts = (*ALIKE, *ODD_NAMES)
+        accounts = (*ALIKE, *ODD_NAMES, *LONG_NAMES)
         puts = {
             account: PutTrace(plain(make_trace(1, account=account, duration_ms=1.0 + place)), rollup_keys=ROLLUP_KEYS)
             for place, account in enumerate(accounts)

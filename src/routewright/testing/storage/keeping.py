@@ -11,6 +11,7 @@ from routewright.protocols import Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DecisionSpan,
+    DeleteTraces,
     Environment,
     FeedbackByTrace,
     PutFeedback,
@@ -23,7 +24,16 @@ from routewright.wire import (
     Traces,
 )
 
-from .samples import ODD_NAMES, ODD_TEXTS, decision_span, make_trace, spans_of_each_kind
+from .samples import (
+    LONG_IDS,
+    ODD_NAMES,
+    ODD_TEXTS,
+    all_items,
+    decision_span,
+    full_trace,
+    make_trace,
+    spans_of_each_kind,
+)
 from .suite import Suite
 
 
@@ -31,7 +41,7 @@ class Keeping(Suite):
     """Traces, and what users thought of them."""
 
     async def test_a_trace_comes_back_as_it_was(self, storage: Storage) -> None:
-        trace = make_trace(1, spans=spans_of_each_kind(), children=["tr_child"], cost_range_usd=(0.1, 0.2))
+        trace = full_trace()
         await storage.apply("default", [PutTrace(trace)])
         assert await storage.read("default", TraceById(trace.id)) == trace
         assert await storage.scan("default", Traces(), after=None, limit=5) == [trace]
@@ -125,6 +135,21 @@ class Keeping(Suite):
         assert await storage.scan(name, Traces(), after=None, limit=5) == [trace]
         assert await storage.scan(name, Traces(), after=trace.key, limit=5) == []
         assert await storage.read("default", TraceById(name)) is None
+
+    async def test_ids_that_differ_in_their_last_character_are_those_of_different_traces(
+        self, storage: Storage
+    ) -> None:
+        one, two = (make_trace(1, id=long, error=long) for long in LONG_IDS)
+        results = await storage.apply("default", [PutTrace(one), PutTrace(two, expect="absent")])
+        assert [result.created for result in results] == [True, True]
+        await storage.apply("default", [PutFeedback(one.id, 0.5, None, 1.0), PutFeedback(two.id, 1.0, None, 1.0)])
+        for trace, score in [(one, 0.5), (two, 1.0)]:
+            assert await storage.read("default", TraceById(trace.id)) == trace
+            assert await _said(storage, trace) == (score, None, 1.0)
+        assert await all_items(storage, TraceItems(), limit=1) == [two.item, one.item]
+        await storage.apply("default", [DeleteTraces(id=one.id)])
+        assert await storage.scan("default", Traces(), after=None, limit=5) == [two]
+        assert await _said(storage, two) == (1.0, None, 1.0)
 
     async def test_writers_at_the_same_time_lose_nothing(self, storage: Storage) -> None:
         async def write(first: int) -> None:

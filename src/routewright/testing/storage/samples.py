@@ -13,17 +13,24 @@ from routewright.protocols import Storage
 from routewright.wire import (
     CacheSpan,
     Candidate,
+    Content,
     DecisionInput,
     DecisionSpan,
     Environment,
     FallbackSpan,
     FilterOp,
+    FunctionCall,
     GuardrailSpan,
+    ImagePart,
+    ImageUrl,
+    Message,
     ModelSpan,
     Span,
     Term,
+    TextPart,
     TokenBounds,
     Tokens,
+    ToolCall,
     Trace,
     TraceItem,
     TraceItems,
@@ -49,6 +56,10 @@ ODD_TEXTS = (
 """What people write where a name is expected."""
 ODD_NAMES = tuple(text for text in ODD_TEXTS if text.isprintable() and len(text) < 200)
 """Those that an account or a trace may be called."""
+LONG_NAMES = tuple("n" * 199 + end for end in "12")
+"""Of accounts, as long as they may be, and alike up to the last character."""
+LONG_IDS = tuple("t" * 99 + end for end in "12")
+"""Of traces, likewise."""
 HOURS = tuple(f"2026-11-{day}T{hour:02}" for day in (19, 20, 21) for hour in (0, 1, 13, 23))
 """In which the traces of chance were created."""
 ROLLUP_KEYS = ("team", "it's")
@@ -83,6 +94,34 @@ def make_trace(number: int, **given: Any) -> Trace:
         "decision_input": decision_input(),
     }
     return Trace(**facts | given)
+
+
+def full_trace() -> Trace:
+    """A trace of which every field holds something, prompt and answer included."""
+    call = ToolCall("call_1", FunctionCall("search", '{"query":"x"}'))
+    asked = [
+        Message("user", [TextPart("Why?"), ImagePart(ImageUrl("data:image/png;base64,AA=="))]),
+        Message("assistant", None, tool_calls=[call]),
+        Message("tool", ODD_TEXTS[0], tool_call_id="call_1"),
+    ]
+    return make_trace(
+        1,
+        kind="agent",
+        key_id="key_1",
+        policy_id="pol_1",
+        selected_model="a/one",
+        fallback_used=True,
+        cache_hit=True,
+        cost_usd=0.25,
+        cost_range_usd=(0.1, 0.2),
+        charged_usd=0.5,
+        tokens=Tokens(1, 2, 3),
+        error="router.upstream_failed",
+        compromised=True,
+        children=["tr_child"],
+        spans=spans_of_each_kind(),
+        content=Content(messages=asked, output=ODD_TEXTS[5], tool_calls=[call]),
+    )
 
 
 def decision_input(**names: str) -> DecisionInput:
