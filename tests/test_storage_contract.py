@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import pytest
 from anyio.lowlevel import current_token
+from docs._blocks import ROOT, blocks
 from msgspec.structs import fields, replace
 
 from routewright import MemoryStorage, PreconditionFailed
@@ -19,6 +23,24 @@ from routewright.wire import DeleteTraces, FeedbackByTrace, PutFeedback, PutTrac
 
 pytestmark = pytest.mark.anyio
 suite = StorageContract()
+
+
+class TestStorageOfThePage(StorageContract):
+    """The one that the documentation shows whole."""
+
+    def make(self) -> Storage:
+        storage: Storage = shown()["DictStorage"]()
+        return storage
+
+
+@cache
+def shown() -> dict[str, Any]:
+    """What the page defines for it."""
+    names: dict[str, Any] = {}
+    for block in blocks((ROOT / "docs" / "how-to" / "own-storage.md").read_text("utf-8")):
+        if block.text.startswith(("from datetime", "class DictStorage:")):
+            exec(block.text, names)
+    return names
 
 
 class CutAccounts(MemoryStorage):
@@ -150,3 +172,11 @@ def test_the_trace_that_has_to_come_back_leaves_no_field_out() -> None:
         assert part is not None
         for field in fields(part):
             assert getattr(part, field.name) not in (None, [], {}, False, 0, field.default), field.name
+
+
+def test_what_a_storage_is_made_with_is_public_and_loads_no_database() -> None:
+    code = "from routewright.storage import *; import sys; print(*dir()); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    names, loaded = (set(line.split()) for line in done.stdout.splitlines())
+    assert {"Rollups", "check_batch", "ids_of", "open_storage", "selects"} <= names
+    assert not {"sqlite3", "aiohttp", "pydantic", "tiktoken", "routewright.router"} & loaded
