@@ -46,6 +46,19 @@ def test_export_writes_whole_traces_one_a_line(capsys: Capture) -> None:
     assert [msgspec.json.decode(line, type=Trace) for line in out.splitlines()] == few()[:3]
 
 
+@pytest.mark.usefixtures("store")
+def test_export_writes_what_a_user_said_of_a_trace_beside_it(capsys: Capture) -> None:
+    assert main(["feedback", "tr_failed", "0.5", "so so"]) == 0
+    assert export("--output", "out.jsonl") == 0
+    capsys.readouterr()
+    assert export() == 0
+    out = capsys.readouterr().out
+    assert out == Path("out.jsonl").read_text()
+    said = {trace["id"]: trace.get("feedback") for trace in map(json.loads, out.splitlines())}
+    assert {trace_id for trace_id, feedback in said.items() if feedback is not None} == {"tr_failed"}
+    assert (said["tr_failed"]["score"], said["tr_failed"]["comment"]) == (0.5, "so so")
+
+
 def test_export_into_a_file_says_how_many_and_replaces_it_whole(store: Path, capsys: Capture) -> None:
     Path("out.jsonl").write_text("before")
     assert export("status=failed", "--output", "out.jsonl") == 0

@@ -17,7 +17,7 @@ from math import isfinite
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, get_args
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import Problem, UnsupportedWrite, ValidationFailed
 from routewright.wire import Environment, FilterOp, Goal, Selection, Strategy, Term, TraceItem, TraceKind, TraceStatus
 
 from .problem import did_you_mean, listed, shown
@@ -85,6 +85,13 @@ def selects(asked: Selection, trace: TraceItem) -> bool:
         and (asked.until is None or trace.created_at < asked.until)
         and matches(trace, asked.terms)
     )
+
+
+def check_terms(storage: str, terms: Sequence[Term]) -> None:
+    """Refuse a term that no parser makes. Raises ``UnsupportedWrite``."""
+    for term in terms:
+        if term.op not in COMPARE or not (term.key in KEYS or term.key.startswith(METADATA)):
+            raise UnsupportedWrite(f"{storage} knows no term with {shown(term.key)} {shown(term.op)}")
 
 
 def matches(trace: TraceItem, terms: Sequence[Term]) -> bool:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 import anyio
 from msgspec.structs import replace
 
 from routewright.backends.storage.sqlite.upkeep import backup, check, upgrade
-from routewright.errors import Problem, StorageFull, StorageUnavailable, ValidationFailed
+from routewright.errors import Problem, StorageUnavailable, ValidationFailed
 from routewright.root_secret import VARIABLE as SECRET
 from routewright.root_secret import secret_path
 from routewright.settings import Retention
@@ -38,9 +35,7 @@ def _backup(args: Arguments, screen: Screen) -> int:
     secret = secret_path(target) if secret_path(source).is_file() else None
     _check_free(target, secret)
     check_apart("TARGET", target, existing_store(args))
-    with _blamed(target):
-        TemporaryFile(dir=target.parent).close()  # whether its folder can be written to
-        backup(source, target)
+    backup(source, target)
     if secret is not None:
         _copy_secret(secret_path(source), secret)
     if args.json:
@@ -57,20 +52,6 @@ def _check_free(target: Path, secret: Path | None) -> None:
             raise ValidationFailed.of(Problem("TARGET", f"{path} exists", "name a new file"))
     if not target.parent.is_dir():
         raise ValidationFailed.of(Problem("TARGET", f"there is no folder {target.parent}", "make it first"))
-
-
-@contextmanager
-def _blamed(target: Path) -> Iterator[None]:
-    """Let the target be named where it cannot be written, and not the store, which is only read."""
-    try:
-        yield
-    except StorageFull as error:
-        raise StorageFull(
-            f"{target}: there is no room left for the backup: free some, or name another place"
-        ) from error
-    except OSError as error:
-        problem = f"{target} cannot be written: {error.strerror}"
-        raise ValidationFailed.of(Problem("TARGET", problem, "check the path")) from error
 
 
 def _copy_secret(source: Path, target: Path) -> None:

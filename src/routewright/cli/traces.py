@@ -17,7 +17,7 @@ from routewright._core.scan import quoted
 from routewright.backends.clock import SystemClock
 from routewright.errors import NotFound, Problem, StorageCorrupt, ValidationFailed
 from routewright.trace import TraceStore
-from routewright.wire import Trace
+from routewright.wire import PutFeedback, Trace
 
 from .blocks import Line
 from .draft import PRIVATE, replacing
@@ -81,7 +81,7 @@ async def _show(args: Arguments, screen: Screen) -> int:
         trace = await store.get(args.trace_id or await _newest(store, args), **_whose(args))
         feedback = await store.feedback_of(trace.id, account=args.account)
     if args.json:
-        said = None if feedback is None else {name: getattr(feedback, name) for name in ("score", "comment", "at")}
+        said = None if feedback is None else _feedback_json(feedback)
         screen.json({**msgspec.to_builtins(trace), "feedback": said})
     else:
         screen.show(*show_page(trace, feedback))
@@ -101,14 +101,24 @@ async def _export(args: Arguments, screen: Screen) -> int:
     async with opened_traces(args) as store, aclosing(store.export(**_selection(args))) as traces:
         if args.output is None:
             async for trace in traces:
-                screen.json_line(trace)
+                screen.json_line(await _told(store, trace))
             return OK
-        count = await _written(traces, args.output)
+        count = await _written((await _told(store, trace) async for trace in traces), args.output)
     screen.say(Line(f"{_traces(count)} written to {args.output}", "dim"))
     return OK
 
 
-async def _written(traces: AsyncIterator[Trace], name: str) -> int:
+async def _told(store: TraceStore, trace: Trace) -> Trace | dict[str, Any]:
+    """A trace, with what a user said of it."""
+    feedback = await store.feedback_of(trace.id, account=trace.account)
+    return trace if feedback is None else {**msgspec.to_builtins(trace), "feedback": _feedback_json(feedback)}
+
+
+def _feedback_json(feedback: PutFeedback) -> dict[str, Any]:
+    return {name: getattr(feedback, name) for name in ("score", "comment", "at")}
+
+
+async def _written(traces: AsyncIterator[Trace | dict[str, Any]], name: str) -> int:
     """Write traces to a file, and count them. There are prompts in some: only its owner can read a new one."""
     count = 0
     try:

@@ -68,7 +68,7 @@ def _header(trace: Trace, chosen: str | None, feedback: PutFeedback | None) -> l
             "tokens": tokens(trace.tokens) if trace.selected_model else "",
             "duration": _duration(trace),
             "created": trace.created_at.replace("T", " ").replace("Z", " UTC"),
-            "asked for": f"{trace.goal} goal, {trace.strategy} strategy",
+            "asked for": f"{trace.goal} goal, {trace.strategy} strategy" if trace.goal else "",
             "budget": _budget(trace.decision_input),
             "policy": ", ".join(filter(None, (trace.policy_version, trace.policy_id))),
             "account": _account(trace),

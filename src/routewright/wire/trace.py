@@ -212,6 +212,6 @@ def _own(value: Any) -> Any:
         case Struct():
             fields = {name: getattr(value, name) for name in value.__struct_fields__}
             return replace(
-                value, **{name: _own(held) for name, held in fields.items() if isinstance(held, list | dict)}
+                value, **{name: _own(held) for name, held in fields.items() if isinstance(held, list | dict | Content)}
             )
     return value

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from routewright._core.batch import UNNAMED_S, check_batch, check_place, ids_of
-from routewright._core.filter import matches
+from routewright._core.filter import check_terms, matches
 from routewright._core.moment import timestamp
 from routewright._core.problem import shown
 from routewright._core.rollup import Rollups
@@ -187,6 +187,7 @@ class MemoryStorage:
         """Up to ``limit`` traces behind the key ``after`` (``protocols.Storage``)."""
         if not isinstance(query, TraceItems | Traces):
             raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
+        check_terms("MemoryStorage", query.terms)
         with self._guard.lock:
             kept = list(self._account(account).traces.values())
         behind = (each for each in kept if after is None or each.key < after)
@@ -275,6 +276,7 @@ class MemoryStorage:
         return before is None
 
     def _delete(self, kept: _Account, which: DeleteTraces) -> int:
+        check_terms("MemoryStorage", which.terms)
         only = None if which.id is None else kept.traces.get(which.id)
         asked = list(kept.traces.values()) if which.id is None else [] if only is None else [only]
         found = [*islice(_selected(sorted(asked, key=_by_key), which), max(0, which.limit))]

@@ -54,7 +54,7 @@ class Keeping(Suite):
         assert type(item) is TraceItem
 
     async def test_what_becomes_of_a_trace_outside_changes_nothing_that_is_kept(self, storage: Storage) -> None:
-        given, before = (make_trace(1, spans=[decision_span()]) for _ in range(2))
+        given, before = (make_trace(1, spans=[decision_span()], content=full_trace().content) for _ in range(2))
         await storage.apply("default", [PutTrace(given)])
         _deface(given)
         for _ in range(2):
@@ -183,3 +183,6 @@ def _deface(trace: Trace) -> None:
     span.rejected.clear()
     trace.spans.clear()
     trace.children.append("tr_more")
+    assert trace.content is not None
+    assert trace.content.messages is not None
+    trace.content.messages.clear()

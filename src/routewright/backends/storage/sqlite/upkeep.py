@@ -7,13 +7,13 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from routewright._core.batch import UNNAMED_S
 from routewright._core.moment import timestamp
-from routewright.errors import NotFound, Problem, StorageCorrupt, StorageVersion, ValidationFailed
+from routewright.errors import NotFound, Problem, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
 from routewright.wire import Environment, TraceItems
 
 from .connections import Connection, connect
@@ -105,10 +105,10 @@ def backup(path: Path, target: Path) -> None:
     Raises ``NotFound``, ``ValidationFailed`` for a target that exists, and kinds of ``StorageUnavailable``.
     """
     _check_there(path)
-    if target.exists():
-        raise ValidationFailed.of(Problem("target", f"{target} exists", "name a new file"))
     part = target.with_name(f"{target.name}.part-{os.getpid()}-{threading.get_ident()}")
     try:
+        if target.exists():
+            raise FileExistsError
         with translated(path), closing(connect(str(path))) as source:
             source.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             version_of(source, path)
@@ -123,9 +123,12 @@ def backup(path: Path, target: Path) -> None:
         _place(part, target)
     except FileExistsError:
         raise ValidationFailed.of(Problem("target", f"{target} exists", "name a new file")) from None
+    except OSError as error:
+        raise StorageUnavailable(f"{target} cannot be written: {error.strerror}") from error
     finally:
         for left in (part, *(part.with_name(part.name + end) for end in ("-wal", "-shm", "-journal"))):
-            left.unlink(missing_ok=True)
+            with suppress(OSError):
+                left.unlink()
 
 
 @contextmanager
