@@ -85,6 +85,7 @@ def cache_span(**given_: Any) -> Span:
         ("trace.spans[0].saved_usd", make_trace(1, spans=[cache_span(saved_usd=nan)])),
         ("trace.spans[0].saved_usd", make_trace(1, spans=[cache_span(saved_usd=1e7)])),
         ("trace.spans[0].age_s", make_trace(1, spans=[cache_span(age_s=inf)])),
+        ("trace.spans[0].age_s", make_trace(1, spans=[cache_span(age_s=1e10)])),
         ("trace.spans[0].similarity", make_trace(1, spans=[cache_span(similarity=nan)])),
         ("trace.spans[1].cost_usd", make_trace(1, spans=[decision_span(), model_span("a/one", cost_usd=-0.1)])),
         ("trace.spans[0].cost_range_usd[0]", make_trace(1, spans=[model_span("a/one", cost_range_usd=(-1.0, 1.0))])),

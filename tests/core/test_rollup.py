@@ -116,6 +116,12 @@ TRACES = st.builds(
     spans=st.lists(SPANS, max_size=4),
 )
 MANY = st.lists(TRACES, max_size=8)
+CROWDED = st.builds(
+    lambda model, tenant: trace_of(selected_model=model, metadata={"tenant": tenant}),
+    st.none() | MODELS,
+    st.sampled_from(["a", "b", "c", "d"]),
+)
+"""Of one hour."""
 DAYS = st.integers(18, 24).map("2026-11-{:02}".format)
 WINDOWS = st.tuples(DAYS, DAYS).map(lambda days: {"first": min(days), "last": max(days)})
 ENVIRONMENTS = st.none() | st.sampled_from(get_args(Environment))
@@ -336,6 +342,8 @@ def test_what_is_left_is_as_if_the_others_had_never_been(
     for trace, sign in signed:
         made.add(trace, KEYS, sign)
     assert state(made) == state(rollups_of(stay))
+    made.keep_newest(len(made.usage))
+    assert state(made) == state(rollups_of(stay)), "there are not more rows than that"
 
 
 @given(TRACES, TRACES, MANY)
@@ -540,12 +548,12 @@ def test_the_newest_hours_are_kept_as_they_are_and_no_more_rows_than_asked(trace
     assert state(made)[1:] == state(before)[1:]
 
 
-@given(MANY, st.integers(1, 2), st.randoms())
+@given(st.lists(CROWDED, max_size=12), st.integers(1, 2), st.randoms())
 def test_of_a_group_so_many_values_an_hour_are_told_apart_and_each_is_counted_whole_or_not_at_all(
     traces: list[Trace], values: int, chance: random.Random
 ) -> None:
     made, there = Rollups(values), list[Trace]()
-    for trace in [*traces, *traces]:
+    for trace in traces:
         made.add(trace, KEYS)
         there.append(trace)
         if chance.random() < 0.5:
@@ -560,6 +568,22 @@ def test_of_a_group_so_many_values_an_hour_are_told_apart_and_each_is_counted_wh
     for trace in there:
         made.add(trace, KEYS, -1)
     assert state(made) == ({}, {}, {}, {})
+
+
+def test_of_a_full_group_none_of_the_values_changes() -> None:
+    a, b, c = (trace_of(metadata={"tenant": tenant}) for tenant in "abc")
+    made = Rollups(1)
+    for trace, sign in ((a, 1), (b, 1), (a, -1), (c, 1)):
+        made.add(trace, sign=sign)
+    assert tenants(made) == {}
+    made.add(b, sign=-1)
+    assert tenants(made) == {}
+    made.add(a)
+    assert tenants(made) == {"a": 1}
+
+
+def tenants(made: Rollups) -> dict[str, int]:
+    return {key.value: sums[0] for key, sums in made.usage.items() if key.group_by == "tenant"}
 
 
 def test_fifty_thousand_tenants_in_one_hour_take_no_more_rows_than_the_first_thousand() -> None:
