@@ -14,17 +14,20 @@ from ._core.scan import is_unicode
 from .catalogue import Catalogue
 from .errors import Problem, ValidationFailed
 from .policy_file import PolicyFile
-from .protocols import Provider, Storage
+from .protocols import Provider
 from .settings import Settings
 from .wire import SYSTEM_ACCOUNT, Caller, Environment, Policy, PutFeedback, RouteRequest
 
 MAX_ACCOUNT_CHARS = 200
 ENVIRONMENTS = get_args(Environment)
+_STORAGE = ("apply", "read", "scan", "sweep", "aclose")
+"""What a storage does. Not asked as ``isinstance(storage, Storage)``, which from Python 3.12 on refuses one that hands
+its calls on by ``__getattr__``."""
 
 
 def check_storage(storage: object) -> None:
     """Refuse what is no storage. Raises ``ValidationFailed``."""
-    if isinstance(storage, type) or not isinstance(storage, Storage):
+    if isinstance(storage, type) or not all(callable(getattr(storage, name, None)) for name in _STORAGE):
         raise ValidationFailed.of(
             Problem(
                 "storage",

@@ -104,7 +104,17 @@ def connect(path: str) -> sqlite3.Connection:
     """
     with suppress(OSError):  # it is there; or it cannot be made, which SQLite then says
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
+    return sqlite3.connect(
+        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=_Dropped
+    )
+
+
+class _Dropped(sqlite3.Connection):
+    """A connection that may be dropped, as its storage may: it is closed then. Python 3.13 would warn of it."""
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.Error):  # it was never open
+            self.close()
 
 
 class Connections:
@@ -121,9 +131,6 @@ class Connections:
         """To a file that is gone."""
         renew_in_children(self)
         quiet_at_fork(self)
-
-    def __del__(self) -> None:
-        self.close()  # a storage may be dropped; Python 3.13 warns of what SQLite would close itself
 
     def renew(self) -> None:
         """Begin without connections, as a child does."""
