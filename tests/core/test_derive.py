@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routewright._core.cursor import seal, unseal
 from routewright._core.derive import derive, mac, same
 
 ROOTS = st.binary(min_size=1, max_size=80)
@@ -55,6 +57,19 @@ def test_a_code_is_hmac_with_sha_256(key: bytes, message: bytes) -> None:
 @given(st.binary(max_size=4), st.binary(max_size=4))
 def test_codes_are_the_same_if_all_their_bytes_are(told: bytes, expected: bytes) -> None:
     assert same(told, expected) == (told == expected)
+
+
+def test_codes_are_compared_in_a_time_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def noted(told: bytes, expected: bytes) -> bool:
+        compared.append((told, expected))
+        return True
+
+    monkeypatch.setattr("routewright._core.derive.hmac.compare_digest", noted)
+    assert same(b"one", b"other")
+    assert unseal(seal("after", [], b"s" * 32, 0.0), ["other"], [b"s" * 32], 0.0) == "after"
+    assert len(compared) == 2, "a cursor's code, too"
 
 
 def test_codes_that_differ_in_one_bit_or_in_length_are_not_the_same() -> None:
