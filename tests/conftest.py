@@ -53,3 +53,10 @@ def noon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def recorded(tmp_path: Path, noon: None) -> Path:
     """The file ``traces.db`` with a few traces of the last days."""
     return record(tmp_path / "traces.db", few())
+
+
+@pytest.fixture
+def store(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same file, which the environment names."""
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
+    return recorded

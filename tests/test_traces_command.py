@@ -27,12 +27,6 @@ Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.usefixtures("noon")
 
 
-@pytest.fixture
-def store(recorded: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
-    return recorded
-
-
 def traces(*argv: str) -> int:
     return main(["traces", *argv])
 

@@ -25,12 +25,6 @@ Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.usefixtures("noon")
 
 
-@pytest.fixture
-def store(recorded: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
-    return recorded
-
-
 def delete(*argv: str) -> int:
     return main(["traces", "delete", *argv])
 

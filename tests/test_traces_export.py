@@ -28,12 +28,6 @@ DRAFTS = ".*.new"
 pytestmark = pytest.mark.usefixtures("noon")
 
 
-@pytest.fixture
-def store(recorded: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
-    return recorded
-
-
 def export(*argv: str) -> int:
     return main(["traces", "export", *argv])
 
