@@ -100,6 +100,27 @@ async def test_a_trace_can_be_read_and_rated_before_it_is_written() -> None:
     assert [trace.id for trace in await traces_in(storage)] == [answer.trace_id]
 
 
+@pytest.mark.parametrize("down", [True, False])
+async def test_a_call_makes_room_for_a_writer_that_lags_and_none_for_one_that_cannot_write(
+    down: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "CROWD", 5)
+    rests: list[float] = []
+    monkeypatch.setattr("routewright._engine.trace.time.sleep", rests.append)
+    storage = Waits(hang)
+    storage.down = down
+    router = Router.sandbox(storage=storage)
+    await router.route("hi")
+    if down:
+        with pytest.raises(StorageUnavailable):
+            await router.flush()
+    for _ in range(10):
+        await router.route("hi")
+    assert router.trace_counts.waiting == 11
+    assert len(rests) == (0 if down else 6)
+    await router.aclose()
+
+
 async def test_a_trace_that_waits_is_shown_to_its_own_account_and_environment_alone() -> None:
     storage = Waits()
     storage.down = True

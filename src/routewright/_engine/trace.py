@@ -47,7 +47,8 @@ DELAY_S = 0.01
 CROWD = 100
 """From so many waiting traces on, each call that ends lets go of Python's lock ..."""
 REST_S = 0.0001
-"""... for this moment: the writer's thread could not get it otherwise from an event loop that is never idle."""
+"""... for this moment: the writer's thread could not get it otherwise from an event loop that is never idle. Not where
+the storage is in trouble: no call waits for that."""
 LONGEST_DELAY_S = 5.0
 """Between two tries at a storage that is unavailable."""
 _SEEMS_DOWN = 3
@@ -222,7 +223,7 @@ class TraceLog:
             self._end(writing)  # else those who wait for it already would wait for ever
         if fits:
             self._job.poke()
-            if len(self._queue) > CROWD and not self._clock.virtual:
+            if len(self._queue) > CROWD and not self._in_trouble and not self._clock.virtual:
                 time.sleep(REST_S)
         else:
             self._trouble(InternalError("the router is closed" if self._closed else f"{QUEUE} traces wait already"))
