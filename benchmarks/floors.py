@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import date
 from random import Random
@@ -193,6 +194,27 @@ class LeastRouter:
             (time.perf_counter() - started) * 1e3,
             (read, written),
         )
+
+
+class LeastLimiter:
+    """When each name was last let in within a minute. It knows no weights, nor how long to wait."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._times: dict[str, deque[float]] = {}
+
+    def admit(self, name: str) -> bool:
+        """Let one in, if there is room."""
+        now = time.monotonic()
+        times = self._times.get(name)
+        if times is None:
+            times = self._times[name] = deque()
+        while times and times[0] <= now - 60:
+            times.popleft()
+        if len(times) >= self._limit:
+            return False
+        times.append(now)
+        return True
 
 
 class BarePost(asyncio.Protocol):

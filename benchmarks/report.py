@@ -13,7 +13,18 @@ from typing import Literal, NamedTuple, get_args
 
 from .measure import Figure, Unit
 
-Who = Literal["floor", "full scan", "provider", "litellm", "pydantic-ai", "tiktoken", "routewright"]
+Who = Literal[
+    "floor",
+    "full scan",
+    "provider",
+    "litellm",
+    "pydantic-ai",
+    "tiktoken",
+    "standardwebhooks",
+    "svix",
+    "limits",
+    "routewright",
+]
 """``floor`` is the cheapest way, ``full scan`` the plain one; both are hand-written loops. ``provider``: one of
 ours, read with no Router in front of it."""
 WHO: tuple[Who, ...] = get_args(Who)

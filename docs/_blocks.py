@@ -43,8 +43,10 @@ _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _VOLATILE = (
-    (re.compile(r"\btr_[0-9A-Z]{26}"), "tr_*"),
+    (re.compile(r"\b(tr|key|inc)_[0-9A-Z]{26}"), r"\1_*"),
+    (re.compile(r"\bsk_(live|test)_[0-9A-Za-z]{4,}"), r"sk_\1_*"),
     (re.compile(r"\b\d+(\.\d+)? ms"), "* ms"),
+    (re.compile(r"\b(\d+)\.\d s\b"), r"\1.* s"),  # with the sandbox's own are those of the decision
     (re.compile(r"[▏▎▍▌▋▊▉█]+"), "█"),  # bars have what room the measured times leave
     (re.compile(r"[ \t]+"), " "),
 )
@@ -119,7 +121,7 @@ def run(page: Path) -> list[Shown]:
 @contextmanager
 def _at_home() -> Iterator[None]:
     """An empty folder, neither keys nor a store in the environment, and the day of the facts."""
-    variables = {"ROUTEWRIGHT_STORE", "ROUTEWRIGHT_SECRET"}
+    variables = {"ROUTEWRIGHT_STORE", "ROUTEWRIGHT_SECRET", "ROUTEWRIGHT_SECRET_BEFORE"}
     variables |= {name for host in HOSTS.values() for name in (*host.key_variables, host.url_variable or "")}
     kept = {name: value for name, value in os.environ.items() if name not in variables}
     with ExitStack() as stack:

@@ -23,7 +23,8 @@ from docs._blocks import NOON, ROOT, Shown, pages, run
 from msgspec import Struct
 
 import routewright
-from routewright import Catalogue, Decision, Model, Router, RouterError, Settings, errors
+from routewright import Catalogue, Decision, Model, RateLimits, Router, RouterError, Settings, errors
+from routewright._core.account import PLANS
 from routewright._core.fault import FAULTS, SIGNS, Rule
 from routewright._core.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.filter import NUMBERS as NUMBERS_OF_FILTERS
@@ -32,6 +33,7 @@ from routewright._core.pool import FEATURES
 from routewright._core.quality import EDGES, LEVELS, MICRO
 from routewright._core.ranges import NUMBERS
 from routewright._core.scoring import WEIGHTS, Weights
+from routewright._core.usage_export import ALIASES, FORMS, Form
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
 from routewright.cli.exits import EXIT_CODES
@@ -41,26 +43,49 @@ from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, Gua
 from routewright.testing import CELLS, FakeClock, ScriptedProvider
 from routewright.testing.faulty import Play
 from routewright.wire import (
+    Account,
+    AccountStanding,
     Budget,
     CacheOpts,
     CacheReport,
+    Caller,
+    Compared,
+    Credit,
+    CreditLine,
+    ExportLine,
     FallbackCandidate,
     FallbackReport,
     Goal,
+    Incident,
+    Key,
+    KeyStanding,
     LatencyReport,
     LatencyRow,
+    LedgerRow,
+    LedgerSum,
+    NewKey,
     Policy,
     PolicyFallback,
     PolicyGuardrail,
     PolicyWeights,
+    Purse,
+    ReconciledModel,
+    Reconciliation,
     Span,
+    Statement,
+    StatementLine,
+    StatementTotals,
     Strategy,
     Trace,
     TraceItem,
     TtlBucket,
+    UncertainLine,
+    UnmatchedName,
+    UsageExport,
     UsageReport,
     UsageRow,
     UsageTotals,
+    WindowUsage,
 )
 
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -133,6 +158,42 @@ REPORTS: tuple[type[Struct], ...] = (
     LatencyRow,
 )
 """The shapes of analytics."""
+
+LEDGER: tuple[type[Struct], ...] = (
+    LedgerRow,
+    LedgerSum,
+    Statement,
+    StatementLine,
+    CreditLine,
+    UncertainLine,
+    StatementTotals,
+)
+"""The shapes of the ledger."""
+
+BILLS: tuple[type[Struct], ...] = (
+    Reconciliation,
+    ReconciledModel,
+    Compared,
+    UnmatchedName,
+    UsageExport,
+    ExportLine,
+)
+"""Those of what is held against it."""
+
+ACCOUNTS: tuple[type[Struct], ...] = (
+    Caller,
+    Account,
+    RateLimits,
+    WindowUsage,
+    Key,
+    NewKey,
+    Credit,
+    AccountStanding,
+    KeyStanding,
+    Purse,
+    Incident,
+)
+"""The shapes of accounts and keys."""
 
 AUDIENCES = {
     "The whole catalogue": None,
@@ -328,6 +389,47 @@ def analytics_tables() -> str:
     return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_struct_table(kind)}" for kind in REPORTS)
 
 
+def ledger_tables() -> str:
+    """What the ledger holds, and statements of it."""
+    return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_struct_table(kind)}" for kind in LEDGER)
+
+
+def account_tables() -> str:
+    """Who calls, and on what terms."""
+    return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_whole_table(kind)}" for kind in ACCOUNTS)
+
+
+def _whole_table(kind: type[Struct]) -> str:
+    """The fields of a struct, and what it says besides."""
+    said = [
+        (f"`{name}`", f"`{each.fget.__annotations__['return']}`", _first(each))
+        for name, each in vars(kind).items()
+        if isinstance(each, property)
+    ]
+    return table(("field", "type", "meaning"), [*_rows(kind), *said])
+
+
+def bill_tables() -> str:
+    """What a provider's export is read into, and how it compares."""
+    return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_struct_table(kind)}" for kind in BILLS)
+
+
+def export_table() -> str:
+    """By what keys a row of an export is known, and what stands in it where."""
+    head = ("from", "known by", "day", "model", "requests", "input", "of it cached", "output", "cost")
+    return table(head, [(form.shape, *map(_coded, _keys_of(form))) for form in FORMS])
+
+
+def _keys_of(form: Form) -> tuple[tuple[str, ...], ...]:
+    counts = form.requests, form.input_tokens, form.cached_tokens, form.output_tokens
+    return form.signs, form.day, form.model, *counts, form.cost
+
+
+def alias_table() -> str:
+    """What columns of a table may be called."""
+    return table(("for", "any of"), [(what.replace("_", " "), _coded(words)) for what, words in ALIASES.items()])
+
+
 def _struct_table(kind: type[Struct]) -> str:
     return table(("field", "type", "meaning"), _rows(kind))
 
@@ -396,6 +498,18 @@ def _default(value: object, *, required: bool) -> str:
     return "" if value in (None, "") else f"`{value}`"
 
 
+def plan_table() -> str:
+    """What the plans allow."""
+    rows = [(f"`{name}`", *_limit_cells(name, limits)) for name, limits in PLANS.items()]
+    return table(("plan", "requests a minute", "tokens a minute", "calls at a time"), rows)
+
+
+def _limit_cells(plan: str, limits: RateLimits) -> list[str]:
+    none = "as its contract says: `limits=`" if plan == "enterprise" else "no limit"
+    told = (limits.requests_per_min, limits.tokens_per_min, limits.concurrency)
+    return [none if limit is None else f"{limit:,}" for limit in told]
+
+
 def exit_table() -> str:
     """Exit codes of the command."""
     return table(("code", "meaning"), [(str(code), meaning) for code, meaning in EXIT_CODES.items()])
@@ -437,17 +551,23 @@ def _coded(words: Iterable[str]) -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "accounts": account_tables,
+    "aliases": alias_table,
     "analytics": analytics_tables,
+    "bills": bill_tables,
     "cells": cell_table,
     "errors": error_table,
     "exits": exit_table,
+    "exports": export_table,
     "faults": fault_table,
     "filter-keys": filter_table,
     "execution": execution_table,
     "grid": grid,
     "hosts": host_table,
+    "ledger": ledger_tables,
     "names": name_table,
     "picks": picks,
+    "plans": plan_table,
     "policy-file": policy_tables,
     "signs": sign_table,
     "spans": span_table,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from docs._blocks import ROOT, blocks, pages, run
@@ -14,7 +15,7 @@ from msgspec.structs import fields
 from routewright import Budget, CacheOpts, ExecutionLimits, Fallback, Limits, Message, Params, RouteRequest, Settings
 from routewright.config import ModelEntry
 from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, WeightsEntry
-from routewright.wire import Candidate, DecisionInput, Reason, Rejection, Routing
+from routewright.wire import Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]
 
@@ -69,6 +70,11 @@ def test_the_keys_of_files_are_all_named() -> None:
 
 def test_every_reason_of_rejection_is_explained() -> None:
     assert set(Reason) <= _named("reference/decision.md")
+
+
+def test_every_scope_and_every_event_is_explained() -> None:
+    assert set(get_args(Scope)) <= _named("reference/accounts.md")
+    assert {each.type for each in get_args(PushedEvent)} <= _named("how-to/hooks.md")
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

@@ -17,24 +17,29 @@ FLOORS = [
     ["_core"],
     ["_engine", "backends"],
     (
-        "settings storage root_secret options guardrail lines document config policy_entry policy_file catalogue "
-        "price_list output arguments blocking_traces trace assembly blocking router policy_loss testing"
+        "settings storage companion coordination secret_file root_secret options guardrail lines document config "
+        "policy_entry policy_file usage_export catalogue price_list output arguments authentication announcer "
+        "incidents webhook twin trace console correction ledger counting assembly replay blocking router policy_loss "
+        "testing"
     ).split(),
     ["cli", "__main__", "__init__"],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "scan ids money cost scale quality sse image tokens problem shape ranges rules schema output price_list proposal "
-    "derive cursor moment changes filter rollup report recorded batch "
+    "derive cursor moment account terms allowance changes filter rollup report recorded batch "
     "pattern sensitive phrase guardrail redact passage gate deprecation request tags catalogue selector pool outlook "
     "limits lately quantile health policy intake constraints scoring board budget way refusal plan why_not html "
-    "decision check explain fault retry breaker pace call attempt alerts"
+    "decision check explain lease ledger shortage paying idempotency rows "
+    "statement correction usage_export model_name reconcile newest books fault retry breaker pace call attempt alerts "
+    "window limiter webhook standard_webhook salvage"
 ).split()
 PURE = set(
-    "__future__ base64 binascii bisect.bisect_left collections.Counter collections.OrderedDict collections.abc "
-    "collections.defaultdict collections.deque datetime.UTC datetime.date datetime.datetime datetime.time "
-    "datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b hmac itertools "
-    "json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "
+    "__future__ base64 binascii bisect.bisect_left bisect.bisect_right collections.Counter collections.OrderedDict "
+    "collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date datetime.datetime "
+    "datetime.time datetime.timedelta decimal difflib enum fnmatch.fnmatchcase functools.lru_cache hashlib.blake2b "
+    "hashlib.sha256 "
+    "hmac itertools json math msgspec numbers numpy operator re routewright struct sys.float_info typing uuid.UUID "
     "zlib.adler32".split()
 )
 """What the core may import: modules, or names in them."""

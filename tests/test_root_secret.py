@@ -6,17 +6,26 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from routewright import MemoryStorage, SqliteStorage
+from routewright import Console, MemoryStorage, SqliteStorage
 from routewright.errors import StorageReadOnly, StorageUnavailable, ValidationFailed
-from routewright.root_secret import VARIABLE, root_secret, secret_path
+from routewright.protocols import Storage
+from routewright.root_secret import BEFORE, RootSecret
+from routewright.secret_file import VARIABLE, secret_path
 from routewright.storage import open_storage
 
 GIVEN = "correct horse battery staple"
+FORMER = "a staple of correct horses"
+
+
+def root_secret(storage: Storage, environment: Mapping[str, str]) -> bytes:
+    """The one in use."""
+    return RootSecret(storage, environment).live()[0]
 
 
 @pytest.fixture
@@ -36,6 +45,57 @@ def test_a_file_beside_the_store_is_made_once_for_its_owner_only(store: SqliteSt
     assert len(secret) >= 32
     assert path.read_bytes().strip() == secret
     assert root_secret(store, {}) == root_secret(SqliteStorage(store.path), {}) == secret
+
+
+def test_a_secret_that_is_made_anew_beside_a_store_with_keys_is_warned_of_once(
+    store: SqliteStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    console = Console(store).blocking
+    console.create_account("acme")
+    key = console.create_key("acme", name="website").key
+    assert caplog.messages == [], "the first secret loses none"
+    path = secret_path(store.path)
+    path.unlink()
+    assert [len(root_secret(each, {})) for each in (store, SqliteStorage(store.path))] == [64, 64]
+    (said,) = caplog.messages
+    assert said == (
+        f"{path} was made anew, and the store has keys already, which were made with another secret and are all "
+        "refused: put the file of its backup back, or set ROUTEWRIGHT_SECRET"
+    )
+    console.revoke_key("acme", key.id)
+    console.close()
+    path.unlink()
+    root_secret(SqliteStorage(store.path), {})
+    assert len(caplog.messages) == 1, "of no live key, nothing"
+
+
+def test_of_processes_that_make_it_anew_at_once_the_one_that_does_warns(
+    store: SqliteStorage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    console = Console(store).blocking
+    console.create_account("acme")
+    console.create_key("acme", name="website")
+    console.close()
+    path = secret_path(store.path)
+    other = path.rename(path.with_name("other"))
+    link = os.link
+
+    def too_late(source: Any, target: Any) -> None:
+        link(other, target)
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", too_late)
+    assert root_secret(SqliteStorage(store.path), {}) == other.read_bytes().strip()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("content", [b"", b"not a store, nor anything like it" * 40])
+def test_a_secret_is_made_beside_whatever_there_is(
+    content: bytes, store: SqliteStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.path.write_bytes(content)
+    assert len(root_secret(store, {})) == 64
+    assert caplog.messages == []
 
 
 def test_two_stores_have_different_secrets(tmp_path: Path) -> None:
@@ -67,11 +127,32 @@ def test_a_secret_that_is_too_short_is_refused(store: SqliteStorage) -> None:
     assert "fifteen letters" not in str(raised.value)
 
 
-def test_memory_makes_one_up_each_time() -> None:
+@pytest.mark.parametrize("secret", ["\ud800" * 20, [GIVEN, "\ud800" * 20]], ids=["one", "two"])
+def test_a_secret_that_is_no_text_is_refused(secret: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"^secret\[[01]\]: holds half a character"):
+        Console(MemoryStorage(), secret=secret)
+
+
+def test_a_variable_may_hold_any_bytes(store: SqliteStorage) -> None:
+    assert root_secret(store, {VARIABLE: os.fsdecode(b"\xff" * 20)}) == b"\xff" * 20
+
+
+def test_the_one_before_stands_in_a_variable_of_its_own(store: SqliteStorage) -> None:
+    told = RootSecret(store, {VARIABLE: GIVEN, BEFORE: FORMER})
+    assert told.live() == (GIVEN.encode(), FORMER.encode())
+    assert RootSecret(store, {VARIABLE: GIVEN, BEFORE: ""}).live() == (GIVEN.encode(),)
+    with pytest.raises(ValidationFailed, match=f"{BEFORE}: has 5 bytes"):
+        RootSecret(store, {VARIABLE: GIVEN, BEFORE: "short"}).live()
+    with pytest.raises(ValidationFailed, match=f"{BEFORE}: is set, and {VARIABLE} is not"):
+        RootSecret(store, {BEFORE: FORMER}).live()
+
+
+def test_memory_has_one_made_up_that_all_who_use_it_agree_on() -> None:
     storage = MemoryStorage()
     made = {root_secret(storage, {}) for _ in range(3)}
-    assert len(made) == 3
-    assert all(len(secret) == 32 for secret in made)
+    assert len(made) == 1
+    assert len(made.pop()) == 32
+    assert root_secret(MemoryStorage(), {}) != root_secret(storage, {})
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o622, 0o666])
@@ -132,12 +213,13 @@ def test_where_no_file_can_be_made_one_is_made_up_and_that_is_said(
 def test_processes_that_need_it_at_once_all_get_the_same(tmp_path: Path, full: bool) -> None:
     code = """
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from routewright import SqliteStorage
-from routewright.root_secret import root_secret
+from routewright.root_secret import RootSecret
 print("ready", flush=True)
 while (name := sys.stdin.readline().strip()):
-    print(root_secret(SqliteStorage(Path(sys.argv[1]) / name), {}).hex(), flush=True)
+    print(RootSecret(SqliteStorage(Path(sys.argv[1]) / name), {}).live()[0].hex(), flush=True)
 """
     command = [sys.executable, "-W", "error", "-c", code, str(tmp_path)]
     pipe = subprocess.PIPE

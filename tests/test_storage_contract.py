@@ -17,7 +17,7 @@ from msgspec.structs import fields, replace
 
 from routewright import MemoryStorage, PreconditionFailed
 from routewright.protocols import Storage
-from routewright.testing.storage import StorageContract
+from routewright.testing.storage import BooksContract, StorageContract
 from routewright.testing.storage.samples import full_trace
 from routewright.wire import DeleteTraces, FeedbackByTrace, PutFeedback, PutTrace, Trace, TraceById, Write, Written
 
@@ -174,9 +174,19 @@ def test_the_trace_that_has_to_come_back_leaves_no_field_out() -> None:
             assert getattr(part, field.name) not in (None, [], {}, False, 0, field.default), field.name
 
 
+def test_no_promise_hides_another_of_its_name() -> None:
+    names = [
+        name
+        for part in (*StorageContract.__mro__, *BooksContract.__mro__)
+        for name in vars(part)
+        if name[:5] == "test_"
+    ]
+    assert len(names) == len(set(names)) > 100
+
+
 def test_what_a_storage_is_made_with_is_public_and_loads_no_database() -> None:
     code = "from routewright.storage import *; import sys; print(*dir()); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     names, loaded = (set(line.split()) for line in done.stdout.splitlines())
-    assert {"Rollups", "check_batch", "ids_of", "open_storage", "selects"} <= names
+    assert {"Rollups", "Shelf", "check_batch", "ids_of", "open_storage", "reserve", "selects", "settle"} <= names
     assert not {"sqlite3", "aiohttp", "pydantic", "tiktoken", "routewright.router"} & loaded

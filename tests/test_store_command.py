@@ -16,6 +16,7 @@ import pytest
 
 from routewright.backends.storage.sqlite import schema, upkeep
 from routewright.cli import main
+from routewright.secret_file import secret_path
 
 from .recorded import listed, record, trace
 
@@ -90,6 +91,8 @@ def test_a_store_without_a_secret_of_its_own_says_so(monkeypatch: Patch, capsys:
     [
         ("there.db", "TARGET: there.db exists; name a new file"),
         ("new.db", "TARGET: new.db.secret exists; name a new file"),
+        ("", "TARGET: names no file; name a new file, as copy.db"),
+        ("a\0b", "TARGET: names no file; name a new file, as copy.db"),
         ("no/such/new.db", "TARGET: there is no folder no/such; make it first"),
         ("traces.db", "TARGET: traces.db exists; name a new file"),
     ],
@@ -151,6 +154,38 @@ def test_a_damaged_store_names_what_is_damaged_and_ends_with_1(path: Path, capsy
     assert out.endswith("\ndamaged: restore a backup\n")
     assert store("check", "--json") == 1
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
+
+
+@pytest.mark.usefixtures("path")
+def test_keys_of_a_secret_that_is_lost_or_another_are_counted(monkeypatch: Patch, capsys: Capture) -> None:
+    def keys() -> object:
+        capsys.readouterr()
+        assert store("check", "--json") == 0
+        return json.loads(capsys.readouterr().out)["keys"]
+
+    assert keys() == {"live": 0, "of_another_secret": 0}
+    main(["accounts", "create", "acme"])
+    for name in "abc":
+        main(["keys", "create", "acme", "--name", name])
+    assert main(["keys", "ls", "acme", "--json"]) == 0
+    revoked = json.loads(capsys.readouterr().out.splitlines()[-1])["keys"][0]["id"]
+    main(["keys", "revoke", "acme", revoked, "--yes"])
+    assert keys() == {"live": 2, "of_another_secret": 0}
+    main(["secret", "rotate"])
+    assert keys() == {"live": 2, "of_another_secret": 0}, "the one before it holds"
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 32)
+    assert keys() == {"live": 2, "of_another_secret": 2}
+    monkeypatch.delenv("ROUTEWRIGHT_SECRET")
+    secret_path(Path("traces.db")).unlink()
+    assert keys() == {"live": 2, "of_another_secret": 2}
+    assert store("check") == 0
+    out = capsys.readouterr().out
+    assert "keys     2 live\n" in out
+    assert (
+        "2 of 2 live keys were made with another root secret than is known here, and are refused: put the file of its "
+        "backup back, or set ROUTEWRIGHT_SECRET\nsound\n"
+    ) in out
+    assert not secret_path(Path("traces.db")).exists(), "who only looks makes none"
 
 
 @pytest.mark.usefixtures("path")

@@ -440,7 +440,7 @@ async def test_a_cursor_with_any_bit_flipped_is_refused(store: TraceStore, full:
             await store.query(cursor=flipped)
 
 
-async def test_a_cursor_of_a_file_holds_in_every_process_and_one_of_memory_in_none_other(
+async def test_a_cursor_of_a_file_holds_in_every_process_and_one_of_memory_for_that_memory_alone(
     tmp_path: Path, clock: FakeClock
 ) -> None:
     path = tmp_path / "traces.db"
@@ -450,10 +450,11 @@ async def test_a_cursor_of_a_file_holds_in_every_process_and_one_of_memory_in_no
     for store in (one, two):
         await store.aclose()
     memory = MemoryStorage()
-    one, two = TraceStore(memory, clock=clock), TraceStore(memory, clock=clock)
+    one, two, other = (TraceStore(each, clock=clock) for each in (memory, memory, MemoryStorage()))
     await fill(one, chance_traces(10))
+    assert (await two.query(cursor=await a_cursor(one))).data
     with pytest.raises(CursorInvalid):
-        await two.query(cursor=await a_cursor(one))
+        await other.query(cursor=await a_cursor(one))
 
 
 async def test_a_walk_over_pages_survives_what_is_recorded_and_deleted_meanwhile(store: TraceStore) -> None:

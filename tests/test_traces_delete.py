@@ -61,7 +61,7 @@ def test_delete_removes_what_is_named_and_says_how_many(argv: list[str], gone: l
 @pytest.mark.usefixtures("store")
 def test_without_a_person_to_ask_delete_needs_yes(argv: list[str], said: str, capsys: Capture) -> None:
     assert delete(*argv) == 2
-    assert f"--yes: is missing: {said} would be deleted" in capsys.readouterr().err
+    assert f"routewright: {said} would be deleted; give --yes to have it done" in capsys.readouterr().err
     assert len(listed(capsys)) == 5
 
 
@@ -114,7 +114,7 @@ def test_of_many_traces_only_so_many_are_counted(store: Path, monkeypatch: Patch
     monkeypatch.setattr("routewright.cli.traces.PAGE", 2)
     monkeypatch.setattr("routewright.cli.traces.COUNTED", 3)
     assert delete("--everything") == 2
-    assert "--yes: is missing: 3 traces or more would be deleted" in capsys.readouterr().err
+    assert "routewright: 3 traces or more would be deleted; give --yes" in capsys.readouterr().err
     assert len(pages) == 2
 
 

@@ -66,11 +66,22 @@ def test_a_store_that_is_not_there_is_said_and_not_made(argv: list[str], tmp_pat
         ("sqlit:///x", "--store: is 'sqlit:///x'; did you mean 'sqlite'? write sqlite:///traces.db"),
         ("sqlite:x.db", "--store: is 'sqlite:x.db'; write sqlite:///traces.db"),
         (".", "there is no store"),
+        ("x" * 300, "--store: is too long for a name of a file; name another file"),
+        ("x" * 250, "--store: is too long for a name of a file; name another file"),
+        ("a\0b", "--store: holds what no name of a file can hold; name another file"),
+        ("\udcff.db", "--store: holds bytes that are no text; name a file, as traces.db"),
     ],
 )
 def test_what_is_no_store_is_refused(written: str, said: str, capsys: Capture) -> None:
     assert traces("ls", "--store", written) == 2
     assert capsys.readouterr().err.startswith(f"routewright: {said}")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "\udcff.db"], ids=["long", "bytes"])
+@pytest.mark.parametrize("argv", COMMANDS, ids=" ".join)
+def test_every_command_refuses_a_name_that_no_file_has(argv: list[str], name: str, capsys: Capture) -> None:
+    assert main([*argv, "--store", name]) == 2
+    assert capsys.readouterr().err.startswith("routewright: --store: ")
 
 
 def test_a_file_of_another_kind_is_no_store_and_stays_as_it_is(tmp_path: Path, capsys: Capture) -> None:
@@ -80,6 +91,12 @@ def test_a_file_of_another_kind_is_no_store_and_stays_as_it_is(tmp_path: Path, c
     assert traces("show", "tr_1", "--store", str(other)) == 1
     assert "it is no store of routewright's" in capsys.readouterr().err
     assert other.read_bytes() == before
+
+
+def test_json_holds_the_error_of_a_name_that_is_no_text(capsys: Capture) -> None:
+    assert traces("ls", "--store", "\udcff.db", "--json") == 2
+    said = "--store: holds bytes that are no text; name a file, as traces.db, or its URL, sqlite:///traces.db"
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == said
 
 
 def test_json_holds_the_error_too(capsys: Capture) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeVar
 
-from benchmarks.measure import Effort, Figure, in_flight, sample_async
+from benchmarks.measure import Effort, Figure, in_flight, sample, sample_async
 
+T = TypeVar("T")
 Messages = list[dict[str, Any]]
 
 
@@ -20,6 +21,12 @@ def measure(prepare: Callable[[], Callable[[Messages], Awaitable[object]]], *, w
     with asyncio.Runner(loop_factory=_uvloop() if given["uvloop"] else None) as runner:
         figure = runner.run(_measure(prepare, given["conversations"], Effort(*given["effort"]), width))
     print(json.dumps(figure))
+
+
+def measure_plain(call: Callable[[T], object], inputs: Sequence[T]) -> None:
+    """Measure a plain function on inputs of its own, taken in turn."""
+    given = json.load(sys.stdin)
+    print(json.dumps(sample(call, cycle(inputs), Effort(*given["effort"]))))
 
 
 async def _measure(

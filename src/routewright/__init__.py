@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     # what comes with the library for each protocol
     from .backends.clock import SystemClock
+    from .backends.coordination.memory import MemoryCoordination
+    from .backends.coordination.sqlite import SqliteCoordination
     from .backends.providers.anthropic import AnthropicProvider
     from .backends.providers.callable import CallableProvider
     from .backends.providers.gemini import GeminiProvider
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     from .backends.storage.memory import MemoryStorage
     from .backends.storage.sqlite import SqliteStorage
     from .blocking import BlockingRouter, BlockingStream
-    from .blocking_traces import BlockingTraceStore
     from .catalogue import Catalogue
+    from .console import BlockingConsole, Console
 
     # errors
     from .errors import (
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         RouterClosed,
         RouterError,
         RouterTimeoutError,
+        SignatureError,
         StorageCorrupt,
         StorageFull,
         StorageReadOnly,
@@ -74,15 +77,20 @@ if TYPE_CHECKING:
         ValidationFailed,
     )
     from .guardrail import DenyList, PatternGuardrail
+    from .ledger import BlockingLedger, Ledger
     from .policy_entry import read_policies
     from .policy_file import PolicyFile
     from .router import Router
     from .settings import Capture, ExecutionLimits, Limits, Retention, Settings
     from .storage import open_storage
-    from .trace import TraceStore
+    from .trace import BlockingTraceStore, TraceStore
+    from .usage_export import read_usage_export
+    from .webhook import StandardWebhookSigner, WebhookSigner
 
     # what requests, models, policies and traces are made of
     from .wire import (
+        Account,
+        AccountStanding,
         Allow,
         Bill,
         Block,
@@ -91,15 +99,23 @@ if TYPE_CHECKING:
         CacheReport,
         Caller,
         Content,
+        Credit,
         Delta,
         Event,
+        ExportLine,
         Fallback,
         FallbackReport,
         FaultKind,
         Finish,
+        Incident,
+        Key,
+        KeyStanding,
         LatencyReport,
+        LedgerRow,
+        LedgerSum,
         Message,
         Model,
+        NewKey,
         Page,
         Params,
         Policy,
@@ -109,16 +125,21 @@ if TYPE_CHECKING:
         PriceChange,
         PriceTier,
         Pricing,
+        Purse,
+        RateLimits,
+        Reconciliation,
         Redact,
         Redaction,
         RouteRequest,
         RouteResponse,
+        Statement,
         Tool,
         ToolDelta,
         Trace,
         TraceItem,
         UpstreamCall,
         Usage,
+        UsageExport,
         UsageReport,
     )
     from .wire.secret import Secret
@@ -128,10 +149,12 @@ __version__ = "0.1.0"
 __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # the router and what it gives back
     "Answer",
+    "BlockingLedger",
     "BlockingRouter",
     "BlockingStream",
     "BlockingTraceStore",
     "Decision",
+    "Ledger",
     "PolicyCheck",
     "Router",
     "StepCall",
@@ -142,6 +165,21 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Subscription",
     "TraceStore",
     "WhyNot",
+    # accounts, keys and incidents
+    "Account",
+    "AccountStanding",
+    "BlockingConsole",
+    "Console",
+    "Credit",
+    "Incident",
+    "Key",
+    "KeyStanding",
+    "NewKey",
+    "Purse",
+    "RateLimits",
+    # webhooks
+    "StandardWebhookSigner",
+    "WebhookSigner",
     # what a router is made of
     "AnthropicProvider",
     "CallableProvider",
@@ -153,6 +191,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "HostedProvider",
     "HttpRequest",
     "Limits",
+    "MemoryCoordination",
     "MemoryStorage",
     "OpenAIProvider",
     "PatternGuardrail",
@@ -161,10 +200,12 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "SandboxProvider",
     "Secret",
     "Settings",
+    "SqliteCoordination",
     "SqliteStorage",
     "SystemClock",
     "open_storage",
     "read_policies",
+    "read_usage_export",
     # what requests, models, policies and traces are made of
     "Allow",
     "Bill",
@@ -176,11 +217,14 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "Content",
     "Delta",
     "Event",
+    "ExportLine",
     "Fallback",
     "FallbackReport",
     "FaultKind",
     "Finish",
     "LatencyReport",
+    "LedgerRow",
+    "LedgerSum",
     "Message",
     "Model",
     "Page",
@@ -193,15 +237,18 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "PriceTier",
     "Pricing",
     "Redact",
+    "Reconciliation",
     "Redaction",
     "RouteRequest",
     "RouteResponse",
+    "Statement",
     "Tool",
     "ToolDelta",
     "Trace",
     "TraceItem",
     "UpstreamCall",
     "Usage",
+    "UsageExport",
     "UsageReport",
     # errors
     "AuthenticationFailed",
@@ -228,6 +275,7 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "RouterClosed",
     "RouterError",
     "RouterTimeoutError",
+    "SignatureError",
     "StorageCorrupt",
     "StorageFull",
     "StorageReadOnly",
@@ -242,19 +290,24 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
 _HOME = {
     "Answer": "_engine.answer",
     "AnthropicProvider": "backends.providers.anthropic",
+    "BlockingConsole": "console",
+    "BlockingLedger": "ledger",
     "BlockingRouter": "blocking",
     "BlockingStream": "blocking",
-    "BlockingTraceStore": "blocking_traces",
+    "BlockingTraceStore": "trace",
     "CallableProvider": "backends.providers.callable",
     "Capture": "settings",
     "Catalogue": "catalogue",
+    "Console": "console",
     "Decision": "_core.decision",
     "DenyList": "guardrail",
     "GeminiProvider": "backends.providers.gemini",
     "HostedProvider": "backends.providers.hosted",
     "HttpRequest": "backends.providers.request",
     "ExecutionLimits": "settings",
+    "Ledger": "ledger",
     "Limits": "settings",
+    "MemoryCoordination": "backends.coordination.memory",
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
     "PatternGuardrail": "guardrail",
@@ -265,7 +318,9 @@ _HOME = {
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",
     "Settings": "settings",
+    "SqliteCoordination": "backends.coordination.sqlite",
     "SqliteStorage": "backends.storage.sqlite",
+    "StandardWebhookSigner": "webhook",
     "StepCall": "_engine.steps",
     "StepDone": "_engine.steps",
     "StepWait": "_engine.steps",
@@ -274,9 +329,11 @@ _HOME = {
     "Subscription": "_engine.event",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
+    "WebhookSigner": "webhook",
     "WhyNot": "_core.why_not",
     "open_storage": "storage",
     "read_policies": "policy_entry",
+    "read_usage_export": "usage_export",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""
 

@@ -6,23 +6,27 @@ import inspect
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import cast, get_args
 
+from ._core.account import SCOPES, holds_key
 from ._core.ids import normalise_trace_id
 from ._core.policy import checked_policy
 from ._core.problem import shown
 from ._core.rules import check_names
 from ._core.scan import is_unicode
+from ._core.terms import KEY_THERE
 from .catalogue import Catalogue
 from .errors import Problem, ValidationFailed
 from .policy_file import PolicyFile
 from .protocols import Provider
 from .settings import Settings
-from .wire import SYSTEM_ACCOUNT, Caller, Environment, Policy, PutFeedback, RouteRequest
+from .wire import DEFAULT_ACCOUNT, SYSTEM_ACCOUNT, Caller, Environment, Policy, PutFeedback, RouteRequest
 
 MAX_ACCOUNT_CHARS = 200
 ENVIRONMENTS = get_args(Environment)
 _STORAGE = ("apply", "read", "scan", "sweep", "aclose")
 """What a storage does. Not asked as ``isinstance(storage, Storage)``, which from Python 3.12 on refuses one that hands
 its calls on by ``__getattr__``."""
+_MEETS = ("take", "end", "renew", "announce", "hear", "aclose")
+"""What a coordination does."""
 
 
 def check_storage(storage: object) -> None:
@@ -35,6 +39,15 @@ def check_storage(storage: object) -> None:
                 "pass SqliteStorage(path), MemoryStorage() or open_storage(url)",
             )
         )
+
+
+def check_coordination(coordination: object) -> None:
+    """Refuse what is no coordination, nor None for that which goes with the storage. Raises ``ValidationFailed``."""
+    given = not isinstance(coordination, type) and all(callable(getattr(coordination, name, None)) for name in _MEETS)
+    if coordination is not None and not given:
+        problem = f"{shown(coordination)} is not a coordination"
+        hint = "pass MemoryCoordination() or SqliteCoordination(path), or leave it out"
+        raise ValidationFailed.of(Problem("coordination", problem, hint))
 
 
 def check_parts(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
@@ -113,6 +126,25 @@ def check_account(path: str, account: object) -> str:
     return account
 
 
+def check_owner(path: str, account: object) -> str:
+    """The name of an account that may have a plan and keys. Raises ``ValidationFailed``, which shows no key."""
+    if isinstance(account, str) and holds_key(account):
+        raise ValidationFailed.of(Problem(path, *KEY_THERE))
+    if account == DEFAULT_ACCOUNT:
+        hint = "use another name: calls that name no account are 'default', which has no limits"
+        raise ValidationFailed.of(Problem(path, "'default' is nobody's account", hint))
+    return check_account(path, account)
+
+
+def check_new_owner(path: str, account: object) -> str:
+    """The name of one that is to be set up, which nobody takes for another. Raises ``ValidationFailed``."""
+    name = check_owner(path, account)
+    if name != name.strip():
+        problem = f"must neither begin nor end with a blank, got {shown(name)}"
+        raise ValidationFailed.of(Problem(path, problem, "leave it out"))
+    return name
+
+
 def check_environment(environment: object) -> Environment | None:
     """An environment, or None for both. Raises ``ValidationFailed``."""
     if environment is not None and environment not in ENVIRONMENTS:
@@ -135,6 +167,20 @@ def checked_feedback(
     return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 
 
+def check_deletes(everything: object, *, named: bool) -> None:
+    """Refuse to delete what is not clearly meant. Raises ``ValidationFailed``."""
+    if not isinstance(everything, bool):
+        problem = Problem("everything", f"is {shown(everything)}", "pass True, or leave it out")
+    elif everything and named:
+        problem = Problem("everything", "is more than what else is given", "leave out one of them")
+    elif not everything and not named:
+        hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
+        problem = Problem("", "delete() does not say which traces", hint)
+    else:
+        return
+    raise ValidationFailed.of(problem)
+
+
 def check_caller(caller: object) -> None:
     """Refuse what would be billed to nobody, answered in no environment, or kept among the Router's own things."""
     if not isinstance(caller, Caller):
@@ -143,5 +189,19 @@ def check_caller(caller: object) -> None:
     if caller.environment not in ENVIRONMENTS:
         problem = f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
         raise ValidationFailed.of(Problem("caller.environment", problem, ""))
-    if not isinstance(caller.key_id, str | None):
-        raise ValidationFailed.of(Problem("caller.key_id", f"must be a string, got {shown(caller.key_id)}", ""))
+    if caller.key_id is not None:
+        check_key_id("caller.key_id", caller.key_id)
+    scopes: object = caller.scopes
+    if scopes is not None and not (isinstance(scopes, tuple) and all(each in SCOPES for each in scopes)):
+        hint = f"pass a tuple of some of {', '.join(SCOPES)}, or None for all"
+        raise ValidationFailed.of(Problem("caller.scopes", f"is {shown(scopes)}", hint))
+
+
+def check_key_id(path: str, key_id: object) -> None:
+    """Refuse what can be no key's id. Raises ``ValidationFailed``, which shows no key."""
+    if isinstance(key_id, str) and (key_id.startswith("sk_") or holds_key(key_id)):  # it would stand in traces
+        hint = "pass the key's id, or the Caller that Console.authenticate gives"
+        raise ValidationFailed.of(Problem(path, "is an API key itself", hint))
+    if not isinstance(key_id, str) or not 1 <= len(key_id) <= MAX_ACCOUNT_CHARS or not key_id.isprintable():
+        problem = f"must be a string of 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(key_id)}"
+        raise ValidationFailed.of(Problem(path, problem, ""))

@@ -18,28 +18,40 @@ import anyio
 from ._core.policy import changes_between, publish
 from ._core.report import checked_keys
 from ._core.selector import Known
-from ._core.tokens import Vocabulary, count_request
+from ._engine.admission import Admissions
 from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
+from ._engine.identity import Ids
 from ._engine.route import Engine
+from ._engine.standby import LimitCounts, StandbyCoordination
 from ._engine.sweep import sweep
 from ._engine.tags import TagScopes
-from ._engine.trace import TraceCounts, TraceLog
+from ._engine.trace import TraceLog
+from ._engine.trouble import TraceCounts
 from ._engine.worker import CLOSE_S, CLOSED, Worker
-from .arguments import check_parts, check_replaceable, checked_policies
+from .arguments import check_coordination, check_parts, check_replaceable, checked_policies
+from .backends.coordination.memory import MemoryCoordination
 from .backends.providers.hosted import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
-from .errors import RouterClosed, RouterError
+from .coordination import coordination_of
+from .counting import Counter
+from .errors import RouterClosed
 from .fork import Guard, importing, renew_in_children
 from .guardrail import checked_guardrails
-from .loop import Signal, this_loop
-from .policy_file import PolicyFile
-from .protocols import Clock, Guardrail, ImmediateStorage, Provider, Storage, TokenCounter
+from .loop import Signal, at_once, this_loop
+from .policy_file import PolicyFile, Reload, watch
+from .protocols import (
+    Coordination,
+    Guardrail,
+    ImmediateStorage,
+    Provider,
+    Storage,
+)
 from .settings import Settings
 from .trace import TraceStore
-from .wire import Environment, Model, Policy, PolicyChanged, PolicySnapshot, RouteRequest, TokenBounds
+from .wire import Environment, Model, Policy, PolicyChanged, PolicySnapshot
 
 T = TypeVar("T")
 
@@ -61,6 +73,7 @@ class Parts:
         storage: Storage | None,
         guardrails: Sequence[Guardrail],
         settings: Settings | None,
+        coordination: Coordination | None = None,
         *,
         environment: Environment = "production",
         answers: Answers | None = None,
@@ -68,6 +81,7 @@ class Parts:
     ) -> None:
         settings = Settings() if settings is None else settings
         check_parts(providers, catalogue, policies, storage, settings)
+        check_coordination(coordination)
         self._policy_file = policies if isinstance(policies, PolicyFile) else None
         self._policies = () if isinstance(policies, PolicyFile) else checked_policies(policies)
         self._published: list[PolicySnapshot] = []
@@ -81,6 +95,8 @@ class Parts:
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
         self._log = TraceLog(self.storage, self.worker, self.hooks.put, settings.clock, settings.durability)
+        self._coordination = coordination
+        self._admissions: Admissions | None = None
         self._given = providers
         self._named = bool(providers)
         self._answers = answers
@@ -129,6 +145,25 @@ class Parts:
         """The fleets that were asked for so far."""
         return list(self._fleets.values())
 
+    @cached_property
+    def coordination(self) -> Coordination:
+        """What this Router shares with others: that which was passed, else the machine's for a store in a file, else
+        its own. While others cannot be reached it goes on by itself."""
+        clock, lease_s = self.settings.clock, self.settings.lease_s
+        shared = self._coordination or coordination_of(self.storage, clock, lease_s)
+        if type(shared) is MemoryCoordination:  # any other may fail oddly
+            return shared
+        local = MemoryCoordination(clock=clock, lease_s=lease_s)
+        return StandbyCoordination(shared, local, clock, self.settings.limits.workers, lease_s)
+
+    @property
+    def limit_counts(self) -> LimitCounts:
+        """Whether what is shared is away, and how often that was gone without."""
+        there = self.coordination
+        if not isinstance(there, StandbyCoordination):
+            return LimitCounts(degraded=False, alone=0)
+        return LimitCounts(there.degraded, there.degraded_takes)
+
     @property
     def log(self) -> TraceLog:
         """The way to the traces."""
@@ -150,14 +185,11 @@ class Parts:
         """Await something of the storage in a plain function: at once if it never waits, else by the worker."""
         if not isinstance(self.storage, ImmediateStorage):
             return self.worker.run(async_fn, *args)
-        waiting = async_fn(*args)
-        try:
-            waiting.send(None)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        waiting.close()
-        raise RuntimeError(f"{type(self.storage).__name__} says that it is immediate and yet waits")
+        return at_once(async_fn(*args))
+
+    def wait_long(self, async_fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Await in a plain function what may wait: by the worker, but where virtual time would stand still."""
+        return at_once(async_fn(*args)) if self.settings.clock.virtual else self.worker.run(async_fn, *args)
 
     def reload_policies(self, policies: Sequence[Policy] | None) -> list[PolicyChanged]:
         """Put policies, or those of the file as it is now, in force at once. What is not valid changes nothing."""
@@ -221,9 +253,14 @@ class Parts:
         providers = [provider for fleet in fleets for provider in fleet.providers]
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._by, began + STORAGE_BY_S, self.storage.aclose)
+            if "coordination" in vars(self):
+                closing.push_async_callback(self._by, began + STORAGE_BY_S, self.coordination.aclose)
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
             closing.callback(self.hooks.close)
             closing.callback(self._log.close)
+            if self._admissions is not None:
+                self._admissions.spool.retries = False
+                await self._by(began + TRACES_BY_S, self._admissions.spool.write)
             await self._by(began + TRACES_BY_S, self._log.write)
 
     async def _close_all(self, at: float, providers: list[Provider]) -> None:
@@ -244,7 +281,13 @@ class Parts:
 
     def _make_engine(self) -> Engine:
         settings = self.settings
+        ids = Ids(settings.clock, settings.rng)
+        self._admissions = admissions = Admissions(
+            self.storage, self.coordination, self._log, self.worker, ids, settings.clock, settings.lease_s
+        )
         engine = Engine(
+            ids=ids,
+            admissions=admissions,
             fleet=self.fleet,
             policies=self._publish(),
             log=self._log,
@@ -262,7 +305,8 @@ class Parts:
             retention = None if settings.retention is None else settings.retention.write
             self.worker.start_daemon(sweep, self.storage, retention, settings.clock)
         if self._policy_file is not None:
-            self.worker.start_daemon(_watch, self._policy_file, weakref.ref(self), settings.clock)
+            reload: weakref.WeakMethod[Reload] = weakref.WeakMethod(self.reload_policies)
+            self.worker.start_daemon(watch, self._policy_file, reload, settings.clock)
         return engine
 
     def _make_fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
@@ -311,30 +355,6 @@ class Parts:
         return self._published
 
 
-async def _watch(file: PolicyFile, router: weakref.ref[Parts], clock: Clock) -> None:
-    """Take a file's policies anew whenever it has changed, for as long as the Router lives."""
-    while True:
-        await clock.sleep(file.every_s)
-        parts = router()
-        if parts is None:
-            return
-        if file.has_changed():
-            await _take(file, parts, clock)
-        del parts
-
-
-async def _take(file: PolicyFile, parts: Parts, clock: Clock) -> None:
-    take = partial(parts.reload_policies, None)
-    try:
-        changes = take() if clock.virtual else await anyio.to_thread.run_sync(take, abandon_on_cancel=True)
-    except RouterError as error:
-        _logger.warning("the policies stay as they were: %s", error)
-    except Exception:  # of an object that a file of Python made
-        _logger.exception("the policies stay as they were: %s could not be read", file.path)
-    else:
-        _logger.debug("policies of %s are in force: %s", file.path, changes)
-
-
 def _hosted(models: Sequence[Model]) -> Sequence[Provider]:
     """Everybody's models, to be called by somebody else."""
     return [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
@@ -356,19 +376,3 @@ def stale(catalogue: Catalogue, today: str, after_days: int | None) -> str:
     if age is None or after_days is None or age <= after_days:
         return ""
     return f"the prices are of {catalogue.as_of}, {age} days ago: renew them with 'routewright catalogue import FILE'"
-
-
-class Counter:
-    """Counts a request's tokens exactly, with tables that are loaded when they are first needed."""
-
-    def __init__(self, counter: TokenCounter | None) -> None:
-        self._counter = counter
-
-    def __call__(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
-        """Narrow the bounds of a request as far as counting can."""
-        if self._counter is None:
-            with importing.lock:
-                from .backends.tokens import PackedTokenCounter  # loads the tables' library
-
-            self._counter = PackedTokenCounter()
-        return count_request(self._counter, request, bounds, encodings)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ._engine.answer import Answer
 from ._engine.stream import Stream
-from ._engine.worker import Worker
-from .blocking_traces import BlockingTraceStore
 from .errors import RouterClosed, RouterError
 from .options import Options, RequestLike, RequestsLike, SharedOptions
+from .trace import BlockingTraceStore
+from .twin import Twin
 from .wire import Budget, Caller, OutputDelta, RouteEvent, Trace
 
 if TYPE_CHECKING:
@@ -25,24 +25,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class BlockingRouter:
+class BlockingRouter(Twin["Router"]):
     """``router.blocking``: the methods of ``Router`` that wait, as plain functions. The others need no twin.
 
     answer = Router.sandbox().blocking.route("Hello")
     """
 
-    def __init__(self, router: Router, worker: Worker) -> None:
-        self.router = router
+    @property
+    def router(self) -> Router:
         """The Router itself, whose other methods are plain already: ``decide``, ``explain``, ``replay`` and more."""
-        self._worker = worker
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return self._of
 
     @overload
     def route(
@@ -108,9 +100,6 @@ class BlockingRouter:
     def close(self) -> None:
         """Write what waits and free connections (``Router.aclose``)."""
         self.router._parts.close()
-
-    def _wait(self, async_fn: Callable[[], Awaitable[T]]) -> T:
-        return self._worker.run(async_fn)
 
 
 class BlockingStream:

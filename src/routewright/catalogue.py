@@ -112,7 +112,7 @@ class Catalogue:
         Raises ``ValidationFailed`` for an unknown model, one without such a price, and a usage that does not add up.
         """
         found, day = self._model(model), _day(on, "on")
-        usage = _checked_usage(usage)
+        usage = checked_usage(usage)
         listed = pricing_on(found, day)
         prices = batch_prices_of(listed) if batch else prices_of(listed)
         if not prices:
@@ -154,7 +154,8 @@ def _check_days(within: object) -> None:
         raise ValidationFailed.of(Problem("within_days", f"must be a whole number, got {shown(within)}", ""))
 
 
-def _checked_usage(given: object) -> Usage:
+def checked_usage(given: object) -> Usage:
+    """A usage whose parts are no more than the whole. Raises ``ValidationFailed``."""
     usage = rebuilt(given, Usage, "usage")
     if not adds_up(usage):
         hint = "'input' includes 'cached' and 'written', 'output' includes 'reasoning', and none is negative"

@@ -73,16 +73,21 @@ def naming(path: Path) -> Iterator[None]:
 def read(given: object) -> Document:
     """Read TOML, or JSON from a file of that ending. Raises ``ValidationFailed`` naming file and line."""
     path = path_of(given)
-    text = _text(path)
+    text = text_of(path)
     if path.suffix.lower() == ".json":
-        return Document(path, text, _json(path, text), json_lines)
+        return json_document(path, text)
     return Document(path, text, _toml(path, text), toml_lines)
+
+
+def json_document(path: Path, text: str) -> Document:
+    """What a file says in JSON. Raises ``ValidationFailed`` naming file and line."""
+    return Document(path, text, _json(path, text), json_lines)
 
 
 def read_module(given: object, name: str) -> Document:
     """Run a file of Python and take what it gives a name. Raises ``ValidationFailed`` naming file and line."""
     path = path_of(given)
-    text = _text(path)
+    text = text_of(path)
     names = _run(path, text)
     return Document(path, text, {name: names[name]} if name in names else {}, python_lines)
 
@@ -153,7 +158,8 @@ def _run(path: Path, text: str) -> dict[str, object]:
     return names
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """What stands in a file. Raises ``ValidationFailed``."""
     content = _bytes(path)
     if len(content) > MAX_FILE_BYTES:
         raise _refusal(path, 1, f"is larger than {MAX_FILE_BYTES >> 20} MiB", "split it")

@@ -6,6 +6,7 @@
     ├── CursorInvalid               400 cursor_invalid
     │   └── CursorExpired           400 cursor_expired
     ├── AuthenticationFailed        401 authentication_failed
+    │   └── SignatureError          401 signature_invalid
     ├── InsufficientBalance         402 insufficient_balance
     ├── QuotaExhausted              402 quota_exhausted
     ├── PermissionDenied            403 permission_denied
@@ -137,6 +138,12 @@ class AuthenticationFailed(RouterError):
     type = "authentication_error"
 
 
+class SignatureError(AuthenticationFailed):
+    """A webhook was not signed with a secret that is live here, was changed, or is of another time: answer 401."""
+
+    code = "signature_invalid"
+
+
 class InsufficientBalance(RouterError):
     """The account's balance cannot cover the call."""
 
@@ -242,6 +249,22 @@ class RateLimited(RouterError):
     status = 429
     type = "rate_limit_error"
     retryable = True
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What HTTP says of it: ``Retry-After`` in seconds, and ``X-RateLimit-...`` where a limit refused it."""
+        told = _HEADERS if "limit" in self.detail else {"Retry-After": _HEADERS["Retry-After"]}
+        return {name: str(self.detail[key]) for name, key in told.items() if key in self.detail}
+
+
+_HEADERS = {
+    "X-RateLimit-Limit": "limit",
+    "X-RateLimit-Remaining": "remaining",
+    "X-RateLimit-Reset": "reset_unix",
+    "X-RateLimit-Resource": "resource",
+    "Retry-After": "retry_after_seconds",
+}
+"""Of a call that was refused, and what each is called in its detail."""
 
 
 class InternalError(RouterError):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+
+T = TypeVar("T")
 
 
 def this_loop() -> object | None:
@@ -71,6 +73,17 @@ class Signal:
         self._wake.append(here.set)
         if not self.is_set:
             here.wait(timeout)
+
+
+def at_once(waiting: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives that never waits. Raises ``RuntimeError`` for one that does."""
+    try:
+        waiting.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    waiting.close()
+    raise RuntimeError("a coroutine waits that says of itself that it never does")
 
 
 def _from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:

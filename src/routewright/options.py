@@ -46,3 +46,4 @@ class Options(SharedOptions, total=False):
     """Fields of the route request as keywords (spec 2.1); dicts among them are in wire spelling."""
 
     budget: Budget | Mapping[str, Any] | None
+    idempotency_key: str | None

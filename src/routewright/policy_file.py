@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+import anyio.to_thread
+
 from ._core.problem import shown
 from .document import path_of
-from .errors import Problem, ValidationFailed
-from .wire import Policy
+from .errors import Problem, RouterError, ValidationFailed
+from .protocols import Clock
+from .wire import Policy, PolicyChanged
 
+Reload = Callable[[Sequence[Policy] | None], list[PolicyChanged]]
+"""Puts policies in force; None: those of the file, as they are now."""
 Signature = tuple[int, int, int]
 """Time of the last change, size and inode: what a file that was written anew does not keep."""
+
+_log = logging.getLogger(__name__)
 
 
 class PolicyFile:
@@ -76,3 +86,26 @@ def _check_kind(path: Path) -> None:
         mode = path.stat().st_mode
         if not S_ISREG(mode) and not S_ISDIR(mode):
             raise ValidationFailed.of(Problem(str(path), "is no regular file", "name a file that can be read again"))
+
+
+async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clock) -> None:
+    """Take a file's policies anew whenever it has changed, for as long as the Router lives that does so."""
+    while True:
+        await clock.sleep(file.every_s)
+        take = reload()
+        if take is None:
+            return
+        if file.has_changed():
+            await _take(file, partial(take, None), clock)
+        del take
+
+
+async def _take(file: PolicyFile, take: Callable[[], object], clock: Clock) -> None:
+    try:
+        changes = take() if clock.virtual else await anyio.to_thread.run_sync(take, abandon_on_cancel=True)
+    except RouterError as error:
+        _log.warning("the policies stay as they were: %s", error)
+    except Exception:  # of an object that a file of Python made
+        _log.exception("the policies stay as they were: %s could not be read", file.path)
+    else:
+        _log.debug("policies of %s are in force: %s", file.path, changes)

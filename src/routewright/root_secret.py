@@ -1,88 +1,162 @@
-"""The one secret that all others are derived from: from ``ROUTEWRIGHT_SECRET``, else from a file beside the store that
-only its owner can read, else made up for this process (contract 12)."""
+"""The one secret that all others are derived from, and for a while the one before it: from ``ROUTEWRIGHT_SECRET``, else
+from a file beside the store, else made up for this process (contract 12)."""
 
 from __future__ import annotations
 
-import logging
-import os
 import secrets
-import stat
-from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import NamedTuple, Protocol
 
-from ._core.derive import MIN_ROOT_BYTES
-from .errors import Problem, StorageReadOnly, StorageUnavailable, ValidationFailed
+from ._core.derive import MIN_ROOT_BYTES, derive, same
+from ._core.scan import is_unicode
+from .backends.storage.memory import MemoryStorage
+from .companion import Companions
+from .errors import PreconditionFailed, Problem, StorageUnavailable, ValidationFailed
 from .protocols import LocalStorage, Storage
+from .secret_file import LIVE, RANDOM_BYTES, VARIABLE, SecretFile
+from .wire.secret import Secret
 
-VARIABLE = "ROUTEWRIGHT_SECRET"
-_BYTES = 32
+BEFORE = "ROUTEWRIGHT_SECRET_BEFORE"
+"""The environment variable that holds the one before, while it still counts."""
+_LONG_ENOUGH = f"take at least {MIN_ROOT_BYTES}, as of 'openssl rand -hex 32'"
 
-_log = logging.getLogger(__name__)
 
+class RootSecret:
+    """The secrets of what is kept in a storage, as they are now.
 
-def root_secret(storage: Storage, environment: Mapping[str, str]) -> bytes:
-    """The root secret of what is kept in a storage. A store in a file gets one beside it at first use.
-
-    Raises ``ValidationFailed`` for one that is too short, and ``StorageUnavailable`` for a file that others can read.
+    ``given`` takes the place of all else: the one in use, then the one before it. Nothing is read before it is needed.
     """
-    given = environment.get(VARIABLE, "").encode()
-    if given:
-        if len(given) < MIN_ROOT_BYTES:
-            hint = f"take at least {MIN_ROOT_BYTES}, as of 'openssl rand -hex 32'"
-            raise ValidationFailed.of(Problem(VARIABLE, f"has {len(given)} bytes", hint))
-        return given
-    return _beside(storage.path) if isinstance(storage, LocalStorage) else secrets.token_bytes(_BYTES)
+
+    def __init__(self, storage: Storage, environment: Mapping[str, str], given: Sequence[bytes] = ()) -> None:
+        self.storage = storage
+        self._environment = environment
+        self._given = given
+        self._derived: dict[str, _Derived] = {}
+
+    def live(self) -> tuple[bytes, ...]:
+        """The one in use, then the one before it. Raises ``ValidationFailed`` for one that is too short, and
+        ``StorageUnavailable`` for a file that others can read."""
+        return self._source.live()
+
+    def known(self) -> tuple[bytes, ...]:
+        """The same, but that none is made where there is none."""
+        return self._source.known()
+
+    def keys(self, purpose: str) -> tuple[bytes, ...]:
+        """What each of them has for a purpose (``derive``)."""
+        roots = self.live()
+        known = self._derived.get(purpose)
+        if known is None or known.roots is not roots:
+            known = self._derived[purpose] = _Derived(roots, tuple(derive(root, purpose) for root in roots))
+        return known.keys
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is known for as long as what is kept in the storage."""
+        return self._source.lasts
+
+    def rotate(self, base: bytes) -> None:
+        """Put a new one in use in the place of ``base``, which is then the one before it. Raises
+        ``PreconditionFailed`` where another is in use by now, and ``ValidationFailed`` where that is not ours to do."""
+        self._source.rotate(base)
+
+    @cached_property
+    def _source(self) -> _Source:
+        if self._given:
+            return _Told(tuple(self._given), "Console(secret=...)", "pass [the new one, the present one] as secret")
+        told = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (VARIABLE, BEFORE)]
+        if told[0]:
+            _check_lengths(dict(zip((VARIABLE, BEFORE), told, strict=True)))
+            hint = f"set {VARIABLE} to a new one and {BEFORE} to the present one, in all processes"
+            return _Told(tuple(each for each in told if each), VARIABLE, hint)
+        if told[1]:
+            raise ValidationFailed.of(Problem(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too"))
+        return SecretFile(self.storage.path) if isinstance(self.storage, LocalStorage) else _made_up(self.storage)
 
 
-def secret_path(store: Path) -> Path:
-    """The file beside a store that holds its secret."""
-    return store.with_name(f"{store.name}.secret")
+def given_secrets(secret: object) -> tuple[bytes, ...]:
+    """The secrets that a caller passed: one, or the one in use and the one before it. Raises ``ValidationFailed``,
+    which tells nothing of them."""
+    several: Sequence[object] = [secret] if isinstance(secret, str) or not isinstance(secret, Sequence) else secret
+    texts = [each for each in several if isinstance(each, str)]
+    if len(texts) != len(several) or not 1 <= len(texts) <= LIVE:
+        problem = f"is {type(secret).__name__}, not a text, or two of them"
+        raise ValidationFailed.of(Problem("secret", problem, "pass the one in use, or [it, the one before it]"))
+    plain = {f"secret[{place}]": Secret(text).reveal() for place, text in enumerate(texts)}
+    for where, text in plain.items():
+        if not is_unicode(text):
+            raise ValidationFailed.of(Problem(where, "holds half a character", _LONG_ENOUGH))
+    found = {where: text.encode() for where, text in plain.items()}
+    _check_lengths(found)
+    return tuple(found.values())
 
 
-def _beside(store: Path) -> bytes:
-    path = secret_path(store)
-    try:
-        return _read(path)
-    except FileNotFoundError:
-        pass
-    try:
-        _make(path)
-    except OSError as error:
-        _log.warning("no secret can be kept beside %s (%s): cursors hold in this process only", store, error.strerror)
-        return secrets.token_bytes(_BYTES)
-    return _read(path)
+class _Derived(NamedTuple):
+    roots: tuple[bytes, ...]
+    keys: tuple[bytes, ...]
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read().strip()
-    except PermissionError as error:
-        raise StorageReadOnly(f"{path} cannot be read: run as its owner, or set {VARIABLE}") from error
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise StorageUnavailable(f"{path} cannot be read ({error.strerror}): see to it, or set {VARIABLE}") from error
-    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-        raise StorageUnavailable(
-            f"others can read {path}: run 'chmod 600 {path}', or set {VARIABLE}; make a new secret if they did"
-        )
-    if len(content) < MIN_ROOT_BYTES:
-        raise StorageUnavailable(f"{path} holds no secret: put back the one of its backup, or delete it for a new one")
-    return content
+class _Source(Protocol):
+    """Where secrets are from. ``live`` gives the same tuple until they change, ``known`` may give none."""
+
+    def live(self) -> tuple[bytes, ...]: ...
+
+    def known(self) -> tuple[bytes, ...]: ...
+
+    @property
+    def lasts(self) -> bool: ...
+
+    def rotate(self, base: bytes) -> None: ...
 
 
-def _make(path: Path) -> None:
-    """Write a new secret, whole or not at all, unless another process was faster."""
-    part = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_hex(_BYTES).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+class _Told:
+    """Secrets that an operator looks after."""
+
+    lasts = True
+
+    def __init__(self, roots: tuple[bytes, ...], where: str, hint: str) -> None:
+        self._roots = roots
+        self._where = where
+        self._hint = hint
+
+    def live(self) -> tuple[bytes, ...]:
+        return self._roots
+
+    known = live
+
+    def rotate(self, base: bytes) -> None:
+        raise ValidationFailed.of(Problem(self._where, "holds the root secret, which only you can change", self._hint))
+
+
+class _MadeUp:
+    """Secrets of a storage that ends with the process, or that has no place for them."""
+
+    def __init__(self, *, lasts: bool) -> None:
+        self.lasts = lasts
+        self._roots: tuple[bytes, ...] = (secrets.token_bytes(RANDOM_BYTES),)
+
+    def live(self) -> tuple[bytes, ...]:
+        return self._roots
+
+    known = live
+
+    def rotate(self, base: bytes) -> None:
+        if not self.lasts:
+            raise StorageUnavailable(f"no root secret is kept anywhere: set {VARIABLE}")
+        if not same(self._roots[0], base):
+            raise PreconditionFailed("the root secret was changed just now: see whether it has to be changed again")
+        self._roots = secrets.token_bytes(RANDOM_BYTES), base
+
+
+_made_up_for: Companions[_MadeUp] = Companions()
+
+
+def _made_up(storage: Storage) -> _MadeUp:
+    return _made_up_for.of(storage, partial(_MadeUp, lasts=isinstance(storage, MemoryStorage)))
+
+
+def _check_lengths(told: Mapping[str, bytes]) -> None:
+    for where, root in told.items():
+        if 0 < len(root) < MIN_ROOT_BYTES or (not root and where != BEFORE):
+            raise ValidationFailed.of(Problem(where, f"has {len(root)} bytes", _LONG_ENOUGH))

@@ -10,44 +10,44 @@ from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from msgspec.structs import replace
 
-from ._core.board import Board, Boards
-from ._core.budget import Purse, room_of
+from ._core.budget import SharedBudget, room_of
 from ._core.check import PolicyCheck
-from ._core.decision import Decision, decide
+from ._core.decision import Decision
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
-from ._core.intake import RULES
 from ._core.output import Form
-from ._core.pool import Pool
 from ._core.problem import shown
 from ._core.request import as_budget
 from ._core.tags import checked_tags
 from ._core.why_not import WhyNot
 from ._engine.answer import Answer
+from ._engine.detached import Detached
 from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
+from ._engine.outcome import Outcome
 from ._engine.reading import Asked
-from ._engine.steps import HostedCourse, Steps
+from ._engine.replay import Replayed
+from ._engine.standby import LimitCounts
+from ._engine.steps import Begun, HostedCourse, Steps, begin
 from ._engine.stream import Stream
-from ._engine.trace import TraceCounts
+from ._engine.trouble import TraceCounts
 from .arguments import check_caller, check_many, checked_feedback
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
 from .catalogue import Catalogue
-from .errors import NotFound, Problem, RouterError, ValidationFailed
+from .errors import Problem, RouterError, ValidationFailed
 from .fork import importing
 from .options import Options, RequestLike, RequestsLike, SharedOptions
 from .policy_file import PolicyFile
-from .protocols import Guardrail, Provider, Storage
+from .protocols import Coordination, Guardrail, Provider, Storage
+from .replay import Replays, input_of
 from .settings import Settings
 from .trace import TraceStore
 from .wire import (
     Budget,
     Caller,
-    CatalogueSnapshot,
     DecisionInput,
-    HealthSnapshot,
     Model,
     Policy,
     PolicyChanged,
@@ -76,10 +76,11 @@ class Router:
         catalogue: Catalogue | None = None,
         policies: Sequence[Policy] | PolicyFile = (),
         storage: Storage | None = None,
+        coordination: Coordination | None = None,
         guardrails: Sequence[Guardrail] = (),
         settings: Settings | None = None,
     ) -> None:
-        self._parts = Parts(providers, catalogue, policies, storage, guardrails, settings)
+        self._parts = Parts(providers, catalogue, policies, storage, guardrails, settings, coordination)
         self._caller = Caller()
 
     @classmethod
@@ -91,6 +92,7 @@ class Router:
         catalogue: Catalogue | None = None,
         policies: Sequence[Policy] | PolicyFile = (),
         storage: Storage | None = None,
+        coordination: Coordination | None = None,
         guardrails: Sequence[Guardrail] = (),
         settings: Settings | None = None,
     ) -> Self:
@@ -101,7 +103,7 @@ class Router:
         """
         router = cls.__new__(cls)
         router._parts = Parts(
-            (), catalogue, policies, storage, guardrails, settings,
+            (), catalogue, policies, storage, guardrails, settings, coordination,
             environment="sandbox", answers=answers, faults=faults,
         )  # fmt: skip
         router._caller = Caller(environment="sandbox")
@@ -143,10 +145,28 @@ class Router:
         what is wrong, once; then the next is asked.
 
         Raises ``ValidationFailed``, ``NoCandidates`` (``BudgetExceeded``), ``ContentRefused``, ``UpstreamFailed`` and
-        ``RouterTimeoutError``; what it raises names the trace.
+        ``RouterTimeoutError``; what it raises names the trace. Without one: of a caller that was set up with a
+        ``Console`` also ``RateLimited``, ``InsufficientBalance``, ``QuotaExhausted``, ``AuthenticationFailed``,
+        ``PermissionDenied`` and ``StorageUnavailable``; with an idempotency key ``IdempotencyKeyReused``.
         """
         form = None if output_type is None else _form_of(output_type)
-        return Answer(await self._parts.engine.route(self._asked(request, options, form), self._as(caller)))
+        return self._answer(await self._parts.engine.route(self._asked(request, options, form), self._as(caller)))
+
+    async def route_to_end(
+        self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer:
+        """Answer a request that is not dropped when whoever asked leaves: for servers, whose clients lose connections.
+
+        The call then goes on in the background, within its ``timeout_ms``; what it brings is there for who asks again
+        with the same ``idempotency_key``, which it has to have. Raises what ``route`` does.
+        """
+        asked, caller = self._asked(request, options), self._as(caller)
+        if asked.read().request.idempotency_key is None:
+            hint = "give the request one, so that its answer can be asked for again"
+            raise ValidationFailed.of(Problem("idempotency_key", "is missing", hint))
+        engine = self._parts.engine
+        call = Detached(partial(engine.route, asked, caller), self._parts.worker)
+        return self._answer(await call.result())
 
     async def route_many(
         self,
@@ -165,15 +185,16 @@ class Router:
         asked = partial(self._asked, options=cast("Options", options))
         check_many(requests, limit)
         asked("a request").read()  # a mistake in the options is told once
-        purse = None if budget is None else Purse(room_of(as_budget(budget)))
-        return await Many(self._parts.engine, self._as(caller), asked, limit=limit, purse=purse).run(requests)
+        shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
+        run = Many(self._parts.engine, self._as(caller), asked, self._answer, limit=limit, budget=shared)
+        return await run.run(requests)
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
         """Answer a request piece by piece. Nothing happens before the first piece is asked for, but that a request
         of ordinary size is checked."""
         asked = self._asked(request, options)
         known = asked if asked.is_large and not self._parts.settings.clock.virtual else asked.read()
-        return Stream(self._parts.engine, known, self._as(caller))
+        return Stream(self._parts.engine, known, self._as(caller), self.replay)
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
         """Choose a model, and leave the calls to you: the result says step by step what to do, and is told what came.
@@ -181,10 +202,16 @@ class Router:
         Where no ``providers`` were passed, every model of the catalogue is one that you can call. Tokens are counted
         on the spot, as by ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
         """
-        engine, caller = self._parts.engine, self._as(caller)
-        fleet = self._parts.hosted(caller.environment)
-        entry = engine.guarded_now(engine.admit(self._asked(request, options).read(), caller, fleet))
-        return Steps(engine, entry, engine.course(HostedCourse, entry, engine.choose_here(entry)))
+        engine, caller, wait = self._parts.engine, self._as(caller), self._parts.wait_long
+        fleet, read = self._parts.hosted(caller.environment), self._asked(request, options).read()
+        if engine.admissions.is_open(read.request, caller):
+            entry = engine.guarded_now(engine.admit(read, caller, fleet))
+            return Steps(engine, Begun(entry, engine.course(HostedCourse, entry, engine.choose_here(entry))), wait)
+        begun = wait(begin, engine, read, caller, fleet)
+        if isinstance(begun, Begun):
+            return Steps(engine, begun, wait)
+        begun.decide = self.replay
+        return Steps.again(begun)
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose without calling anything. Takes microseconds, unless tokens have to be counted.
@@ -192,7 +219,8 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
         """
         engine = self._parts.engine
-        return Decision(engine.choose_now(engine.admit(self._asked(request, options).read(), self._as(caller))))
+        entry = engine.admit(self._asked(request, options).read(), self._as(caller))
+        return Decision(engine.choices.of(entry).plan_now())
 
     def check_policies(
         self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
@@ -215,7 +243,7 @@ class Router:
         if not isinstance(model, str):
             raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(model)}", ""))
         engine = self._parts.engine
-        return engine.why_not(engine.admit(self._asked(request, options).read(), self._as(caller)), model)
+        return engine.choices.why_not(engine.admit(self._asked(request, options).read(), self._as(caller)), model)
 
     def explain(self, decided: Decision | Answer[Any] | TraceItem) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
@@ -228,12 +256,7 @@ class Router:
 
         Raises ``NotFound`` if a snapshot that the input names is no longer stored.
         """
-        given = _input_of(decided)
-        if given.rules != RULES:
-            raise NotFound(
-                f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
-            )
-        return decide(given, self._board(given))
+        return Replays(self._parts).decide(input_of(decided))
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
         """Every known model, with today's price, window, abilities and availability (spec 2.3).
@@ -287,7 +310,8 @@ class Router:
 
     def on_event(self, hook: EventHook) -> Subscription:
         """Call ``hook(event)``, just as ``on_trace`` does, when a fallback served a request, a budget refused it, many
-        of an account's calls failed, or other policies came into force."""
+        of an account's calls failed, what it was charged reached a share of its month's limit, or other policies came
+        into force: by calls and policies of this Router. Of incidents no hook hears."""
         return self._parts.hooks.on_event(hook)
 
     def as_caller(self, caller: Caller) -> Self:
@@ -300,12 +324,14 @@ class Router:
     @cached_property
     def traces(self) -> TraceStore:
         """The traces of this Router's storage, to be queried, reported on, exported and deleted, at once after the
-        answer: those of the account that ``as_caller`` said, unless a method is given another ``account``."""
+        answer: those of the account that ``as_caller`` said, unless a method is given another ``account``.
+        Of a caller's scopes none is asked for."""
         return self._parts.traces.as_account(self._caller.account)
 
     @property
     def trace_counts(self) -> TraceCounts:
-        """Traces of this process that are not in the storage: ``waiting``, ``refused`` by it, and ``lost``."""
+        """Traces of this process that are not in the storage: ``waiting``, ``refused`` by it, and ``lost``. Of those
+        ``unbilled`` are not in the ledger either."""
         return self._parts.trace_counts
 
     @property
@@ -313,6 +339,12 @@ class Router:
         """Calls of this process that hooks are still to hear of (``waiting``), how often one ``failed``, and calls that
         they will not hear of (``lost``)."""
         return self._parts.hooks.counts
+
+    @property
+    def limit_counts(self) -> LimitCounts:
+        """Whether what processes share for their rate limits is away (``degraded``), and how often this one has gone on
+        ``alone``."""
+        return self._parts.limit_counts
 
     async def flush(self) -> None:
         """Write all traces that still wait, and let the hooks hear of them. Raises ``StorageUnavailable`` if some
@@ -336,6 +368,11 @@ class Router:
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> Asked:
         return Asked(request, options, self._parts.tags.here(), form)
 
+    def _answer(self, outcome: Outcome | Replayed) -> Answer[Any]:
+        if isinstance(outcome, Replayed):
+            outcome.decide = self.replay
+        return Answer(outcome)
+
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self._placed(caller)
 
@@ -346,44 +383,9 @@ class Router:
             return replace(caller, environment="sandbox")
         return caller
 
-    def _board(self, given: DecisionInput) -> Board:
-        """The snapshots that a decision names, compiled."""
-        self._parts.fleet(self._parts.environment)
-        for fleet in self._parts.fleets():
-            if fleet.pool.snapshot.id == given.catalogue:
-                health = fleet.board().outlook.health
-                boards = fleet.boards_on(given.as_of)
-                return boards.of(health if health.id == given.health else self._health(given.health))
-        pool = Pool(self._snapshot(given.catalogue, CatalogueSnapshot), given.as_of)
-        return Boards(pool).of(self._health(given.health))
-
-    def _health(self, snapshot_id: str) -> HealthSnapshot:
-        return self._snapshot(snapshot_id, HealthSnapshot)
-
-    def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
-        found = self._parts.wait(self._parts.log.snapshot, snapshot_id)
-        if not isinstance(found, kind):
-            raise NotFound(f"snapshot {snapshot_id!r} is not stored any more, so the decision cannot be replayed")
-        return found
-
 
 def _form_of(output_type: Any) -> Form:
     with importing.lock:
         from .output import form_of  # loads pydantic
 
     return form_of(output_type)
-
-
-def _input_of(decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> DecisionInput:
-    if isinstance(decided, DecisionInput):
-        return decided
-    if isinstance(decided, Answer):
-        return decided.decision.input
-    if isinstance(decided, Decision):
-        return decided.input
-    if not isinstance(decided, TraceItem):
-        hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
-        raise ValidationFailed.of(Problem("", f"{shown(decided)} holds no decision", hint))
-    if decided.decision_input is None:
-        raise NotFound(f"trace {decided.id!r} holds no decision")
-    return decided.decision_input

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from ._core.limits import ExecutionLimits as ExecutionLimits
 from ._core.problem import shown
 from ._core.report import checked_keys
+from ._core.window import check_seconds
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock
 from .errors import Problem, ValidationFailed
@@ -34,11 +35,14 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     default_max_output_tokens: int = 4_096
     """Output cap where money or tokens are limited (contract 7). A model that usually needs more gets that."""
+    workers: int = 4
+    """How many processes share rate limits. While what they share is away each goes on with so much of every limit."""
 
     def __post_init__(self) -> None:
-        if type(self.default_max_output_tokens) is not int or self.default_max_output_tokens < 1:
-            problem = f"is {shown(self.default_max_output_tokens)}"
-            raise ValidationFailed.of(Problem("Limits.default_max_output_tokens", problem, "take at least 1"))
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValidationFailed.of(Problem(f"Limits.{name}", f"is {shown(value)}", "take at least 1"))
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -117,6 +121,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     durability: Durability = "buffered"
     """When an answer is given: ``buffered``, at once, and its trace is written behind it, within 50 ms; ``committed``,
     when its trace is on the disk."""
+    lease_s: float = 30.0
+    """After so long what a process held that died is free again: slots, reservations, idempotency keys."""
     rollup_keys: tuple[str, ...] = ()
     """Metadata that usage reports can group by, besides ``tenant`` and ``workflow``: at most 8 keys."""
     stale_after_days: int | None = 90
@@ -145,6 +151,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             problem = Problem("Settings.durability", f"is {shown(self.durability)}", "take 'buffered' or 'committed'")
             raise ValidationFailed.of(problem)
         checked_keys("Settings.rollup_keys", self.rollup_keys)
+        check_seconds(self.lease_s, "Settings.lease_s")
         days: object = self.stale_after_days
         if days is not None and (type(days) is not int or days < 0):
             problem = Problem("Settings.stale_after_days", f"is {shown(days)}", "take a number of days, or None")

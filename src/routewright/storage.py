@@ -1,20 +1,54 @@
 """Storages by URL, as the command line and configuration files name them; and what a storage of one's own is made with.
 
 ``check_batch`` and ``ids_of`` hold a batch to its preconditions, ``selects`` says what a selection means, and
-``Rollups`` are the sums that reports are made of (``docs/how-to/own-storage.md``).
+``Rollups`` are the sums that reports are made of. A storage that keeps money, too, writes a ``Shelf``, over which
+``reserve``, ``settle``, ``credit``, ``expire`` and ``standing`` are the rules (``docs/how-to/own-storage.md``).
 """
 
 from __future__ import annotations
 
-from ._core.batch import check_batch, ids_of
+from ._core.batch import check_batch, check_digests, ids_of
+from ._core.books import no_room
 from ._core.filter import selects
+from ._core.lease import is_held
+from ._core.ledger import (
+    Expired,
+    Hold,
+    NoRoom,
+    Shelf,
+    Sums,
+    credit,
+    expire,
+    reserve,
+    settle,
+    standing,
+)
 from ._core.problem import did_you_mean, shown
 from ._core.rollup import Rollups
 from .backends.storage.memory import MemoryStorage
 from .errors import Problem, ValidationFailed
 from .protocols import Clock, Storage
 
-__all__ = ["Rollups", "check_batch", "ids_of", "open_storage", "selects"]
+__all__ = [
+    "Expired",
+    "Hold",
+    "NoRoom",
+    "Rollups",
+    "Shelf",
+    "Sums",
+    "check_batch",
+    "check_digests",
+    "credit",
+    "expire",
+    "ids_of",
+    "is_held",
+    "no_room",
+    "open_storage",
+    "reserve",
+    "selects",
+    "settle",
+    "standing",
+]
 
 SCHEMES = ("memory", "sqlite")
 _HINT = "write memory: or sqlite:///traces.db, with four slashes before an absolute path"

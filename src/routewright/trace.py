@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from copy import copy
 from datetime import date, datetime
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from ._core.cursor import seal, unseal
-from ._core.derive import derive
 from ._core.filter import parse_filter
 from ._core.ids import normalise_trace_id
 from ._core.moment import moment
@@ -33,23 +32,26 @@ from ._core.report import (
     usage_report,
 )
 from ._core.rollup import GROUPS
+from ._engine.checked import CheckedStorage
 from ._engine.fresh import FreshStorage
-from ._engine.trace import TraceLog, found_trace, storage_faults
+from ._engine.stored import found_trace
+from ._engine.trace import TraceLog
 from ._engine.worker import Worker
-from .arguments import check_account, check_environment, check_storage, checked_feedback
+from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
-from .blocking_traces import BlockingTraceStore
-from .errors import NotFound, PreconditionFailed, Problem, ValidationFailed
+from .errors import NotFound, PreconditionFailed, Problem, UnsupportedWrite, ValidationFailed
 from .protocols import Clock, Storage
-from .root_secret import root_secret
+from .root_secret import RootSecret
 from .settings import Retention, Settings
 from .storage import open_storage
+from .twin import Closing, Twin, plain, plain_loop
 from .wire import (
     SYSTEM_ACCOUNT,
     Bucket,
     CacheCounts,
     CacheReport,
     CurrentRetention,
+    DeleteResults,
     DeleteTraces,
     Environment,
     FallbackCounts,
@@ -79,7 +81,7 @@ PIECE = 200
 DELETE_AT_ONCE = 100
 
 
-class TraceStore:
+class TraceStore(Closing):
     """Keeps and reads traces, and reports what they add up to.
 
     store = TraceStore("sqlite:///traces.db")
@@ -96,19 +98,18 @@ class TraceStore:
             storage = open_storage(storage, clock=clock)
         check_storage(storage)
         self._storage = storage
+        self._checked: Storage = CheckedStorage(storage)
         self._rollup_keys = checked_keys("rollup_keys", rollup_keys)
         self._clock = clock or SystemClock()
-        self._environment: Mapping[str, str] = os.environ
-        self._secret_of = storage
-        self._secret: bytes | None = None
+        self._secret = RootSecret(storage, os.environ)
         self._worker: Worker | None = None
         self._account = "default"
 
     @classmethod
     def fresh(cls, storage: Storage, log: TraceLog, settings: Settings, worker: Worker) -> Self:
         """That of a Router, whose ``log`` may hold traces that are not in its storage yet."""
-        store = cls(FreshStorage(storage, log), rollup_keys=settings.rollup_keys, clock=settings.clock)
-        store._secret_of, store._worker = storage, worker
+        store = cls(FreshStorage(CheckedStorage(storage), log), rollup_keys=settings.rollup_keys, clock=settings.clock)
+        store._secret, store._worker = RootSecret(storage, os.environ), worker
         return store
 
     def as_account(self, account: str) -> Self:
@@ -123,16 +124,8 @@ class TraceStore:
         """The same methods for code without ``await``."""
         return BlockingTraceStore(self, self._worker or Worker(self._clock))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     def __repr__(self) -> str:
-        return f"TraceStore({self._secret_of!r})"
+        return f"TraceStore({self._secret.storage!r})"
 
     async def record(self, trace: Trace) -> None:
         """Keep a trace under its own account, in place of an earlier one of its id and environment. Raises
@@ -140,8 +133,7 @@ class TraceStore:
         trace = checked_trace(trace)
         check_account("trace.account", trace.account)
         try:
-            with storage_faults():
-                await self._storage.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
+            await self._checked.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
         except PreconditionFailed as error:
             problem = f"{shown(trace.id)} is not of {trace.environment}, but of the other environment"
             raise ValidationFailed.of(Problem("trace.id", problem, "record it under another id")) from error
@@ -151,8 +143,7 @@ class TraceStore:
     ) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and another account's."""
         query = TraceById(normalise_trace_id(trace_id), check_environment(environment))
-        with storage_faults():
-            found = await self._storage.read(self._of(account), query)
+        found = await self._checked.read(self._of(account), query)
         return found_trace(found, trace_id)
 
     async def query(
@@ -178,13 +169,12 @@ class TraceStore:
         account = self._of(account)
         bound = [account, msgspec.to_builtins(asked)]
         now = self._clock.time()
-        after = None if cursor is None else unseal(cursor, bound, [self._cursor_secret()], now)
-        with storage_faults():
-            found = await self._storage.scan(account, asked, after=after, limit=int(limit) + 1)
+        after = None if cursor is None else unseal(cursor, bound, self._secret.keys("cursors"), now)
+        found = await self._checked.scan(account, asked, after=after, limit=int(limit) + 1)
         data = found[: int(limit)]
         if len(found) == len(data):
             return Page(data)
-        return Page(data, seal(data[-1].key, bound, self._cursor_secret(), now), has_more=True)
+        return Page(data, seal(data[-1].key, bound, self._secret.keys("cursors")[0], now), has_more=True)
 
     async def export(
         self,
@@ -200,8 +190,7 @@ class TraceStore:
         account = self._of(account)
         after: str | None = None
         while True:
-            with storage_faults():
-                found = await self._storage.scan(account, asked, after=after, limit=PIECE)
+            found = await self._checked.scan(account, asked, after=after, limit=PIECE)
             for trace in found:
                 yield trace
             if len(found) < PIECE:
@@ -221,20 +210,26 @@ class TraceStore:
     ) -> int:
         """Remove traces of an account, with their feedback, and take them out of its reports. Says how many.
 
-        Those that all of what is given holds for; without any of it, ``everything=True`` has to say so. Raises
-        ``ValidationFailed``.
+        Those that all of what is given holds for; without any of it, ``everything=True`` has to say so. Then the
+        answers that are kept under idempotency keys go, too; the ledger stays. Raises ``ValidationFailed``.
         """
-        _check_deletes(everything, named=trace_id is not None or bool(filter or since or until))
+        check_deletes(everything, named=trace_id is not None or bool(filter or since or until))
         only = None if trace_id is None else normalise_trace_id(trace_id)
         which = DeleteTraces(id=only, limit=DELETE_AT_ONCE, **self._selection(filter, since, until, environment))
         account = self._of(account)
+        if everything:
+            await self._delete_results(account, environment)
         removed = 0
         while True:
-            with storage_faults():
-                (written,) = await self._storage.apply(account, [which])
+            (written,) = await self._checked.apply(account, [which])
             removed += written.count
             if written.count < DELETE_AT_ONCE:
                 return removed
+
+    async def _delete_results(self, account: str, environment: Environment | None) -> None:
+        """Remove the answers that are kept under idempotency keys."""
+        with suppress(UnsupportedWrite):  # one that knows of none has none
+            await self._checked.apply(account, [DeleteResults(environment)])
 
     async def retain(self, retention: Retention) -> int:
         """Keep traces for so long from now on, in whatever process, and remove those that are older, with snapshots
@@ -243,14 +238,12 @@ class TraceStore:
         if not isinstance(retention, Retention):
             problem = Problem("retention", f"is {shown(retention)}", "pass Retention(production_days=..., ...)")
             raise ValidationFailed.of(problem)
-        with storage_faults():
-            await self._storage.apply(SYSTEM_ACCOUNT, [retention.write])
-            return await self._storage.sweep(self._clock.time())
+        await self._checked.apply(SYSTEM_ACCOUNT, [retention.write])
+        return await self._checked.sweep(self._clock.time())
 
     async def retention(self) -> Retention:
         """How long traces are kept."""
-        with storage_faults():
-            return Retention.of(await self._storage.read(SYSTEM_ACCOUNT, CurrentRetention()))
+        return Retention.of(await self._checked.read(SYSTEM_ACCOUNT, CurrentRetention()))
 
     async def feedback(
         self,
@@ -264,8 +257,7 @@ class TraceStore:
         """Say how good an answer was, 0 to 1. Raises ``NotFound`` if the account has no such trace."""
         said = checked_feedback(trace_id, score, comment, self._clock.time(), check_environment(environment))
         try:
-            with storage_faults():
-                await self._storage.apply(self._of(account), [said])
+            await self._checked.apply(self._of(account), [said])
         except PreconditionFailed as error:
             raise NotFound(f"no trace {shown(trace_id)}") from error
 
@@ -274,8 +266,7 @@ class TraceStore:
     ) -> PutFeedback | None:
         """What was said of an answer: ``score``, ``comment``, and when (``at``, Unix seconds)."""
         query = FeedbackByTrace(normalise_trace_id(trace_id), check_environment(environment))
-        with storage_faults():
-            return await self._storage.read(self._of(account), query)
+        return await self._checked.read(self._of(account), query)
 
     async def usage(
         self,
@@ -354,8 +345,7 @@ class TraceStore:
         return self._account if account is UNSET else check_account("account", account)
 
     async def _read(self, account: str | UnsetType, query: Any) -> Any:
-        with storage_faults():
-            return await self._storage.read(self._of(account), query)
+        return await self._checked.read(self._of(account), query)
 
     def _selection(
         self, filter: str, since: When | None, until: When | None, environment: Environment | None
@@ -367,21 +357,23 @@ class TraceStore:
         terms = parse_filter(filter)
         return {"environment": check_environment(environment), "since": first, "until": last, "terms": terms}
 
-    def _cursor_secret(self) -> bytes:
-        if self._secret is None:
-            self._secret = derive(root_secret(self._secret_of, self._environment), "cursors")
-        return self._secret
 
+class BlockingTraceStore(Twin[TraceStore]):
+    """``store.blocking``: the methods of ``TraceStore`` as plain functions.
 
-def _check_deletes(everything: object, *, named: bool) -> None:
-    """Refuse to delete what is not clearly meant."""
-    if not isinstance(everything, bool):
-        problem = Problem("everything", f"is {shown(everything)}", "pass True, or leave it out")
-    elif everything and named:
-        problem = Problem("everything", "is more than what else is given", "leave out one of them")
-    elif not everything and not named:
-        hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
-        problem = Problem("", "delete() does not say which traces", hint)
-    else:
-        return
-    raise ValidationFailed.of(problem)
+    page = TraceStore("sqlite:///traces.db").blocking.query(filter="status=failed")
+    """
+
+    record = plain(TraceStore.record)
+    get = plain(TraceStore.get)
+    query = plain(TraceStore.query)
+    export = plain_loop(TraceStore.export)
+    delete = plain(TraceStore.delete)
+    retain = plain(TraceStore.retain)
+    retention = plain(TraceStore.retention)
+    feedback = plain(TraceStore.feedback)
+    feedback_of = plain(TraceStore.feedback_of)
+    usage = plain(TraceStore.usage)
+    cache_report = plain(TraceStore.cache_report)
+    fallback_report = plain(TraceStore.fallback_report)
+    latency_report = plain(TraceStore.latency_report)

@@ -11,7 +11,7 @@ from typing import Any
 
 from routewright._core.filter import text_of
 from routewright._core.rollup import Rollups, unpacked
-from routewright.backends.storage.sqlite.connections import connect
+from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.backends.storage.sqlite.write import STORED, Stored
 from routewright.wire import Trace

@@ -61,6 +61,11 @@ class Running:
         assert self._started.stderr is not None
         return self._started.stdout.readline().strip() or self._started.stderr.read()
 
+    def kill(self) -> None:
+        """Kill it, and wait for that."""
+        self._started.kill()
+        self._started.wait(TIMEOUT_S)
+
     def end(self) -> None:
         """Wait for its end, which has to be a good one."""
         _, errors = self._started.communicate(timeout=TIMEOUT_S)

@@ -8,11 +8,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from routewright.backends.storage.sqlite import upkeep
+from routewright.backends.storage.sqlite.books import audit, read, write
+from routewright.backends.storage.sqlite.books import upkeep as sweep
 
-OF_ACCOUNTS = ("trace", "tag", "feedback", "usage", "cache_use", "fallback_use", "latency")
+OF_ACCOUNTS = (
+    *("trace", "tag", "feedback", "usage", "cache_use", "fallback_use", "latency"),
+    *("account", "key", "purse", "hold", "ledger", "claim", "event", "told"),
+)
 """Tables whose rows belong to accounts."""
-NAMED = {upkeep._ACCOUNTS, "SELECT count(*) FROM trace", "SELECT n, id, body FROM trace"}
-"""What looks at all accounts, and says so: the list of accounts, and the check of a file."""
+CHECKED = {sql for sql in vars(audit).values() if isinstance(sql, str) and sql.startswith("SELECT")}
+SWEPT = {sweep.IS_DUE, sweep.HOLDING, sweep.OLD_CLAIMS, sweep.OLD_EVENTS, sweep.OLD_TOLD, sweep.OLD_RUNS}
+NAMED = {
+    *(upkeep._ACCOUNTS, "SELECT count(*) FROM trace", "SELECT n, id, body FROM trace", *CHECKED, *SWEPT),
+    *(read.ACCOUNTS, read.BY_DIGEST, read.SUMS_OF_ALL, write.HOLDER),
+}
+"""What looks at all accounts, and says so: the list of accounts, the sums of all, the check of a file, the sweep, and
+the look-up of a key by its digest."""
 
 _TABLE = re.compile(rf"\b(?:FROM|JOIN|UPDATE)\s+(?:{'|'.join(OF_ACCOUNTS)})\b(?!\s+SET\b.*\bON CONFLICT\b)")
 _ACCOUNT = re.compile(r"\baccount = (?:\?|[a-z]+\.account\b)")

@@ -19,8 +19,8 @@ import pytest
 
 from routewright import SqliteStorage
 from routewright.backends.storage.sqlite import writer
-from routewright.backends.storage.sqlite.connections import Connection
-from routewright.backends.storage.sqlite.connections import connect as own_connect
+from routewright.backends.storage.sqlite.connection import Connection
+from routewright.backends.storage.sqlite.connection import connect as own_connect
 from routewright.backends.storage.sqlite.writer import Writer
 from routewright.errors import PreconditionFailed, StorageUnavailable
 from routewright.testing.storage.samples import ROLLUP_KEYS, decision_input, make_trace, random_trace

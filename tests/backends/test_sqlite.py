@@ -18,8 +18,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright.backends.storage.sqlite import SqliteStorage, connections, upkeep, writer
-from routewright.backends.storage.sqlite.connections import connect
+from routewright.backends.storage.sqlite import SqliteStorage, connections, schema, upkeep, writer
+from routewright.backends.storage.sqlite.connection import Connection, connect
 from routewright.errors import (
     InternalError,
     PreconditionFailed,
@@ -43,6 +43,7 @@ from routewright.wire import (
     PutTrace,
     SetRetention,
     SnapshotById,
+    Stands,
     Term,
     TraceById,
     TraceItems,
@@ -153,10 +154,11 @@ async def test_a_storage_that_is_dropped_leaves_no_thread_behind(path: Path, mon
     monkeypatch.setattr(writer, "IDLE_S", 0.02)
     storage, before = SqliteStorage(path), writers()
     await storage.apply("default", [PutTrace(make_trace(1))])
-    (thread,) = writers() - before
+    left = writers() - before
     del storage
-    thread.join(10)
-    assert not thread.is_alive()
+    for thread in left:
+        thread.join(10)
+    assert not left & writers()
     gc.collect()
 
 
@@ -469,17 +471,180 @@ async def test_a_new_store_is_its_owners_alone_and_a_backup_has_its_rights(path:
         assert stat.S_IMODE(os.stat(copy).st_mode) == mode
 
 
-async def test_a_store_that_is_removed_under_it_is_made_anew(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+REMOVED = "was removed while it was in use: stop all that use it, .* restore a backup, and start again"
+
+
+@pytest.mark.parametrize("forked", [False, True])
+async def test_a_store_that_is_removed_under_it_is_missed_and_none_is_made_in_its_place(
+    path: Path, tmp_path: Path, forked: bool
+) -> None:
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(1))])
         assert await storage.read("default", TraceById(make_trace(1).id)) is not None
-        for end in ("", "-wal", "-shm"):
-            os.unlink(f"{path}{end}")
-        assert await storage.read("default", TraceById(make_trace(1).id)) is None
-        await storage.apply("default", [PutTrace(make_trace(2))])
-        await storage.apply("default", [DeleteTraces(id=make_trace(3).id)])
-        assert await numbers(storage) == [2]
-    assert f"{path} was removed while it was in use" in caplog.text
+        if forked:  # all is closed for that moment
+            storage._connections.quiet()
+            storage._connections.resume()
+            storage._connections.renew()
+        upkeep.backup(path, tmp_path / "copy.db")
+        for file in list(os.scandir(path.parent)):
+            if file.name.startswith(path.name):
+                os.unlink(file)
+        for _ in range(2):
+            for asked in (
+                storage.read("acme", Stands("2026-11-01T00:00:00.000Z", None)),
+                storage.apply("default", [PutTrace(make_trace(2))]),
+                numbers(storage),
+            ):
+                with pytest.raises(StorageUnavailable, match=REMOVED):
+                    await asked
+        assert [file.name for file in os.scandir(path.parent)] == ["copy.db"]
+        await storage.aclose()  # as who stops does
+        os.replace(tmp_path / "copy.db", path)
+        assert await numbers(storage) == [1]
+
+
+async def test_a_store_that_is_removed_while_one_opens_it_is_not_made_anew(path: Path) -> None:
+    removes = False
+
+    def opening(path: str) -> sqlite3.Connection:
+        if removes:
+            os.unlink(path)
+        return connect(path)
+
+    async with aclosing(SqliteStorage(path, connect=opening)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        removes = True
+        with pytest.raises(StorageUnavailable, match=REMOVED):
+            await numbers(storage)
+        assert path.name not in {file.name for file in os.scandir(path.parent)}
+
+
+async def test_a_store_that_is_removed_just_before_one_opens_it_is_not_made_anew(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        opens = storage._connections._connected
+
+        def late() -> Connection:
+            os.unlink(path)
+            return opens()
+
+        storage._connections._connected = late  # type: ignore[method-assign]
+        with pytest.raises(StorageUnavailable, match=REMOVED):
+            await numbers(storage)
+        assert path.name not in {file.name for file in os.scandir(path.parent)}
+
+
+async def test_a_store_that_is_replaced_while_one_opens_it_is_left_alone(path: Path, tmp_path: Path) -> None:
+    def opening(name: str) -> sqlite3.Connection:
+        if copy.exists():
+            os.replace(copy, name)
+        return connect(name)
+
+    copy = tmp_path / "copy.db"
+    async with aclosing(SqliteStorage(path, connect=opening)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        upkeep.backup(path, copy)
+        for _ in range(2):
+            with pytest.raises(StorageUnavailable, match="was replaced while it was in use"):
+                await numbers(storage)
+
+
+async def lose(storage: SqliteStorage, path: Path, content: bytes) -> None:
+    """Let it be closed as for a fork, and then have another file of its name, and of its number."""
+    await storage.apply("default", [PutTrace(make_trace(1))])
+    storage._connections.quiet()
+    storage._connections.resume()
+    storage._connections.renew()
+    assert [file.name for file in os.scandir(path.parent)] == [path.name]
+    await anyio.Path(path).write_bytes(content)
+
+
+@pytest.mark.parametrize("begun", ["another store", "an empty file", "a copy"])
+async def test_a_store_that_another_process_began_anew_under_the_number_of_its_file_is_told_from_it(
+    path: Path, tmp_path_factory: pytest.TempPathFactory, begun: str
+) -> None:
+    other = tmp_path_factory.mktemp("other") / "s.db"
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        if begun == "a copy":
+            upkeep.backup(path, other)
+        else:
+            async with aclosing(SqliteStorage(other)) as second:
+                await second.apply("default", [PutTrace(make_trace(2))])
+        content = b"" if begun == "an empty file" else await anyio.Path(other).read_bytes()
+        await lose(storage, path, content)
+        if begun == "a copy":
+            assert await numbers(storage) == [1]
+            return
+        for _ in range(2):
+            for asked in (storage.apply("default", [PutTrace(make_trace(3))]), numbers(storage)):
+                with pytest.raises(StorageUnavailable, match="was replaced while it was in use"):
+                    await asked
+        assert await anyio.Path(path).read_bytes() == content
+        await storage.aclose()
+        assert await numbers(storage) == ([] if begun == "an empty file" else [2])
+
+
+def id_in(path: Path) -> bytes | None:
+    with closing(sqlite3.connect(path)) as connection:
+        return schema.id_of(connection)
+
+
+def without_id(path: Path) -> None:
+    """Make it as one of a version that gave none."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM setting WHERE name = 'id'")
+
+
+async def test_a_store_has_an_id_of_its_own_for_good_and_one_that_had_none_gets_one(
+    path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other") / "s.db"
+    ids = set()
+    for each in (path, other):
+        async with aclosing(SqliteStorage(each)) as storage:
+            await storage.apply("default", [PutTrace(make_trace(1))])
+        ids.add(id_in(each))
+        async with aclosing(SqliteStorage(each)) as storage:
+            assert await numbers(storage) == [1]
+        ids.add(id_in(each))
+    assert len(ids) == 2
+    assert None not in ids
+    without_id(path)
+    async with aclosing(SqliteStorage(path)) as storage:
+        assert await numbers(storage) == [1]
+        content = await anyio.Path(other).read_bytes()
+        await lose(storage, path, content)
+        with pytest.raises(StorageUnavailable, match="was replaced while it was in use"):
+            await numbers(storage)
+
+
+def test_a_store_has_its_id_from_the_transaction_on_that_makes_it(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        schema.migrate(connection, 0)
+        assert schema.id_of(connection) is not None
+
+
+async def test_a_store_that_has_no_id_yet_is_read_while_another_writes(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+    without_id(path)
+    async with aclosing(SqliteStorage(path, busy_s=0.05)) as storage:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert await numbers(storage) == [1]
+    assert id_in(path) is None
+    async with aclosing(SqliteStorage(path)) as storage:
+        assert await numbers(storage) == [1]
+    assert id_in(path) is not None
+
+
+async def test_a_store_that_is_removed_while_it_is_closed_begins_empty(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        await storage.apply("default", [PutTrace(make_trace(1))])
+        await storage.aclose()
+        os.unlink(path)
+        assert await numbers(storage) == []
     assert sound(path)
 
 

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from routewright.backends.storage.sqlite import SqliteStorage, upkeep
-from routewright.backends.storage.sqlite.connections import connect
+from routewright.backends.storage.sqlite.connection import connect
 from routewright.errors import (
     InternalError,
     RouterError,
@@ -343,7 +343,7 @@ def test_what_cannot_be_written_to_says_so_and_stays_as_it_is(
 async def test_while_another_process_writes_one_waits_so_long_and_then_says_so(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
     script = """
-        from routewright.backends.storage.sqlite.connections import connect
+        from routewright.backends.storage.sqlite.connection import connect
         connection = connect(sys.argv[1])
         connection.execute("BEGIN IMMEDIATE")
         say("locked")
@@ -391,7 +391,7 @@ async def test_a_file_that_is_no_database_is_refused_as_it_is(tmp_path: Path) ->
 
 async def test_somebody_elses_database_is_refused_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "traces.db"
-    with closing(connect(str(path))) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE diary (day TEXT)")
     before = path.read_bytes()
     async with aclosing(SqliteStorage(path)) as storage:

@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright.backends.storage.memory import VALUES, MemoryStorage
+from routewright.backends.storage.memory import MemoryStorage
+from routewright.backends.storage.memory.account import VALUES
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import PreconditionFailed, ValidationFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.testing.storage import StorageContract, make_trace
+from routewright.testing.storage import BooksContract, StorageContract, make_trace
 from routewright.testing.storage.walk import walk
 from routewright.trace import TraceStore
 from routewright.wire import (
@@ -32,6 +33,7 @@ from routewright.wire import (
     Environment,
     FeedbackByTrace,
     HealthSnapshot,
+    LedgerRow,
     PutFeedback,
     PutSnapshot,
     PutTrace,
@@ -49,12 +51,12 @@ from routewright.wire import (
 from .statements import Statements
 
 
-class TestMemoryStorage(StorageContract):
+class TestMemoryStorage(StorageContract, BooksContract):
     def make(self) -> MemoryStorage:
         return MemoryStorage()
 
 
-class TestSqliteStorage(StorageContract):
+class TestSqliteStorage(StorageContract, BooksContract):
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> Iterator[None]:
         self.path, self.statements = tmp_path / "traces.db", Statements()
@@ -426,6 +428,7 @@ class Draft:
     def __init__(self, trace: Trace, *, rollup_keys: tuple[str, ...] = (), text_bytes: int = 0) -> None:
         self.id, self.key, self.rollup_keys, self.text_bytes = trace.id, trace.key, rollup_keys, text_bytes
         self.environment: Environment = trace.environment
+        self.rows: list[LedgerRow] = []
         self.made = self.made_whole = 0
         self._trace = trace
 

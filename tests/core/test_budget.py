@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given as given_by
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from routewright import Budget
-from routewright._core.budget import Amount, Purse, Reservation, Room, room_of, within, worst_of_plan
+from routewright._core.budget import Amount, Room, Share, SharedBudget, room_of, within, worst_of_plan
+from routewright._core.constraints import Ask, _over_budget
 from routewright._core.intake import RULES
-from routewright._core.plan import build_plan
+from routewright._core.plan import build_plan, least_nanos, pays_for_any
+from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, Pricing, TokenBounds
 
-from .pools import TODAY, board
+from .pools import TODAY, board, inputs, pools
 
 amounts = st.builds(Amount, st.integers(0, 50), st.integers(0, 50))
 limits = st.none() | st.integers(0, 100)
 
 
-class SharedPurse(RuleBasedStateMachine):
+class Sharing(RuleBasedStateMachine):
     """Calls in any order, none of which uses more than it may."""
 
     held = Bundle("held")
 
     @initialize(limit=st.builds(Room, limits, limits))
     def begin(self, limit: Room) -> None:
-        self.purse = Purse(limit)
+        self.budget = SharedBudget(limit)
         self.open: dict[int, Amount] = {}
         self.spent = Amount()
 
     @rule(target=held, worst=amounts)
-    def reserve(self, worst: Amount) -> Reservation | None:
+    def reserve(self, worst: Amount) -> Share | None:
         left = Room(
             *(
                 None if most is None else most - spent - sum(amount[place] for amount in self.open.values())
-                for place, (most, spent) in enumerate(zip(self.purse.limit, self.spent, strict=True))
+                for place, (most, spent) in enumerate(zip(self.budget.limit, self.spent, strict=True))
             )
         )
-        got = self.purse.reserve(worst)
+        got = self.budget.reserve(worst)
         fits = all(most is None or each <= most for most, each in zip(left, worst, strict=True))
         assert (got is None) == (bool(self.open) and not fits)
         if got is not None:
@@ -46,55 +51,55 @@ class SharedPurse(RuleBasedStateMachine):
                 assert each == (None if most is None else min(asked, most))
         return got
 
-    @rule(held=consumes(held), share=st.floats(0, 1))
-    def settle(self, held: Reservation | None, share: float) -> None:
+    @rule(held=consumes(held), part=st.floats(0, 1))
+    def settle(self, held: Share | None, part: float) -> None:
         if held is not None:
             amount = self.open.pop(held.number)
-            used = Amount(int(amount.nanos * share), int(amount.tokens * share))
+            used = Amount(int(amount.nanos * part), int(amount.tokens * part))
             self.spent = self.spent.plus(used)
-            self.purse.settle(held, used)
+            self.budget.settle(held, used)
 
     @rule(held=consumes(held))
-    def release(self, held: Reservation | None) -> None:
+    def release(self, held: Share | None) -> None:
         if held is not None:
             del self.open[held.number]
-            self.purse.release(held)
+            self.budget.release(held)
 
     @precondition(lambda self: not self.open)
     @rule(worst=amounts)
     def nobody_waits_for_nobody(self, worst: Amount) -> None:
-        alone = self.purse.reserve(worst)
+        alone = self.budget.reserve(worst)
         assert alone is not None
-        self.purse.release(alone)
+        self.budget.release(alone)
 
     @invariant()
     def never_above_the_budget(self) -> None:
-        together = self.purse.spent.plus(self.purse.reserved)
-        for most, each in zip(self.purse.limit, together, strict=True):
+        together = self.budget.spent.plus(self.budget.reserved)
+        for most, each in zip(self.budget.limit, together, strict=True):
             assert most is None or each <= most
-        assert self.purse.spent == self.spent
+        assert self.budget.spent == self.spent
 
 
-TestSharedPurse = SharedPurse.TestCase
+TestSharing = Sharing.TestCase
 
 
 def test_what_was_settled_is_not_settled_again() -> None:
-    purse = Purse(Room(10, None))
-    reservation = purse.reserve(Amount(5, 5))
-    assert reservation == Reservation(1, Room(5, None))
-    purse.settle(reservation, Amount(3, 3))
+    budget = SharedBudget(Room(10, None))
+    share = budget.reserve(Amount(5, 5))
+    assert share == Share(1, Room(5, None))
+    budget.settle(share, Amount(3, 3))
     with pytest.raises(KeyError):
-        purse.settle(reservation, Amount(3, 3))
-    assert purse.left == Room(7, None)
+        budget.settle(share, Amount(3, 3))
+    assert budget.left == Room(7, None)
 
 
 def test_a_call_that_uses_more_than_it_may_is_booked_in_full_and_leaves_nothing() -> None:
-    purse = Purse(Room(10, None))
-    first = purse.reserve(Amount(10, 0))
+    budget = SharedBudget(Room(10, None))
+    first = budget.reserve(Amount(10, 0))
     assert first is not None
-    purse.settle(first, Amount(15, 0))
-    assert purse.spent == Amount(15, 0)
-    assert purse.reserve(Amount(1, 0)) == Reservation(2, Room(0, None))
+    budget.settle(first, Amount(15, 0))
+    assert budget.spent == Amount(15, 0)
+    assert budget.reserve(Amount(1, 0)) == Share(2, Room(0, None))
 
 
 def test_a_budget_rounds_down_to_nano_dollars() -> None:
@@ -133,3 +138,33 @@ def test_the_worst_of_a_plan_is_every_try_of_every_model_at_its_cap_but_no_more_
     once = (40 * 1_000 + 4_096 * 4_000) + (40 * 2_000 + 4_096 * 8_000)
     assert worst(10**9) == Amount(2 * once, 2 * 2 * (40 + 4_096))
     assert worst(2 * once - 1).nanos == 2 * once - 1
+
+
+@given_by(st.data())
+def test_a_budget_that_pays_for_any_model_rejects_none(data: st.DataObject) -> None:
+    """The quick look at all of them says nothing that the look at each would not."""
+    models = data.draw(pools())
+    given = data.draw(inputs(models))
+    amounts = st.integers(0, 10**12) | st.integers(0, 10**18)
+    given = replace(given, budget_nanos=data.draw(amounts), budget_tokens=None)
+    ask = Ask(given, board(models).outlook)
+    highs = np.array([ask.high(row) for row in range(len(models))])
+    if ask.fits_all():
+        assert not _over_budget(ask, highs, (given.budget_nanos or 0) * 1_000).any()
+
+
+@given_by(st.data())
+def test_the_least_that_is_named_is_what_the_cheapest_needs_and_less_admits_none(data: st.DataObject) -> None:
+    pool = data.draw(pools())
+    given, its = replace(data.draw(inputs(pool)), budget_tokens=None), board(pool)
+    least = least_nanos(given, its)
+    if least is None:
+        with pytest.raises(NoCandidates):
+            build_plan(replace(given, budget_nanos=10**18), its)
+        return
+    assert pays_for_any(replace(given, budget_nanos=least), its)
+    if least:
+        below = replace(given, budget_nanos=least - 1)
+        assert not pays_for_any(below, its)
+        with pytest.raises(NoCandidates):
+            build_plan(below, its)

@@ -4,12 +4,30 @@ import decimal
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.cost import Price, affordable_output, call_nanos, dearest_at, price_at, prices_of, usage_nanos
-from routewright._core.money import budget_nanos, nanos, price_picos, usd_text
+from routewright._core.cost import (
+    Price,
+    affordable_output,
+    batch_prices_of,
+    call_nanos,
+    dearest_at,
+    price_at,
+    prices_of,
+    range_nanos,
+    usage_nanos,
+)
+from routewright._core.money import (
+    MOST_TOKENS,
+    MOST_USD_PER_1M,
+    budget_nanos,
+    nanos,
+    price_picos,
+    usd_text,
+)
 from routewright.wire import Model, PriceTier, Pricing, Usage
 from routewright.wire.figures import usd_short
 
@@ -17,6 +35,7 @@ from routewright.wire.figures import usd_short
 def test_budgets_round_down_and_prices_up() -> None:
     assert budget_nanos(0.29) == 290_000_000
     assert budget_nanos(0.0000000019) == 1
+    assert budget_nanos(np.float64(0.29)) == 290_000_000
     assert price_picos(0.0375) == 37_500
     assert price_picos(0.0000001) == 1
 
@@ -107,3 +126,24 @@ def test_affordable_output_is_the_most_that_fits(input_price: int, output_price:
 @given(st.floats(0, 1e6, allow_nan=False))
 def test_a_budget_never_grows_by_conversion(usd: float) -> None:
     assert Decimal(budget_nanos(usd)) / 10**9 <= Decimal(repr(usd))
+
+
+_PRICE = st.floats(0, MOST_USD_PER_1M) | st.sampled_from([0.0, 1e-6, 5e-324, float(MOST_USD_PER_1M)])
+_MAYBE = st.none() | _PRICE
+_COUNT = st.integers(0, MOST_TOKENS) | st.sampled_from([0, 1, MOST_TOKENS])
+_TIER = st.builds(PriceTier, st.integers(1, MOST_TOKENS), _PRICE, _PRICE, _MAYBE, _MAYBE)
+_PRICING = st.builds(
+    Pricing, _PRICE, _PRICE, _MAYBE, _MAYBE, _PRICE, _PRICE,
+    tiers=st.lists(_TIER, max_size=2).map(tuple), reasoning_usd=_MAYBE,
+)  # fmt: skip
+
+
+@given(_PRICING, _COUNT, _COUNT, st.data())
+def test_any_usage_at_any_price_is_within_64_bits_with_room_for_thousands_of_such_calls(
+    pricing: Pricing, given_tokens: int, made: int, data: st.DataObject
+) -> None:
+    cached = data.draw(st.integers(0, given_tokens))
+    usage = Usage(given_tokens, made, cached, data.draw(st.integers(0, made)), given_tokens - cached)
+    for prices in (prices_of(pricing), batch_prices_of(pricing)):
+        assert 0 <= usage_nanos(prices, usage) * 4_000 < 2**63
+        assert range_nanos(prices, (0, given_tokens), (0, made))[1] * 4_000 < 2**63

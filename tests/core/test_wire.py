@@ -10,36 +10,73 @@ import pytest
 
 from routewright.testing.storage import make_trace
 from routewright.wire import (
+    Account,
+    Accounts,
+    AddCredit,
+    Budget,
+    BudgetRefused,
     CacheCounts,
     CacheSpan,
     Candidate,
     CatalogueSnapshot,
+    ClaimByKey,
+    ClaimKey,
     CurrentRetention,
     DecisionSpan,
+    DeleteResults,
     DeleteTraces,
+    EndClaim,
+    ErrorBurst,
+    Event,
+    Events,
     FallbackCounts,
     FallbackSpan,
+    FallbackTriggered,
     FeedbackByTrace,
     GuardrailSpan,
     HealthSnapshot,
+    Incident,
+    IncidentCreated,
+    Incidents,
+    KeepLease,
+    Key,
+    KeyByDigest,
+    Keys,
     LatencyCounts,
+    LedgerRow,
+    LedgerRows,
+    LedgerSums,
+    LedgerSumsOfAll,
     Model,
     ModelHealth,
     ModelSpan,
     Policy,
+    PolicyChanged,
     PolicySnapshot,
     Pricing,
+    PushedEvent,
+    PutAccount,
+    PutEvent,
     PutFeedback,
+    PutIncident,
+    PutKey,
     PutSnapshot,
     PutTrace,
     Query,
+    RateLimits,
+    Reserve,
+    RevokeKey,
     RollupKeys,
+    RunLimit,
     Scan,
     SetRetention,
+    Settle,
     Snapshot,
     SnapshotById,
     Span,
+    Stands,
     Term,
+    ThresholdCrossed,
     Tokens,
     Trace,
     TraceById,
@@ -65,12 +102,50 @@ SNAPSHOTS: list[Snapshot] = [
     HealthSnapshot("hea_1", {"a/one": ModelHealth(stability=1)}),
 ]
 TERMS = (Term("cost_usd", ">=", 0.5), Term("cache_hit", "!=", True), Term("metadata.team", "=", "a,b"))
+AT = "2026-11-21T09:30:00.000Z"
+KEY = Key(
+    id="key_1", account="acme", environment="sandbox", name="mine", prefix="sk_test_abcd", digest="00", created_at=AT,
+    scopes=("route", "traces:read"), limits=RateLimits(requests_per_min=1), budget_nanos=5,
+)  # fmt: skip
+ROW = LedgerRow(
+    request_id="tr_1", attempt=1, at=AT, key_id="key_1", model="a/one", provider="a", tokens=Tokens(1, 2, 3),
+    cost_nanos=2**60, charge_nanos=4, cost_range_nanos=(1, 5), overrun_nanos=1, note="x",
+)  # fmt: skip
+HAPPENED: list[PushedEvent] = [
+    FallbackTriggered("tr_1", "a/one", "b/two", "timeout", 1.5, {"team": ["a"]}),
+    BudgetRefused("tr_1", [{"model": "a/one"}], Budget(0.5, 10), {}),
+    ErrorBurst(300, 40, 4, 0.1),
+    PolicyChanged("pol_1", "one", None, "one@2026-11-21"),
+    ThresholdCrossed("2026-11", 80, 8.1, 10.0),
+    IncidentCreated("inc_1", "slow", "minor", AT, None),
+]
+EVENTS = [
+    Event(id=f"evt_{place}", type=data.type, created_at=AT, data=data, account="acme", environment="production")
+    for place, data in enumerate(HAPPENED)
+]
 WRITES: list[Write] = [
     PutTrace(make_trace(1, spans=SPANS, tokens=Tokens(1, 2, 3)), expect="absent"),
     PutFeedback("tr_1", 0.5, "so so", 1.0, expect="present", environment="sandbox"),
     *map(PutSnapshot, SNAPSHOTS),
     DeleteTraces(environment="sandbox", since="2026-11-21T00:00:00.000Z", terms=TERMS, limit=5),
     SetRetention(production_s=1.5),
+    PutAccount(Account(name="acme", created_at=AT, limits=RateLimits(concurrency=3), monthly_nanos=5), expect="absent"),
+    PutKey(KEY, expect="present"),
+    PutKey(KEY, expect=KEY),
+    RevokeKey("key_1", AT),
+    AddCredit("cr_1", -5, AT, note="back"),
+    Reserve(
+        id="tr_1", nanos=2**60, owner="own_1", lease_s=30.0, clock_s=1.5, at=AT, key_id="key_1", run=RunLimit("tr_0", 7)
+    ),
+    Settle(id="tr_1", at=AT, rows=(ROW,), run=RunLimit("tr_0", 7), run_nanos=9, event_ids=("evt_1", "evt_2", "evt_3")),
+    KeepLease("own_1", 30.0, 1.5),
+    ClaimKey(
+        key="k", environment="sandbox", fingerprint="f", call="tr_1", owner="own_1", lease_s=1.0, clock_s=1.5, at=2.5
+    ),
+    EndClaim(key="k", environment="sandbox", call="tr_1", result=b"\x00{}", until=3.0),
+    DeleteResults("sandbox"),
+    PutIncident(Incident(id="inc_1", title="slow", severity="minor", started_at=AT)),
+    *(PutEvent(event.stored, once="burst", quiet_s=300.0, at=1.0) for event in EVENTS),
 ]
 DAYS: dict[str, Any] = {"first": "2026-11-20", "last": "2026-11-21", "environment": "sandbox"}
 QUERIES: list[Query] = [
@@ -83,8 +158,21 @@ QUERIES: list[Query] = [
     CacheCounts(**DAYS),
     FallbackCounts(**DAYS),
     LatencyCounts(**DAYS),
+    Stands(AT, "key_1", RunLimit("tr_0", 7)),
+    LedgerSums("2026-11-20", "2026-11-21"),
+    LedgerSumsOfAll("2026-11-20", "2026-11-21"),
+    ClaimByKey("k", "production", 1.5, 2.5),
+    KeyByDigest(("a", "b")),
+    Keys(),
+    Accounts(),
+    Incidents(),
 ]
-SCANS: list[Scan] = [Traces(environment="production", terms=TERMS), TraceItems(until="2026-11-21T00:00:00.000Z")]
+SCANS: list[Scan] = [
+    Traces(environment="production", terms=TERMS),
+    TraceItems(until="2026-11-21T00:00:00.000Z"),
+    LedgerRows(since=AT, request_id="tr_1"),
+    Events(),
+]
 KINDS: list[tuple[Any, Sequence[object]]] = [(Write, WRITES), (Query, QUERIES), (Scan, SCANS)]
 
 
@@ -100,8 +188,15 @@ def test_each_write_query_and_scan_comes_back_as_it_went(codec: Any, thing: Any,
     assert type(again) is type(thing)
 
 
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event.data).__name__)
+def test_an_event_that_was_kept_is_the_event(event: Event) -> None:
+    kept = msgspec.json.decode(msgspec.json.encode(event.stored), type=type(event.stored))
+    assert kept.event == event
+    assert msgspec.json.encode(kept) == msgspec.json.encode(event), "delivered as it was told"
+
+
 def test_every_kind_is_among_them() -> None:
-    unions: list[tuple[Any, Sequence[object]]] = [*KINDS, (Snapshot, SNAPSHOTS), (Span, SPANS)]
+    unions: list[tuple[Any, Sequence[object]]] = [*KINDS, (Snapshot, SNAPSHOTS), (Span, SPANS), (PushedEvent, HAPPENED)]
     for kind, things in unions:
         assert {type(thing) for thing in things} == set(kind.__args__)
 

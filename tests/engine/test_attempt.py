@@ -77,8 +77,8 @@ nan, inf = float("nan"), float("inf")
 @pytest.mark.parametrize(
     "chunk",
     [
-        *(Usage(count, 5) for count in (None, "7", True, 7.0, nan, inf, -inf, 2**54)),  # type: ignore[arg-type]
-        *(Usage(5, count) for count in (None, "7", True, 7.0, nan, inf, -inf, 2**54)),  # type: ignore[arg-type]
+        *(Usage(count, 5) for count in (None, "7", True, 7.0, nan, inf, -inf, 100_000_001)),  # type: ignore[arg-type]
+        *(Usage(5, count) for count in (None, "7", True, 7.0, nan, inf, -inf, 100_000_001)),  # type: ignore[arg-type]
         Usage(5, 5, None),  # type: ignore[arg-type]
         Usage(5, 5, 0, "x"),  # type: ignore[arg-type]
         *(Delta(text) for text in (None, 7, b"x", "\ud800", "ok \udfff")),  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from routewright import (
     Settings,
 )
 from routewright._core.constraints import Ask
+from routewright._core.money import MOST_USD_PER_1M
 from routewright.errors import NoCandidates
 from routewright.testing import FakeClock, Pause
 from routewright.wire import Chunk, Delta, FaultKind, Finish, ModelSpan, PolicyFallback, UpstreamCall, Usage
@@ -64,12 +65,13 @@ class Metering:
         assert price is not None
         at = next((tier for tier in price.tiers if self.input > tier.above_tokens), price)
         longer, dearer = exact(at.input_usd) / exact(price.input_usd), exact(at.output_usd) / exact(price.output_usd)
-        read, kept = (exact(own or price.input_usd) for own in (price.cached_input_usd, price.cache_write_usd))
-        thought = exact(price.reasoning_usd or price.output_usd)
+        inputs = (price.input_usd, price.cached_input_usd or price.input_usd, price.cache_write_usd or price.input_usd)
+        new, read, kept = (min(exact(usd) * longer, Fraction(MOST_USD_PER_1M)) for usd in inputs)
+        outputs = (price.output_usd, price.reasoning_usd or price.output_usd)
+        spoken, thought = (min(exact(usd) * dearer, Fraction(MOST_USD_PER_1M)) for usd in outputs)
         fresh, said = self.input - self.cached - self.written, self.output - self.reasoning
-        given = fresh * exact(price.input_usd) + self.cached * read + self.written * kept
-        made = said * exact(price.output_usd) + self.reasoning * thought
-        return (given * longer + made * dearer) / 10**6
+        given = fresh * new + self.cached * read + self.written * kept
+        return (given + said * spoken + self.reasoning * thought) / 10**6
 
 
 class Meter:

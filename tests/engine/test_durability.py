@@ -166,7 +166,7 @@ async def test_a_reader_that_leaves_midway_lets_no_answer_out_before_its_commit(
     clock = FakeClock()
     storage = Takes(clock, seconds=0.5)
     router = committing(storage, clock)
-    router._parts._log._job.delay = 10.0  # so that the reader's pass over the queue comes before the background's
+    router._parts._log._urgent.delay = 10.0  # so that the reader's pass over the queue comes before the background's
     given: list[tuple[bool, float]] = []
     async with anyio.create_task_group() as group:
         group.start_soon(committed_at, router, storage, given)
@@ -209,7 +209,7 @@ async def test_answers_whose_traces_are_given_up_at_the_end_wait_no_longer(secon
         await router.aclose()
     assert [kept for kept, _ in given] == [False, False]
     assert max(at for _, at in given) <= 2.1
-    assert router.trace_counts == (0, 0, 2, 0)
+    assert router.trace_counts == (0, 0, 2, 0, 0)
 
 
 async def test_memory_has_nothing_to_wait_for() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -189,7 +190,7 @@ def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
                     taken.set()
 
         taken = threading.Event()
-        log = logging.getLogger("routewright.assembly")
+        log = logging.getLogger("routewright.policy_file")
         log.setLevel(logging.DEBUG)
         log.addHandler(Taken())
         write("openai/gpt-4.1")
@@ -207,3 +208,95 @@ def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
         router.blocking.close()
     """
     run_script(code)
+
+
+@pytest.mark.parametrize("kind", ["stream", "steps"])
+def test_a_child_that_drops_its_copy_of_a_call_leaves_the_bill_to_the_parent(kind: str, tmp_path: Path) -> None:
+    code = f"""
+        import gc
+        from routewright import Account, Caller, Delta, Finish, SqliteStorage, StepDone, Usage
+        from routewright.testing import ScriptedProvider
+        from routewright.wire import LedgerRows, PutAccount, Stands
+
+        ONE = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000)
+        ANSWER = [Delta("an answer"), Usage(100, 50), Finish("stop")]
+        storage = SqliteStorage({str(tmp_path / "traces.db")!r})
+        router = Router(providers=[ScriptedProvider([ANSWER] * 2, models=[ONE])], storage=storage)
+        terms = Account(name="acme", created_at="2026-11-01T00:00:00.000Z", plan="unlimited", monthly_nanos=10**9)
+        run = router._parts.worker.run
+        run(storage.apply, "acme", [PutAccount(terms)])
+        options = {{"caller": Caller("acme"), "params": {{"max_output_tokens": 100}}, "idempotency_key": "k"}}
+
+        def reserved():
+            now = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+            return max(purse.reserved_nanos for purse in run(storage.read, "acme", Stands(now, None)).purses)
+
+        def charged():
+            async def scan():
+                return await storage.scan("acme", LedgerRows(), after=None, limit=10)
+
+            return [row.charge_nanos for row in run(scan)]
+
+        if {kind == "stream"}:
+            call = router.blocking.stream("hi", **options)
+            next(iter(call)), next(iter(call))
+        else:
+            call = router.steps("hi", **options)
+            call.next()
+
+        def drop():
+            global call
+            del call
+            gc.collect()
+            router.blocking.route("hi", caller=Caller("other"))
+            router.blocking.flush()
+
+        assert in_child(drop) == 0
+        assert (reserved() > 0, charged()) == (True, [])
+        if {kind == "stream"}:
+            list(call)
+        else:
+            call.feed(ANSWER)
+            assert isinstance(call.next(), StepDone)
+        print(reserved(), charged())
+        router.blocking.close()
+    """
+    assert run_script(code) == "0 [300000]"
+
+
+def test_a_child_that_leaves_by_an_error_leaves_the_parents_call_alone(tmp_path: Path) -> None:
+    code = f"""
+        from routewright import Account, Caller, Delta, Finish, SqliteStorage, StepDone, Usage
+        from routewright.wire import LedgerRows, PutAccount, Stands
+
+        ONE = Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000)
+        storage = SqliteStorage({str(tmp_path / "traces.db")!r})
+        router = Router(providers=[CallableProvider(lambda call: "x", name="a", models=[ONE])], storage=storage)
+        run = router._parts.worker.run
+        terms = Account(name="acme", created_at="2026-11-01T00:00:00.000Z", plan="unlimited", monthly_nanos=10**9)
+        run(storage.apply, "acme", [PutAccount(terms)])
+
+        def books():
+            async def scan():
+                return await storage.scan("acme", LedgerRows(), after=None, limit=10)
+
+            now = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+            found = run(storage.read, "acme", Stands(now, None))
+            return max(purse.reserved_nanos for purse in found.purses), [row.charge_nanos for row in run(scan)]
+
+        with router.steps("hi", caller=Caller("acme"), params={{"max_output_tokens": 100}}) as steps:
+            steps.next()
+            held = books()
+            assert held[0] > 0 and not held[1]
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                sys.exit(7)  # the context is left on the way out
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+            assert books() == held
+            steps.feed([Delta("an answer"), Usage(100, 50), Finish("stop")])
+            assert isinstance(steps.next(), StepDone)
+        print(*books())
+        router.blocking.close()
+    """
+    assert run_script(code) == "0 [300000]"

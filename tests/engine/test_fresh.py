@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routewright import Caller, MemoryStorage, Router, Settings, StorageUnavailable, TraceStore
+from routewright import Caller, Console, MemoryStorage, Router, Settings, StorageUnavailable, TraceStore
 from routewright.testing import FakeClock
 from routewright.wire import PutTrace, Write, Written
 
@@ -54,6 +54,18 @@ async def test_a_deletion_is_refused_while_a_trace_waits_that_would_come_back(wh
     assert await router.traces.delete(**which) == (1 if "trace_id" in which else 2)
     await router.flush()
     assert await count(storage) == (1 if "trace_id" in which else 0)
+    await router.aclose()
+
+
+async def test_a_trace_of_a_revoked_key_is_compromised_while_it_waits_too() -> None:
+    storage = Busy()
+    router, console = over(storage), Console(storage, secret="s" * 32, clock=FakeClock())
+    await console.create_account("acme")
+    new = await console.create_key("acme", name="x", environment="sandbox")
+    answer = await router.route("hi", caller=await console.authenticate(f"Bearer {new.secret.reveal()}", "sandbox"))
+    await console.revoke_key("acme", new.key.id)
+    assert router.trace_counts.waiting == 1
+    assert (await router.traces.get(answer.trace_id, account="acme")).compromised
     await router.aclose()
 
 

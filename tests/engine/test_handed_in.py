@@ -14,8 +14,10 @@ from routewright import (
     CallableProvider,
     Caller,
     Catalogue,
+    Console,
     InternalError,
     Limits,
+    MemoryCoordination,
     MemoryStorage,
     Model,
     NotFound,
@@ -167,6 +169,14 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router(storage=wrong("memory:"))) == (
         "storage: 'memory:' is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
     )
+    hint = "pass MemoryCoordination() or SqliteCoordination(path), or leave it out"
+    assert refusal(lambda: Router(coordination=wrong("x"))) == f"coordination: 'x' is not a coordination; {hint}"
+    assert refusal(lambda: Router.sandbox(coordination=wrong(MemoryCoordination))) == (
+        f"coordination: type is not a coordination; {hint}"
+    )
+    assert refusal(lambda: Console(MemoryStorage(), coordination=wrong(object()))) == (
+        f"coordination: an object is not a coordination; {hint}"
+    )
     assert refusal(lambda: Router(settings=wrong({"limits": 1}))) == (
         "settings: an object is not Settings; pass Settings(...)"
     )
@@ -256,7 +266,17 @@ def test_a_provider_has_a_printable_name(name: str) -> None:
         (Caller("a\0"), "caller.account: must be 1 to 200 printable characters, got 'a\\x00'"),
         (Caller("a" * 201), f"caller.account: must be 1 to 200 printable characters, got {'a' * 60!r}..."),
         (Caller("_system"), "caller.account: '_system' is the Router's own; use another name"),
-        (Caller(key_id=wrong(5)), "caller.key_id: must be a string, got 5"),
+        (Caller(key_id=wrong(5)), "caller.key_id: must be a string of 1 to 200 printable characters, got 5"),
+        (Caller(key_id="\ud800"), "caller.key_id: must be a string of 1 to 200 printable characters, got '\\ud800'"),
+        (
+            Caller(key_id="sk_live_x"),
+            "caller.key_id: is an API key itself; pass the key's id, or the Caller that Console.authenticate gives",
+        ),
+        (
+            Caller(scopes=wrong("xroutex")),
+            "caller.scopes: is 'xroutex'; pass a tuple of some of route, agents, "
+            "models:read, policies:read, traces:read, analytics:read, or None for all",
+        ),
     ],
 )
 @pytest.mark.parametrize("router", [Router.sandbox(), House(["x"]).router], ids=["sandbox", "production"])
@@ -444,8 +464,9 @@ async def test_what_a_storage_raises_is_told_by_its_kind_alone() -> None:
 @pytest.mark.anyio
 async def test_what_a_storage_gives_in_the_place_of_a_trace_is_told_by_its_kind() -> None:
     storage, trace_id = Faulty("canary"), "tr_" + "0" * 26
+    said = r"^(the storage gave str in the place of a trace|Faulty\.read has to give Trace or None, and gave str)$"
     for ask in (Router.sandbox(storage=storage).trace, TraceStore(storage).get):
-        with pytest.raises(InternalError, match=r"^the storage gave str in the place of a trace$"):
+        with pytest.raises(InternalError, match=said):
             await ask(trace_id)
 
 

@@ -193,12 +193,17 @@ asyncio.run(cells())
     assert run_script(code) == "hello hello"
 
 
-def test_a_dropped_router_is_collected_with_its_thread() -> None:
-    code = """
-import gc, threading, time, weakref
-from routewright import Router
-router = Router.sandbox({"hi": "hello"})
-router.blocking.route("hi")
+@pytest.mark.parametrize("options", ["", "caller=Caller('acme'), idempotency_key='k'"], ids=["open", "limited"])
+def test_a_dropped_router_is_collected_with_its_thread(options: str) -> None:
+    code = f"""
+import anyio, gc, threading, time, weakref
+from routewright import Account, Caller, MemoryStorage, RateLimits, Router
+from routewright.wire import PutAccount
+storage = MemoryStorage()
+terms = Account(name="acme", created_at="2026-11-01T00:00:00.000Z", limits=RateLimits(concurrency=1))
+anyio.run(storage.apply, "acme", [PutAccount(terms)])
+router = Router.sandbox({{"hi": "hello"}}, storage=storage)
+router.blocking.route("hi", {options})
 assert threading.active_count() == 2
 gone = weakref.ref(router)
 del router

@@ -34,7 +34,7 @@ from routewright import (
 from routewright._core.constraints import Ask
 from routewright._core.request import as_request
 from routewright._core.tokens import VOCABULARIES, bounds_of
-from routewright.assembly import Counter
+from routewright.counting import Counter
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
 from routewright.wire import Budget, Chunk, Delta, Finish, Message, UpstreamCall, Usage

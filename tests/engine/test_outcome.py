@@ -39,6 +39,7 @@ async def test_a_rescued_call_tells_of_its_fallback() -> None:
     house = House([said(Pause(1.5), ProviderFault("auth"))], [ANSWER])
     options = {"goal": "quality", "metadata": {"team": "search"}}
     outcome = await house.router._parts.engine.route(Asked("hi", options), Caller())
+    assert isinstance(outcome, Outcome)
     assert outcome.events == [
         FallbackTriggered(outcome.facts.id, "good/one", "spare/two", "upstream_5xx", 1500.0, {"team": "search"})
     ]
@@ -47,6 +48,7 @@ async def test_a_rescued_call_tells_of_its_fallback() -> None:
 async def test_a_timeout_says_so_in_the_event() -> None:
     house = House([said(Pause(100.0))], [ANSWER])
     outcome = await house.router._parts.engine.route(Asked("hi", {"goal": "quality"}), Caller())
+    assert isinstance(outcome, Outcome)
     assert [event.reason for event in outcome.events if isinstance(event, FallbackTriggered)] == ["timeout"]
 
 
@@ -88,6 +90,7 @@ async def test_who_leaves_is_charged_only_if_some_of_the_answer_had_been_deliver
 async def test_an_ordinary_call_tells_nothing() -> None:
     house = House([ANSWER])
     outcome = await house.router._parts.engine.route(Asked("hi", {"goal": "quality"}), Caller())
+    assert isinstance(outcome, Outcome)
     assert outcome.events == []
 
 

@@ -196,7 +196,7 @@ async def test_the_background_tries_again_by_itself_ever_less_often_and_says_so_
     storage.down = False
     await clock.sleep(5.0)
     assert sorted(await storage.ids()) == ids
-    assert router.trace_counts == (0, 0, 0, 0)
+    assert router.trace_counts == (0, 0, 0, 0, 0)
     await router.flush()
     await router.aclose()
 
@@ -217,7 +217,7 @@ async def test_what_is_refused_is_set_aside_counted_and_told_and_the_rest_is_wri
         await router.flush()
     assert told.value.__cause__ is error
     assert (await storage.ids("a"), await storage.ids("b")) == ([answers[1].trace_id], [answers[2].trace_id])
-    assert router.trace_counts == (0, 1, 0, 0)
+    assert router.trace_counts == (0, 1, 0, 0, 0)
     await router.flush()  # it was told
     await router.aclose()
 
@@ -231,7 +231,7 @@ async def test_a_storage_that_cancels_itself_is_away_for_now() -> None:
     router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
     answer = await router.route("hi")
     await clock.sleep(0.03)
-    assert router.trace_counts == (1, 0, 0, 0)
+    assert router.trace_counts == (1, 0, 0, 0, 0)
     await clock.sleep(1.0)
     assert await storage.ids() == [answer.trace_id]
     storage.before = cancel_once
@@ -247,7 +247,7 @@ async def test_a_flush_that_is_cancelled_ends() -> None:
         await anyio.sleep_forever()
 
     storage = Waits(hang_once)
-    router = sandbox(storage)
+    router = Router.sandbox(storage=storage, settings=Settings(clock=FakeClock(autojump=False)))
     await router.route("hi")
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:
@@ -354,13 +354,13 @@ async def test_a_storage_that_hangs_holds_up_no_call_and_what_does_not_fit_is_co
     for _ in range(8):
         assert (await router.route("hi")).output
         await clock.sleep(1.0)
-    assert router.trace_counts == (5, 0, 3, 0)
+    assert router.trace_counts == (5, 0, 3, 0, 0)
     assert clock.monotonic() == 8.0
     assert [record.getMessage() for record in caplog.records] == [
         "traces cannot be written: InternalError: 5 traces wait already"
     ]
     await router.aclose()
-    assert router.trace_counts == (0, 0, 8, 0)
+    assert router.trace_counts == (0, 0, 8, 0, 0)
 
 
 async def test_a_flush_waits_for_the_pass_that_another_thread_is_in() -> None:
@@ -435,7 +435,7 @@ def test_a_flush_takes_over_from_one_whose_loop_was_closed_under_it(backend: str
 
     anyio.run(flush_again, backend=backend)
     assert at_once == [1, -1] * 2  # snapshots, and the trace
-    assert router.trace_counts == (0, 0, 0, 0)
+    assert router.trace_counts == (0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -500,7 +500,7 @@ async def test_a_storage_that_fails_at_once_never_fails_a_call(caplog: pytest.Lo
     router = Router.sandbox(storage=Broken())
     for _ in range(3):
         assert (await router.route("hi")).output
-    assert router.trace_counts == (0, 3, 0, 0)
+    assert router.trace_counts == (0, 3, 0, 0, 0)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -550,7 +550,7 @@ async def test_closing_ends_within_two_seconds_whatever_hangs_and_says_once_what
     await house.router.aclose()
     assert house.clock.monotonic() <= 2.0
     assert (closed, storage.closed) == (["provider"] * 2, 1)
-    assert house.router.trace_counts == (0, 0, 1, 0)
+    assert house.router.trace_counts == (0, 0, 1, 0, 0)
     lost = [record.getMessage() for record in caplog.records if record.getMessage().startswith("the router")]
     assert lost == ["the router was closed; traces that could not be written before, and are lost: 1"]
     await house.router.aclose()
@@ -564,8 +564,8 @@ async def test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted(
         group.start_soon(partial(house.router.route, "hi", goal="quality"))
         await house.clock.advance(1.0)
         await house.router.aclose()
-        assert house.router.trace_counts == (0, 0, 0, 0)
-    assert house.router.trace_counts == (0, 0, 1, 0)
+        assert house.router.trace_counts == (0, 0, 0, 0, 0)
+    assert house.router.trace_counts == (0, 0, 1, 0, 0)
     assert storage.applies == 0
 
 
@@ -581,7 +581,7 @@ async def test_closing_ends_within_two_seconds_of_real_time(door: str) -> None:
         await anyio.to_thread.run_sync(router.blocking.close)
     assert time.monotonic() - began < 2.5  # with what the machine takes
     assert storage.closed == 1
-    assert router.trace_counts == (0, 0, 1, 0)
+    assert router.trace_counts == (0, 0, 1, 0, 0)
 
 
 doors = pytest.mark.parametrize("door", ["async", "blocking", "blocking in a loop"])

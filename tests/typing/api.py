@@ -11,6 +11,8 @@ import msgspec
 from pydantic import BaseModel
 
 from routewright import (
+    Account,
+    AccountStanding,
     Allow,
     Answer,
     Bill,
@@ -24,21 +26,32 @@ from routewright import (
     Caller,
     Capture,
     Catalogue,
+    Console,
     Content,
+    Credit,
     Decision,
     Delta,
     DenyList,
     Event,
+    ExportLine,
     Fallback,
     FallbackReport,
     Finish,
     HostedProvider,
     HttpRequest,
+    Incident,
+    Key,
+    KeyStanding,
     LatencyReport,
+    Ledger,
+    LedgerRow,
+    LedgerSum,
     Limits,
+    MemoryCoordination,
     MemoryStorage,
     Message,
     Model,
+    NewKey,
     NoCandidates,
     OpenAIProvider,
     Page,
@@ -50,6 +63,9 @@ from routewright import (
     Pricing,
     Problem,
     ProviderFault,
+    Purse,
+    RateLimits,
+    Reconciliation,
     Redact,
     Redaction,
     Retention,
@@ -61,7 +77,10 @@ from routewright import (
     SandboxProvider,
     Secret,
     Settings,
+    SqliteCoordination,
     SqliteStorage,
+    StandardWebhookSigner,
+    Statement,
     StepCall,
     StepDone,
     Steps,
@@ -75,16 +94,20 @@ from routewright import (
     TraceStore,
     UpstreamCall,
     Usage,
+    UsageExport,
     UsageReport,
     ValidationFailed,
+    WebhookSigner,
     open_storage,
     read_policies,
+    read_usage_export,
 )
-from routewright.protocols import Clock, Guardrail, Provider, QualityPredictor, Storage, TokenCounter
+from routewright.protocols import Clock, Coordination, Guardrail, Provider, QualityPredictor, Storage, TokenCounter
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
     Candidate,
     Chunk,
+    Denied,
     OutputDelta,
     Reason,
     Rejection,
@@ -94,6 +117,8 @@ from routewright.wire import (
     RouteStarted,
     Stage,
     StreamError,
+    Take,
+    Taken,
     ToolCallDelta,
     Verdict,
 )
@@ -141,6 +166,7 @@ async def an_answer_says_what_it_holds(router: Router) -> None:
     assert_type(answer.routing.cost_usd, float)
     assert_type(answer.routing.tokens.cached, int)
     assert_type(answer.finish_reason, str | None)
+    assert_type(answer.replayed, bool)
     assert_type(answer.decision, Decision)
     assert_type(answer.trace, Trace)
     assert_type(await router.trace(answer.trace_id), Trace)
@@ -307,10 +333,22 @@ def calls_are_billed_by_the_day(catalogue: Catalogue, day: date) -> None:
     catalogue.bill("local/one", Usage(1, 1), "2027-01-01")  # type: ignore[call-arg]
 
 
+async def limits_are_taken(coordination: Coordination) -> None:
+    result = await coordination.take([Take("key:mobile", "requests", 60)], "worker-1")
+    assert_type(result, Taken | Denied)
+    if isinstance(result, Taken):
+        await coordination.end(result, tokens=10)
+    else:
+        assert_type((result.by, result.retry_after_s), tuple[int, float])
+    Take("key:mobile", "megabytes", 60)  # type: ignore[arg-type]
+
+
 def what_comes_with_the_library_fits_its_protocols() -> None:
     model = Model(id="local/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0))
     clocks: list[Clock] = [SystemClock(), FakeClock()]
     storages: list[Storage] = [MemoryStorage(newest=10), SqliteStorage("traces.db"), open_storage("memory:")]
+    coordinations: list[Coordination] = [MemoryCoordination(lease_s=10), SqliteCoordination("limits.db", busy_s=1.0)]
+    assert len(coordinations) == 2
     providers: list[Provider] = [
         OpenAIProvider(name="vllm", base_url="http://127.0.0.1:8000/v1", models=[model]),
         OpenAIProvider(["key", Secret("key")], transport=OwnTransport(), clock=FakeClock()),
@@ -453,3 +491,64 @@ def guardrails() -> Sequence[Guardrail]:
     plain = PatternGuardrail("email", "card", action="block", stages=["output"])
     assert_type(plain.check("Hello", "output"), Verdict)
     return [plain, DenyList(["Project Nightjar"], "redact"), Moderation()]
+
+
+def webhooks(body: bytes, own: str | None, all_of_them: Mapping[str, str]) -> None:
+    signer = WebhookSigner(WebhookSigner.new_secret(), "whsec_...")
+    assert_type(signer.sign(body, 1_763_812_800.5), str)
+    signer.verify(body, own, 1_763_812_800)
+    signer.verify("text", own, 0)  # type: ignore[arg-type]
+    standard = StandardWebhookSigner(WebhookSigner.new_secret())
+    assert_type(standard.sign(body, 1_763_812_800, "evt_1"), dict[str, str])
+    standard.verify(body, all_of_them, 1_763_812_800.5)
+    standard.verify(body, own, 0)  # type: ignore[arg-type]
+
+
+async def a_ledger(storage: Storage, day: date) -> None:
+    ledger = Ledger(storage, clock=FakeClock()).as_account("acme")
+    async for row in ledger.rows(since=day, until="2026-11-22", trace_id="tr_1"):
+        assert_type(row, LedgerRow)
+    assert_type(await ledger.sums(day, "2026-11-22"), list[LedgerSum])
+    statement: Statement = await ledger.statement("2026-11", by="day", account="other")
+    await ledger.statement(by="week")  # type: ignore[arg-type]
+    assert_type(statement.closing_nanos, int | None)
+    assert_type(await ledger.correct("tr_1", 1, cost_usd=0.5, usage=Usage(1, 1), note="why"), LedgerRow | None)
+    await ledger.correct("tr_1")  # type: ignore[call-arg]
+    export: UsageExport = read_usage_export("usage.json")
+    lines: tuple[ExportLine, ...] = export.lines
+    found: Reconciliation = await ledger.reconcile(export, first=day, tolerance=0, catalogue=Catalogue())
+    assert_type(found.models[0].cost_usd.drift, float | None)
+    with Ledger("sqlite:///calls.db").blocking as plain:
+        assert_type(plain.statement(), Statement)
+        assert_type([*plain.rows(account="acme")], list[LedgerRow])
+        assert_type(plain.reconcile("usage.csv", provider="openai").agrees, bool)
+        plain.correct("tr_1", 1, cost=0.5)  # type: ignore[call-arg]
+    print(lines)
+
+
+async def accounts(header: str | None) -> None:
+    console = Console("sqlite:///traces.db", coordination=MemoryCoordination(), secret=["new", "before"], recheck_s=1)
+    limits = RateLimits(requests_per_min=60)
+    assert_type(await console.create_account("acme", plan="pro", limits=limits, monthly_limit_usd=5), Account)
+    await console.create_account("acme", plan="gold")  # type: ignore[arg-type]
+    account: Account = await console.change_account("acme", limits=None, monthly_limit_usd=None)
+    assert_type(account.monthly_limit_usd, float | None)
+    assert_type(await console.accounts(), list[Account])
+    credit: Credit = await console.credit("acme", 5, id="invoice 7")
+    standing: AccountStanding = await console.standing("acme")
+    purse: Purse = standing.month
+    assert_type((credit.balance_usd, purse.spent_usd, purse.percent), tuple[float | None, float, float | None])
+    new: NewKey = await console.create_key("acme", name="website", scopes=["route", "traces:read"], budget_usd=1)
+    await console.create_key("acme", name="website", scopes=["everything"])  # type: ignore[list-item]
+    await console.create_key("acme")  # type: ignore[call-arg]
+    assert_type(new.secret.reveal(), str)
+    key: Key = await console.change_key("acme", new.key.id, scopes=("route",))
+    keys: list[KeyStanding] = [*standing.keys]
+    assert_type(await console.authenticate(header, "sandbox"), Caller)
+    incident: Incident = await console.open_incident("Slow", severity="minor")
+    assert_type(console.blocking.revoke_key("acme", key.id), Key)
+    assert_type(console.blocking.authenticate(header), Caller)
+    console.blocking.authenticate(header, "live")  # type: ignore[arg-type]
+    with console.blocking as plain:
+        plain.rotate_secret(force=True)
+    print(keys, incident)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from routewright.wire import FaultKind, TokenBounds, Usage
 
-from .budget import Room, RoomTooSmall, output_cap
+from .budget import Amount, Room, RoomTooSmall, output_cap
 from .call import Call, Done, End, Failed, Left, Rules, Succeeded, Traffic, Wait
 from .constraints import Ask
 from .cost import Prices, call_nanos, dearest_at, usage_nanos
@@ -57,6 +57,8 @@ class Attempts:
         given = plan.given
         self.plan = plan
         self.room = Room(given.budget_nanos, given.budget_tokens)
+        self.spent = Amount()
+        """What may be gone of the budget."""
         self._deadline = deadline
         self._latest_start = deadline - min(rules.limits.least_s, LEAST_SHARE * given.timeout_ms / 1000)
         """Of a further call: upstream would only waste its work on one that begins later."""
@@ -146,6 +148,17 @@ class Attempts:
         self._pay(self._take(number), ended.usage, ended.day, broke_off=ended.touched)
         if self._running:
             self._go_on_with(self._running[0])
+
+    @property
+    def next_row(self) -> int | None:
+        """The model that is called next, if it may be; None: the chain is at its end."""
+        return self.plan.rows[self._place] if self._place < len(self.plan.rows) else None
+
+    def cover(self, nanos: int) -> None:
+        """Let all calls together cost at most what somebody vouches for, where their budget is not smaller."""
+        budget = self.plan.given.budget_nanos
+        most = nanos if budget is None else min(nanos, budget)
+        self.room = self.room._replace(nanos=most - self.spent.nanos)
 
     @property
     def _failure(self) -> End:
@@ -298,6 +311,7 @@ class Attempts:
             worst_nanos, worst_tokens = self._worst(tried, prices)
             nanos, tokens = max(nanos, worst_nanos), max(tokens, worst_tokens)
         self.room = self.room.without(nanos, tokens)
+        self.spent = self.spent.plus(Amount(nanos, tokens))
 
     def _worst(self, tried: _Try, prices: Prices) -> tuple[int, int]:
         """The most nano-dollars and tokens that a call can have used."""

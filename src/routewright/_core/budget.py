@@ -66,17 +66,17 @@ class OutputPlan(NamedTuple):
     fallback_affordable: bool
 
 
-class Reservation(NamedTuple):
-    """What one call may use of a purse."""
+class Share(NamedTuple):
+    """What one call may use of the budget."""
 
     number: int
     room: Room
 
 
-class Purse:
+class SharedBudget:
     """One budget for many calls: what is spent and what is reserved never come to more than it.
 
-        reserve(worst) ─┬─ Reservation ── settle(it, used), or release(it)
+        reserve(worst) ─┬─ Share ── settle(it, used), or release(it)
                         └─ None: others hold what it needs; ask again when one of them has settled
 
     A call that uses more than it reserved is booked in full, and nothing is left for others.
@@ -94,7 +94,7 @@ class Purse:
         """What is not spent; some of it may be reserved."""
         return self.limit.without(*self.spent)
 
-    def reserve(self, worst: Amount) -> Reservation | None:
+    def reserve(self, worst: Amount) -> Share | None:
         """Put aside the most that a call may use; where nobody else holds any, of a larger amount all there is."""
         free = self.left.without(*self.reserved)
         if self._held and not free.holds(worst):
@@ -104,16 +104,16 @@ class Purse:
         self.reserved = self.reserved.plus(granted)
         nanos, tokens = self.limit
         room = Room(None if nanos is None else granted.nanos, None if tokens is None else granted.tokens)
-        return Reservation(self._number, room)
+        return Share(self._number, room)
 
-    def settle(self, reservation: Reservation, used: Amount) -> None:
+    def settle(self, share: Share, used: Amount) -> None:
         """Book what a call has used. Raises ``KeyError`` for one that was settled before."""
-        self.release(reservation)
+        self.release(share)
         self.spent = self.spent.plus(used)
 
-    def release(self, reservation: Reservation) -> None:
+    def release(self, share: Share) -> None:
         """Give back what a call reserved, since it used none of it."""
-        self.reserved = self.reserved.without(self._held.pop(reservation.number))
+        self.reserved = self.reserved.without(self._held.pop(share.number))
 
 
 def room_of(budget: Budget) -> Room:
@@ -139,11 +139,16 @@ def worst_of_call(ask: Ask, row: int, cap: int) -> Amount:
     return Amount(call_nanos(ask.outlook.pool.dearest(row, high), high, cap), high + cap)
 
 
+def worst_wanted(ask: Ask, row: int) -> Amount:
+    """The most that one call of a priced model can use that no budget keeps short."""
+    return worst_of_call(ask, row, _capped(ask, row, 1 << 53))
+
+
 def worst_of_plan(ask: Ask, rows: Sequence[int], tries: int) -> Amount:
     """The most that a plan under a budget can use, if every one of its models is called so often."""
     worst = Amount()
     for row in rows:
-        once = worst_of_call(ask, row, _capped(ask, row, 1 << 53))
+        once = worst_wanted(ask, row)
         worst = worst.plus(Amount(once.nanos * tries, once.tokens * tries))
     return Room(ask.budget_nanos, ask.budget_tokens).most(worst)
 

@@ -162,9 +162,13 @@ class Ask:
 
     def fits_all(self) -> bool:
         """Whether no row can fail a question of this request's own, as is the rule."""
-        if self.limited:
+        if self.budget_tokens is not None:
             return False
         most = max([filling for _, _, filling in self.lengths]) if self.images else self.text.high
+        if self.budget_picos is not None:
+            longest = max([high for _, high, _ in self.lengths])
+            if not self.outlook.costs_at_most(longest, self.output, self.budget_picos):
+                return False
         return self.outlook.leaves_room(most, self.output)
 
     def worst_picos(self, row: int, input_tokens: int) -> int:
@@ -189,8 +193,13 @@ class Ask:
         if self.budget_tokens is not None:
             kept &= held <= self.budget_tokens - low
         if self.budget_picos is not None:
-            kept &= outlook.pool.picos(outlook.pool.worst, low, held) <= self.budget_picos
+            kept &= self.picos_at_best() <= self.budget_picos
         return kept
+
+    def picos_at_best(self) -> IntArray:
+        """What each row costs at the shortest input and the held output, in pico-dollars. Shape (n,)."""
+        pool = self.outlook.pool
+        return pool.picos(pool.worst, self.text.low, self.outlook.held_output(self.output))
 
     def held_output(self, row: int) -> int:
         """Output tokens for which a budget must have room: what was asked for, else the 90th percentile."""

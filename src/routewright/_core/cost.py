@@ -6,7 +6,7 @@ from typing import NamedTuple, get_args
 
 from routewright.wire import CostPart, Model, PriceTier, Pricing, Usage
 
-from .money import PICOS_PER_NANO, nanos, price_picos
+from .money import MOST_USD_PER_1M, PICOS_PER_NANO, PICOS_PER_USD_1M, nanos, price_picos
 
 
 class Price(NamedTuple):
@@ -23,6 +23,7 @@ class Price(NamedTuple):
     """Output that was thought before the answer."""
 
 
+_DEAREST = MOST_USD_PER_1M * PICOS_PER_USD_1M
 COST_PARTS: tuple[CostPart, ...] = get_args(CostPart)
 
 Prices = tuple[Price, ...]
@@ -84,8 +85,9 @@ def _in_batch(price: Price, base: Price, full: int, output: int) -> Price:
 
 
 def _scaled(picos: int, part: int, whole: int) -> int:
-    """The share of a price, rounded up; of a price of nothing there is none."""
-    return -(-picos * part // whole) if whole else picos
+    """The share of a price, rounded up, and no dearer than any price that can be given; of a price of nothing there is
+    none."""
+    return min(-(-picos * part // whole), _DEAREST) if whole else picos
 
 
 def price_at(prices: Prices, input_tokens: int) -> Price:

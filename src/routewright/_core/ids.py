@@ -8,6 +8,8 @@ from .scan import is_unicode, quoted
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26
+AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"
+"""What follows the prefix of an id, as a regular expression."""
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
 _COUNTER_BITS = 40
 _HEAD_BITS = 40

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from decimal import Context, Decimal
 
-NANOS_PER_USD = 1_000_000_000
+from routewright.wire.money import NANOS_PER_USD as NANOS_PER_USD
+
 PICOS_PER_NANO = 1_000
 _DIGITS = 12  # of a price; what others' lists write beyond them is the dust of float arithmetic
 PICOS_PER_USD_1M = 1_000_000
 """Of a token, where a million of them costs a dollar."""
+MOST_USD_PER_1M = 10_000
+"""No list price is as large: such a figure is a slip."""
+MOST_TOKENS = 100_000_000
+"""No window is as large, so no call has more tokens of a kind. At the dearest price one comes to two million dollars:
+within 64 bits, of which thousands of such calls do not run out."""
 
 
 def budget_nanos(usd: float) -> int:
@@ -46,6 +52,8 @@ def nanos_of(dollars: float) -> int:
 
 def usd_text(amount_nanos: int) -> str:
     """Write an amount in dollars with every digit it has: ``0.0021``."""
+    if amount_nanos < 0:
+        return f"-{usd_text(-amount_nanos)}"
     dollars, rest = divmod(amount_nanos, NANOS_PER_USD)
     return f"{dollars}.{rest:09}".rstrip("0").rstrip(".")
 
@@ -57,6 +65,6 @@ def sayable(amount_nanos: int) -> int:
 
 
 def _exact(dollars: float) -> tuple[int, int]:
-    """The decimal fraction that a float was written as. No arithmetic of ``Decimal``: that obeys the application's
-    context, which may round, or trap."""
-    return Decimal(repr(dollars)).as_integer_ratio()
+    """The decimal fraction that a float was written as; those of numpy write themselves otherwise. No arithmetic of
+    ``Decimal``: that obeys the application's context, which may round, or trap."""
+    return Decimal(dollars if type(dollars) is int else float.__repr__(float(dollars))).as_integer_ratio()

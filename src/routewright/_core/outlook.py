@@ -47,6 +47,7 @@ class Outlook:
             [max(0, out - silent) for out, silent in zip(self.output, pool.silent, strict=True)], dtype=np.int64
         )
         self._output = np.array(self.output, dtype=np.int64)
+        self._most_p90 = max(self.output_p90, default=0)
         self._least_room = min((w - out for w, out in zip(pool.window, self.output, strict=True)), default=0)
         self._least_window = min(pool.window, default=0)
         self._least_max_output = min(pool.max_output, default=0)
@@ -67,6 +68,13 @@ class Outlook:
         if cap is None:
             return input_tokens <= self._least_room
         return input_tokens + cap <= self._least_window and cap <= self._least_max_output
+
+    def costs_at_most(self, input_tokens: int, cap: int | None, picos: int) -> bool:
+        """Whether so many pico-dollars pay for this input and its answer by whichever model, at first sight."""
+        if self.pool.top is None:
+            return False
+        top_input, top_output = self.pool.top
+        return input_tokens * top_input + (self._most_p90 if cap is None else cap) * top_output <= picos
 
     def latency_ms(self, cap: int | None) -> IntArray:
         """Expected time to the whole answer. What is thought in silence is part of the time to the first token."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import numpy as np
+
 from routewright.wire import DecisionInput
 
 from .board import Board
 from .budget import plan_output
 from .constraints import Ask, Kind
+from .money import nanos
 from .policy import Laid
 from .refusal import refusal
 from .tokens import VOCABULARIES, Vocabulary
@@ -92,10 +95,16 @@ def build_plan(given: DecisionInput, board: Board, laid: Laid | None = None) -> 
 def pays_for_any(given: DecisionInput, board: Board) -> bool:
     """Whether a budget pays, at first sight, for any model that may be asked. If not, none fits, and nobody has to look
     closer to know that."""
+    reading = Reading(given, board)
+    return bool((reading.ask.affordable_at_best() & board.outlook.pool.priced)[_askable(reading)].any())
+
+
+def least_nanos(given: DecisionInput, board: Board) -> int | None:
+    """What the cheapest model that may be asked needs of a budget, at first sight; None: none has a price."""
     reading, pool = Reading(given, board), board.outlook.pool
-    order = reading.order
-    rows = order.rows if given.models is None else [pool.row[model] for model in given.models if model in order.places]
-    return bool((reading.ask.affordable_at_best() & pool.priced)[rows].any())
+    rows = np.asarray(_askable(reading), dtype=np.int64)
+    costs = reading.ask.picos_at_best()[rows[pool.priced[rows]]]
+    return nanos(int(costs.min())) if len(costs) else None
 
 
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
@@ -104,6 +113,12 @@ def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     first = VOCABULARIES[0]
     others = any(pool.measures[pool.measure[row]].tokenizer != first for row in Reading(given, board).rows())
     return VOCABULARIES if others else VOCABULARIES[:1]
+
+
+def _askable(reading: Reading) -> Sequence[int]:
+    """The rows that no snapshot rules out, of the whitelist if there is one."""
+    models, order, row = reading.given.models, reading.order, reading.board.outlook.pool.row
+    return order.rows if models is None else [row[model] for model in models if model in order.places]
 
 
 def _front(reading: Reading) -> list[int]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
 from .cost import Price, Prices, dearest_at, price_at, prices_of, pricing_on
-from .money import PICOS_PER_NANO
+from .money import MOST_TOKENS, PICOS_PER_NANO
 from .quality import DEFAULT_QUALITY, micro
 from .scale import IntArray
 from .tokens import Measure, measure_of
@@ -39,7 +39,6 @@ FEATURES: dict[Feature, Need] = {
 }
 """What a model is able to unless it is said to lack it."""
 
-_MOST_TOKENS = 10**8  # no window is larger; keeps products within 64 bits
 _UNPRICED = Price(-1, 0, 0, 0, 0, 0)
 _UNKNOWN = Price(-1, *[10**30] * 5)
 _NEVER = date.max.toordinal()
@@ -91,6 +90,11 @@ class Pool:
         self.first_tier = np.array([min(tiers[row]) for row in tiered], dtype=np.int64)
         """Input tokens above which their price changes. Shape (k,)."""
         self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
+        held = [price for prices in self._held for price in prices]
+        self.top: tuple[int, int] | None = None
+        """The dearest token of input and of output that any model has; None where the price of one is unknown."""
+        if self.priced.all():
+            self.top = max((each.input for each in held), default=0), max((each.output for each in held), default=0)
         self.windows = np.array(self.window, dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
         found = [measure_of(m.id, m.tokenizer) for m in models]
@@ -148,7 +152,7 @@ class Pool:
 
     def picos(self, prices: Columns, input_tokens: IntArray | int, output_tokens: IntArray) -> IntArray:
         """Cost of a call in pico-dollars, shape (n,); 0 where unpriced."""
-        input_tokens, output_tokens = np.minimum(input_tokens, _MOST_TOKENS), np.minimum(output_tokens, _MOST_TOKENS)
+        input_tokens, output_tokens = np.minimum(input_tokens, MOST_TOKENS), np.minimum(output_tokens, MOST_TOKENS)
         return prices.input * input_tokens + prices.output * output_tokens
 
     def expected_nanos(self, input_tokens: int, output_tokens: IntArray) -> IntArray:

@@ -242,7 +242,7 @@ def shown(value: object) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, (int, float)):
-        return f"{value:.15g}" if abs(value) <= EXACT or type(value) is float else "a huge number"
+        return f"{value:.15g}" if abs(value) <= EXACT or not isinstance(value, int) else "a huge number"
     kind = type(value).__name__
     return _WORDS.get(kind, kind)
 

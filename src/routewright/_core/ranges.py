@@ -23,6 +23,7 @@ from routewright.wire import (
     RouteRequest,
 )
 
+from .money import MOST_TOKENS, MOST_USD_PER_1M
 from .problem import EXACT, Problems, shown
 
 
@@ -52,9 +53,8 @@ COUNT = Range(1, EXACT, whole=True)
 _SHARE = Range(0, 1)
 _TIMEOUT = Range(1, 3_600_000, whole=True)
 _RETRIES = Range(0, 5, whole=True)
-# No window and no list price is as large: such a figure is a slip. Together they keep amounts within 64 bits.
-_TOKENS = Range(1, 100_000_000, whole=True)
-_USD_PER_1M = Range(0, 10_000)
+_TOKENS = Range(1, MOST_TOKENS, whole=True)
+_USD_PER_1M = Range(0, MOST_USD_PER_1M)
 
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
     RouteRequest: {"timeout_ms": _TIMEOUT},

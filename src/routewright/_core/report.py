@@ -46,23 +46,29 @@ MAX_KEY_CHARS = 100
 OTHER = "other"
 
 
-def days_of(start_date: str | date | None, end_date: str | date | None, now: float) -> tuple[str, str]:
-    """The first and the last day of a report; without dates the last seven, today included.
+def days_of(
+    start_date: str | date | None,
+    end_date: str | date | None,
+    now: float,
+    names: tuple[str, str] = ("start_date", "end_date"),
+) -> tuple[str, str]:
+    """The first and the last day of a report; without dates the last seven, today included. ``names``: what the caller
+    calls them.
 
     Raises ``ValidationFailed``.
     """
     today = datetime.fromtimestamp(now, UTC).date()
-    last = _day("end_date", end_date) or (today if start_date is None else None)
-    first = _day("start_date", start_date)
+    last = _day(names[1], end_date) or (today if start_date is None else None)
+    first = _day(names[0], start_date)
     if last is None:
         assert first is not None, "one of them was given"
         last = max(first, today)
     first = first or date.fromordinal(max(1, last.toordinal() - DAYS + 1))
     if first > last:
-        raise _refused("start_date", f"is {first}, after {last}, the end_date", "")
+        raise _refused(names[0], f"is {first}, after {last}, the {names[1]}", "")
     days = (last - first).days + 1
     if days > MAX_DAYS:
-        raise _refused("start_date", f"is {first}, {days} days up to {last}, the end_date", f"take at most {MAX_DAYS}")
+        raise _refused(names[0], f"is {first}, {days} days up to {last}, the {names[1]}", f"take at most {MAX_DAYS}")
     return first.isoformat(), last.isoformat()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic
 
+from routewright._core.allowance import headers_of
 from routewright._core.decision import Decision
 from routewright.wire import RouteResponse, Routing, ToolCall, Trace, WindowUsage
 
 from .outcome import Outcome
+from .replay import Replayed
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # the one with a default, for those who write plain ``Answer``
@@ -22,7 +24,7 @@ else:
 class Answer(Generic[T_co]):
     """A served request. ``str(answer)`` is its text; ``response`` the whole route response (spec 2.2)."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: Outcome | Replayed) -> None:
         self._outcome = outcome
 
     def __str__(self) -> str:
@@ -73,6 +75,20 @@ class Answer(Generic[T_co]):
     def usage(self) -> WindowUsage:
         """What is left of the request window."""
         return self.response.usage
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What HTTP says of its rate limits, ``X-RateLimit-...``: of the one that has the smallest share left. Nothing
+        where there is none, and of an answer that is told again, which takes nothing."""
+        if isinstance(self._outcome, Replayed):
+            return {}
+        admitted = self._outcome.facts.admitted
+        return headers_of(admitted.windows, admitted.created_at)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether it was given before, under the same idempotency key, and is only told again."""
+        return isinstance(self._outcome, Replayed)
 
     @property
     def trace_id(self) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from routewright._core.money import MOST_TOKENS
 from routewright.wire import Chunk, Finish, ToolDelta, Usage
 
-MAX_COUNT = 1 << 53
-"""Counts up to this are whole numbers in every JSON reader."""
 _COUNTS = {int}
 MAX_REASON_CHARS = 200
 """Of a finish reason, which stands in every trace."""
 
 
 def are_counts(usage: Usage) -> bool:
-    """Whether a usage holds whole numbers."""
+    """Whether a usage holds whole numbers that a call can come to."""
     counts = (usage.input, usage.output, usage.cached, usage.reasoning, usage.written)
-    return {*map(type, counts)} == _COUNTS and max(counts) <= MAX_COUNT
+    return {*map(type, counts)} == _COUNTS and max(counts) <= MOST_TOKENS
 
 
 def is_reason(reason: object) -> bool:
@@ -44,7 +43,7 @@ def named(chunk: object) -> str:
     """What an unsound one is, without a word of it."""
     name = type(chunk).__name__
     if isinstance(chunk, Usage):
-        return f"a {name} whose counts are not whole numbers up to 2**53"
+        return f"a {name} whose counts are not whole numbers up to {MOST_TOKENS:,}"
     if isinstance(chunk, Finish) and is_text(chunk.reason):
         return f"a {name} whose reason is over {MAX_REASON_CHARS} characters"
     return f"a {name} that holds no text" if isinstance(chunk, Chunk) else f"a {name}, which is no chunk"

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any, assert_never
 
 from routewright._core.attempt import FALLBACK_SHARE, Attempts
+from routewright._core.budget import Amount, worst_of_call, worst_wanted
 from routewright._core.call import Call, Done, End, Failed, Left, Rules, Succeeded, Wait
 from routewright._core.fault import FAULTS
 from routewright._core.output import Fit, Form, Repair
@@ -34,6 +35,7 @@ from .fault import FILTERED, TOO_SLOW, WITH_GUARDRAILS, Told, misfit, no_answer,
 from .fleet import Fleet
 from .guardrail import Screen
 from .line import AttemptStarted, Blocked, Line, Part
+from .money import Cover
 
 FAREWELL_S = 0.5
 """How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""
@@ -62,8 +64,9 @@ class Course:
         sandbox: bool = False,
         form: Form | None = None,
         guardrails: Sequence[Guardrail] = (),
+        cover: Cover | None = None,
     ) -> None:
-        """``guardrails``: those that check answers."""
+        """``guardrails``: those that check answers. ``cover``: the money that is set aside for it."""
         self.request = request
         self.plan = plan
         self.attempts: list[Attempt] = []
@@ -89,6 +92,9 @@ class Course:
         """What the present model is shown of its last answer, if it is to mend it."""
         self.limits = rules.limits
         self._machine = Attempts(plan, deadline=deadline, whole=whole, traffic=fleet, rules=rules)
+        self._cover = cover
+        if cover is not None:
+            self._machine.cover(cover.nanos)
 
     def advance(self) -> Line | Wait | None:
         """Ask the machine what comes next, and begin it; None at the end."""
@@ -104,6 +110,26 @@ class Course:
                 return None
             case other:
                 assert_never(other)
+
+    @property
+    def used(self) -> Amount:
+        """What may be gone of its budget. An answer whose provider did not tell the usage is taken at its worst."""
+        used, served = self._machine.spent, self.served
+        if served is None or served.usage is None or served.call.output_cap is None:
+            return used
+        if served.counted and not served.usage_estimated:
+            return used
+        worst = worst_of_call(self.plan.ask, served.call.row, served.call.output_cap)
+        booked = Amount(served.cost_nanos, served.usage.input + served.usage.output)
+        return used.plus(worst.without(booked))
+
+    async def widen(self) -> None:
+        """Where money is set aside for the call: have enough of it for the next model."""
+        cover, row = self._cover, self._machine.next_row
+        if cover is None or row is None or not self.attempts:
+            return
+        await cover.widen(self._machine.spent.nanos + worst_wanted(self.plan.ask, row).nanos)
+        self._machine.cover(cover.nanos)
 
     @property
     def broke_off(self) -> bool:

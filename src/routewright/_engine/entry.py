@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
 from msgspec.structs import replace
@@ -21,6 +21,9 @@ from routewright.wire import Budget, DecisionInput, RouteRequest, TokenBounds
 from .fleet import Fleet
 from .outcome import Admitted
 
+if TYPE_CHECKING:
+    from .admission import Admission
+
 COUNT_INLINE_CHARS = 2_000
 """Prompts up to this long are counted on the spot once the tables are loaded; longer ones in a worker thread."""
 
@@ -34,11 +37,22 @@ class Entry(NamedTuple):
     board: Board
     laid: Laid | None
     """The policy that it is under."""
+    admission: Admission | None = None
+    """What it holds; None: nothing limits its caller."""
 
     @property
     def deadline(self) -> float:
         """When its time is over, on the monotonic scale."""
         return self.admitted.started_at + self.admitted.given.timeout_ms / 1000
+
+    def holding(self, admission: Admission) -> Entry:
+        """The same entry, of a call that holds something."""
+        admitted = self.admitted._replace(trace_id=admission.trace_id, windows=admission.windows)
+        return self._replace(admitted=admitted, admission=admission)
+
+    def under_account(self, given: DecisionInput) -> Entry:
+        """The same entry with an input that may have less money than its request says."""
+        return self._replace(admitted=self.admitted._replace(given=given))
 
     def under(self, given: DecisionInput) -> Entry:
         """The same entry with another input, whose budget its request is said to have."""

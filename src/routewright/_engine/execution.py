@@ -13,7 +13,6 @@ from math import inf
 
 import anyio.lowlevel
 
-from routewright._core.budget import Amount, worst_of_call
 from routewright._core.call import End
 from routewright.wire import Chunk
 
@@ -36,25 +35,13 @@ class Execution(Course):
 
     _interrupted = False
 
-    @property
-    def used(self) -> Amount:
-        """What may be gone of its budget. An answer whose provider did not tell the usage is taken at its worst."""
-        given, room = self.plan.given, self._machine.room
-        used = Amount((given.budget_nanos or 0) - (room.nanos or 0), (given.budget_tokens or 0) - (room.tokens or 0))
-        served = self.served
-        if served is None or served.usage is None or served.call.output_cap is None:
-            return used
-        if served.counted and not served.usage_estimated:
-            return used
-        worst = worst_of_call(self.plan.ask, served.call.row, served.call.output_cap)
-        booked = Amount(served.cost_nanos, served.usage.input + served.usage.output)
-        return used.plus(worst.without(booked))
-
     async def run(self) -> None:
         """Carry the plan out to its end, keeping all that comes."""
         while self.end is None:
-            if self.line is None and not self._pause_s and self.advance() is None:
-                return
+            if self.line is None and not self._pause_s:
+                await self.widen()
+                if self.advance() is None:
+                    return
             await self._move()
 
     async def next_part(self) -> Part | None:
@@ -63,6 +50,7 @@ class Execution(Course):
         if line is not None and line.parts:
             return line.parts.popleft()
         if line is None and not self._pause_s:
+            await self.widen()
             step = self.advance()
             return self.started(step.attempt) if isinstance(step, Line) else None
         if line is not None:

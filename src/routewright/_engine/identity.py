@@ -6,6 +6,11 @@ from routewright._core.ids import RANDOM_BITS, IdSequence
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Rng
 
+DRAWN = 64
+"""New milliseconds for which chance is drawn at once: asking the system for it lets other threads have Python's lock,
+and waits to get it back."""
+_MASK = (1 << RANDOM_BITS) - 1
+
 
 class Ids:
     """``ids("tr_")`` gives the next trace id. Later ids of a process are greater, whatever their prefix."""
@@ -21,9 +26,18 @@ class Ids:
         now = int(self._clock.time() * 1000)
         with self._guard.lock:
             if not self._sequence.at(now):
-                self._sequence.begin(now, self._rng.getrandbits(RANDOM_BITS))
+                self._sequence.begin(now, self._random_bits())
             return self._sequence.next(prefix)
 
     def renew(self) -> None:
-        """Begin a new sequence."""
+        """Begin a new sequence, with chance that nobody else has."""
         self._sequence = IdSequence()
+        self._chance = self._left = 0
+
+    def _random_bits(self) -> int:
+        if not self._left:
+            self._chance, self._left = self._rng.getrandbits(RANDOM_BITS * DRAWN), DRAWN
+        bits = self._chance & _MASK
+        self._chance >>= RANDOM_BITS
+        self._left -= 1
+        return bits

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from routewright._core.budget import Amount, Purse, Reservation, Room, within, worst_of_plan
+from routewright._core.budget import Amount, Room, Share, SharedBudget, within, worst_of_plan
 from routewright._core.money import usd_text
 from routewright._core.plan import Plan, pays_for_any
 from routewright.errors import BudgetExceeded, RouterError
@@ -19,7 +19,9 @@ from routewright.wire import Caller
 from .answer import Answer
 from .entry import Entry
 from .execution import Execution
-from .reading import Asked
+from .outcome import Outcome
+from .reading import Asked, Read
+from .replay import Replayed
 from .route import Engine
 
 T = TypeVar("T")
@@ -32,21 +34,30 @@ class _End:
 class Start(NamedTuple):
     """A request that may start."""
 
+    read: Read
     entry: Entry
-    reservation: Reservation | None
+    share: Share | None
 
 
 class Many(Generic[T]):
     """One run over many requests. ``asked`` says what each of the things that stand for one asks."""
 
     def __init__(
-        self, engine: Engine, caller: Caller, asked: Callable[[T], Asked], *, limit: int, purse: Purse | None
+        self,
+        engine: Engine,
+        caller: Caller,
+        asked: Callable[[T], Asked],
+        answer: Callable[[Outcome | Replayed], Answer],
+        *,
+        limit: int,
+        budget: SharedBudget | None,
     ) -> None:
         self._engine = engine
         self._caller = caller
         self._asked = asked
+        self._answer = answer
         self._limit = limit
-        self._purse = purse
+        self._budget = budget
         self._results: dict[int, Answer | RouterError] = {}
         self._running = 0
         self._changed = anyio.Event()
@@ -92,37 +103,41 @@ class Many(Generic[T]):
         read = await self._engine.read(self._asked(request))
         while True:
             entry = await self._engine.guarded(self._engine.admit(read, self._caller))
-            if self._purse is None:
-                return Start(entry, None)
+            if self._budget is None:
+                return Start(read, entry, None)
             # refused here it fits not even if those who run use nothing of what they hold
-            plan = await self._plan(entry, self._purse)
+            plan = await self._plan(entry, self._budget)
             worst = worst_of_plan(plan.ask, plan.rows, plan.given.max_retries + 1)
-            reservation = self._purse.reserve(worst)
-            if reservation is not None:
-                return Start(entry.under(within(plan.given, reservation.room)), reservation)
+            share = self._budget.reserve(worst)
+            if share is not None:
+                return Start(read, entry.under(within(plan.given, share.room)), share)
             await self._changed.wait()
 
-    async def _plan(self, entry: Entry, purse: Purse) -> Plan:
+    async def _plan(self, entry: Entry, budget: SharedBudget) -> Plan:
         """Decide within what is left. Where that is what refuses a request, it is said without a word on each model:
         there may be very many such requests, and no change of theirs helps."""
-        given, own = within(entry.admitted.given, purse.left), entry.admitted.given
+        given, own = within(entry.admitted.given, budget.left), entry.admitted.given
         entry = entry.under(given)
         if given == own:
             return await self._engine.choose(entry)
         if not pays_for_any(given, entry.board) and pays_for_any(own, entry.board):
-            self._engine.refuse(entry, _spent(purse.left))
+            self._engine.refuse(entry, _spent(budget.left))
         try:
             return await self._engine.choose(entry)
         except BudgetExceeded as error:
-            told = _spent(purse.left)
+            told = _spent(budget.left)
             told.trace_id, told.request_id = error.trace_id, error.request_id
         raise told
 
     async def _run(self, place: int, start: Start, group: TaskGroup) -> None:
-        entry, execution = start.entry, None
+        execution: Execution | None = None
+
+        def began(mine: Execution) -> None:
+            nonlocal execution
+            execution = mine
+
         try:
-            execution = self._engine.execution(entry, await self._engine.choose(entry), whole=True)
-            self._results[place] = Answer(await self._engine.run(entry, execution))
+            self._results[place] = self._answer(await self._engine.carry_out(start.read, start.entry, began))
         except RouterError as error:
             self._results[place] = error
         except anyio.get_cancelled_exc_class():
@@ -130,11 +145,11 @@ class Many(Generic[T]):
         except BaseException as error:
             self._fail(error, group)
         finally:
-            self._settle(start.reservation, execution)
+            self._settle(start.share, execution)
 
-    def _settle(self, reservation: Reservation | None, execution: Execution | None) -> None:
-        if self._purse is not None and reservation is not None:
-            self._purse.settle(reservation, Amount() if execution is None else execution.used)
+    def _settle(self, share: Share | None, execution: Execution | None) -> None:
+        if self._budget is not None and share is not None:
+            self._budget.settle(share, Amount() if execution is None else execution.used)
         self._running -= 1
         changed, self._changed = self._changed, anyio.Event()
         changed.set()

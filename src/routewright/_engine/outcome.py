@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from routewright._core.allowance import usage_of
 from routewright._core.decision import Decision
-from routewright._core.fault import FAULTS
 from routewright._core.guardrail import Hit
 from routewright._core.moment import timestamp
 from routewright._core.money import usd
@@ -19,34 +19,24 @@ from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import (
     Budget,
     BudgetRefused,
-    CacheSpan,
     Caller,
     Content,
     DecisionInput,
-    DecisionSpan,
     Environment,
-    FallbackReason,
-    FallbackSpan,
     FallbackTriggered,
-    GuardrailSpan,
-    ModelSpan,
+    LedgerRow,
     PushedEvent,
     RouteResponse,
     Routing,
-    Span,
     Tokens,
     Trace,
     TraceStatus,
-    Usage,
-    WindowUsage,
+    WindowState,
 )
 
 from .attempt import Attempt
 from .capture import Captured
-
-UNLIMITED = 2**53 - 1
-BEST_KEPT = 5
-"""Candidates in a trace; replay gives the whole table."""
+from .span import reason_after, spans_of, tokens_of
 
 
 class Admitted(NamedTuple):
@@ -65,6 +55,8 @@ class Admitted(NamedTuple):
     asks_cache: bool
     hits: Sequence[Hit] = ()
     """What the guardrails found in the request."""
+    windows: Sequence[WindowState] = ()
+    """How its rate limits stood when it was let in."""
 
 
 class Facts:
@@ -79,6 +71,8 @@ class Facts:
         "ended_at",
         "error_code",
         "given",
+        "is_booked",
+        "is_void",
         "rollup_keys",
         "served",
         "status",
@@ -107,6 +101,10 @@ class Facts:
         self.decision = decision
         self.rollup_keys = rollup_keys
         """Metadata that usage is counted by."""
+        self.is_booked = False
+        """What it cost is booked by whoever writes it, and not with its trace."""
+        self.is_void = False
+        """Another call was answered and billed in its place."""
         self.captured: Captured | None = None
         """What was said in the call, if it is to be kept: word for word until it is redacted, when it is first read."""
 
@@ -154,10 +152,38 @@ class Facts:
     def charged_nanos(self) -> int:
         """Billed to the account: the cost of an answer, or of what was produced when the caller left after content
         had been delivered."""
-        if self.environment == "sandbox":
+        if self.environment == "sandbox" or self.is_void:
             return 0
         left_midway = self.status == "cancelled" and any(attempt.delivered for attempt in self.attempts)
         return self.cost_nanos if self.served is not None or left_midway else 0
+
+    @property
+    def rows(self) -> list[LedgerRow]:
+        """What is to be booked with its trace (``TraceDraft``)."""
+        return [] if self.is_booked else self.ledger_rows
+
+    @property
+    def ledger_rows(self) -> list[LedgerRow]:
+        """What the ledger says of it: one row an attempt that may have cost anything. Of the sandbox none."""
+        if self.environment == "sandbox":
+            return []
+        charged = bool(self.charged_nanos)
+        return [self._row(each, charged=charged) for each in self.attempts if each.usage or each.cost_range_nanos]
+
+    def _row(self, attempt: Attempt, *, charged: bool) -> LedgerRow:
+        admitted = self.admitted
+        return LedgerRow(
+            request_id=self.id,
+            attempt=attempt.call.number,
+            at=timestamp(admitted.created_at),
+            key_id=admitted.caller.key_id,
+            model=attempt.model,
+            provider=attempt.provider,
+            tokens=tokens_of(attempt.usage) or Tokens(),
+            cost_nanos=attempt.cost_nanos,
+            charge_nanos=attempt.cost_nanos if charged else 0,
+            cost_range_nanos=attempt.cost_range_nanos,
+        )
 
     @property
     def latency_ms(self) -> float:
@@ -169,7 +195,7 @@ class Facts:
     def tokens(self) -> Tokens:
         """Of the attempt that served the request."""
         served = self.served
-        return (None if served is None else _tokens(served.usage)) or Tokens()
+        return (None if served is None else tokens_of(served.usage)) or Tokens()
 
     @property
     def trace(self) -> Trace:
@@ -204,7 +230,7 @@ class Facts:
             metadata=deepcopy(admitted.metadata),
             error=self.error_code,
             decision_input=self.given,
-            spans=self._spans(),
+            spans=spans_of(self),
             content=content,
         )
 
@@ -214,83 +240,9 @@ class Facts:
         if decided is None or served is None or not self.fell_back:
             return None
         primary = [attempt for attempt in self.attempts if attempt.model == decided.model]
-        reason = _reason(primary[-1] if primary else None)
+        reason = reason_after(primary[-1] if primary else None)
         spent_ms = round(sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary), 3)
         return FallbackTriggered(self.id, decided.model, served.model, reason, spent_ms, self.admitted.metadata)
-
-    def _spans(self) -> list[Span]:
-        spans: list[Span] = []
-        if self.decision is not None:
-            took_ms = self._since_start(self.attempts[0].started_at if self.attempts else self.ended_at)
-            spans.append(_decision_span(self.decision, took_ms))
-        spans += self._guardrail_spans(len(spans), self.admitted.hits, self.admitted.started_at, None)
-        if self.admitted.asks_cache:
-            spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
-        for place, attempt in enumerate(self.attempts):
-            before = _before(attempt, self.attempts[:place])
-            from_model = self.decision.model if before is None and self.decision is not None else attempt.model
-            from_model = from_model if before is None else before.model
-            if from_model != attempt.model and (not attempt.call.hedge or attempt is self.served):
-                spans.append(self._fallback_span(len(spans) + 1, from_model, before, attempt))
-            spans.append(self._model_span(len(spans) + 1, attempt))
-            spans += self._guardrail_spans(len(spans), attempt.hits, attempt.ended_at, spans[-1].id)
-        return spans
-
-    def _guardrail_spans(self, before: int, hits: Sequence[Hit], at: float, parent: int | None) -> list[Span]:
-        return [
-            GuardrailSpan(
-                id=before + place,
-                parent_id=parent,
-                name=hit.guardrail,
-                start_ms=self._since_start(at),
-                status="error" if hit.action == "block" else "ok",
-                rule=hit.rule,
-                stage=hit.stage,
-                action=hit.action,
-                count=hit.count,
-            )
-            for place, hit in enumerate(hits, start=1)
-        ]
-
-    def _fallback_span(self, span_id: int, from_model: str, before: Attempt | None, attempt: Attempt) -> FallbackSpan:
-        return FallbackSpan(
-            id=span_id,
-            name="fallback",
-            start_ms=self._since_start(attempt.started_at),
-            used=attempt is self.served,
-            from_model=from_model,
-            to_model=attempt.model,
-            reason=_reason(before),
-        )
-
-    def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
-        spent_ms = round((attempt.ended_at - attempt.started_at) * 1000 + attempt.unslept_ms, 3)
-        first_ms = None if attempt.first_at is None else round((attempt.first_at - attempt.started_at) * 1000, 3)
-        failed, ranged = attempt.fault is not None, attempt.cost_range_nanos
-        return ModelSpan(
-            id=span_id,
-            name=attempt.model,
-            start_ms=self._since_start(attempt.started_at),
-            duration_ms=spent_ms,
-            status="error" if failed else "cancelled" if attempt.finish_reason is None else "ok",
-            model=attempt.model,
-            provider=attempt.provider,
-            attempt=attempt.call.number,
-            latency_ms=spent_ms,
-            ttft_ms=first_ms,
-            tokens=_tokens(attempt.usage),
-            usage_estimated=attempt.usage_estimated,
-            cost_usd=usd(attempt.cost_nanos),
-            cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),
-            finish_reason=attempt.finish_reason,
-            error=attempt.fault,
-            repair=attempt.call.repair is not None,
-            hedge=attempt.call.hedge,
-            probe=attempt.call.probe,
-        )
-
-    def _since_start(self, at: float) -> float:
-        return round((at - self.admitted.started_at) * 1000, 3)
 
 
 class Outcome:
@@ -343,26 +295,13 @@ class Outcome:
             trace_id=admitted.trace_id,
             output=self.output,
             routing=routing,
-            usage=WindowUsage(UNLIMITED, int(admitted.created_at) // 60 * 60 + 60),
+            usage=usage_of(admitted.windows, admitted.created_at),
             primary_model=decision.model,
             fallback_model=served.model if facts.fell_back else None,
             cache_hit=False,
             tool_calls=self.tool_calls,
             finish_reason=served.finish_reason,
         )
-
-
-def _decision_span(decided: Decision, took_ms: float) -> DecisionSpan:
-    return DecisionSpan(
-        id=1,
-        name="decision",
-        start_ms=0.0,
-        duration_ms=took_ms,
-        candidates=decided.front[:BEST_KEPT],
-        rejected={str(reason): count for reason, count in decided.rejected_counts.items()},
-        digest=decided.digest,
-        token_count=decided.token_count,
-    )
 
 
 def _status(served: Attempt | None, error: RouterError | None) -> TraceStatus:
@@ -372,22 +311,3 @@ def _status(served: Attempt | None, error: RouterError | None) -> TraceStatus:
     if error is None:
         return "cancelled"
     return "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed"
-
-
-def _before(attempt: Attempt, earlier: list[Attempt]) -> Attempt | None:
-    """The one whose fault led to an attempt, or that it ran beside."""
-    after = attempt.call.after
-    if after is None:
-        return earlier[0] if earlier else None
-    return next((each for each in reversed(earlier) if each.call.row == after.row), None)
-
-
-def _reason(before: Attempt | None) -> FallbackReason:
-    """Why another model was called after an attempt, or in the place of one that was not made as faults came before."""
-    if before is None:
-        return "upstream_5xx"
-    return "timeout" if before.fault is None else FAULTS[before.fault].reason  # a hedge was quicker
-
-
-def _tokens(usage: Usage | None) -> Tokens | None:
-    return None if usage is None else Tokens(usage.input, usage.output, usage.cached)

@@ -10,37 +10,42 @@ and what went wrong is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
 
 import anyio.to_thread
 from msgspec.structs import replace
 
-from routewright._core.call import Rules
-from routewright._core.catalogue import resolve_one
 from routewright._core.check import PolicyCheck, check
-from routewright._core.constraints import CountTokens
 from routewright._core.gate import RequestGate, standing
 from routewright._core.guardrail import Hit, guardrails_of
 from routewright._core.intake import input_of, with_ids
 from routewright._core.output import Form
-from routewright._core.plan import Plan, build_plan
+from routewright._core.plan import Plan
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.scan import quoted
-from routewright._core.tokens import VOCABULARIES, bounds_of
-from routewright._core.why_not import WhyNot, why_not
-from routewright.errors import BlockedByPolicy, RouterError, RouterTimeoutError
+from routewright._core.tokens import bounds_of
+from routewright.errors import (
+    AuthenticationFailed,
+    BlockedByPolicy,
+    InsufficientBalance,
+    QuotaExhausted,
+    RateLimited,
+    RouterError,
+    RouterTimeoutError,
+)
 from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
 from routewright.wire import (
     Caller,
-    DecisionInput,
     Environment,
     OnPartial,
-    PolicyFallback,
     PolicySnapshot,
+    RunLimit,
 )
 
+from .admission import Admission, Admissions
 from .capture import Capturing
+from .choice import Choices
 from .course import Course
 from .entry import Counting, CountRequest, Entry
 from .event import Hooks
@@ -49,28 +54,17 @@ from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
 from .hedge import HedgedExecution
 from .identity import Ids
+from .money import Afforded
 from .outcome import Admitted, Outcome
+from .policy import Published, is_hedged, rules_of
 from .reading import Asked, Read
 from .record import Records
+from .replay import Replayed, read_result, reread
 from .trace import TraceLog
 
 C = TypeVar("C", bound=Course)
-
-
-class Published(NamedTuple):
-    """The policies in force, replaced as a whole: a request keeps the one that it found."""
-
-    snapshots: Sequence[PolicySnapshot]
-    by_key: Mapping[str, PolicySnapshot]
-    guardrails: Mapping[str, Sequence[Guardrail]]
-    """Of each policy, by its snapshot's id: made once, since long lists take their time."""
-
-    def guardrails_of(self, published: PolicySnapshot) -> Sequence[Guardrail]:
-        """Those of a policy, which need not be in force any more."""
-        if not published.policy.guardrails:
-            return ()
-        found = self.guardrails.get(published.id)
-        return guardrails_of(published.policy) if found is None else found
+Began = Callable[[Execution], None]
+"""Is told of an execution before it begins."""
 
 
 class Engine:
@@ -91,14 +85,18 @@ class Engine:
         guardrails: Sequence[Guardrail] = (),
         rollup_keys: tuple[str, ...] = (),
         capture: Capturing | None = None,
+        ids: Ids,
+        admissions: Admissions,
     ) -> None:
         self.fleet = fleet
         self.publish(policies)
-        self.ids = Ids(clock, rng)
-        self.records = Records(log, hooks, self.ids, clock, rollup_keys, capture)
+        self.ids = ids
+        self.admissions = admissions
+        self.records = Records(log, hooks, admissions.spool, self.ids, clock, rollup_keys, capture)
+        admissions.keep_dropped = admissions.owner.tidy = self.records.keep_dropped
         self._clock = clock
         self._rng = rng
-        self._counting = Counting(count, predictor, clock)
+        self.choices = Choices(Counting(count, predictor, clock))
         self._guardrails = guardrails
         self._default_output_cap = default_output_cap
 
@@ -118,23 +116,86 @@ class Engine:
             return asked.read()
         return await anyio.to_thread.run_sync(asked.read, abandon_on_cancel=True)
 
-    async def route(self, asked: Asked, caller: Caller) -> Outcome:
-        """Answer a request whole. Raises ``RouterError``; its trace is kept either way."""
-        entry = self.admit(await self.read(asked), caller)
+    async def route(self, asked: Asked, caller: Caller, run: RunLimit | None = None) -> Outcome | Replayed:
+        """Answer a request whole, perhaps in an agent ``run``. Raises ``RouterError``; its trace is kept either way,
+        if it was let in."""
+        read = await self.read(asked)
+        if run is None and self.admissions.is_open(read.request, caller):
+            return await self._concluded(self.admit(read, caller), form=asked.form)
+        with self.records.named():
+            async with Admission(self.admissions, read, caller, run) as admission:
+                kept = await admission.begin()
+                if kept is not None:
+                    return await self.replayed(kept, caller, asked.form)
+                return await self._concluded(self.admit(read, caller, admission=admission), form=asked.form)
+
+    async def carry_out(self, read: Read, entry: Entry, began: Began) -> Outcome | Replayed:
+        """Answer a request that was let in and is past the guardrails."""
+        caller = entry.admitted.caller
+        if self.admissions.is_open(read.request, caller):
+            return await self._ended(entry, began=began)
+        with self.records.named():
+            async with Admission(self.admissions, read, caller) as admission:
+                kept = await admission.begin()
+                if kept is not None:
+                    return await self.replayed(kept, caller)
+                return await self._ended(entry.holding(admission), began=began)
+
+    async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Replayed:
+        """The answer that was given under an idempotency key."""
+        response = read_result(kept)
+        data = None if form is None or response.tool_calls else reread(form, response.output)
+        return Replayed(response, await self.records.find(caller, response.trace_id), data)
+
+    async def _concluded(self, entry: Entry, form: Form | None = None) -> Outcome:
+        """Answer a request that was let in, if the guardrails let it pass."""
+        if self._is_guarded(entry):
+            try:
+                entry = await self.guarded(entry)
+            except RouterError as error:
+                await self._kept(entry, error.trace_id)
+                raise
+        return await self._ended(entry, form)
+
+    async def _ended(self, entry: Entry, form: Form | None = None, began: Began | None = None) -> Outcome:
+        """Answer a request, and wait until what has to be kept of it is."""
         try:
-            outcome = await self._carry_out(entry, asked.form)
+            entry, plan = await self.afford(entry)
+            execution = self.execution(entry, plan, whole=True, form=form)
+            if began is not None:
+                began(execution)
+            outcome = await self.run(entry, execution)
         except RouterError as error:
-            if self.records.commits:
-                await self.records.commit(error.trace_id, entry.deadline)
+            await self._kept(entry, error.trace_id)
             raise
-        if self.records.commits:
-            await self.records.commit(outcome.facts.id, entry.deadline)
+        await self._kept(entry, outcome.facts.id)
         return outcome
 
-    async def _carry_out(self, entry: Entry, form: Form | None) -> Outcome:
-        if self._is_guarded(entry):
-            entry = await self.guarded(entry)
-        return await self.run(entry, self.execution(entry, await self.choose(entry), whole=True, form=form))
+    async def leave(self, entry: Entry, outcome: Outcome) -> None:
+        """Wait until what has to be kept of a call that is over is, and give back what it held."""
+        try:
+            await self._kept(entry, outcome.facts.id)
+        finally:
+            if entry.admission is not None:
+                await entry.admission.aclose()
+
+    async def _kept(self, entry: Entry, trace_id: str | None) -> None:
+        """Wait until what has to be kept of a call is, if it has to be before its answer."""
+        if self.records.commits or entry.admission is not None:
+            await self.records.commit(trace_id, entry.deadline)
+
+    async def afford(self, entry: Entry) -> Afforded:
+        """Decide within what the caller has left, and set aside what that can cost. Whatever keeps it from that leaves
+        its trace, but for a want of money."""
+        if entry.admission is None:
+            return Afforded(entry, await self.choose(entry))
+        try:
+            return await entry.admission.afford(entry, self.choices.plan, hedged=is_hedged(entry))
+        except (AuthenticationFailed, InsufficientBalance, QuotaExhausted, RateLimited):
+            raise
+        except BaseException as error:
+            self.records.undecided(entry, entry.admitted.given, error)
+            raise
 
     async def run(self, entry: Entry, execution: Execution) -> Outcome:
         """Carry an execution out. Raises ``RouterError``; its trace is kept either way."""
@@ -148,7 +209,9 @@ class Engine:
             raise
         return raise_failure(self.records.conclude(entry, execution))
 
-    def admit(self, asked: Read, caller: Caller, fleet: Fleet | None = None) -> Entry:
+    def admit(
+        self, asked: Read, caller: Caller, fleet: Fleet | None = None, admission: Admission | None = None
+    ) -> Entry:
         """Lay the policy over a checked request and make the decision's input, for the caller's fleet or another."""
         request, tokens = asked
         self.records.keep_dropped()
@@ -175,16 +238,17 @@ class Engine:
         )
         admitted = Admitted(
             caller,
-            self.ids("tr_"),
+            self.ids("tr_") if admission is None else admission.trace_id,
             self._clock.time(),
-            started_at,
+            started_at if admission is None else admission.started_at,
             None if policy is None else policy.policy.id,
             fleet.inline_version if policy is None else policy.version,
             given,
             request.metadata or {},
             bool(request.cache),
+            windows=() if admission is None else admission.windows,
         )
-        return Entry(request, admitted, fleet, board, laid)
+        return Entry(request, admitted, fleet, board, laid, admission)
 
     async def guarded(self, entry: Entry) -> Entry:
         """Take a request that was let in past the guardrails. Raises ``BlockedByPolicy``; its trace is kept."""
@@ -237,55 +301,32 @@ class Engine:
             return entry
         return entry._replace(admitted=admitted._replace(given=replace(admitted.given, tokens=bounds_of(request))))
 
-    def choose_now(self, entry: Entry) -> Plan:
-        """Decide without awaiting; counting tokens, where that is needed, holds up the caller."""
-        given = self._counting.predicted(entry)
-        plan = _plan_uncounted(entry, given)
-        return plan or build_plan(self._counting.recounted(entry, given), entry.board, entry.laid)
-
-    def why_not(self, entry: Entry, model: str) -> WhyNot:
-        """Say what would have to be true for a model, or an alias of one, to be chosen. Counts tokens."""
-        model = resolve_one(model, entry.fleet.aliases, entry.fleet.pool.row, "model")
-        given = self._counting.counted(entry, self._counting.predicted(entry), VOCABULARIES)
-        return why_not(given, entry.board, model, entry.laid)
-
     def check(self, asked: Read, caller: Caller) -> list[PolicyCheck]:
         """Check every policy by one request. Counts tokens."""
         found = []
         for published in self.policies:
             under = replace(asked.request, policy_id=published.policy.id)
             entry = self.admit(asked._replace(request=under), caller)
-            given = self._counting.counted(entry, self._counting.predicted(entry), VOCABULARIES)
             assert entry.laid is not None, "it was admitted under the policy"
-            found.append(check(given, entry.board, entry.laid))
+            found.append(check(self.choices.counted(entry), entry.board, entry.laid))
         return found
 
     async def choose(self, entry: Entry) -> Plan:
-        """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
-        given = entry.admitted.given
+        """Decide. Whatever keeps it from that leaves its trace."""
+        choice = self.choices.of(entry)
         try:
-            given = self._counting.predicted(entry)
-            plan = _plan_uncounted(entry, given)
-            if plan is None:
-                given = await self._counting.recounted_aside(entry, given)
-                plan = build_plan(given, entry.board, entry.laid)
-            return plan
+            return await choice.plan()
         except BaseException as error:
-            self.records.undecided(entry, given, error)
+            self.records.undecided(entry, choice.given, error)
             raise
 
     def choose_here(self, entry: Entry) -> Plan:
         """Decide as ``choose`` does, without awaiting."""
-        given = entry.admitted.given
+        choice = self.choices.of(entry)
         try:
-            given = self._counting.predicted(entry)
-            plan = _plan_uncounted(entry, given)
-            if plan is None:
-                given = self._counting.recounted(entry, given)
-                plan = build_plan(given, entry.board, entry.laid)
-            return plan
+            return choice.plan_now()
         except BaseException as error:
-            self.records.undecided(entry, given, error)
+            self.records.undecided(entry, choice.given, error)
             raise
 
     def refuse(self, entry: Entry, error: RouterError) -> NoReturn:
@@ -297,8 +338,7 @@ class Engine:
         self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None, form: Form | None = None
     ) -> Execution:
         """Make the execution of a plan. ``on_partial`` holds in place of what the request says."""
-        rules = _policy_fallback(entry)
-        kind = HedgedExecution if rules is not None and rules.hedge else Execution
+        kind = HedgedExecution if is_hedged(entry) else Execution
         return self.course(kind, entry, plan, whole=whole, on_partial=on_partial, form=form)
 
     def course(
@@ -320,19 +360,12 @@ class Engine:
             rng=self._rng,
             deadline=entry.deadline,
             whole=whole,
-            rules=_rules(entry, on_partial),
+            rules=rules_of(entry, on_partial),
             sandbox=entry.admitted.caller.environment == "sandbox",
             form=form,
             guardrails=standing(self.guardrails(entry), "output") if self._is_guarded(entry) else (),
+            cover=None if entry.admission is None else entry.admission.cover,
         )
-
-
-def _plan_uncounted(entry: Entry, given: DecisionInput) -> Plan | None:
-    """The plan, or None where tokens have to be counted first: behind this, so that no refusal is chained to it."""
-    try:
-        return build_plan(given, entry.board, entry.laid)
-    except CountTokens:
-        return None
 
 
 def _blocked(hit: Hit) -> BlockedByPolicy:
@@ -340,23 +373,6 @@ def _blocked(hit: Hit) -> BlockedByPolicy:
         f"the guardrail {quoted(hit.guardrail)} blocks the request by its rule {quoted(hit.rule)}; no model was asked"
     )
     return BlockedByPolicy(said, detail={"guardrail": hit.guardrail, "rule": hit.rule, "stage": hit.stage})
-
-
-def _rules(entry: Entry, on_partial: OnPartial | None) -> Rules:
-    """How a request is carried out; ``on_partial`` holds in place of what it says."""
-    asked, given = entry.request.fallback, _policy_fallback(entry)
-    if asked is None and given is None and on_partial is None:
-        return entry.fleet.rules
-    return Rules(
-        entry.fleet.limits,
-        on_partial or (None if asked is None else asked.on_partial) or "restart",
-        on_refusal_fall_back=given is not None and given.on_refusal == "fallback",
-        hedged=given is not None and given.hedge,
-    )
-
-
-def _policy_fallback(entry: Entry) -> PolicyFallback | None:
-    return None if entry.laid is None else entry.laid.published.policy.fallback
 
 
 def raise_failure(outcome: Outcome) -> Outcome:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, assert_never
+from typing import Any, NamedTuple, Self, assert_never
 
 from msgspec import Struct
 
 from routewright._core.call import End, Wait
 from routewright.errors import ProviderFault
-from routewright.wire import Chunk, FaultKind, UpstreamCall
+from routewright.wire import Caller, Chunk, FaultKind, UpstreamCall
 
+from .admission import Admission
 from .answer import Answer
 from .course import Course
 from .entry import Entry
 from .fault import CUT_SHORT, Told
+from .fleet import Fleet
 from .guardrail import GuardrailFailed, done_now
 from .line import Blocked, Line
 from .outcome import Outcome
+from .reading import Read
+from .replay import Replayed
 from .route import Engine, raise_failure
 
 SHORTEST_S = 0.001
@@ -59,6 +64,13 @@ class StepDone(Struct, frozen=True):
 Step = StepCall | StepWait | StepDone
 
 
+class Begun(NamedTuple):
+    """A call whose model is chosen."""
+
+    entry: Entry
+    course: HostedCourse
+
+
 class Steps:
     """One call whose HTTP is yours: ``next`` says what to do, ``feed`` is told what happened.
 
@@ -76,11 +88,20 @@ class Steps:
     To be used by one thread at a time. Leaving the context early ends the call as cancelled.
     """
 
-    def __init__(self, engine: Engine, entry: Entry, course: HostedCourse) -> None:
+    def __init__(self, engine: Engine, begun: Begun, wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]):
+        """``wait`` awaits something, where nobody can."""
         self._engine = engine
-        self._entry = entry
-        self._course = course
-        self._outcome: Outcome | None = None
+        self._entry = begun.entry
+        self._course = begun.course
+        self._wait = wait
+        self._outcome: Outcome | Replayed | None = None
+
+    @classmethod
+    def again(cls, replayed: Replayed) -> Self:
+        """Those of a call that is over, which was made under the same idempotency key: there is nothing to do."""
+        steps = cls.__new__(cls)
+        steps._outcome = replayed
+        return steps
 
     def __del__(self) -> None:
         """Without ``with`` it may be dropped before its end; what it cost is not."""
@@ -101,6 +122,8 @@ class Steps:
             return StepDone()
         if self._course.line is not None:
             raise RuntimeError(f"call {len(self._course.attempts)} has not ended: feed() what came of it first")
+        if self._entry.admission is not None:
+            self._wait(self._course.widen)
         match step := self._course.advance():
             case Line():
                 return self._call(step)
@@ -128,7 +151,7 @@ class Steps:
     def idle_s(self) -> float:
         """How long the next piece of an answer that is read while it comes may take from now. Raises ``RuntimeError``
         if nothing is being called."""
-        if self._course.line is None:
+        if self._outcome is not None or self._course.line is None:
             raise RuntimeError("nothing is being called, so nothing is waited for")
         return self._course.left_s
 
@@ -137,7 +160,7 @@ class Steps:
         """The answer, once all is done. Raises what ended the call otherwise."""
         if self._outcome is None:
             raise RuntimeError("the call has not ended: ask next() until it gives StepDone")
-        if raise_failure(self._outcome).facts.served is None:
+        if isinstance(self._outcome, Outcome) and raise_failure(self._outcome).facts.served is None:
             raise RuntimeError("the call was left before its end, so there is no answer")
         return Answer(self._outcome)
 
@@ -152,7 +175,9 @@ class Steps:
         return StepCall(attempt.model, line.upstream, self._course.left_s, attempt.call.number)
 
     def _conclude(self) -> None:
-        self._outcome = self._engine.records.conclude(self._entry, self._course)
+        self._outcome = outcome = self._engine.records.conclude(self._entry, self._course)
+        if self._entry.admission is not None:
+            self._wait(partial(self._engine.leave, self._entry, outcome))
 
 
 class HostedCourse(Course):
@@ -222,3 +247,18 @@ class HostedCourse(Course):
         if said.kind is FaultKind.TIMEOUT:
             return said._replace(answered=said.answered or getattr(error, "status", None) is None)
         return said
+
+
+async def begin(engine: Engine, read: Read, caller: Caller, fleet: Fleet) -> Begun | Replayed:
+    """Let a call in that is limited, and choose; it waits for nothing that others hold. Or give what it was answered
+    when it was made before."""
+    with engine.records.named():
+        admission = Admission(engine.admissions, read, caller, patient=False)
+        async with AsyncExitStack() as entering:
+            await entering.enter_async_context(admission)
+            kept = await admission.begin()
+            if kept is not None:
+                return await engine.replayed(kept, caller)
+            entry, plan = await engine.afford(engine.guarded_now(engine.admit(read, caller, fleet, admission)))
+            entering.pop_all()  # from now on it is the call that leaves it
+            return Begun(entry, engine.course(HostedCourse, entry, plan))

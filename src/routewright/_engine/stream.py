@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -28,12 +29,14 @@ from routewright.wire import (
     error_envelope,
 )
 
+from .admission import Admission
 from .answer import Answer
 from .entry import Entry
 from .execution import Execution
 from .line import AttemptStarted, Part
 from .outcome import Outcome
 from .reading import Asked, Read
+from .replay import DecideAgain, Replayed, events_again
 from .route import Engine, raise_failure
 
 
@@ -49,13 +52,17 @@ class Stream:
     ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once.
     """
 
-    def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller) -> None:
+    def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller, decide: DecideAgain) -> None:
         self._engine = engine
+        self._decide = decide
         self._asked = asked
         self._caller = caller
         self._entry: Entry | None = None
         self._execution: Execution | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: Outcome | Replayed | None = None
+        self._admission: Admission | None = None
+        self._replay: deque[RouteEvent] | None = None
+        """Events of a call that is over, which was made under the same idempotency key."""
         self._event_id = 0
         self._started = False
         self._on_partial: OnPartial | None = None
@@ -110,7 +117,7 @@ class Stream:
 
     def raise_failure(self) -> None:
         """Raise what ended the stream, if it was not an answer."""
-        if self._outcome is not None:
+        if isinstance(self._outcome, Outcome):
             raise_failure(self._outcome)
 
     @property
@@ -119,7 +126,7 @@ class Stream:
         outcome = self._outcome
         if outcome is None and not self._closed:
             raise RuntimeError("the stream has not ended: read it to its end first")
-        if outcome is None or raise_failure(outcome).facts.served is None:
+        if outcome is None or (isinstance(outcome, Outcome) and raise_failure(outcome).facts.served is None):
             raise RuntimeError("the stream was left before its end, so there is no answer")
         return Answer(outcome)
 
@@ -136,6 +143,7 @@ class Stream:
     async def _leave(self) -> None:
         execution, entry = self._execution, self._entry
         if execution is None or entry is None or self._outcome is not None:
+            await self._give_back()
             return
         if self._left is not None:
             await self._left.wait()
@@ -144,13 +152,27 @@ class Stream:
         try:
             await execution.aclose()
         finally:
-            self._outcome = self._engine.records.conclude(entry, execution)
-            self._left.set()
+            try:
+                self._outcome = self._engine.records.conclude(entry, execution)
+                await self._give_back()
+            finally:
+                self._left.set()
+
+    async def _give_back(self) -> None:
+        """Give back what the call held."""
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            await admission.aclose()
 
     async def _next_event(self) -> RouteEvent | None:
+        if self._replay:
+            return self._replay.popleft()
         if self._outcome is not None or self._closed:
             return None
         execution = self._execution or await self._begin()
+        if execution is None:
+            assert self._replay, "there is an answer, or a call"
+            return self._replay.popleft()
         if not self._started:
             self._started = True
             return self._start_event(execution)
@@ -168,17 +190,39 @@ class Stream:
                 return event
         return await self._end_event(execution)
 
-    async def _begin(self) -> Execution:
+    async def _begin(self) -> Execution | None:
+        """Let the call in, and choose. None: it was made before, and is told again."""
         try:
             asked = self._asked
             known = asked if isinstance(asked, Read) else await self._engine.read(asked)
-            self._entry = entry = await self._engine.guarded(self._engine.admit(known, self._caller))
-            plan = await self._engine.choose(entry)
+            with self._engine.records.named():
+                kept = await self._enter(known)
+                if kept is not None:
+                    await self._tell_again(kept)
+                    return None
+                entry = await self._engine.guarded(self._engine.admit(known, self._caller, admission=self._admission))
+                self._entry, plan = await self._engine.afford(entry)
         except BaseException:
             self._closed = True
+            await self._give_back()
             raise
-        self._execution = self._engine.execution(entry, plan, whole=False, on_partial=self._on_partial)
+        self._execution = self._engine.execution(self._entry, plan, whole=False, on_partial=self._on_partial)
         return self._execution
+
+    async def _enter(self, read: Read) -> bytes | None:
+        """Take what the call needs where it is not simply let in; or give what was answered before."""
+        shared = self._engine.admissions
+        if shared.is_open(read.request, self._caller):
+            return None
+        self._admission = admission = Admission(shared, read, self._caller)
+        await admission.__aenter__()
+        return await admission.begin()
+
+    async def _tell_again(self, kept: bytes) -> None:
+        self._outcome = replayed = await self._engine.replayed(kept, self._caller)
+        replayed.decide = self._decide
+        self._replay = deque(events_again(replayed.response))
+        await self._give_back()
 
     def _start_event(self, execution: Execution) -> RouteStarted:
         assert self._entry is not None, "an execution follows an admission"
@@ -206,8 +250,11 @@ class Stream:
         assert self._entry is not None, "an execution follows an admission"
         records = self._engine.records
         self._outcome = outcome = records.conclude(self._entry, execution)
-        if records.commits:
-            await records.commit(outcome.facts.id, self._entry.deadline)
+        try:
+            if records.commits or self._admission is not None:
+                await records.commit(outcome.facts.id, self._entry.deadline)
+        finally:
+            await self._give_back()
         if outcome.error is None:
             return RouteCompleted(self._next_id(), outcome.response)
         return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(outcome.error)))

@@ -6,15 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import TYPE_CHECKING
 
 from routewright._core.scan import quoted
-from routewright.errors import InternalError, NotFound, PreconditionFailed, RouterError, StorageUnavailable
+from routewright.errors import InternalError, NotFound, PreconditionFailed, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
-from routewright.loop import Signal, is_cancelled, is_closed, this_loop
+from routewright.loop import Signal
 from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -23,21 +22,24 @@ from routewright.wire import (
     Environment,
     Event,
     PutFeedback,
-    PutTrace,
     Snapshot,
     SnapshotById,
     Trace,
     TraceById,
-    Write,
 )
 
 from .capture import redacting
 from .crew import Job
 from .outcome import Facts
-from .snapshot import Snapshots
+from .stored import found_trace, storage_faults
+from .trouble import TraceCounts, Trouble
+from .waiting import Happening, Pass, Round, Waiting, keep_now, release
 from .worker import Worker
+from .writing import Writing
 
-BATCH = 256
+if TYPE_CHECKING:
+    from .ending import Ending
+
 QUEUE = 10_000
 """Traces that may wait for a storage: some 20 MB, and what metadata they bring."""
 QUEUE_TEXT_BYTES = 64 * 1024 * 1024
@@ -51,34 +53,8 @@ REST_S = 0.0001
 the storage is in trouble: no call waits for that."""
 LONGEST_DELAY_S = 5.0
 """Between two tries at a storage that is unavailable."""
-_SEEMS_DOWN = 3
-"""So many accounts in a row that cannot be written to: the others need not be tried."""
 
 _log = logging.getLogger(__name__)
-
-
-class Waiting(NamedTuple):
-    """A finished call on its way into the storage."""
-
-    account: str
-    facts: Facts
-    snapshots: list[Snapshot]
-    events: Sequence[Event]
-    tried: Signal | None
-    """Set once it was written, could not be for now, or was given up: for who waits for that."""
-
-
-class TraceCounts(NamedTuple):
-    """What became of traces that are not in the storage, in this process."""
-
-    waiting: int
-    """Still to be written."""
-    refused: int
-    """Given up because the storage would not take them."""
-    lost: int
-    """Given up because too many waited, or because the Router was closed before they could be written."""
-    shortened: int = 0
-    """Kept without their prompts and answers, since too much text waited."""
 
 
 class TraceLog:
@@ -105,41 +81,60 @@ class TraceLog:
         self.commits = durability == "committed" and self._immediate is None
         """Whether calls wait until their traces are committed."""
         self._delay_s = 0.0 if self.commits else DELAY_S
-        self._snapshots = Snapshots(partial(self._apply, SYSTEM_ACCOUNT), self._trouble, clock, durability)
+        self._trouble = Trouble()
+        self._writing = Writing(storage, clock, durability, self._trouble, tell, self._forget)
         self._job = Job(worker, self._drain, self._delay_s)
+        self._urgent = Job(worker, self._drain, 0.0)
+        self._later = Job(worker, self._drain, DELAY_S)
         self.retries = True
         """Whether the background tries again what failed; in the last seconds a try is enough."""
-        self._closed = False
+        self.is_closed = False
+        """Nobody writes any more but who says so."""
         renew_in_children(self)
 
     def renew(self) -> None:
         """Begin with nothing: what waited at a fork is the parent's to write."""
         self._queue: dict[str, Waiting] = {}  # by trace id, in the order of their ends; out only when written
-        self._pass: _Pass | None = None
-        self._refused = self._lost = self._shortened = self._told = 0
-        self._text_bytes = 0
-        self._failed: Exception | None = None
-        self._faults = 0
-        self._in_trouble = False
+        self._pass: Pass | None = None
+        self._text_bytes = self._bills = 0
 
     @property
     def counts(self) -> TraceCounts:
         """What is not in the storage."""
-        return TraceCounts(len(self._queue), self._refused, self._lost, self._shortened)
+        return self._trouble.counts(len(self._queue))
 
-    def put(self, facts: Facts, snapshots: list[Snapshot], events: Sequence[Event] = ()) -> None:
-        """Keep a call's trace, with the snapshots that its decision names. Never fails a call, nor holds it up."""
-        account = facts.admitted.caller.account
+    @property
+    def is_full(self) -> bool:
+        """So many bills wait that no call should be let in that makes another."""
+        return self._bills >= QUEUE
+
+    def put(
+        self,
+        facts: Facts,
+        snapshots: list[Snapshot],
+        happened: Sequence[Happening] = (),
+        ending: Ending | None = None,
+    ) -> None:
+        """Keep a call's trace, with the snapshots that its decision names and what else its ``ending`` needs. Never
+        fails a call, nor holds it up."""
+        account, commits = facts.admitted.caller.account, self.commits or ending is not None
+        ended = Waiting(account, facts, snapshots, happened, ending, self._clock.time(), Signal() if commits else None)
         if self._immediate is None:
-            self._put_behind(Waiting(account, facts, snapshots, events, Signal() if self.commits else None))
+            self._put_behind(ended)
             return
         try:
-            self._immediate.keep(account, facts, snapshots)
-        except Exception as error:
-            self._refuse(error)
-        else:
-            self._in_trouble = False
-            self._tell(facts, events)
+            events = keep_now(self._immediate, ended, self._durability)
+        except (Exception, asyncio.CancelledError) as error:  # it never waits, so that nobody has cancelled it
+            fault = error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")
+            if ending is None:
+                self._trouble.refuse(fault)
+            else:
+                self._trouble.note(fault)
+                self._put_behind(ended)
+            return
+        self._trouble.lasts = False
+        self._tell(facts, events)
+        ended.written()
 
     async def commit(self, trace_id: str | None, until: float) -> None:
         """Wait until a trace is written, could not be for now, or was given up, but no longer than ``until`` on the
@@ -148,28 +143,41 @@ class TraceLog:
         if waiting is None or waiting.tried is None:
             return
         with self._clock.deadline(until):
+            if self.is_closed:  # nobody else writes any more
+                await self.write()
             await waiting.tried.wait()
+
+    async def write_last(self, trace_id: str) -> None:
+        """Write what a call leaves that ends after the close: nobody else does any more. What cannot be is lost."""
+        try:
+            await self.write()
+        finally:
+            self.lose(trace_id)
+
+    def lose(self, trace_id: str) -> None:
+        """Give a trace up that still waits, and say so."""
+        with self._guard.lock:
+            waiting = self._queue.get(trace_id)
+            if waiting is not None:
+                self._take_out(waiting)
+        if waiting is not None:
+            self._lose([waiting])
 
     async def flush(self) -> None:
         """Write all that waits. Raises ``StorageUnavailable`` if some of it still does, and ``InternalError`` if some
         was given up since the last time."""
+        self._writing.forgive()
         waits = await self.write()
-        told, self._told = self._told, self._refused + self._lost
-        if not waits and told == self._told:
-            return
-        failed, counts = self._failed, self.counts
-        left = f"{counts.waiting} wait, {counts.refused} were refused, {counts.lost} are lost"
-        said = f"not all traces are in the storage: {left}"
-        kind = StorageUnavailable if waits else InternalError
-        raise kind(f"{said}; the last fault was {type(failed).__name__}: {failed}") from failed
+        self._trouble.tell(len(self._queue), waits=waits)
 
     def close(self) -> None:
         """Take nothing more, and give up what still waits."""
         with self._guard.lock:
-            self._closed = True
-            left, self._queue = list(self._queue.values()), {}
-            self._lost += len(left)
-        _release(left)
+            self.is_closed = True
+            left = list(self._queue.values())
+            for waiting in left:
+                self._take_out(waiting)
+        self._lose(left)
         if left:
             _log.warning("the router was closed; traces that could not be written before, and are lost: %d", len(left))
 
@@ -185,8 +193,8 @@ class TraceLog:
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
         """Keep what a user thought of an answer. Raises ``NotFound`` if the caller has no such trace."""
         waiting = self._find(caller.account, feedback.trace_id, caller.environment)
-        writes: list[Write] = [] if waiting is None else await self._writes_of([waiting])
         try:
+            writes = [] if waiting is None else await self._writing.traces_of([waiting])
             with storage_faults():
                 await self._storage.apply(caller.account, [*writes, feedback])
         except PreconditionFailed as error:
@@ -200,9 +208,25 @@ class TraceLog:
     async def waiting(self, account: str, trace_id: str, environment: Environment | None) -> Trace | None:
         """A trace that is not written yet."""
         found = self._find(account, trace_id, environment)
+        if found is not None and found.facts.admitted.caller.key_id is not None:
+            await self.write()  # whether its key was revoked only the storage knows
+            found = self._find(account, trace_id, environment)
         if found is None:
             return None
         return await redacting(lambda: found.facts.trace, [found.facts.captured], self._clock)
+
+    def _take_out(self, waiting: Waiting) -> None:
+        del self._queue[waiting.facts.id]
+        self._text_bytes -= waiting.facts.text_bytes
+        self._bills -= waiting.ending is not None
+
+    def _lose(self, left: Sequence[Waiting]) -> None:
+        self._trouble.lose(len(left))
+        for waiting in left:
+            if waiting.ending is not None and not waiting.ending.is_booked:
+                self._trouble.lose_bill(waiting.facts, waiting.account, "the router was closed before it could be")
+            waiting.written()
+        release(left)
 
     def _find(self, account: str, trace_id: str, environment: Environment | None) -> Waiting | None:
         found = self._queue.get(trace_id)
@@ -212,28 +236,40 @@ class TraceLog:
 
     def _put_behind(self, ended: Waiting) -> None:
         with self._guard.lock:
-            fits = len(self._queue) < QUEUE and not self._closed
+            # a bill is kept however many wait; ``is_full`` lets no call in that would make another
+            fits = ended.ending is not None or not (len(self._queue) >= QUEUE or self.is_closed)
             if fits:
                 self._shorten(ended.facts)
                 self._queue[ended.facts.id] = ended
-            else:
-                self._lost += 1
+                self._bills += ended.ending is not None
         writing = self._pass
         if writing is not None and writing.is_lost:
             self._end(writing)  # else those who wait for it already would wait for ever
         if fits:
-            self._job.poke()
-            if len(self._queue) > CROWD and not self._in_trouble and not self._clock.virtual:
+            (self._job if ended.tried is None else self._urgent).poke()
+            if len(self._queue) > CROWD and not self._trouble.lasts and not self._clock.virtual:
                 time.sleep(REST_S)
         else:
-            self._trouble(InternalError("the router is closed" if self._closed else f"{QUEUE} traces wait already"))
+            self._trouble.lose(1)
+            why = "the router is closed" if self.is_closed else f"{QUEUE} traces wait already"
+            self._trouble.note(InternalError(why))
 
     async def _drain(self) -> None:
         """Write in the background; where the storage is unavailable, again and again, ever less often."""
-        waits = await self.write()
-        self._job.delay = min(max(self._job.delay, DELAY_S) * 2, LONGEST_DELAY_S) if waits else self._delay_s
-        if waits and self.retries:
-            self._job.poke()
+        round = await self._write(self._clock.monotonic())
+        self._job.delay = min(max(self._job.delay, DELAY_S) * 2, LONGEST_DELAY_S) if round.down else self._delay_s
+        if self.retries:
+            if round.down:
+                self._job.poke()
+            self._come_back()
+
+    def _come_back(self) -> None:
+        """Try bills again that were refused, when the first of them is due."""
+        with self._guard.lock:
+            due = [waiting.again_at for waiting in self._queue.values() if waiting.again_at > -inf]
+        if due:
+            self._later.delay = max(min(due) - self._clock.monotonic(), DELAY_S)
+            self._later.poke()
 
     async def write_of(self, account: str) -> int:
         """Try to write what waits now. Says how many traces that an account had there still wait."""
@@ -243,104 +279,50 @@ class TraceLog:
         return sum(self._queue.get(waiting.facts.id) is waiting for waiting in before)
 
     async def write(self) -> bool:
-        """Try to write what waits now. True: some of it still does, since the storage is unavailable."""
+        """Try to write what waits now. True: some of it still does."""
+        return (await self._write(inf)).waits
+
+    async def _write(self, by: float) -> Round:
+        """Try to write what is due by then."""
         mine = await self._begin()
-        faults = self._faults
-        batches = self._batches()
+        faults, round = self._trouble.faults, Round(patient=self.retries)
         try:
-            down: set[str] = set()
-            wrote = False
-            for batch in batches:
-                account = batch[0].account
-                if account not in down and (wrote or len(down) < _SEEMS_DOWN):
-                    try:
-                        await self._write(batch)
-                        wrote = True
-                    except StorageUnavailable as error:
-                        down.add(account)
-                        self._trouble(error)
-                _release(batch)  # not where this pass is cancelled: what it leaves is for the next
-            self._in_trouble = self._in_trouble and self._faults > faults
-            return bool(down)
+            await self._writing.write(self._queues(by), round)
+            self._trouble.lasts = self._trouble.lasts and self._trouble.faults > faults
+            return round
         finally:
             self._end(mine)
 
-    def _batches(self) -> list[list[Waiting]]:
+    def _queues(self, by: float) -> list[list[Waiting]]:
+        """What waits and is due by then, by account."""
         by_account: dict[str, list[Waiting]] = {}
         with self._guard.lock:
             for waiting in self._queue.values():
-                by_account.setdefault(waiting.account, []).append(waiting)
-        return [here[place : place + BATCH] for here in by_account.values() for place in range(0, len(here), BATCH)]
+                if waiting.again_at <= by:
+                    by_account.setdefault(waiting.account, []).append(waiting)
+        return [*reversed(by_account.values())]
 
-    async def _write(self, batch: list[Waiting]) -> None:
-        """Write traces of one account; where they are refused, one by one, to find those that are to blame."""
-        await self._snapshots.keep(snapshot for waiting in batch for snapshot in waiting.snapshots)
-        try:
-            await self._apply(batch[0].account, await self._writes_of(batch))
-        except StorageUnavailable:
-            raise
-        except Exception as error:
-            if len(batch) > 1:
-                for waiting in batch:
-                    await self._write([waiting])
-                return
-            self._refuse(error)
-            self._forget(batch)
-            return
-        self._forget(batch)
-        for waiting in batch:
-            self._tell(waiting.facts, waiting.events)
-
-    async def _writes_of(self, batch: Sequence[Waiting]) -> list[Write]:
-        def make() -> list[Write]:
-            facts = [waiting.facts for waiting in batch]
-            return [PutTrace(each.trace, rollup_keys=each.rollup_keys, durability=self._durability) for each in facts]
-
-        return await redacting(make, [waiting.facts.captured for waiting in batch], self._clock)
-
-    async def _apply(self, account: str, writes: Sequence[Write]) -> None:
-        try:
-            await self._storage.apply(account, writes)
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                raise
-            raise StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
-
-    def _forget(self, batch: list[Waiting]) -> None:
+    def _forget(self, batch: Sequence[Waiting]) -> None:
         with self._guard.lock:
             for waiting in batch:
                 if self._queue.get(waiting.facts.id) is waiting:
-                    del self._queue[waiting.facts.id]
-                    self._text_bytes -= waiting.facts.text_bytes
+                    self._take_out(waiting)
 
     def _shorten(self, facts: Facts) -> None:
         """Take the words out of a call's trace where too many wait already."""
         if self._text_bytes + facts.text_bytes > QUEUE_TEXT_BYTES:
             facts.captured = None
-            self._shortened += 1
+            self._trouble.shorten()
         self._text_bytes += facts.text_bytes
 
-    def _refuse(self, error: Exception) -> None:
-        with self._guard.lock:
-            self._refused += 1
-        self._trouble(error)
-
-    def _trouble(self, error: Exception) -> None:
-        """Remember a fault for ``flush``, and log it unless the last pass had one too."""
-        self._faults += 1
-        self._failed = error.with_traceback(None)  # its frames would stay
-        if not self._in_trouble:
-            self._in_trouble = True
-            _log.warning("traces cannot be written: %s: %s", type(error).__name__, error)
-
-    async def _begin(self) -> _Pass:
+    async def _begin(self) -> Pass:
         """Wait until no other pass writes, whichever loop and thread it runs in."""
-        mine = _Pass()
+        mine = Pass()
         while (other := self._become(mine)) is not mine:
             await other.ended.wait()
         return mine
 
-    def _become(self, mine: _Pass) -> _Pass:
+    def _become(self, mine: Pass) -> Pass:
         """The pass that writes now: this one, unless another does."""
         with self._guard.lock:
             other = self._pass
@@ -351,48 +333,8 @@ class TraceLog:
             other.ended.set()
         return mine
 
-    def _end(self, ended: _Pass) -> None:
+    def _end(self, ended: Pass) -> None:
         with self._guard.lock:
             if self._pass is ended:
                 self._pass = None
         ended.ended.set()
-
-
-def _release(ended: Iterable[Waiting]) -> None:
-    """Let calls go on that wait for their traces to be written."""
-    for waiting in ended:
-        if waiting.tried is not None:
-            waiting.tried.set()
-
-
-class _Pass:
-    """One go through the queue, in one event loop."""
-
-    def __init__(self) -> None:
-        self._loop = this_loop()
-        self.ended = Signal()
-
-    @property
-    def is_lost(self) -> bool:
-        """Its loop was closed under it, so it will never end."""
-        return is_closed(self._loop)
-
-
-@contextmanager
-def storage_faults() -> Iterator[None]:
-    """Make of what a storage raises, and should not, an ``InternalError`` that names its kind."""
-    try:
-        yield
-    except RouterError:
-        raise
-    except Exception as error:  # its words stay there
-        raise InternalError(f"the storage failed with {type(error).__name__}") from error
-
-
-def found_trace(found: object, trace_id: str) -> Trace:
-    """The trace that a storage gave. Raises ``NotFound`` for none, and ``InternalError`` for what is no trace."""
-    if found is None:
-        raise NotFound(f"no trace {quoted(trace_id)}")
-    if not isinstance(found, Trace):
-        raise InternalError(f"the storage gave {type(found).__name__} in the place of a trace")
-    return found

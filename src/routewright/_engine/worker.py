@@ -75,6 +75,10 @@ class Worker:
         self._daemons.append(daemon)
         home.start_daemon(daemon)
 
+    def begin(self) -> None:
+        """Have the background begin with its daemons, if it has not in this process."""
+        self._home_here()
+
     def poke(self, job: Job) -> bool:
         """Ask for a run of the job. False: closed, none will come."""
         if job.due_since == _forks:

@@ -1,5 +1,5 @@
 """The command ``routewright``: ``route``, ``decide``, ``models``, ``catalogue``, ``policies``, ``traces``,
-``analytics``, ``feedback`` and ``store``.
+``analytics``, ``feedback``, ``accounts``, ``keys``, ``incidents``, ``secret`` and ``store``.
 
     0  done                     3  no model fits (422)          6  time ran out (504)      130  interrupted
     1  fault of ours (500)      4  content refused (403)        7  key or money (401, 402) 141  nobody reads the output

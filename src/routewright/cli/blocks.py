@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from routewright._core.account import without_keys
+
 from .bars import Bar, drawn
 
 Style = Literal["plain", "title", "good", "bad", "dim"]
@@ -55,6 +57,17 @@ _UNSEEN |= {ord("\t"): "\t", ord("\n"): "\n"}
 def facts(named: Mapping[str, str]) -> Table:
     """A table of names and what is to be said of each; what is empty is left out."""
     return Table([Row((name, value)) for name, value in named.items() if value], prose=True)
+
+
+def keyless(block: Block) -> Block:
+    """The same without API keys, one of which may have been given in a wrong place."""
+    if isinstance(block, Line):
+        return block._replace(text=without_keys(block.text))
+    return block._replace(rows=[row._replace(cells=tuple(map(_keyless, row.cells))) for row in block.rows])
+
+
+def _keyless(cell: Cell) -> Cell:
+    return without_keys(cell) if isinstance(cell, str) else cell
 
 
 def printable(text: str) -> str:

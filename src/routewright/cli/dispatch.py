@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from random import SystemRandom
 
+import msgspec
+
+from routewright._core.account import without_keys
 from routewright._engine.identity import Ids
 from routewright.backends.clock import SystemClock
 from routewright.errors import RouterError
@@ -12,7 +15,7 @@ from routewright.wire import error_envelope
 from .blocks import Line
 from .exits import OK
 from .options import Arguments
-from .screen import Screen
+from .screen import Screen, json_line
 from .wording import said
 
 
@@ -39,6 +42,26 @@ def run(args: Arguments, screen: Screen) -> int:
             from .analytics import run_analytics
 
             run_analytics(args, screen)
+        case "ledger":
+            from .ledger import run_ledger
+
+            return run_ledger(args, screen)
+        case "accounts":
+            from .accounts import run_accounts
+
+            run_accounts(args, screen)
+        case "keys":
+            from .keys import run_keys
+
+            return run_keys(args, screen)
+        case "incidents":
+            from .incidents import run_incidents
+
+            run_incidents(args, screen)
+        case "secret":
+            from .secret import run_secret
+
+            run_secret(args, screen)
         case "store":
             from .store import run_store
 
@@ -54,5 +77,5 @@ def failed(error: RouterError, args: Arguments, screen: Screen) -> None:
     """Show an error: the envelope of the specification under ``--json``, else a sentence."""
     if args.json:
         error.request_id = error.request_id or Ids(SystemClock(), SystemRandom())("req_")
-        screen.json(error_envelope(error))
+        screen.json(msgspec.json.decode(without_keys(json_line(error_envelope(error)))))
     screen.say(Line(f"routewright: {said(error, args)}", "bad"))

@@ -6,6 +6,7 @@ from routewright.errors import RouterError
 
 OK = 0
 INTERNAL = 1
+DISAGREES = 1
 USAGE = 2
 NOBODY_FITS = 3
 INTERRUPTED = 130
@@ -13,7 +14,7 @@ BROKEN_PIPE = 141
 
 EXIT_CODES = {
     OK: "done",
-    INTERNAL: "a fault of routewright's own, or a store that is damaged or out of reach (500)",
+    INTERNAL: "a fault of routewright's own, a store damaged or out of reach (500), or a bill that does not agree",
     USAGE: "the command line, a file or the request is not valid (400, 404, 409, 413)",
     NOBODY_FITS: "no model fits the constraints, or the budget (422)",
     4: "a policy, a guardrail or the provider refuses the content (403)",

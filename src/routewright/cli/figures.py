@@ -18,6 +18,13 @@ def dollars(usd: float) -> str:
     return f"${usd_text(nanos_of(usd))}"
 
 
+def exact(nanos: int | None) -> str:
+    """The same of nano-dollars, which may be fewer than none; of None nothing."""
+    if nanos is None:
+        return ""
+    return f"-${usd_text(-nanos)}" if nanos < 0 else f"${usd_text(nanos)}"
+
+
 def about(usd: float) -> str:
     """Dollars and cents; below a dollar two digits that say something, and cents at least."""
     text = usd_short(usd)

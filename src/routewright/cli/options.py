@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 from routewright import __version__
-from routewright.wire import Bucket, Environment, Goal, Modality, Strategy
+from routewright._core.account import without_keys
+from routewright.wire import Bucket, Environment, Goal, Modality, PlanName, Scope, Severity, Strategy
 
 from .analytics_options import add_analytics
 from .catalogue_options import CATALOGUE, add_catalogue, names
+from .console_options import add_accounts, add_incidents, add_keys, add_secret
 from .exits import exit_table
+from .ledger_options import add_ledger
 from .policies_options import add_policies
 from .store_options import add_place, add_store
 from .traces_options import add_feedback, add_traces
@@ -33,7 +36,9 @@ examples:
   routewright catalogue import model_prices.json --output models.toml
   routewright policies check policies.toml
   routewright traces ls --store traces.db "status=failed" --since 2h
-  routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week"""
+  routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week
+  routewright ledger reconcile openai_costs.json --store traces.db
+  KEY=$(routewright keys create acme --name website --store traces.db)"""
 
 _PROMPT = """
 
@@ -69,6 +74,31 @@ _COMMANDS = {
         "REPORT [OPTIONS]",
     ),
     "feedback": ("say how good an answer was", "It is kept beside the trace.", "[OPTIONS] ID SCORE [COMMENT]"),
+    "ledger": (
+        "read what was paid and billed, hold bills against it, put it right",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
+    "accounts": (
+        "set up who is served: plans, limits, credit",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
+    "keys": (
+        "make, list, change and revoke the keys of an account",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
+    "incidents": (
+        "say that something goes wrong for many, and that it is over",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
+    "secret": (
+        "change the secret that keys and cursors depend on",
+        "Each of its commands has a --help of its own.",
+        "COMMAND [OPTIONS]",
+    ),
     "store": (
         "back up, check and upgrade a store, say how long it keeps traces",
         "Each of its commands has a --help of its own.",
@@ -154,12 +184,42 @@ class Arguments(argparse.Namespace):
     group_by: str
     bucket: Bucket
 
+    # ledger
+    month: str | None
+    by_day: bool
+    first: str | None
+    last: str | None
+    tolerance: float
+    of_provider: str | None
+    attempt: int
+    cost: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int
+    written_tokens: int
+    reasoning_tokens: int
+
     # store
     target: str
     named: str | None
     production_days: float | None
     sandbox_days: float | None
     model_id: str | None
+
+    # accounts, keys, incidents and secret
+    name: str
+    plan: PlanName
+    prepaid: bool
+    monthly_limit: float | None
+    budget: float | None
+    usd: float
+    note: str
+    id: str | None
+    key_id: str
+    scope: list[Scope] | None
+    title: str
+    severity: Severity
+    status_url: str | None
 
     # policies
     policy_file: str
@@ -186,6 +246,10 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **rest: Any) -> None:
         rest |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(*args, **rest)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and end. No API key is repeated that stands in a wrong place."""
+        super().error(without_keys(message))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse here what is not known, so that a command answers for its own options."""
@@ -290,6 +354,11 @@ _ADD = {
     "traces": _add_traces,
     "analytics": _add_analytics,
     "feedback": add_feedback,
+    "ledger": add_ledger,
+    "accounts": add_accounts,
+    "keys": add_keys,
+    "incidents": add_incidents,
+    "secret": add_secret,
     "store": _add_store,
 }
 

@@ -7,9 +7,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from routewright._core.scan import is_unicode
+from routewright.console import Console
+from routewright.coordination import limits_path
 from routewright.errors import NotFound, Problem, ValidationFailed
+from routewright.ledger import Ledger
 from routewright.protocols import LocalStorage, Storage
-from routewright.root_secret import secret_path
+from routewright.secret_file import secret_path
 from routewright.storage import SCHEMES, open_storage
 from routewright.trace import TraceStore
 
@@ -37,7 +41,8 @@ def existing_store(args: Arguments) -> Storage:
     if storage is None:
         raise ValidationFailed.of(Problem("--store", "is missing", f"give --store traces.db, or set {VARIABLE}"))
     if isinstance(storage, LocalStorage) and not storage.path.is_file():
-        raise NotFound(f"there is no store {storage.path}; 'routewright route --store FILE' begins one")
+        begins = "'routewright route' and 'routewright accounts create' begin one"
+        raise NotFound(f"there is no store {storage.path}; {begins}")
     return storage
 
 
@@ -66,9 +71,31 @@ async def opened_traces(args: Arguments) -> AsyncIterator[TraceStore]:
         await store.aclose()
 
 
+@asynccontextmanager
+async def opened_ledger(args: Arguments) -> AsyncIterator[Ledger]:
+    """The ledger of the store that is named."""
+    ledger = Ledger(existing_store(args))
+    try:
+        yield ledger
+    finally:
+        await ledger.aclose()
+
+
+@asynccontextmanager
+async def opened_console(args: Arguments, *, begins: bool = False) -> AsyncIterator[Console]:
+    """The accounts and keys of the store that is named. ``begins``: it need not be there yet."""
+    async with Console((named_store(args) if begins else None) or existing_store(args)) as console:
+        yield console
+
+
 def _own_files(store: Path) -> Iterator[Path]:
     for path in (store, store.resolve()):  # SQLite puts its files beside what a link leads to
-        yield from (path, secret_path(path), *(path.with_name(path.name + end) for end in _ENDS))
+        beside = secret_path(path), limits_path(path)
+        yield from (
+            path,
+            *beside,
+            *(each.with_name(each.name + end) for each in (path, limits_path(path)) for end in _ENDS),
+        )
 
 
 def _is_same(first: Path, second: Path) -> bool:
@@ -83,6 +110,8 @@ def _storage(said_by: str, said: str) -> Storage:
     if not said.strip() or said.startswith("memory:"):
         problem = "is empty" if not said.strip() else "is memory:, which ends with the command"
         raise ValidationFailed.of(Problem(said_by, problem, _HINT))
+    if not is_unicode(said):
+        raise ValidationFailed.of(Problem(said_by, "holds bytes that are no text", _HINT))
     try:
         return open_storage(said if is_url else f"sqlite:///{said}")
     except ValidationFailed as error:

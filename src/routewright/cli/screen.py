@@ -13,8 +13,10 @@ from typing import Any, TextIO
 
 import msgspec
 
+from routewright._core.account import without_keys
+
 from .bars import has, stand_ins
-from .blocks import DIRECTIONS, Block, plain, printable
+from .blocks import DIRECTIONS, Block, keyless, plain, printable
 
 _PIPE_WIDTH = 100
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *DIRECTIONS)}
@@ -46,7 +48,7 @@ class Screen:
 
     def ask(self, question: str) -> bool:
         """Ask a person something that only a yes allows."""
-        self._err.write(f"{printable(question)} [y/N] ")
+        self._err.write(f"{printable(without_keys(question))} [y/N] ")
         self._err.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -83,9 +85,9 @@ class Screen:
         _paint(blocks, self._out)
 
     def say(self, *blocks: Block) -> None:
-        """Write blocks to standard error, below what was written to standard output."""
+        """Write blocks to standard error, below what was written to standard output. No API key is repeated there."""
         self.end_text()
-        _paint(blocks, self._err)
+        _paint(tuple(map(keyless, blocks)), self._err)
 
 
 def json_line(value: Any) -> str:

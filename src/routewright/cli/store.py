@@ -9,10 +9,12 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
-from routewright.backends.storage.sqlite.upkeep import backup, check, upgrade
+from routewright.authentication import strangers
+from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
 from routewright.errors import Problem, StorageUnavailable, ValidationFailed
-from routewright.root_secret import VARIABLE as SECRET
-from routewright.root_secret import secret_path
+from routewright.root_secret import RootSecret
+from routewright.secret_file import VARIABLE as SECRET
+from routewright.secret_file import secret_path
 from routewright.settings import Retention
 
 from .blocks import Line, facts
@@ -20,7 +22,7 @@ from .exits import INTERNAL, OK
 from .options import Arguments
 from .place import check_apart, existing_store, opened_traces, store_file
 from .screen import Screen
-from .store_page import check_page, retention_page
+from .store_page import Keys, check_page, retention_page
 from .wording import arguments_named
 
 
@@ -32,7 +34,7 @@ def run_store(args: Arguments, screen: Screen) -> int:
 
 def _backup(args: Arguments, screen: Screen) -> int:
     source, target = store_file(args), Path(args.target)
-    secret = secret_path(target) if secret_path(source).is_file() else None
+    secret = secret_path(target) if target.name and secret_path(source).is_file() else None
     _check_free(target, secret)
     check_apart("TARGET", target, existing_store(args))
     backup(source, target)
@@ -46,7 +48,9 @@ def _backup(args: Arguments, screen: Screen) -> int:
 
 
 def _check_free(target: Path, secret: Path | None) -> None:
-    """Refuse what exists, before anything is copied."""
+    """Refuse what names no file, and what exists, before anything is copied."""
+    if not target.name or "\0" in str(target):
+        raise ValidationFailed.of(Problem("TARGET", "names no file", "name a new file, as copy.db"))
     for path in (target, secret):
         if path is not None and os.path.lexists(path):
             raise ValidationFailed.of(Problem("TARGET", f"{path} exists", "name a new file"))
@@ -78,10 +82,12 @@ def _secret_says(copy: Path | None) -> str:
 def _check(args: Arguments, screen: Screen) -> int:
     path = _file(args)
     found = check(path)
+    digests = live_digests(path) if found.is_readable else []
+    keys = Keys(len(digests), strangers(digests, RootSecret(existing_store(args), os.environ)))
     if args.json:
-        screen.json({"store": str(path), **found._asdict()})
+        screen.json({"store": str(path), **found._asdict(), "keys": keys._asdict()})
     else:
-        screen.show(*check_page(path, found))
+        screen.show(*check_page(path, found, keys))
     return INTERNAL if found.problems else OK
 
 

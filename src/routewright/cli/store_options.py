@@ -18,7 +18,9 @@ _TOPICS = {
     ),
     "check": (
         "read all of it, and say what is wrong",
-        "Takes some seconds a gigabyte; others may write meanwhile. What is damaged ends with 1.",
+        "Takes some seconds a gigabyte; others may write meanwhile. What is damaged ends with 1. Keys are counted\n"
+        "that were made with another root secret than the one beside the store, or in ROUTEWRIGHT_SECRET: they are\n"
+        "refused.",
         "[OPTIONS] [STORE]",
     ),
     "upgrade": (

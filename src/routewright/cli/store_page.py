@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from routewright.backends.storage.sqlite.upkeep import Check
+from routewright.secret_file import VARIABLE as SECRET
 from routewright.settings import Retention
 
 from .blocks import Block, Line, facts
@@ -12,16 +15,26 @@ from .blocks import Block, Line, facts
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-def check_page(path: Path, found: Check) -> list[Block]:
+class Keys(NamedTuple):
+    """Those of a store that were not revoked."""
+
+    live: int
+    of_another_secret: int
+    """So many of them are refused."""
+
+
+def check_page(path: Path, found: Check, keys: Keys) -> list[Block]:
     """The state of a store, and what is wrong with it."""
     named = {
         "store": str(path),
         "version": str(found.version),
         "traces": f"{found.traces:,}",
+        "keys": f"{keys.live:,} live" if keys.live else "",
         "size": _size(found.bytes),
     }
     verdict = Line("damaged: restore a backup", "bad") if found.problems else Line("sound", "good")
-    return [facts(named), Line(), *(Line(problem, "bad") for problem in found.problems), verdict]
+    problems = [*found.problems, *_refused(keys)]
+    return [facts(named), Line(), *(Line(problem, "bad") for problem in problems), verdict]
 
 
 def retention_page(retention: Retention, removed: int | None) -> list[Block]:
@@ -32,6 +45,14 @@ def retention_page(retention: Retention, removed: int | None) -> list[Block]:
         "removed": "" if removed is None else f"{removed:,} traces and snapshots that were past their time",
     }
     return [facts(named)]
+
+
+def _refused(keys: Keys) -> Iterator[str]:
+    if keys.of_another_secret:
+        yield (
+            f"{keys.of_another_secret:,} of {keys.live:,} live keys were made with another root secret than is known "
+            f"here, and are refused: put the file of its backup back, or set {SECRET}"
+        )
 
 
 def _time(days: float | None) -> str:

@@ -12,9 +12,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from routewright._core.moment import timestamp
 from routewright._core.scan import quoted
-from routewright.backends.clock import SystemClock
 from routewright.errors import NotFound, Problem, StorageCorrupt, ValidationFailed
 from routewright.trace import TraceStore
 from routewright.wire import PutFeedback, Trace
@@ -26,6 +24,7 @@ from .options import Arguments
 from .place import check_apart, existing_store, opened_traces
 from .screen import Screen, json_line
 from .traces_page import list_page, show_page
+from .when import when
 from .wording import arguments_named
 
 PAGE = 200
@@ -33,8 +32,6 @@ COUNTED = 10_000
 """So many traces are counted before a person is asked; more are only said to be more."""
 
 _DEFAULTS = {"account": "default", "limit": 50}
-_AGO = re.compile(r"(\d{1,6})([mhdw])")
-_SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 _OPERATOR = re.compile("[=<>]")
 
 
@@ -168,7 +165,7 @@ async def _confirmed(store: TraceStore, which: dict[str, Any], args: Arguments, 
     count = await _count(store, which, args)
     said = _traces(count) if count < COUNTED else f"{COUNTED:,} traces or more"
     if not screen.asks:
-        raise ValidationFailed.of(Problem("--yes", f"is missing: {said} would be deleted", "give it to have it done"))
+        raise ValidationFailed.of(Problem("", f"{said} would be deleted", "give --yes to have it done"))
     return screen.ask(f"delete {said} of the account {args.account}?")
 
 
@@ -202,13 +199,7 @@ def _whose(args: Arguments) -> dict[str, Any]:
 
 def _selection(args: Arguments) -> dict[str, Any]:
     """The arguments of a ``TraceStore`` that say which traces."""
-    return {"filter": args.filter, "since": _when(args.since), "until": _when(args.until), **_whose(args)}
-
-
-def _when(text: str | None) -> str | None:
-    """A time; one that is given as how long ago it is becomes a timestamp."""
-    ago = _AGO.fullmatch(text or "")
-    return text if ago is None else timestamp(max(0.0, SystemClock().time() - int(ago[1]) * _SECONDS[ago[2]]))
+    return {"filter": args.filter, "since": when(args.since), "until": when(args.until), **_whose(args)}
 
 
 def _traces(count: int) -> str:

@@ -1,15 +1,156 @@
-"""Who calls."""
+"""Who calls, and on what terms: accounts and their keys (spec 5 and 8, contract 12). Money in nano-dollars."""
+
+from __future__ import annotations
 
 from typing import Literal
 
 from msgspec import Struct
 
-Environment = Literal["production", "sandbox"]
+from .batch import DEFAULT_ACCOUNT, Durability, Expect
+from .environment import Environment
+from .money import in_usd
+from .secret import Secret
+from .window import RateLimits
+
+PlanName = Literal["free", "pro", "team", "enterprise", "unlimited"]
+Scope = Literal["route", "agents", "models:read", "policies:read", "traces:read", "analytics:read"]
+"""What a key may be used for."""
 
 
 class Caller(Struct, frozen=True):
-    """The account a call belongs to. Every stored thing is kept under it and read back only by it."""
+    """The account a call belongs to. Every stored thing is kept under it and read back only by it.
 
-    account: str = "default"
+    caller = await console.authenticate("Bearer sk_live_...")  # or, where you know who calls: Caller("acme")
+    """
+
+    account: str = DEFAULT_ACCOUNT
+    """Whose limits hold, who is charged. ``default`` is nobody's, and has none."""
     environment: Environment = "production"
+    """``sandbox``: canned answers, never billed, traces of its own."""
     key_id: str | None = None
+    """The key that it came with, ``key_...``, whose limits hold besides. None: with none."""
+    scopes: tuple[Scope, ...] | None = None
+    """What its key is for. None: everything. A Router asks for ``route`` alone; the others are asked for by whoever
+    hands out what they name."""
+
+
+class Account(Struct, frozen=True, kw_only=True):
+    """Who is served, on what terms."""
+
+    name: str
+    """What ``Caller.account`` says."""
+    created_at: str
+    """RFC 3339, UTC, milliseconds."""
+    plan: PlanName = "free"
+    """Which rate limits it has, but for those of its own."""
+    limits: RateLimits | None = None
+    """Its own, in place of those of the plan, each that is not None."""
+    prepaid: bool = False
+    """Calls are paid from its balance, which credit fills: what is not there cannot be spent."""
+    monthly_nanos: int | None = None
+    """The most that it may be charged in a calendar month, in UTC. None: no limit."""
+
+    @property
+    def has_limited_money(self) -> bool:
+        """Whether its calls have to be reserved for."""
+        return self.prepaid or self.monthly_nanos is not None
+
+    @property
+    def monthly_limit_usd(self) -> float | None:
+        """``monthly_nanos`` in dollars."""
+        return in_usd(self.monthly_nanos)
+
+
+class Key(Struct, frozen=True, kw_only=True):
+    """A key to an account. The key itself is shown once, and kept nowhere."""
+
+    id: str
+    """``key_...``."""
+    account: str
+    """Whose it is, for ever."""
+    environment: Environment
+    """``production``: a key ``sk_live_...``; ``sandbox``: ``sk_test_...``."""
+    name: str
+    """What its owner calls it."""
+    prefix: str
+    """How it begins, so that its owner knows it again."""
+    digest: str
+    """A mark of the secret that it was digested with, a colon, and its HMAC-SHA-256, in hex."""
+    created_at: str
+    scopes: tuple[Scope, ...] | None = None
+    """What it is for. None: everything."""
+    limits: RateLimits | None = None
+    """Besides those of the account: both hold."""
+    budget_nanos: int | None = None
+    """The most that may ever be charged for its calls, those before it had a budget included. None: no limit."""
+    monthly_nanos: int | None = None
+    """The most that may be charged for them in a calendar month, in UTC. None: no limit."""
+    revoked_at: str | None = None
+    """None: it is live."""
+
+    @property
+    def has_limited_money(self) -> bool:
+        """Whether its calls have to be reserved for."""
+        return self.budget_nanos is not None or self.monthly_nanos is not None
+
+    @property
+    def budget_usd(self) -> float | None:
+        """``budget_nanos`` in dollars."""
+        return in_usd(self.budget_nanos)
+
+    @property
+    def monthly_limit_usd(self) -> float | None:
+        """``monthly_nanos`` in dollars."""
+        return in_usd(self.monthly_nanos)
+
+
+class NewKey(Struct, frozen=True):
+    """A key that was just made, with what is kept of it."""
+
+    secret: Secret
+    """The key itself: hand on what its ``reveal`` gives. Nobody can show it again."""
+    key: Key
+
+
+class PutAccount(Struct, frozen=True, tag=True):
+    """Keep an account, in place of what was said of it before. Said under its own name."""
+
+    account: Account
+    expect: Expect | Account | None = None
+    """As it was read: nobody has changed it since, but for what this batch does."""
+    durability: Durability = "committed"
+
+
+class PutKey(Struct, frozen=True, tag=True):
+    """Keep a key, in place of what was said of it before. Said under the name of its account. One that was revoked
+    stays so. Fails the batch with ``PreconditionFailed`` where another key, of whichever account, has its digest."""
+
+    key: Key
+    expect: Expect | Key | None = None
+    """As it was read, likewise."""
+    durability: Durability = "committed"
+
+
+class RevokeKey(Struct, frozen=True, tag=True):
+    """Revoke a key of the account for ever. The traces of its calls from a day before then on are compromised, also
+    those that are put later. ``Written.created`` is False where it was revoked before; ``count`` 0: there is none."""
+
+    key_id: str
+    at: str
+    """RFC 3339, UTC, milliseconds."""
+    durability: Durability = "committed"
+
+
+class KeyByDigest(Struct, frozen=True, tag=True):
+    """The ``Key`` that has one of these digests, whichever account it is of, or None. Asked under
+    ``SYSTEM_ACCOUNT``."""
+
+    digests: tuple[str, ...]
+
+
+class Keys(Struct, frozen=True, tag=True):
+    """A list of all keys of the account, oldest first."""
+
+
+class Accounts(Struct, frozen=True, tag=True):
+    """A list of all accounts that were set up, by name. Asked under ``SYSTEM_ACCOUNT``."""

@@ -6,6 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from .money import NANOS_PER_USD
+
 CostPart = Literal["input", "cached", "written", "output", "reasoning"]
 """Kinds of tokens that are priced apart. ``input`` is what was neither read from a cache nor written to it,
 ``output`` what was not thought before the answer."""
@@ -37,4 +39,4 @@ class Bill(Struct, frozen=True):
     @property
     def total_usd(self) -> float:
         """The sum in dollars."""
-        return self.total_nanos / 1_000_000_000
+        return self.total_nanos / NANOS_PER_USD

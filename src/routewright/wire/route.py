@@ -97,7 +97,9 @@ class WindowUsage(Struct, frozen=True):
     """What is left of the request window; without a limit 2^53 - 1 and the end of the minute."""
 
     rate_limit_remaining: int
+    """Requests, of the account's limit or the key's, whichever has fewer left."""
     rate_limit_reset_unix: int
+    """When all of that limit is free again if nobody asks for more, in Unix seconds."""
 
 
 class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,17 +10,16 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .account import Environment
+from .account import Accounts, KeyByDigest, Keys, PutAccount, PutKey, RevokeKey
+from .batch import Durability, Expect
 from .decision import Snapshot
+from .environment import Environment
+from .idempotency import ClaimByKey, ClaimKey, DeleteResults, EndClaim
+from .incident import Incidents, PutIncident
+from .ledger import AddCredit, KeepLease, LedgerRows, LedgerSums, LedgerSumsOfAll, Reserve, Settle, Stands
 from .trace import Trace
+from .webhook import PutEvent, StoredEvent
 
-SYSTEM_ACCOUNT = "_system"
-"""Holds what belongs to no account: snapshots, and how long traces are kept."""
-
-Expect = Literal["absent", "present"]
-Durability = Literal["buffered", "committed"]
-"""What a batch outlives once ``apply`` returned: ``buffered`` the process, ``committed`` a power cut, too. A batch has
-the stronger one of its writes."""
 FilterKey = str
 """A name of the filter's grammar: ``status``, or ``metadata.team``."""
 FilterOp = Literal["=", "!=", ">=", "<=", ">", "<"]
@@ -109,7 +108,25 @@ class SetRetention(Struct, frozen=True, tag=True):
     durability: Durability = "committed"
 
 
-Write = PutTrace | PutFeedback | PutSnapshot | DeleteTraces | SetRetention
+Write = (
+    PutTrace
+    | PutFeedback
+    | PutSnapshot
+    | DeleteTraces
+    | SetRetention
+    | PutAccount
+    | PutKey
+    | RevokeKey
+    | AddCredit
+    | Reserve
+    | Settle
+    | KeepLease
+    | ClaimKey
+    | EndClaim
+    | DeleteResults
+    | PutIncident
+    | PutEvent
+)
 
 
 class Written(Struct, frozen=True):
@@ -118,6 +135,8 @@ class Written(Struct, frozen=True):
     created: bool
     count: int = 1
     """How many things it was about."""
+    events: tuple[StoredEvent, ...] = ()
+    """What it led to, kept in the same batch."""
 
 
 class TraceById(Struct, frozen=True, tag=True):
@@ -246,6 +265,14 @@ Query = (
     | CacheCounts
     | FallbackCounts
     | LatencyCounts
+    | Stands
+    | LedgerSums
+    | LedgerSumsOfAll
+    | ClaimByKey
+    | KeyByDigest
+    | Keys
+    | Accounts
+    | Incidents
 )
 
 
@@ -257,4 +284,8 @@ class Traces(Selection, frozen=True, tag=True):
     """The same, whole."""
 
 
-Scan = TraceItems | Traces
+class Events(Struct, frozen=True, tag=True):
+    """The account's events, newest first; the key of one is its id."""
+
+
+Scan = TraceItems | Traces | LedgerRows | Events

@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .account import Environment
 from .chat import Message, ToolCall
 from .decision import Candidate, DecisionInput
+from .environment import Environment
 from .guardrail import GuardrailAction, Stage
 from .route import Tokens
 

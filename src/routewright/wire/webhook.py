@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .account import Environment
+from .batch import Durability
+from .environment import Environment
 from .route import Budget
 from .trace import copied
 
@@ -58,7 +60,29 @@ class PolicyChanged(Struct, frozen=True):
     """None: it is gone."""
 
 
-PushedEvent = FallbackTriggered | BudgetRefused | ErrorBurst | PolicyChanged
+class ThresholdCrossed(Struct, frozen=True):
+    """What an account was charged in a month has reached a share of its limit."""
+
+    type: ClassVar[str] = "billing.threshold_crossed"
+    period: str
+    """``YYYY-MM``."""
+    threshold_percent: int
+    spent_usd: float
+    limit_usd: float
+
+
+class IncidentCreated(Struct, frozen=True):
+    """An incident was opened."""
+
+    type: ClassVar[str] = "incident.created"
+    incident_id: str
+    title: str
+    severity: str
+    started_at: str
+    status_url: str | None
+
+
+PushedEvent = FallbackTriggered | BudgetRefused | ErrorBurst | PolicyChanged | ThresholdCrossed | IncidentCreated
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -78,3 +102,42 @@ class Event(Struct, frozen=True, kw_only=True):
     def copy(self) -> Event:
         """The same event, of which nothing that can be changed is shared with this one."""
         return replace(self, data=copied(self.data))
+
+    @property
+    def stored(self) -> StoredEvent:
+        """As it is kept."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return StoredEvent(**fields | {"data": msgspec.to_builtins(self.data)})
+
+
+class StoredEvent(Struct, frozen=True, kw_only=True):
+    """An event as it is kept: ``data`` in plain types."""
+
+    id: str
+    type: str
+    created_at: str
+    api_version: Literal["v1"] = "v1"
+    data: dict[str, Any]
+    account: str
+    environment: Environment
+
+    @property
+    def event(self) -> Event:
+        """The event itself. Raises ``KeyError`` for one of an unknown type."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return Event(**fields | {"data": msgspec.convert(self.data, _BY_TYPE[self.type])})
+
+
+_BY_TYPE: dict[str, Any] = {each.type: each for each in get_args(PushedEvent)}
+
+
+class PutEvent(Struct, frozen=True, tag=True):
+    """Keep an event, unless it is kept already, or another was under the same ``once`` less than ``quiet_s`` before:
+    then ``Written.created`` is False. Events are kept for a week."""
+
+    event: StoredEvent
+    once: str | None = None
+    quiet_s: float = 0.0
+    at: float = 0.0
+    """Unix seconds."""
+    durability: Durability = "buffered"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-MAX_TOKENS = 100_000_000
-"""A count over this is not a count."""
+from routewright._core.money import MOST_TOKENS
 
 
 def count_of(value: Any) -> int | None:
-    """A count, if it is one."""
-    return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
+    """A count, if it is one that a call can come to."""
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None

@@ -6,29 +6,33 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
-from routewright._core.problem import shown
-from routewright.errors import Problem, StorageCorrupt, ValidationFailed
+from routewright.errors import StorageCorrupt
 from routewright.protocols import Clock
 from routewright.wire import (
+    ClaimByKey,
     CurrentRetention,
+    DeleteResults,
     DeleteTraces,
     Durability,
     FeedbackByTrace,
+    KeyByDigest,
     Query,
     Scan,
     SnapshotById,
+    Stands,
     TraceById,
     Write,
     Written,
 )
 
-from .connections import Connect, Connection, Connections, Reading, connect
+from .books.upkeep import end_abandoned, is_due, remove_events, remove_marks, remove_results
+from .connection import Connect, Connection, connect, file_of
+from .connections import Connections, Reading
 from .faults import fault_of, is_transient, translated
 from .read import answer, page
 from .upkeep import old_traces, remove_old, remove_snapshots
@@ -37,7 +41,7 @@ from .writer import Writer
 
 T = TypeVar("T")
 
-_QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention)
+_QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, Stands, ClaimByKey, KeyByDigest)
 """Queries that a few pages answer: a thread would take longer than they do."""
 
 
@@ -63,15 +67,8 @@ class SqliteStorage:
         clock: Clock | None = None,
         connect: Connect = connect,
     ) -> None:
-        given: object = path
-        if (
-            not isinstance(given, (str, os.PathLike))
-            or str(path) in ("", ":memory:")
-            or str(path).startswith("sqlite:")
-        ):
-            raise ValidationFailed.of(Problem("path", f"is {shown(path)}", "name a file, as traces.db"))
-        self.path = Path(os.path.realpath(path))
-        """Where it is; SQLite's log stands beside the file itself, not beside a link to it."""
+        self.path = file_of(path)
+        """Where it is."""
         self._inline = clock is not None and clock.virtual
         self._connections = Connections(self.path, connect, busy_s)
         self._writer = Writer(self._connections, busy_s, inline=self._inline)
@@ -84,9 +81,8 @@ class SqliteStorage:
         """Apply all or none (``protocols.Storage``)."""
         durability: Durability = "committed" if any(_durability(each) == "committed" for each in writes) else "buffered"
         work = partial(self._writes.batch, account, list(writes))
-        deletes = [each for each in writes if isinstance(each, DeleteTraces)]
-        scrub = partial(_is_last, deletes[0]) if deletes else None  # it stands alone in its batch
-        result: list[Written] = await self._writer.do(work, durability, scrub, gentle=bool(deletes))
+        deletes = any(isinstance(each, DeleteTraces) for each in writes)
+        result: list[Written] = await self._writer.do(work, durability, _scrub_of(writes), gentle=deletes)
         return result
 
     async def read(self, account: str, query: Query) -> Any:
@@ -107,7 +103,7 @@ class SqliteStorage:
 
     async def sweep(self, now: float) -> int:
         """Remove what is past its time, a few hundred traces a transaction (``protocols.Storage``)."""
-        removed, before = 0, None
+        removed, before = await self._sweep_books(now), None
         while found := await self._asked(partial(old_traces, now)):
             if found == before:
                 damage = "what is past its time is found but cannot be removed"
@@ -118,6 +114,18 @@ class SqliteStorage:
                 removed += await self._writer.do(partial(remove_old, old), scrub=scrub, gentle=True)
         while freed := await self._writer.do(partial(remove_snapshots, now)):
             removed += sum(freed)
+        return removed
+
+    async def _sweep_books(self, now: float) -> int:
+        if not await self._asked(partial(is_due, now)):
+            return 0
+        await self._writer.do(end_abandoned)
+        removed = 0
+        while results := await self._writer.do(partial(remove_results, now), gentle=True):
+            removed += sum(results)
+        while events := await self._writer.do(partial(remove_events, now), gentle=True):
+            removed += events
+        await self._writer.do(partial(remove_marks, now), scrub=lambda _: removed > 0)
         return removed
 
     async def aclose(self) -> None:
@@ -139,6 +147,17 @@ class SqliteStorage:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return work() if self._inline else await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+
+
+def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:
+    """Says of the results of a batch whether what it removed has to go from the disk, too."""
+    for write in writes:
+        match write:
+            case DeleteTraces():
+                return partial(_is_last, write)  # it stands alone in its batch
+            case DeleteResults():
+                return bool
+    return None
 
 
 def _is_last(which: DeleteTraces, written: list[Written]) -> bool:

@@ -7,23 +7,23 @@ the file. So does every path that makes one: ``Connect``.
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from routewright._core.rollup import merged
 from routewright.errors import StorageUnavailable
 from routewright.fork import Guard, quiet_at_fork, renew_in_children
 
+from .connection import Connect, Connection, identity_of, make_file
 from .faults import is_transient
-from .schema import prepare
+from .schema import id_of, prepare
 
 T = TypeVar("T")
 
@@ -33,46 +33,6 @@ LONGEST_QUIET_S = 10.0
 CACHE_KB = 16_000
 
 _log = logging.getLogger(__name__)
-
-
-class Cursor(Protocol):
-    """The rows of a statement."""
-
-    def fetchone(self) -> Any:
-        """One row; None: there is none left."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """All rows."""
-        ...
-
-
-class Connection(Protocol):
-    """What is needed of a ``sqlite3.Connection`` that commits by itself (``isolation_level=None``). Its errors are
-    ``sqlite3.Error`` with their ``sqlite_errorcode``."""
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
-        """Run a statement."""
-        ...
-
-    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Cursor:
-        """Run a statement once for each."""
-        ...
-
-    def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
-        """Let statements call a function."""
-        ...
-
-    def interrupt(self) -> None:
-        """Stop what it does, from another thread."""
-        ...
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
-Connect = Callable[[str], Connection]
 
 
 class Reading:
@@ -97,31 +57,48 @@ class _Opening:
         """Nothing: what is begun has to end."""
 
 
-def connect(path: str) -> sqlite3.Connection:
-    """A connection of Python's own SQLite. Threads take turns with it.
+class Kind(NamedTuple):
+    """What sort of file it is."""
 
-    A file that it makes is its owner's alone, since traces may hold prompts; so is what SQLite puts beside it.
-    """
-    with suppress(OSError):  # it is there; or it cannot be made, which SQLite then says
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    return sqlite3.connect(
-        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256, factory=_Dropped
-    )
+    prepare: Callable[[Connection, Path], None]
+    """Makes the tables of a new one, refuses one of somebody else's, and settles a connection. It is done again where
+    another process stands in the way."""
+    id_of: Callable[[Connection], bytes | None]
+    """Tells one from others that come to its name, and to the number of its file, which is given again once it is gone;
+    None: it has no id, and any will do."""
+    replaced: Callable[[Path], None]
+    """Called before one that took the place of the one in use is opened. Raises to refuse it."""
+    removed: Callable[[Path], None]
+    """Called before one is made in the place of the one in use, which is gone. Raises to refuse that."""
 
 
-class _Dropped(sqlite3.Connection):
-    """A connection that may be dropped, as its storage may: it is closed then. Python 3.13 would warn of it."""
+def _prepare_store(connection: Connection, path: Path) -> None:
+    prepare(connection, path)
+    for pragma in (f"cache_size = -{CACHE_KB}", "wal_autocheckpoint = 0", "secure_delete = ON"):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    connection.create_function("merged", 2, merged)
 
-    def __del__(self) -> None:
-        with suppress(sqlite3.Error):  # it was never open
-            self.close()
+
+def _refuse(path: Path) -> None:
+    what = f"stop all that use it, remove {path.name}-wal and {path.name}-shm, and start again"
+    raise StorageUnavailable(f"{path} was replaced while it was in use: {what}")
+
+
+def _miss(path: Path) -> None:
+    """A new one would know of no account, key or balance: whoever is limited would be so no more."""
+    what = f"stop all that use it, remove {path.name}-wal and {path.name}-shm, restore a backup, and start again"
+    raise StorageUnavailable(f"{path} was removed while it was in use: {what}; without a backup it begins empty")
+
+
+STORE = Kind(_prepare_store, id_of, _refuse, _miss)
 
 
 class Connections:
     """Opens connections to a file as they are needed. Safe to use from several threads, before and after a fork."""
 
-    def __init__(self, path: Path, connect: Connect, busy_s: float) -> None:
+    def __init__(self, path: Path, connect: Connect, busy_s: float, kind: Kind = STORE) -> None:
         self.path = path
+        self._kind = kind
         self._connect = connect
         self._busy_s = busy_s
         self._guard = Guard()
@@ -129,6 +106,10 @@ class Connections:
         """In use when the process was forked: they must not even be closed here."""
         self._adrift: list[Connection] = []
         """To a file that is gone."""
+        self._file: tuple[int, int] | None = None
+        """Which file is open, or was before a fork; None: none was, or its like cannot be told."""
+        self._id: bytes | None = None
+        """That of what is in it (``Kind.id_of``)."""
         renew_in_children(self)
         quiet_at_fork(self)
 
@@ -136,8 +117,6 @@ class Connections:
         """Begin without connections, as a child does."""
         self._torn += getattr(self, "_in_use", ())
         self._in_use: set[Connection | _Opening] = set()
-        self._file: tuple[int, int] | None = None
-        """Which file is open; None: none was, or its like cannot be told."""
         self._idle: deque[Connection] = deque()
         self._writer: Connection | None = None
         self._writing = Guard()
@@ -157,21 +136,25 @@ class Connections:
             time.sleep(0.001)
         if self._in_use:
             _log.warning("%s is in use while this process is forked: the child cannot use it", self.path)
-        self.close()
+        self._close()
 
     def resume(self) -> None:
         """Hand connections out again."""
         self._open.set()
 
     def close(self) -> None:
-        """Close all that nobody uses."""
+        """Close all that nobody uses. Once nothing is open, whatever is there then is the file."""
+        self._close()
+        with self._guard.lock:
+            if not self._in_use:
+                self._file = self._id = None
+
+    def _close(self) -> None:
         with self._guard.lock:
             idle, self._idle = [*self._idle], deque()
             if self._writer is not None and self._writer not in self._in_use:
                 idle.append(self._writer)
                 self._writer = None
-            if not self._in_use:
-                self._file = None
         for connection in idle:
             with suppress(sqlite3.Error):
                 connection.close()
@@ -241,19 +224,24 @@ class Connections:
                     self._writer = made
             return made
 
-    def _look_for_file(self) -> None:
-        """See that the file is the one that is open. Connections to one that was removed are let lie: SQLite would
-        remove the log of the next when it closes them. Raises ``StorageUnavailable`` for one that was replaced."""
-        present = _identity(self.path)
-        if present == self._file or self._file is None:
-            return
-        if present is not None:
-            what = f"stop all that use it, remove {self.path.name}-wal and {self.path.name}-shm, and start again"
-            raise StorageUnavailable(f"{self.path} was replaced while it was in use: {what}")
-        _log.warning("%s was removed while it was in use: it is made anew, and what was in it is lost", self.path)
+    def _is_same(self) -> bool:
+        """Whether the file is the one that was open, if any was. Raises ``StorageUnavailable`` for a store that was
+        replaced or removed."""
+        present = identity_of(self.path)
+        if self._file is None or present == self._file:
+            return True
+        (self._kind.removed if present is None else self._kind.replaced)(self.path)
+        return False
+
+    def _look_for_file(self) -> bool:
+        """See that the file is the one that is open; False: another may take its place. Connections to one that was
+        removed are let lie: SQLite would remove the log of the next when it closes them."""
+        if self._is_same():
+            return True
         self._adrift += [*self._idle, *([] if self._writer is None else [self._writer])]
         self._idle.clear()
-        self._writer = self._file = None
+        self._writer = self._file = self._id = None
+        return False
 
     def _give_back(self, connection: Connection) -> None:
         with self._guard.lock:
@@ -268,28 +256,37 @@ class Connections:
         """Open one. Who opens waits so long for others that do; ``busy_s``: SQLite itself waits later on."""
         if self._torn:
             raise StorageUnavailable(f"{self.path}: this process was forked in the middle of a transaction; start anew")
-        connection = self._connect(str(self.path))
+        connection = self._connected()
         try:
+            with self._guard.lock:
+                self._look_for_file()  # another may have come just now: it is refused, or taken
             connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
-            _again(partial(prepare, connection, self.path), wait_s)  # SQLite does not wait for all of it
+            _again(partial(self._prepare, connection), wait_s)  # SQLite does not wait for all of it
             connection.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
-            for pragma in (f"cache_size = -{CACHE_KB}", "wal_autocheckpoint = 0", "secure_delete = ON"):
-                connection.execute(f"PRAGMA {pragma}").fetchall()
-            connection.create_function("merged", 2, merged)
         except BaseException:
             connection.close()
             raise
-        self._file = _identity(self.path)
+        self._file = identity_of(self.path)
         return connection
 
+    def _connected(self) -> Connection:
+        """Connect to the file, which is made where none was open."""
+        if self._file is None:
+            make_file(self.path)
+        try:
+            return self._connect(str(self.path))
+        except sqlite3.Error:
+            with self._guard.lock:
+                if self._look_for_file():
+                    raise
+        return self._connected()  # it went just now, and may be made anew
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another of its name; None: there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    def _prepare(self, connection: Connection) -> None:
+        """Settle a connection, to what was open before if anything was."""
+        if self._id is not None and self._kind.id_of(connection) != self._id:
+            self._kind.replaced(self.path)
+        self._kind.prepare(connection, self.path)
+        self._id = self._kind.id_of(connection)
 
 
 def _again(work: Callable[[], T], for_s: float) -> T:

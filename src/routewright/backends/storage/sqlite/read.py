@@ -17,6 +17,7 @@ from routewright.wire import (
     CacheCounts,
     Content,
     CurrentRetention,
+    Events,
     FallbackCount,
     FallbackCounts,
     FeedbackByTrace,
@@ -24,6 +25,7 @@ from routewright.wire import (
     HealthSnapshot,
     LatencyCount,
     LatencyCounts,
+    LedgerRows,
     PutFeedback,
     Query,
     RollupKeys,
@@ -40,10 +42,12 @@ from routewright.wire import (
     UsageCounts,
 )
 
-from .connections import Connection
+from .books import read as books
+from .connection import Connection
 from .selection import rows_of
 
 T = TypeVar("T")
+Item = TypeVar("Item", bound=TraceItem)
 
 DAY_S = 24 * 3600.0
 RETENTION = SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
@@ -58,7 +62,11 @@ _change = msgspec.json.Decoder(HealthChange).decode
 _feedback = msgspec.json.Decoder(PutFeedback).decode
 _retention = msgspec.json.Decoder(SetRetention).decode
 
-_TRACE = "SELECT id, body, content, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?"
+_SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
+"""From when on the traces of a trace's key are compromised; NULL: they are not."""
+_TRACE = f"""
+SELECT id, body, {_SINCE}, content, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?
+"""
 _FEEDBACK = """
 SELECT feedback.body, trace.environment
 FROM feedback LEFT JOIN trace INDEXED BY trace_by_id ON trace.account = feedback.account AND trace.id = trace_id
@@ -95,7 +103,7 @@ def answer(account: str, query: Query, connection: Connection) -> Any:
     match query:
         case TraceById(id, environment):
             row = connection.execute(_TRACE, (account, id)).fetchone()
-            return None if row is None or environment not in (None, row[3]) else whole(*row[:3])
+            return None if row is None or environment not in (None, row[4]) else whole(*row[:4])
         case FeedbackByTrace(trace_id, environment):
             row = connection.execute(_FEEDBACK, (account, trace_id)).fetchone()
             return None if row is None or environment not in (None, row[1]) else _feedback(row[0])
@@ -117,26 +125,29 @@ def answer(account: str, query: Query, connection: Connection) -> Any:
             return [FallbackCount(*row) for row in _days(connection, account, query, "fallback_use", sums, names)]
         case LatencyCounts():
             return _latency(connection, account, query)
-    raise UnsupportedWrite(f"SqliteStorage knows no query {type(query).__name__}")
+    return books.answer(account, query, connection)
 
 
-def whole(trace_id: str, body: bytes, content: bytes | None = None) -> Trace:
-    """The trace that a row holds. Raises ``StorageCorrupt`` for one that the disk has changed."""
-    trace = _read(_trace, trace_id, body)
+def whole(trace_id: str, body: bytes, since: str | None = None, content: bytes | None = None) -> Trace:
+    """The trace that a row holds; compromised, if it was created ``since`` then. Raises ``StorageCorrupt`` for one that
+    the disk has changed."""
+    trace = _seen(_read(_trace, trace_id, body), since)
     return trace if content is None else replace(trace, content=_read(_content, trace_id, content))
 
 
-def page(
-    account: str, query: Scan, after: str | None, limit: int, connection: Connection
-) -> list[TraceItem] | list[Trace]:
-    """Traces of an account behind a key. Raises ``UnsupportedWrite`` for a scan of an unknown kind."""
+def page(account: str, query: Scan, after: str | None, limit: int, connection: Connection) -> list[Any]:
+    """Things of an account behind a key. Raises ``UnsupportedWrite`` for a scan of an unknown kind."""
     match query:
         case TraceItems():
-            rows = rows_of(connection, "trace.id, trace.body", account, query, limit, after=after)
-            return [_read(_item, trace_id, body) for trace_id, body in rows]
+            rows = rows_of(connection, f"trace.id, trace.body, {_SINCE}", account, query, limit, after=after)
+            return [_seen(_read(_item, trace_id, body), since) for trace_id, body, since in rows]
         case Traces():
-            rows = rows_of(connection, "trace.id, trace.body, trace.content", account, query, limit, after=after)
-            return [whole(*row) for row in rows]
+            columns = f"trace.id, trace.body, {_SINCE}, trace.content"
+            return [whole(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
+        case LedgerRows():
+            return books.rows_page(account, query, after, limit, connection)
+        case Events():
+            return books.events_page(account, after, limit, connection)
     raise UnsupportedWrite(f"SqliteStorage knows no scan {type(query).__name__}")
 
 
@@ -162,6 +173,10 @@ def retention_of(connection: Connection) -> SetRetention:
     """How long traces are kept."""
     row = connection.execute("SELECT body FROM setting WHERE name = ?", (SETTING,)).fetchone()
     return RETENTION if row is None else _retention(row[0])
+
+
+def _seen(trace: Item, since: str | None) -> Item:
+    return trace if since is None or trace.created_at < since else replace(trace, compromised=True)
 
 
 def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ CREATE TABLE trace (
     compromised INTEGER NOT NULL,
     cost_usd REAL NOT NULL,
     duration_ms REAL NOT NULL,
+    key_id TEXT,
     body BLOB NOT NULL,   -- wire.Trace as JSON, but for its content
     rollup_keys TEXT,     -- what usage was counted by, as JSON; NULL: by nothing else than always
     content BLOB          -- wire.Content as JSON: last, so that who does not ask for it does not read it
@@ -43,7 +45,7 @@ CREATE TABLE trace (
 CREATE UNIQUE INDEX trace_by_id ON trace (account, id);
 CREATE INDEX trace_by_time ON trace (
     account, created_at, id, environment, status, kind, model, provider, policy_id, goal, strategy, error, cache_hit,
-    fallback_used, compromised, cost_usd, duration_ms
+    fallback_used, compromised, cost_usd, duration_ms, key_id
 );
 CREATE INDEX trace_by_status ON trace (account, status, created_at, id) WHERE status <> 'completed';
 
@@ -128,6 +130,115 @@ CREATE TABLE setting (
     name TEXT PRIMARY KEY,
     body BLOB NOT NULL
 ) WITHOUT ROWID;
+
+CREATE TABLE account (
+    account TEXT PRIMARY KEY,
+    body BLOB NOT NULL    -- wire.Account as JSON
+) WITHOUT ROWID;
+
+CREATE TABLE key (
+    account TEXT NOT NULL,
+    id TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    compromised_from TEXT,  -- traces since then are; NULL: it was not revoked
+    body BLOB NOT NULL,   -- wire.Key as JSON
+    PRIMARY KEY (account, id)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX key_by_digest ON key (digest);
+CREATE INDEX key_revoked ON key (account) WHERE compromised_from IS NOT NULL;
+
+CREATE TABLE purse (
+    account TEXT NOT NULL,
+    name TEXT NOT NULL,
+    spent INTEGER NOT NULL,     -- nano-dollars, as all money
+    reserved INTEGER NOT NULL,  -- what the account's holds in it come to
+    granted INTEGER NOT NULL,   -- what credit comes to
+    told INTEGER NOT NULL,      -- the highest threshold that was told of
+    at TEXT,              -- when it was last used; NULL: it is never forgotten
+    PRIMARY KEY (account, name)
+) WITHOUT ROWID;
+CREATE INDEX purse_old ON purse (at) WHERE at IS NOT NULL;
+
+CREATE TABLE hold (
+    account TEXT NOT NULL,
+    id TEXT NOT NULL,     -- of the call that it is held for
+    nanos INTEGER NOT NULL,
+    purses TEXT NOT NULL, -- their names, as JSON
+    owner TEXT NOT NULL,
+    at TEXT NOT NULL,
+    key_id TEXT,
+    PRIMARY KEY (account, id)
+) WITHOUT ROWID;
+
+CREATE TABLE owner (
+    n INTEGER PRIMARY KEY,      -- the greatest is of the one who spoke last
+    name TEXT NOT NULL UNIQUE,
+    until REAL NOT NULL,  -- of the clock that all processes share
+    lease_s REAL NOT NULL
+);
+
+CREATE TABLE ledger (
+    account TEXT NOT NULL,
+    at TEXT NOT NULL,
+    name TEXT NOT NULL,   -- the request's id, a slash and the attempt
+    kind TEXT NOT NULL,
+    key_id TEXT,
+    provider TEXT NOT NULL,
+    model TEXT NOT NULL,
+    input INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    cached INTEGER NOT NULL,
+    cost INTEGER NOT NULL,
+    charge INTEGER NOT NULL,
+    credit INTEGER NOT NULL,
+    least INTEGER,        -- and most: NULL where the cost is known
+    most INTEGER,
+    overrun INTEGER NOT NULL,
+    note TEXT NOT NULL,
+    purses TEXT,          -- names of those that it counts in, as JSON; NULL: in none
+    PRIMARY KEY (account, at, name)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX ledger_by_name ON ledger (account, name);
+
+CREATE TABLE claim (
+    n INTEGER PRIMARY KEY,
+    account TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    key TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    call TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    until REAL NOT NULL,  -- Unix seconds: from then on its result, or it itself, may be forgotten
+    result BLOB           -- NULL: it runs
+);
+CREATE UNIQUE INDEX claim_by_key ON claim (account, environment, key);
+CREATE INDEX claim_old ON claim (until);
+
+CREATE TABLE event (
+    n INTEGER PRIMARY KEY,
+    account TEXT NOT NULL,
+    id TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    body BLOB NOT NULL    -- wire.StoredEvent as JSON
+);
+CREATE UNIQUE INDEX event_by_id ON event (account, id);
+CREATE INDEX event_old ON event (created_at);
+
+CREATE TABLE told (
+    account TEXT NOT NULL,
+    once TEXT NOT NULL,
+    at REAL NOT NULL,     -- when it was last told of that, Unix seconds
+    until REAL NOT NULL,  -- from when on that may be forgotten
+    PRIMARY KEY (account, once)
+) WITHOUT ROWID;
+CREATE INDEX told_old ON told (until);
+
+CREATE TABLE incident (
+    id TEXT PRIMARY KEY,
+    started_at TEXT NOT NULL,
+    body BLOB NOT NULL    -- wire.Incident as JSON
+) WITHOUT ROWID;
 """
 
 MIGRATIONS: tuple[str, ...] = (FIRST,)
@@ -135,6 +246,10 @@ MIGRATIONS: tuple[str, ...] = (FIRST,)
 
 _PAGE_BYTES = 8192
 """A trace takes two to three kilobytes, and three of them a page."""
+
+
+_ID = "SELECT body FROM setting WHERE name = 'id'"
+_GIVE_ID = "INSERT OR IGNORE INTO setting (name, body) VALUES ('id', ?)"
 
 
 class Statements(Protocol):
@@ -150,6 +265,9 @@ def prepare(connection: Statements, path: Path) -> None:
     if _is_new(connection):
         _create(connection, path)
     check_version(connection, path)
+    if id_of(connection) is None:  # it was made before stores had ids
+        with suppress(sqlite3.Error):  # it cannot be written to now: another time
+            _give_id(connection)
 
 
 def check_version(connection: Statements, path: Path) -> None:
@@ -174,11 +292,21 @@ def version_of(connection: Statements, path: Path) -> int:
     return _pragma(connection, "user_version")
 
 
+def id_of(connection: Statements) -> bytes | None:
+    """What tells a store from every other, wherever it is, but for its own copies; None: it has none yet, or is no
+    store."""
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        return None
+    row = connection.execute(_ID).fetchone()
+    return None if row is None else bytes(row[0])
+
+
 def migrate(connection: Statements, first: int) -> None:
     """Bring a store from version ``first`` to the present one, inside a transaction of the caller's."""
     for script in MIGRATIONS[first:]:
         for statement in script.split(";\n"):
             connection.execute(statement)
+    _give_id(connection)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
 
@@ -202,6 +330,10 @@ def _create(connection: Statements, path: Path) -> None:
         with suppress(sqlite3.Error):  # SQLite rolls back by itself where the disk is full
             connection.execute("ROLLBACK")
         raise
+
+
+def _give_id(connection: Statements) -> None:
+    connection.execute(_GIVE_ID, (os.urandom(16),)).fetchall()
 
 
 def _pragma(connection: Statements, name: str) -> int:

@@ -13,7 +13,7 @@ from routewright._core.problem import shown
 from routewright.errors import UnsupportedWrite
 from routewright.wire import Selection, Term
 
-from .connections import Connection
+from .connection import Connection
 
 CREATED_AT_CHARS = len("2026-11-22T09:30:00.000Z")
 _PROBED = 1_000
@@ -41,6 +41,14 @@ _HAS_NUMBER = (
     "EXISTS (SELECT 1 FROM tag AS own INDEXED BY tag_number WHERE own.account = trace.account AND own.key = ? "
     "AND own.created_at = trace.created_at AND own.id = trace.id AND own.number {} ?)"
 )
+
+
+_REVOKED = "SELECT 1 FROM key INDEXED BY key_revoked WHERE account = ? AND compromised_from IS NOT NULL LIMIT 1"
+_COMPROMISED = (
+    "(trace.compromised OR EXISTS (SELECT 1 FROM key WHERE key.account = trace.account AND key.id = trace.key_id "
+    "AND key.compromised_from <= trace.created_at)) {} ?"
+)
+"""For accounts that have revoked keys; the others need not look for any."""
 
 
 class Clause(NamedTuple):
@@ -75,7 +83,7 @@ def rows_of(
         clauses.append(Clause(f"{at}.created_at < ?", (asked.until,)))
     if asked.environment is not None:
         clauses.append(Clause("trace.environment = ?", (asked.environment,)))
-    clauses += [_clause(term) for term in asked.terms if term is not leading]
+    clauses += [_clause(connection, account, term) for term in asked.terms if term is not leading]
     where = " AND ".join(clause.sql for clause in clauses)
     parameters = [value for clause in clauses for value in clause.parameters]
     sql = f"SELECT {columns} FROM {where} ORDER BY {at}.created_at {order}, {at}.id {order} LIMIT ?"
@@ -117,8 +125,10 @@ def _frequency(connection: Connection, account: str, term: Term) -> int:
     return int(connection.execute(f"SELECT count(*) FROM ({counted})", parameters).fetchone()[0])
 
 
-def _clause(term: Term) -> Clause:
+def _clause(connection: Connection, account: str, term: Term) -> Clause:
     operator = _sql(_OPERATORS, term.op)
+    if term.key == "compromised" and connection.execute(_REVOKED, (account,)).fetchone() is not None:
+        return Clause(_COMPROMISED.format(operator), (term.value,))
     if not term.key.startswith(METADATA):
         return Clause(f"{_sql(_COLUMNS, term.key)} {operator} ?", (term.value,))
     key = term.key.removeprefix(METADATA)

@@ -8,6 +8,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from routewright._core.moment import timestamp
 from routewright.errors import NotFound, Problem, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
 from routewright.wire import Environment, TraceItems
 
-from .connections import Connection, connect
+from .books.audit import problems_of
+from .connection import Connection, connect, make_file
 from .faults import fault_of, is_damage, is_transient, translated
 from .read import retention_of, whole
 from .schema import MIGRATIONS, migrate, version_of
@@ -27,6 +29,8 @@ SOME = 100
 """Traces that one transaction removes."""
 BUSY_MS = 5_000
 """How long backup, check and upgrade wait for another process."""
+SHOWN = 20
+"""Problems of a store that are told of, the first."""
 MANY = 20_000
 """Traces that are looked for at a time."""
 
@@ -38,6 +42,7 @@ WITH RECURSIVE found(name) AS (
 )
 SELECT name FROM found WHERE name IS NOT NULL
 """
+_LIVE_DIGESTS = "SELECT digest FROM key WHERE compromised_from IS NULL"
 _FREE_SNAPSHOTS = """
 DELETE FROM snapshot WHERE named <= 0 AND at < ?
 AND NOT EXISTS (SELECT 1 FROM snapshot AS later WHERE later.base = snapshot.id)
@@ -98,6 +103,11 @@ class Check(NamedTuple):
     problems: list[str]
     """Empty: it is sound."""
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether more can be asked of it: it is sound, and of the present version."""
+        return not self.problems and self.version == len(MIGRATIONS)
+
 
 def backup(path: Path, target: Path) -> None:
     """Copy a store as it is at one moment, while others may write. The copy appears whole or not at all.
@@ -112,6 +122,7 @@ def backup(path: Path, target: Path) -> None:
         with translated(path), closing(connect(str(path))) as source:
             source.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
             version_of(source, path)
+            make_file(part)
             with _of_target(target), closing(connect(str(part))) as copy:
                 source.backup(copy)
         with translated(part), closing(connect(str(part))) as copy:
@@ -162,15 +173,25 @@ def check(path: Path) -> Check:
         problems: list[str] = []
         try:
             version = version_of(connection, path)
-            said = connection.execute("PRAGMA integrity_check(20)").fetchall()
+            connection.execute("BEGIN")  # so that all that is read is of one moment
+            said = connection.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
             problems += [problem for (problem,) in said if problem != "ok"]
-            problems += _unreadable(connection) if version == len(MIGRATIONS) and not problems else []
+            if version == len(MIGRATIONS) and not problems:
+                problems += islice(chain(_unreadable(connection), problems_of(connection)), SHOWN)
             traces = connection.execute("SELECT count(*) FROM trace").fetchone()[0]
         except sqlite3.Error as error:
             if not is_damage(error):
                 raise
             problems = problems or [str(error)]
         return Check(version, traces, path.stat().st_size, problems)
+
+
+def live_digests(path: Path) -> list[str]:
+    """Those of all keys that were not revoked. Raises ``NotFound``, and kinds of ``StorageUnavailable``."""
+    _check_there(path)
+    with translated(path), closing(connect(str(path))) as connection:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        return [digest for (digest,) in connection.execute(_LIVE_DIGESTS).fetchall()]
 
 
 def upgrade(path: Path) -> Path | None:
@@ -204,19 +225,15 @@ def _free_name(path: Path, end: str) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _unreadable(connection: sqlite3.Connection) -> list[str]:
-    """Traces that cannot be read back, the first twenty."""
-    problems = []
+def _unreadable(connection: sqlite3.Connection) -> Iterator[str]:
+    """Traces that cannot be read back."""
     for n, trace_id, body, content in connection.execute("SELECT n, id, body, content FROM trace"):
         try:
-            readable = whole(trace_id, body, content).id == trace_id
+            readable = whole(trace_id, body, content=content).id == trace_id
         except StorageCorrupt:
             readable = False
         if not readable:
-            problems.append(f"trace {trace_id!r} (row {n}) cannot be read")
-            if len(problems) == 20:
-                break
-    return problems
+            yield f"trace {trace_id!r} (row {n}) cannot be read"
 
 
 def _check_there(path: Path) -> None:

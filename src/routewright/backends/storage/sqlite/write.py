@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.batch import check_batch, ids_of
+from routewright._core.batch import check_batch, check_digests, ids_of
 from routewright._core.changes import change
 from routewright._core.filter import number_of, text_of
 from routewright._core.rollup import Rollups, packed
@@ -29,7 +30,9 @@ from routewright.wire import (
     Written,
 )
 
-from .connections import Connection
+from .books.write import BookWrites, holder_of, things_before
+from .connection import Connection
+from .many import insert, rows_where
 from .read import SETTING, whole
 from .selection import rows_of
 
@@ -38,11 +41,12 @@ LONGEST_CHAIN = 32
 STORED = "trace.n, trace.id, trace.body, trace.rollup_keys"
 """The columns of a ``Stored``."""
 
+_OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
 _COLUMNS = (
     "account created_at id environment status kind model provider policy_id goal strategy error cache_hit "
-    "fallback_used compromised cost_usd duration_ms body rollup_keys content"
+    "fallback_used compromised cost_usd duration_ms key_id body rollup_keys content"
 ).split()
 _PUT_TRACE = f"INSERT INTO trace ({', '.join(_COLUMNS)}) VALUES {{}}"
 _PUT_TAG = "INSERT OR REPLACE INTO tag (account, key, value, created_at, id, number) VALUES {}"
@@ -56,11 +60,6 @@ INSERT INTO snapshot (id, body, base, depth, at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET body = excluded.body, base = excluded.base, depth = excluded.depth, at = excluded.at
 """
 _BY_IDS = "FROM trace INDEXED BY trace_by_id WHERE account = ? AND id IN ({})"
-_IDS_AT_ONCE = 500
-"""Parameters of one statement."""
-_ROWS_AT_ONCE = (64, 8, 1)
-"""Rows of one statement. Python gives its lock away at each, and has to wait for it behind a busy event loop: with a
-statement a row the writer would starve."""
 
 
 class Sums(NamedTuple):
@@ -125,7 +124,10 @@ class Writes:
         """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is done."""
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
-        check_batch("SqliteStorage", account, writes, environments, _present(connection, snapshots))
+        booked = things_before(connection, account)
+        check_batch("SqliteStorage", account, writes, environments, _present(connection, snapshots), booked)
+        check_digests(account, writes, partial(holder_of, connection))
+        books = BookWrites(connection, account, [each for each in writes if not isinstance(each, _OF_TRACES)])
         results: list[Written] = []
         for run in _runs(writes):
             match run[0]:
@@ -141,6 +143,9 @@ class Writes:
                     sql = "INSERT OR REPLACE INTO setting (name, body) VALUES (?, ?)"
                     connection.execute(sql, (SETTING, _encode(retention)))
                     results.append(Written(created=False))
+                case other:
+                    results.append(books.put(other))
+        books.flush()
         return results
 
     def _put_snapshot(self, connection: Connection, snapshot: Snapshot, at: float) -> Written:
@@ -216,7 +221,7 @@ def _put_traces(
     results = [Written(write.trace.id not in known) for write in writes]
     replaced = [write.trace.id for write in writes if write.trace.id in known]
     if replaced:
-        rows = _where_ids(connection, f"SELECT {STORED} {_BY_IDS}", replaced, account)
+        rows = rows_where(connection, f"SELECT {STORED} {_BY_IDS}", replaced, account)
         before = [Stored.of(row) for row in rows]
         _remove(connection, account, before)
         _count_out(connection, account, before)
@@ -224,8 +229,8 @@ def _put_traces(
     for write in writes:
         known[write.trace.id] = write.trace.environment
         rollups.add(write.trace, write.rollup_keys)
-    _insert(connection, _PUT_TRACE, [_row(account, write) for write in writes])
-    _insert(connection, _PUT_TAG, [tag for write in writes for tag in _tags(account, write.trace)])
+    insert(connection, _PUT_TRACE, [_row(account, write) for write in writes])
+    insert(connection, _PUT_TAG, [tag for write in writes for tag in _tags(account, write.trace)])
     _name(connection, (write.trace for write in writes), 1)
     _add(connection, account, rollups, may_empty=False)
     return results
@@ -253,6 +258,7 @@ def _row(account: str, write: PutTrace) -> tuple[Any, ...]:
         trace.compromised,
         trace.cost_usd,
         trace.duration_ms,
+        trace.key_id,
         _encode(trace),
         _encode(write.rollup_keys) if write.rollup_keys else None,
         None if content is None else _encode(content),
@@ -289,7 +295,7 @@ def _name(connection: Connection, traces: Iterable[Trace], by: int) -> None:
         given = trace.decision_input
         if given is not None:
             named.update(name for name in (given.catalogue, given.health, given.policy) if name is not None)
-    _insert(connection, _NAME, [(snapshot_id, 0, by * count, 0.0) for snapshot_id, count in named.items()])
+    insert(connection, _NAME, [(snapshot_id, 0, by * count, 0.0) for snapshot_id, count in named.items()])
 
 
 def _add(connection: Connection, account: str, rollups: Rollups, *, may_empty: bool) -> None:
@@ -303,36 +309,15 @@ def _add(connection: Connection, account: str, rollups: Rollups, *, may_empty: b
     fallback = [((account, *key), sums) for key, sums in rollups.fallback.items()]
     latency = [((account, *key), [packed(buckets)]) for key, buckets in rollups.latency.items()]
     for sql, rows in ((_USAGE, usage), (_CACHE, cache), (_FALLBACK, fallback), (_LATENCY, latency)):
-        _insert(connection, sql.add, [(*key, *sums) for key, sums in rows])
+        insert(connection, sql.add, [(*key, *sums) for key, sums in rows])
         if may_empty:
             connection.executemany(sql.drop, [key for key, _ in rows])
 
 
-def _insert(connection: Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows, many a statement; their values go where ``sql`` has braces."""
-    place = 0
-    for size in _ROWS_AT_ONCE:
-        while len(rows) - place >= size:
-            part = rows[place : place + size]
-            group = f"({', '.join('?' * len(part[0]))})"
-            connection.execute(sql.format(", ".join([group] * size)), [value for row in part for value in row])
-            place += size
-
-
 def _environments(connection: Connection, account: str, ids: Sequence[str]) -> dict[str, Environment]:
-    return dict(_where_ids(connection, f"SELECT id, environment {_BY_IDS}", ids, account))
+    return dict(rows_where(connection, f"SELECT id, environment {_BY_IDS}", ids, account))
 
 
 def _present(connection: Connection, ids: Sequence[str]) -> set[str]:
     sql = "SELECT id FROM snapshot WHERE body IS NOT NULL AND id IN ({})"
-    return {found for (found,) in _where_ids(connection, sql, ids)}
-
-
-def _where_ids(connection: Connection, sql: str, ids: Sequence[str], *first: str) -> list[Any]:
-    """The rows of these ids. Not by ``json_each``: that cuts a text at a NUL."""
-    pieces = [ids[place : place + _IDS_AT_ONCE] for place in range(0, len(ids), _IDS_AT_ONCE)]
-    return [
-        row
-        for piece in pieces
-        for row in connection.execute(sql.format(", ".join("?" * len(piece))), (*first, *piece)).fetchall()
-    ]
+    return {found for (found,) in rows_where(connection, sql, ids)}

@@ -18,7 +18,8 @@ from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal
 from routewright.wire import Durability
 
-from .connections import Connection, Connections
+from .connection import Connection
+from .connections import Connections
 from .faults import fault_of, is_of_the_file
 from .schema import check_version
 

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
-import msgspec
-
-from routewright._core.batch import UNNAMED_S, check_batch, check_place, ids_of
-from routewright._core.filter import check_terms, matches
+from routewright._core.batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
+from routewright._core.books import BOOKED
+from routewright._core.filter import check_terms
+from routewright._core.lease import Owners
 from routewright._core.moment import timestamp
 from routewright._core.problem import shown
 from routewright._core.rollup import Rollups
+from routewright._core.rows import together
 from routewright.errors import Problem, UnsupportedWrite, ValidationFailed
 from routewright.fork import Guard
 from routewright.protocols import TraceDraft
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    Account,
+    Accounts,
     CacheCounts,
+    ClaimByKey,
     CurrentRetention,
-    DecisionInput,
     DeleteTraces,
-    Environment,
+    Events,
     FallbackCounts,
     FeedbackByTrace,
+    Incidents,
+    KeepLease,
+    Key,
+    KeyByDigest,
+    Keys,
     LatencyCounts,
+    LedgerRows,
+    LedgerSum,
+    LedgerSums,
+    LedgerSumsOfAll,
     PutFeedback,
+    PutKey,
     PutSnapshot,
     PutTrace,
     Query,
     RollupKeys,
     Scan,
-    Selection,
     SetRetention,
+    Settle,
     Snapshot,
     SnapshotById,
-    Trace,
+    Stands,
     TraceById,
     TraceItems,
     Traces,
@@ -48,58 +61,21 @@ from routewright.wire import (
 )
 from routewright.wire.trace import copied
 
+from .account import KeptAccount
+from .draft import Whole, selected
+
 T = TypeVar("T")
 TEXT_BYTES = 64 * 1024 * 1024
 """Captured prompts and answers of an account."""
-VALUES = 1_000
-"""Of a group so many are told apart within an hour, those that came first: so no flood of names drives the hours before
-out of the roll-ups, nor makes each trace take longer. A report names a hundred."""
 _by_key = attrgetter("key")
 
 
-class _Whole:
-    """A trace that was given as one, read as a draft is. Making it fails for what cannot be copied or counted."""
-
-    def __init__(self, write: PutTrace) -> None:
-        self.wordless = write.trace.copy()
-        """It may hold its content, and is not to be given away."""
-        self.id = self.wordless.id
-        self.key = self.wordless.key
-        self.rollup_keys = write.rollup_keys
-        content = self.wordless.content
-        self.text_bytes = 0 if content is None else len(msgspec.json.encode(content))
-        Rollups().add(self.wordless, self.rollup_keys)
-
-    @property
-    def environment(self) -> Environment:
-        return self.wordless.environment
-
-    @property
-    def decision_input(self) -> DecisionInput | None:
-        return self.wordless.decision_input
-
-    @property
-    def trace(self) -> Trace:
-        return self.wordless.copy()
-
-
-_Ready = _Whole | PutFeedback | PutSnapshot | DeleteTraces | SetRetention
-
-
-class _Account:
-    def __init__(self) -> None:
-        self.traces: OrderedDict[str, TraceDraft] = OrderedDict()
-        self.text_bytes = 0
-        self.uncounted: dict[str, TraceDraft] = {}
-        """Those that are not in the roll-ups yet: drafts are made into traces for that only when somebody asks."""
-        self.rollups = Rollups(VALUES)
-        self.feedback: OrderedDict[str, PutFeedback] = OrderedDict()
-        self.snapshots: OrderedDict[str, tuple[Snapshot, float]] = OrderedDict()
-        """With the time at which they were last put, 0 of those that came with a trace."""
+_Ready = Whole | PutFeedback | PutSnapshot | DeleteTraces | SetRetention | KeepLease | BOOKED
 
 
 class MemoryStorage:
-    """A storage that ends with the process. Of each kind the newest ``newest`` of an account are kept.
+    """A storage that ends with the process. Of each kind the newest ``newest`` of an account are kept,
+    and what is in use.
 
         router = Router(storage=MemoryStorage(newest=1_000))
 
@@ -119,8 +95,11 @@ class MemoryStorage:
         self._newest = newest
         self._most_accounts = accounts
         self._text_bytes = text_bytes
-        self._accounts: OrderedDict[str, _Account] = OrderedDict()  # the one used last at the end
-        self._system = _Account()
+        self._accounts: OrderedDict[str, KeptAccount] = OrderedDict()  # the one used last at the end
+        self._owners = Owners()
+        self._digests: dict[str, tuple[str, str]] = {}
+        """Accounts and ids of keys."""
+        self._system = self._empty()
         self._retention = SetRetention()
         self._named: Counter[str] = Counter()
         self._guard = Guard()
@@ -136,11 +115,14 @@ class MemoryStorage:
                     system.move_to_end(snapshot.id)
                 else:
                     self._put(system, snapshot.id, (snapshot, 0.0))
-            self._put_trace(self._used(account), draft)
+            kept = self._used(account)
+            self._put_trace(kept, draft)
+            if kept.books.account() is not None:
+                self._settle(kept, draft)
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
-        whole = [_Whole(write) if isinstance(write, PutTrace) else write for write in writes]
+        whole = [Whole(write) if isinstance(write, PutTrace) else write for write in writes]
         with self._guard.lock:
             before = self._account(account)
             traces, snapshots = ids_of(writes)
@@ -150,7 +132,9 @@ class MemoryStorage:
                 writes,
                 {trace_id: before.traces[trace_id].environment for trace_id in traces if trace_id in before.traces},
                 {snapshot_id for snapshot_id in snapshots if snapshot_id in before.snapshots},
+                before.books.before,
             )
+            check_digests(account, writes, self._digests.get)
             kept = self._used(account)
             return [self._write(kept, write) for write in whole]
 
@@ -179,20 +163,39 @@ class MemoryStorage:
                     return self._counted(kept).fallback_counts(query)
                 case LatencyCounts():
                     return self._counted(kept).latency_counts(query)
+                case KeyByDigest(digests):
+                    return self._key_of(digests) if account == SYSTEM_ACCOUNT else None
+                case Accounts():
+                    return self._set_up() if account == SYSTEM_ACCOUNT else []
+                case LedgerSums():
+                    self._counted(kept)
+                    return kept.books.answer(query)
+                case LedgerSumsOfAll(first, last):
+                    return self._sums_of_all(first, last) if account == SYSTEM_ACCOUNT else []
+                case Stands() | Keys() | ClaimByKey() | Incidents():
+                    return kept.books.answer(query)
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no query {type(query).__name__}")
-        return None if found is None or environment not in (None, found.environment) else found.trace
+        return None if found is None or environment not in (None, found.environment) else kept.seen(found.trace)
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` traces behind the key ``after`` (``protocols.Storage``)."""
+        if isinstance(query, LedgerRows | Events):
+            with self._guard.lock:
+                kept_here = self._account(account)
+                self._counted(kept_here)
+                return kept_here.books.scan(query, after, limit)
         if not isinstance(query, TraceItems | Traces):
             raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
         check_terms("MemoryStorage", query.terms)
         with self._guard.lock:
-            kept = list(self._account(account).traces.values())
-        behind = (each for each in kept if after is None or each.key < after)
-        found = islice(_selected(sorted(behind, key=_by_key, reverse=True), query), max(0, limit))
-        return [each.trace if isinstance(query, Traces) else copied(each.wordless.item) for each in found]
+            kept = self._account(account)
+            drafts = list(kept.traces.values())
+        behind = (each for each in drafts if after is None or each.key < after)
+        found = islice(selected(sorted(behind, key=_by_key, reverse=True), query, kept.seen), max(0, limit))
+        if isinstance(query, Traces):
+            return [kept.seen(each.trace) for each in found]
+        return [copied(kept.seen(each.wordless).item) for each in found]
 
     async def sweep(self, now: float) -> int:
         """Remove what is past its time (``protocols.Storage``)."""
@@ -210,19 +213,39 @@ class MemoryStorage:
             free = self._free_snapshots(now - UNNAMED_S)
             for snapshot_id in free:
                 del self._system.snapshots[snapshot_id]
-        return len(old) + len(free)
+            others = sum(kept.books.sweep(now) for kept in self._everything())
+            self._owners.sweep()
+        return len(old) + len(free) + others
 
     async def aclose(self) -> None:
         """Nothing is held that would have to be freed."""
 
-    def _everything(self) -> list[_Account]:
+    def _everything(self) -> list[KeptAccount]:
         return [self._system, *self._accounts.values()]
 
-    def _account(self, account: str) -> _Account:
+    def _account(self, account: str) -> KeptAccount:
         """What is kept of an account; of an unknown one an empty one that is not kept."""
-        return self._system if account == SYSTEM_ACCOUNT else self._accounts.get(account) or _Account()
+        return self._system if account == SYSTEM_ACCOUNT else self._accounts.get(account) or self._empty()
 
-    def _used(self, account: str) -> _Account:
+    def _empty(self) -> KeptAccount:
+        return KeptAccount(self._owners, self._newest)
+
+    def _key_of(self, digests: Sequence[str]) -> Key | None:
+        found = (self._digests[digest] for digest in digests if digest in self._digests)
+        return next((self._account(account).books.key(key_id) for account, key_id in found), None)
+
+    def _set_up(self) -> list[Account]:
+        found = (kept.books.account() for kept in self._accounts.values())
+        return sorted((account for account in found if account is not None), key=lambda account: account.name)
+
+    def _sums_of_all(self, first: str, last: str) -> list[LedgerSum]:
+        found: list[LedgerSum] = []
+        for kept in self._everything():
+            self._counted(kept)
+            found += kept.books.answer(LedgerSums(first, last))
+        return together(found)
+
+    def _used(self, account: str) -> KeptAccount:
         """The account to write to, now the one used last; the one used first may have to go for it."""
         if account == SYSTEM_ACCOUNT:
             return self._system
@@ -230,16 +253,27 @@ class MemoryStorage:
         if kept is not None:
             self._accounts.move_to_end(account)
             return kept
-        kept = self._accounts[account] = _Account()
+        kept = self._accounts[account] = self._empty()
         if len(self._accounts) > self._most_accounts:
-            _, dropped = self._accounts.popitem(last=False)
-            for each in dropped.traces.values():
-                self._name(each, -1)
+            self._make_room()
         return kept
 
-    def _write(self, kept: _Account, write: _Ready) -> Written:
+    def _make_room(self) -> None:
+        """Forget the account that was not written to for longest; of one that was set up its traces alone."""
+        first = next((name for name, kept in self._accounts.items() if kept.traces or not kept.books.is_set_up), None)
+        if first is None:
+            return
+        dropped = self._accounts[first]
+        for each in dropped.traces.values():
+            self._name(each, -1)
+        if dropped.books.is_set_up:
+            dropped.forget_traces()
+        else:
+            del self._accounts[first]
+
+    def _write(self, kept: KeptAccount, write: _Ready) -> Written:
         match write:
-            case _Whole():
+            case Whole():
                 return Written(self._put_trace(kept, write))
             case PutFeedback(trace_id):
                 return Written(self._put(kept.feedback, trace_id, write))
@@ -251,6 +285,17 @@ class MemoryStorage:
             case SetRetention():
                 self._retention = write
                 return Written(created=False)
+            case KeepLease(owner, lease_s, clock_s):
+                self._owners.keep(owner, lease_s, clock_s)
+                return Written(created=False)
+            case PutKey(key):
+                last = kept.books.key(key.id)
+                if last is not None:
+                    del self._digests[last.digest]
+                self._digests[key.digest] = key.account, key.id
+                return kept.books.put(write)
+            case _:
+                return kept.books.put(write)
 
     def _put(self, kept: OrderedDict[str, T], key: str, value: T) -> bool:
         created = key not in kept
@@ -260,7 +305,7 @@ class MemoryStorage:
             kept.popitem(last=False)
         return created
 
-    def _put_trace(self, kept: _Account, put: TraceDraft) -> bool:
+    def _put_trace(self, kept: KeptAccount, put: TraceDraft) -> bool:
         """Keep a trace in the place of one of its id, which goes out of the roll-ups."""
         before = kept.traces.get(put.id)
         kept.traces[put.id] = put
@@ -275,17 +320,17 @@ class MemoryStorage:
             self._drop(kept, next(iter(kept.traces)))
         return before is None
 
-    def _delete(self, kept: _Account, which: DeleteTraces) -> int:
+    def _delete(self, kept: KeptAccount, which: DeleteTraces) -> int:
         check_terms("MemoryStorage", which.terms)
         only = None if which.id is None else kept.traces.get(which.id)
         asked = list(kept.traces.values()) if which.id is None else [] if only is None else [only]
-        found = [*islice(_selected(sorted(asked, key=_by_key), which), max(0, which.limit))]
+        found = [*islice(selected(sorted(asked, key=_by_key), which, kept.seen), max(0, which.limit))]
         for each in found:
             self._count_out(kept, each)
             self._drop(kept, each.id)
         return len(found)
 
-    def _drop(self, kept: _Account, trace_id: str) -> None:
+    def _drop(self, kept: KeptAccount, trace_id: str) -> None:
         """Forget a trace. It stays counted."""
         dropped = kept.traces.pop(trace_id)
         kept.text_bytes -= dropped.text_bytes
@@ -294,19 +339,33 @@ class MemoryStorage:
         if kept.uncounted.pop(trace_id, None) is not None:
             self._count(kept, dropped)
 
-    def _counted(self, kept: _Account) -> Rollups:
+    def _counted(self, kept: KeptAccount) -> Rollups:
         """The roll-ups, with all traces in them."""
         while kept.uncounted:
             self._count(kept, kept.uncounted.pop(next(iter(kept.uncounted))))
         return kept.rollups
 
-    def _count(self, kept: _Account, put: TraceDraft) -> None:
+    def _count(self, kept: KeptAccount, put: TraceDraft) -> None:
+        self._book(kept, put)
         kept.rollups.add(put.wordless, put.rollup_keys)
         kept.rollups.keep_newest(self._newest)
 
-    def _count_out(self, kept: _Account, put: TraceDraft) -> None:
+    def _book(self, kept: KeptAccount, put: TraceDraft) -> None:
+        for row in put.rows:
+            kept.books.book(row)
+
+    def _settle(self, kept: KeptAccount, put: TraceDraft) -> None:
+        """Bill an account that was set up since the call began."""
+        rows = tuple(put.rows)
+        if rows:
+            kept.books.put(Settle(id=put.id, at=rows[0].at, rows=rows, key_id=rows[0].key_id))
+            self._count(kept, kept.uncounted.pop(put.id))
+
+    def _count_out(self, kept: KeptAccount, put: TraceDraft) -> None:
         if kept.uncounted.pop(put.id, None) is None:
             kept.rollups.add(put.wordless, put.rollup_keys, sign=-1)
+        else:
+            self._book(kept, put)
 
     def _name(self, put: TraceDraft, by: int) -> None:
         """Count the traces that name a health snapshot, which came with one of them and goes with the last: there are
@@ -332,16 +391,3 @@ class MemoryStorage:
 def _at_least_one(setting: str, number: object) -> None:
     if type(number) is not int or number < 1:
         raise ValidationFailed.of(Problem(f"MemoryStorage.{setting}", f"is {shown(number)}", "keep at least 1"))
-
-
-def _selected(kept: Iterable[TraceDraft], asked: Selection) -> Iterator[TraceDraft]:
-    """Those that are asked for. Only for the terms of a filter a trace is made, without its content."""
-    for each in kept:
-        created_at = each.key.removesuffix(each.id)
-        if (
-            asked.environment in (None, each.environment)
-            and (asked.since is None or created_at >= asked.since)
-            and (asked.until is None or created_at < asked.until)
-            and (not asked.terms or matches(each.wordless, asked.terms))
-        ):
-            yield each

@@ -1,0 +1,99 @@
+"""What does a call take of its caller's rate limits, and what is said of what is left? (spec 8, contract 7)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from routewright.errors import RateLimited
+from routewright.wire import Caller, Denied, RateLimits, Resource, Standing, Take, WindowState, WindowUsage
+
+from .account import limits_of
+
+UNLIMITED = 2**53 - 1
+"""What is left where there is no limit."""
+OUTPUT_TOKENS = 256
+"""Of a call that names no cap, until it is known what it came to."""
+_NOUNS: dict[Resource, str] = {
+    "requests": "requests a minute",
+    "tokens": "tokens a minute",
+    "slots": "calls at a time",
+}
+_LIMIT_OF: dict[Resource, str] = {
+    "requests": "requests_per_min",
+    "tokens": "tokens_per_min",
+    "slots": "concurrency",
+}
+"""What a limit is called in ``RateLimits``."""
+
+
+def takes_of(caller: Caller, standing: Standing, tokens: int) -> list[Take]:
+    """What a call takes of the limits of its account and of its key. ``tokens``: the most that it may come to."""
+    takes = _of(f"account:{caller.environment}:{caller.account}", limits_of(standing.account), tokens)
+    key = standing.key
+    if key is not None and key.limits is not None:
+        takes += _of(f"key:{key.id}", key.limits, tokens)
+    return takes
+
+
+def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
+    """The requests that are left, of several limits by the one with the fewest. ``now`` in Unix seconds."""
+    requests = [state for state in states if state.resource == "requests"]
+    if not requests:
+        return WindowUsage(UNLIMITED, int(now) // 60 * 60 + 60)
+    least = min(requests, key=lambda state: state.remaining)
+    return WindowUsage(least.remaining, ceil(now + least.reset_s))
+
+
+def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
+    """The headers of an answer: of the window that has the smallest share left; of none, where nothing is limited."""
+    windows = [state for state in states if state.resource != "slots"]
+    if not windows:
+        return {}
+    least = min(windows, key=_share)
+    return {
+        "X-RateLimit-Limit": str(least.limit),
+        "X-RateLimit-Remaining": str(least.remaining),
+        "X-RateLimit-Reset": str(ceil(now + least.reset_s)),
+        "X-RateLimit-Resource": least.resource,
+    }
+
+
+def refusal(takes: Sequence[Take], denied: Denied, now: float) -> RateLimited:
+    """What a caller is told whose call has no room."""
+    take, state = takes[denied.by], denied.states[denied.by]
+    whose = take.name.partition(":")[0]
+    wait_s = max(1, ceil(denied.retry_after_s))
+    said = f"the {whose} is limited to {take.limit} {_NOUNS[take.resource]}, "
+    if take.limit:
+        said += f"and {state.remaining} are left: try again in {wait_s} s"
+    else:
+        said += "which lets nothing in: it has to be raised first"
+    detail = {
+        "level": whose,
+        # a call more at a time is a request too many: the specification knows two resources
+        "resource": "tokens" if take.resource == "tokens" else "requests",
+        "limit_of": _LIMIT_OF[take.resource],
+        "limit": take.limit,
+        "remaining": state.remaining,
+        "asked": take.amount,
+        "retry_after_seconds": wait_s,
+        # not before the wait is over: slots have no window, and one that is empty lets nothing in at a limit of 0
+        "reset_unix": ceil(now + max(state.reset_s, wait_s)),
+    }
+    return RateLimited(said, detail=detail)
+
+
+def _of(name: str, limits: RateLimits, tokens: int) -> list[Take]:
+    takes: list[Take] = []
+    if limits.concurrency is not None:
+        takes.append(Take(name, "slots", limits.concurrency))
+    if limits.requests_per_min is not None:
+        takes.append(Take(name, "requests", limits.requests_per_min))
+    if limits.tokens_per_min is not None:
+        takes.append(Take(name, "tokens", limits.tokens_per_min, tokens))
+    return takes
+
+
+def _share(state: WindowState) -> float:
+    return state.remaining / state.limit if state.limit else 0.0

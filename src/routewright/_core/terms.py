@@ -1,0 +1,251 @@
+"""On which terms are an account and its keys kept? Holds what is said of them to what may be, names included.
+
+An API key that got among it by mistake is neither kept nor shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, nan
+from numbers import Real
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
+
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import Account, Environment, Key, RateLimits, Severity
+
+from .account import PLANS, SCOPES, holds_key
+from .money import budget_nanos
+from .problem import EXACT, Problems, did_you_mean, listed, shown
+from .ranges import Range
+from .scan import quoted
+
+Changed = TypeVar("Changed", Account, Key)
+
+MAX_NAME_CHARS = 100
+"""Of a key."""
+MAX_TEXT_CHARS = 200
+"""Of a note, the title of an incident, an id."""
+MAX_URL_CHARS = 2_000
+USD = Range(0, 1_000_000_000)
+"""A larger amount is a slip. Many of it fit into 64 bits of nano-dollars."""
+KEY_THERE = ("holds an API key, which is to stay secret", "leave it out; revoke it if others have seen it")
+"""What is wrong with a text that does, and what to do."""
+_TOO_LITTLE = "is less than a nano-dollar"
+_LIMIT = Range(0, EXACT, whole=True)
+_CALL_ID = "tr_"
+
+
+class SomeLimits(RateLimits, frozen=True, kw_only=True):
+    """Limits of which those that are ``told`` are changed, and the others stay as they are by then."""
+
+    told: frozenset[str]
+
+    def within(self, there: RateLimits | None) -> RateLimits | None:
+        """Those there are, changed; None for none at all."""
+        found = replace(there or RateLimits(), **{name: getattr(self, name) for name in self.told})
+        return None if found == RateLimits() else found
+
+
+class _Wrong(Exception):
+    """A value may not be. It is told with its place by who knows that."""
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+
+
+class _Field(NamedTuple):
+    name: str
+    """In the struct."""
+    read: Callable[[Any], Any]
+
+
+def account_terms(given: Mapping[str, object]) -> dict[str, Any]:
+    """The fields of an ``Account`` by how they are called where they are given; ``UNSET`` is left out. Raises
+    ``ValidationFailed``."""
+    return _terms(given, _ACCOUNT)
+
+
+def key_terms(given: Mapping[str, object]) -> dict[str, Any]:
+    """The fields of a ``Key``, likewise."""
+    return _terms(given, _KEY)
+
+
+def incident_terms(given: Mapping[str, object]) -> dict[str, Any]:
+    """The fields of an ``Incident``, likewise."""
+    return _terms(given, _INCIDENT)
+
+
+def changed(there: Changed, terms: Mapping[str, Any]) -> Changed:
+    """An account or a key on other terms."""
+    limits = terms.get("limits")
+    if isinstance(limits, SomeLimits):
+        terms = {**terms, "limits": limits.within(there.limits)}
+    return replace(there, **terms)
+
+
+def checked_account(account: Account) -> Account:
+    """The account, if its terms go together. Raises ``ValidationFailed``."""
+    told = account.limits is not None and any(limit is not None for limit in asdict(account.limits).values())
+    if account.plan == "enterprise" and not told:
+        problem = "are missing: those of the plan 'enterprise' are as its contract says"
+        raise ValidationFailed.of(Problem("limits", problem, "pass RateLimits(requests_per_min=..., ...)"))
+    return account
+
+
+def credit_of(usd: object, note: object, credit_id: object) -> tuple[int, str, str | None]:
+    """Nano-dollars, note and id of credit. What is taken back is negative. Raises ``ValidationFailed``."""
+    told = _terms({"usd": usd, "note": note, "id": credit_id}, _CREDIT)
+    return told["usd"], told["note"], told["id"]
+
+
+def told(text: object) -> str:
+    """A value that was given, to be shown in an error."""
+    return "'sk_...'" if isinstance(text, str) and holds_key(text) else shown(text)
+
+
+def _terms(given: Mapping[str, object], fields: Mapping[str, _Field]) -> dict[str, Any]:
+    found: Problems = []
+    terms: dict[str, Any] = {}
+    for path, value in given.items():
+        if value is UNSET:
+            continue
+        try:
+            terms[fields[path].name] = fields[path].read(value)
+        except _Wrong as wrong:
+            found.append(Problem(path, wrong.problem, wrong.hint))
+    if found:
+        raise ValidationFailed.of(*found)
+    return terms
+
+
+def _one_of(words: Sequence[str]) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if isinstance(value, str) and value in words:
+            return value
+        near = did_you_mean(value, words) if isinstance(value, str) and not holds_key(value) else ""
+        raise _Wrong(f"is {told(value)}", near or f"take {listed(words)}")
+
+    return read
+
+
+def _text(longest: int, *, least: int = 1) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if isinstance(value, str) and holds_key(value):
+            raise _Wrong(*KEY_THERE)
+        if not isinstance(value, str) or not value.isprintable() or not least <= len(value.strip()) <= longest:
+            raise _Wrong(f"must be {least} to {longest} printable characters, got {shown(value)}")
+        return value
+
+    return read
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong(f"is {told(value)}", "pass True or False")
+    return value
+
+
+def _limits(value: object) -> RateLimits | None:
+    if value is None:
+        return None
+    if not isinstance(value, RateLimits):
+        raise _Wrong(f"is {told(value)}", "pass RateLimits(requests_per_min=..., tokens_per_min=..., concurrency=...)")
+    for name in RateLimits.__struct_fields__:
+        limit = getattr(value, name)
+        if limit is not None and (type(limit) is not int or not _LIMIT.admits(limit)):
+            raise _Wrong(f"has {name}={told(limit)}", f"take {_LIMIT}, or None")
+    return value
+
+
+def _nanos(value: object) -> int | None:
+    if value is None:
+        return None
+    dollars = _dollars(value, _number(value))
+    amount = budget_nanos(dollars)
+    if dollars and not amount:
+        raise _Wrong(_TOO_LITTLE, "take more, or 0 for nothing at all")
+    return amount
+
+
+def _credit(value: object) -> int:
+    number = _number(value)
+    amount = budget_nanos(_dollars(value, abs(number)))
+    if amount == 0:
+        raise _Wrong(_TOO_LITTLE, "give some")
+    return -amount if number < 0 else amount
+
+
+def _dollars(value: object, number: float) -> float:
+    if not USD.admits(number):
+        raise _Wrong(f"is {told(value)}", f"take {USD}, in dollars")
+    return number
+
+
+def _number(value: object) -> float:
+    """A number of whichever kind, numpy's included. NaN: it is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return nan
+    try:
+        return float(value)
+    except OverflowError:
+        return inf
+
+
+def _scopes(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise _Wrong(f"is {told(value)}", f"pass a list of {listed(SCOPES)}, or None for all")
+    for each in value:
+        _one_of(SCOPES)(each)
+    return tuple(scope for scope in SCOPES if scope in value)
+
+
+def _credit_id(value: object) -> str | None:
+    if value is None:
+        return None
+    text = _text(MAX_TEXT_CHARS)(value)
+    if text.startswith(_CALL_ID):
+        raise _Wrong(f"is {quoted(text)}, as calls are called", "take one of your own: that of an invoice, say")
+    return text
+
+
+def _url(value: object) -> str | None:
+    if value is None:
+        return None
+    text = _text(MAX_URL_CHARS)(value)
+    if not text.startswith(("https://", "http://")):
+        raise _Wrong(f"is {quoted(text)}", "begin it with https://")
+    return text
+
+
+_ACCOUNT = {
+    "plan": _Field("plan", _one_of(tuple(PLANS))),
+    "limits": _Field("limits", _limits),
+    "prepaid": _Field("prepaid", _flag),
+    "monthly_limit_usd": _Field("monthly_nanos", _nanos),
+}
+_KEY = {
+    "name": _Field("name", _text(MAX_NAME_CHARS)),
+    "environment": _Field("environment", _one_of(get_args(Environment))),
+    "scopes": _Field("scopes", _scopes),
+    "limits": _Field("limits", _limits),
+    "budget_usd": _Field("budget_nanos", _nanos),
+    "monthly_limit_usd": _Field("monthly_nanos", _nanos),
+}
+_INCIDENT = {
+    "title": _Field("title", _text(MAX_TEXT_CHARS)),
+    "severity": _Field("severity", _one_of(get_args(Severity))),
+    "status_url": _Field("status_url", _url),
+}
+_CREDIT = {
+    "usd": _Field("usd", _credit),
+    "note": _Field("note", _text(MAX_TEXT_CHARS, least=0)),
+    "id": _Field("id", _credit_id),
+}
+"""What each is read by."""

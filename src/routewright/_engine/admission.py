@@ -1,0 +1,315 @@
+"""What a call takes before it may run, and gives back however it ends (contract 7).
+
+    idempotency key, or the answer that was given under it -> rate windows and a slot -> [decide] -> money
+
+One object a call owns them all; leaving its context is the one place where what it still holds is given back. What it
+came to goes into the batch of its trace (``Ending``); from then on its money and its key are that batch's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from routewright._core.account import may
+from routewright._core.allowance import OUTPUT_TOKENS, refusal, takes_of
+from routewright._core.idempotency import fingerprint
+from routewright._core.intake import DEFAULT_TIMEOUT_MS
+from routewright.errors import PermissionDenied, RouterClosed, RouterTimeoutError, StorageUnavailable
+from routewright.fork import Guard
+from routewright.protocols import Clock, Coordination, ImmediateCoordination, Storage
+from routewright.wire import (
+    Caller,
+    Denied,
+    RouteRequest,
+    RunLimit,
+    Scope,
+    Standing,
+    Take,
+    Taken,
+    TokenBounds,
+    WindowState,
+)
+
+from .account import NO_LIMITS, Accounts
+from .ending import Ending, Held
+from .entry import Entry
+from .idempotency import Claim, Claims
+from .identity import Ids
+from .money import Afforded, Choosing, Cover, Money, Payer, Reservation
+from .outcome import Outcome
+from .owner import Owner
+from .reading import Read
+from .spool import Spool
+from .stored import in_time
+from .trace import TraceLog
+from .turn import Turns
+from .worker import Worker
+
+_log = logging.getLogger(__name__)
+
+GIVE_BACK_S = 0.5
+"""How long a call's end waits until its slot is given back; then that is done behind it."""
+PATH = "/v1/route"
+
+
+class Admissions:
+    """What calls of a Router share that are not simply let in. Safe to use from several loops and threads."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        coordination: Coordination,
+        log: TraceLog,
+        worker: Worker,
+        ids: Ids,
+        clock: Clock,
+        lease_s: float,
+    ) -> None:
+        self.clock = clock
+        self.ids = ids
+        self.owner = Owner(storage, coordination, worker, ids, clock, lease_s)
+        self.spool = Spool(storage, worker, clock)
+        self.accounts = Accounts(storage, clock, weakref.WeakMethod(self.later))
+        self.claims = Claims(storage, self.owner, self.spool, clock)
+        self.money = Money(storage, self.owner, self.spool, self.accounts, Turns(clock), clock)
+        self.keep_dropped: Callable[[], object] = tuple
+        """Ends calls that nobody holds any more."""
+        self.log = log
+        self._coordination = coordination
+        self._immediate = coordination if isinstance(coordination, ImmediateCoordination) else None
+        self._worker = worker
+        self._guard = Guard()
+        self._listens = False
+
+    def is_open(self, request: RouteRequest, caller: Caller) -> bool:
+        """Whether nothing limits a call, so that it needs no admission. False where that is not known."""
+        if request.idempotency_key is not None or caller.scopes is not None:
+            return False
+        standing = self.accounts.recent(caller)
+        return standing is NO_LIMITS or (standing is not None and standing.account is None and standing.key is None)
+
+    def begin_to_listen(self) -> None:
+        """Hear of changes from now on, now that somebody's account is known here."""
+        if self._listens:
+            self._worker.begin()  # a child listens anew
+            return
+        with self._guard.lock:
+            if not self._listens:
+                self._worker.start_daemon(self.accounts.listen, self._coordination)
+                self._listens = True
+
+    async def take(self, takes: Sequence[Take], until: float, deadline: float) -> Taken | None:
+        """Take all of it, once there is room; but nothing is waited for that comes after ``until``, on the monotonic
+        scale. None: there are no limits. Raises ``RateLimited``, and ``RouterTimeoutError`` beyond ``deadline``."""
+        while takes:
+            said = await self._told(takes, deadline)
+            if not isinstance(said, Denied):
+                return said
+            if self.clock.monotonic() + said.retry_after_s > until:
+                raise refusal(takes, said, self.clock.time())
+            await self.clock.sleep(said.retry_after_s)
+        return None
+
+    async def _told(self, takes: Sequence[Take], deadline: float) -> Taken | Denied:
+        asking = self._coordination.take(takes, self.owner.id)
+        if self._immediate is not None:
+            return await asking
+        with self.clock.deadline(deadline):
+            return await asking
+        raise RouterTimeoutError("timeout_ms ran out while the rate limits were asked; allow more time, or try again")
+
+    def later(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Have something done in the background."""
+        with suppress(RouterClosed):  # then the lease ends it
+            self._worker.start(work)
+
+    async def write_last(self, trace_id: str) -> None:
+        """Write what a call leaves whose Router is closed: nobody else does any more."""
+        if not self.log.is_closed:
+            return
+        with self.clock.deadline(self.clock.monotonic() + GIVE_BACK_S, shield=True):
+            await self.spool.write()
+            await self.log.write_last(trace_id)
+
+    async def give_back(self, taken: Taken, tokens: int | None, until: float) -> None:
+        """Give the slot back, and say what the tokens came to. Where that takes longer than a call has time, or cannot
+        be awaited, it is done behind."""
+        if self._immediate is not None:
+            self._immediate.give_back(taken, tokens)
+            return
+        later = partial(self.later, partial(self._coordination.end, taken, tokens))
+        try:
+            now = self.clock.monotonic()
+            with self.clock.deadline(min(now + GIVE_BACK_S, max(now, until)), shield=True) as limit:
+                await self._coordination.end(taken, tokens)
+        except Exception as error:  # the answer is there, and paid for: no fault of the host's may take it away
+            _log.debug("a slot is given back behind its call: %s", type(error).__name__)
+            later()
+        except BaseException:
+            later()
+            raise
+        else:
+            if limit.expired:
+                later()
+
+
+class Admission:
+    """What one call holds.
+
+    async with Admission(...) as admission:
+        kept = await admission.begin()
+        afforded = await admission.afford(entry, choose)
+    """
+
+    def __init__(
+        self, shared: Admissions, read: Read, caller: Caller, run: RunLimit | None = None, *, patient: bool = True
+    ) -> None:
+        """``patient``: it waits for what others hold, within its time."""
+        self.trace_id = shared.ids("tr_")
+        self.started_at = shared.clock.monotonic()
+        self.windows: tuple[WindowState, ...] = ()
+        """How its limits stood when it was let in."""
+        self._shared = shared
+        self._request = read.request
+        self._tokens = read.tokens
+        self._payer = Payer(caller, run)
+        self._deadline = self.started_at + (read.request.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+        self._waits_until = self._deadline if patient else self.started_at
+        self._standing: Standing | None = None
+        self._claim: Claim | None = None
+        self._taken: Taken | None = None
+        self._reservation: Reservation | None = None
+        self._used_tokens: int | None = 0
+        """None: nobody knows, so that all that was taken counts."""
+        self._holds = False
+
+    async def __aenter__(self) -> Self:
+        self._shared.keep_dropped()
+        self._shared.owner.hold()
+        self._holds = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def begin(self) -> bytes | None:
+        """Take what a call needs before it is looked at; or give what was answered under its idempotency key. Raises
+        what ``look``, ``claim`` and ``enter`` do."""
+        await self.look()
+        kept = await self.claim()
+        if kept is None:
+            await self.enter()
+        return kept
+
+    async def look(self, scope: Scope = "route") -> None:
+        """See who calls. Raises ``PermissionDenied``, ``AuthenticationFailed`` for a revoked key, and
+        ``StorageUnavailable``."""
+        caller, shared = self._payer.caller, self._shared
+        if not may(caller.scopes, scope):
+            raise PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it")
+        if shared.log.is_full:
+            raise StorageUnavailable("too many calls wait to be written to the storage: see to it, and try again")
+        shared.begin_to_listen()
+        self._standing = shared.accounts.recent(caller)
+        if self._standing is None or self._payer.run is not None:
+            asking = shared.accounts.standing(caller, self._payer.run)
+            self._standing = await in_time(asking, shared.clock, self._deadline)
+
+    async def claim(self) -> bytes | None:
+        """Take the request's idempotency key, if it has one; where another call had it, give what that was answered.
+
+        Raises ``IdempotencyKeyReused``, ``RouterTimeoutError`` and ``StorageUnavailable``.
+        """
+        key = self._request.idempotency_key
+        if key is None:
+            return None
+        told = fingerprint("POST", PATH, msgspec.to_builtins(self._request))
+        claim = Claim(self._payer.caller, key, self.trace_id, told)
+        kept = await self._shared.claims.take(claim, self._deadline, self._waits_until)
+        if kept is None:
+            self._claim = claim
+        return kept
+
+    async def enter(self) -> None:
+        """Take a place in the rate windows, and a slot; a call of an agent run waits for the windows, and has the slot
+        of its run. Raises ``RateLimited`` and ``StorageUnavailable``."""
+        assert self._standing is not None, "it was looked at"
+        takes, until = takes_of(self._payer.caller, self._standing, _most(self._request, self._tokens)), -inf
+        if self._payer.run is not None:
+            takes, until = [take for take in takes if take.resource != "slots"], self._waits_until
+        self._taken = await self._shared.take(takes, until, self._deadline)
+        if self._taken is not None:
+            self.windows = self._taken.states
+
+    async def afford(self, entry: Entry, choose: Choosing, *, hedged: bool = False) -> Afforded:
+        """Choose, and set aside what that can cost (``Money.afford``)."""
+        standing = self._standing
+        if standing is None or self._payer.caller.environment == "sandbox":
+            return Afforded(entry, await choose(entry))
+        until = min(entry.deadline, self._waits_until)
+        call, self._reservation = await self._shared.money.afford(
+            entry, self._payer, standing, choose, hedged=hedged, until=until
+        )
+        return call
+
+    @property
+    def cover(self) -> Cover | None:
+        """Has more set aside for the call, if there is room; None: its money is not limited."""
+        reservation = self._reservation
+        return None if reservation is None else Cover(self._shared.money, reservation)
+
+    def ending(self, outcome: Outcome, used_nanos: int) -> Ending | None:
+        """What is to be said in the ledger of a call that is over; its money and its key go with it. None where that is
+        no more than of any other call. ``used_nanos``: the most that it can have cost."""
+        facts, standing = outcome.facts, self._standing
+        usages = [attempt.usage for attempt in facts.attempts if attempt.usage is not None]
+        unknown = any(attempt.usage is None and attempt.cost_range_nanos is not None for attempt in facts.attempts)
+        self._used_tokens = None if unknown else sum(usage.input + usage.output for usage in usages)
+        is_known = standing is not None and (standing.account is not None or bool(standing.purses))
+        if self._claim is None and (not is_known or facts.environment == "sandbox"):
+            return None
+        tells = standing is not None and standing.account is not None and bool(standing.account.monthly_nanos)
+        held = Held(self._payer, self._reservation, self._claim)
+        ending = Ending(self._shared, held, outcome, used_nanos, tells=tells)
+        self._reservation = self._claim = None
+        return ending
+
+    def abandon(self) -> None:
+        """Have what it holds given back in the background, by who has no loop to wait in."""
+        self._shared.later(self.aclose)
+
+    async def aclose(self) -> None:
+        """Give back what it holds. Twice is once. What a forked child has of its parent's is not its own to give."""
+        if self.started_at < self._shared.owner.since:
+            return
+        reservation, claim, taken = self._reservation, self._claim, self._taken
+        self._reservation = self._claim = self._taken = None
+        if reservation is not None:
+            self._shared.money.release(reservation)
+        if claim is not None:
+            self._shared.claims.give_up(claim)
+        if self._holds:
+            self._holds = False
+            self._shared.owner.let_go()
+        try:
+            if taken is not None:
+                await self._shared.give_back(taken, self._used_tokens, self._deadline)
+        finally:
+            await self._shared.write_last(self.trace_id)
+
+
+def _most(request: RouteRequest, tokens: TokenBounds) -> int:
+    """The most tokens that a call is taken to come to."""
+    cap = None if request.params is None else request.params.max_output_tokens
+    return tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))

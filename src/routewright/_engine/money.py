@@ -1,0 +1,255 @@
+"""Sets money aside for calls before they run: what they may cost at worst, at every level, or they do not run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from typing import NamedTuple, assert_never
+
+import msgspec
+
+from routewright._core.budget import Room, within, worst_of_call, worst_wanted
+from routewright._core.moment import timestamp
+from routewright._core.money import PICOS_PER_NANO
+from routewright._core.paying import Choose, Free, Look, Paying, Queue, Refuse, Wait
+from routewright._core.plan import Plan, least_nanos, pays_for_any
+from routewright._core.shortage import held_by_others, without_money
+from routewright.errors import NoCandidates, PreconditionFailed, RouterError
+from routewright.protocols import Clock, ImmediateStorage, Storage
+from routewright.wire import Caller, DecisionInput, Purse, Reserve, RunLimit, Settle, Standing
+
+from .account import Accounts
+from .entry import Entry
+from .owner import Owner
+from .spool import Spool
+from .stored import applied, in_time, unfit
+from .turn import Turns
+
+Choosing = Callable[[Entry], Awaitable[Plan]]
+
+
+class Payer(NamedTuple):
+    """Whose money a call is paid from."""
+
+    caller: Caller
+    run: RunLimit | None = None
+
+
+class Reservation:
+    """What is set aside for one call."""
+
+    def __init__(self, id: str, at: str, payer: Payer, nanos: int, until: float) -> None:
+        self.id = id
+        self.at = at
+        """When the call was let in: that month pays for it."""
+        self.payer = payer
+        self.nanos = nanos
+        self.until = until
+        """When the call's time is over, on the monotonic scale."""
+
+
+class Afforded(NamedTuple):
+    """A call that is paid for, whatever it comes to."""
+
+    entry: Entry
+    plan: Plan
+
+
+class Paid(NamedTuple):
+    """The same, and what was set aside. None: nobody limits what it may cost, but for its own budget."""
+
+    call: Afforded
+    reservation: Reservation | None
+
+
+class Money:
+    """Reserves in the ledger. Safe to use from several loops and threads."""
+
+    def __init__(
+        self, storage: Storage, owner: Owner, spool: Spool, accounts: Accounts, turns: Turns, clock: Clock
+    ) -> None:
+        self._storage = storage
+        self._immediate = isinstance(storage, ImmediateStorage)
+        self._owner = owner
+        self._spool = spool
+        self._accounts = accounts
+        self._turns = turns
+        self._clock = clock
+
+    async def afford(
+        self, entry: Entry, payer: Payer, standing: Standing, choose: Choosing, *, hedged: bool, until: float
+    ) -> Paid:
+        """Choose within what is left at every level, and set aside what the chosen model can come to; ``hedged``: and
+        the next. Where others only hold what it needs it waits ``until`` then, on the monotonic scale.
+
+        Raises ``InsufficientBalance`` and ``QuotaExhausted`` where it is spent, ``RateLimited`` where others held it
+        too long, and what ``choose`` raises.
+        """
+        paying = Paying(standing, self._waited_for(payer.caller.account, standing))
+        async with AsyncExitStack() as turn:
+            while True:
+                match paying.next:
+                    case Free():
+                        return Paid(Afforded(entry, await choose(entry)), None)
+                    case Choose(tightest):
+                        plan = await self._plan(entry, tightest, choose)
+                        if plan is None:
+                            paying.short()
+                            continue
+                        nanos = worst_of_start(plan, 2 if hedged else 1)
+                        full = await self._reserve(entry, payer, nanos)
+                        if full is None:
+                            at = timestamp(entry.admitted.created_at)
+                            reservation = Reservation(entry.admitted.trace_id, at, payer, nanos, entry.deadline)
+                            return Paid(Afforded(entry.under_account(plan.given), plan), reservation)
+                        if full.waits:
+                            paying.held(full.purse)
+                        else:
+                            paying.full(full.purse)
+                    case Look():
+                        paying.looked(await self._standing(entry, payer))
+                    case Queue(purse):
+                        await turn.aclose()
+                        await self._queue(turn, entry, purse, until)
+                        paying.first(purse)
+                    case Wait(purse):
+                        await self._wait(entry, purse, until)
+                        paying.waited()
+                    case Refuse(purse):
+                        await choose(entry)  # what refuses it however much there is, is told
+                        raise without_money(purse, least_nanos(entry.admitted.given, entry.board))
+                    case other:
+                        assert_never(other)
+
+    async def widen(self, reservation: Reservation, nanos: int) -> None:
+        """Set more aside for a call that runs, if there is room."""
+        if nanos <= reservation.nanos:
+            return
+        asking = self._apply(reservation.id, reservation.at, reservation.payer, nanos)
+        with suppress(RouterError):  # then what is set aside has to do
+            if await in_time(asking, self._clock, reservation.until) is None:
+                reservation.nanos = nanos
+
+    def release(self, reservation: Reservation) -> None:
+        """Give back what a call held that came to nothing."""
+        account = reservation.payer.caller.account
+        self._spool.put(account, [Settle(id=reservation.id, at=timestamp(self._clock.time()))])
+        self._turns.changed(account)
+
+    def settled(self, reservation: Reservation) -> None:
+        """Say that a call's reservation has ended."""
+        self._turns.changed(reservation.payer.caller.account)
+
+    async def _plan(self, entry: Entry, tightest: Purse, choose: Choosing) -> Plan | None:
+        """Decide within what the tightest level has left; None where that is too little."""
+        own = entry.admitted.given
+        given = within(own, Room(tightest.left_nanos, None))
+        if given == own:
+            return await choose(entry)
+        if _may_be_short(given, entry) and not pays_for_any(given, entry.board):
+            return None
+        try:
+            return await choose(entry.under_account(given))
+        except NoCandidates:
+            return None
+
+    async def _standing(self, entry: Entry, payer: Payer) -> Standing:
+        """How a payer stands by now."""
+        return await in_time(self._accounts.standing(payer.caller, payer.run), self._clock, entry.deadline)
+
+    async def _reserve(self, entry: Entry, payer: Payer, nanos: int) -> _Full | None:
+        trace_id = entry.admitted.trace_id
+        try:
+            asking = self._apply(trace_id, timestamp(entry.admitted.created_at), payer, nanos)
+            if not self._immediate:
+                return await in_time(asking, self._clock, entry.deadline)
+            return await asking
+        except BaseException:
+            self._spool.put(payer.caller.account, [Settle(id=trace_id, at=timestamp(self._clock.time()))])
+            raise
+
+    async def _apply(self, id: str, at: str, payer: Payer, nanos: int) -> _Full | None:
+        """Reserve; what has no room is given back."""
+        write = Reserve(
+            id=id,
+            nanos=nanos,
+            owner=self._owner.id,
+            lease_s=self._owner.lease_s,
+            clock_s=self._clock.monotonic(),
+            at=at,
+            key_id=payer.caller.key_id,
+            run=payer.run,
+        )
+        try:
+            await applied(self._storage, payer.caller.account, [write])
+        except PreconditionFailed as error:
+            try:
+                return msgspec.convert({"purse": error.detail, "waits": error.detail["waits"]}, _Full)
+            except (LookupError, TypeError, ValueError):  # of a storage of the host's own
+                raise unfit(self._storage, "apply", "a Purse with what it refuses", error.detail) from None
+        return None
+
+    def _waited_for(self, account: str, standing: Standing) -> Purse | None:
+        """A purse that the call needs, and others wait for."""
+        limited = (purse for purse in standing.purses if purse.limit_nanos is not None)
+        return next((purse for purse in limited if self._turns.is_waited_for(account, purse.name)), None)
+
+    async def _queue(self, turn: AsyncExitStack, entry: Entry, purse: Purse, until: float) -> None:
+        """Wait until nobody of this process is before it."""
+        self._check_time(entry, purse, until)
+        with self._clock.deadline(until):
+            await turn.enter_async_context(self._turns.first(entry.admitted.caller.account, purse.name))
+            return
+        self._check_time(entry, purse, until)
+
+    async def _wait(self, entry: Entry, purse: Purse, until: float) -> None:
+        """Wait until something may have been given back."""
+        self._check_time(entry, purse, until)
+        with self._clock.deadline(until):
+            await self._turns.change(entry.admitted.caller.account)
+        self._check_time(entry, purse, until)
+
+    def _check_time(self, entry: Entry, purse: Purse, until: float) -> None:
+        """Raise ``RateLimited`` for who can wait no longer, or may not."""
+        if self._clock.monotonic() >= until:
+            given_up = entry.admitted.given.timeout_ms if until >= entry.deadline else None
+            raise held_by_others(purse, given_up)
+
+
+class Cover:
+    """What a call that runs is covered for, and the way to more."""
+
+    def __init__(self, money: Money, reservation: Reservation) -> None:
+        self._money = money
+        self._reservation = reservation
+
+    @property
+    def nanos(self) -> int:
+        """What is set aside."""
+        return self._reservation.nanos
+
+    async def widen(self, nanos: int) -> None:
+        """Have so much set aside, if there is room."""
+        await self._money.widen(self._reservation, nanos)
+
+
+class _Full(msgspec.Struct, frozen=True):
+    """A level that has no room. ``waits``: others only hold it."""
+
+    purse: Purse
+    waits: bool
+
+
+def _may_be_short(given: DecisionInput, entry: Entry) -> bool:
+    """Whether there may be models that a budget does not pay for, at first sight."""
+    picos = (given.budget_nanos or 0) * PICOS_PER_NANO
+    return not entry.board.outlook.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
+
+
+def worst_of_start(plan: Plan, calls: int) -> int:
+    """The most that the first calls of a plan can cost that are made at once, in nano-dollars."""
+    cap = plan.output_cap
+    assert cap is not None, "where money is limited a cap is sent"
+    first = worst_of_call(plan.ask, plan.rows[0], cap).nanos
+    together = first + sum(worst_wanted(plan.ask, row).nanos for row in plan.rows[1:calls])
+    return min(together, max(first, plan.given.budget_nanos or 0))

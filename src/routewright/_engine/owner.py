@@ -1,0 +1,119 @@
+"""Who holds what calls take while they run: this Router in this process, for as long as it renews it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from routewright.errors import StorageUnavailable, UnsupportedWrite
+from routewright.fork import Guard, renew_in_children
+from routewright.loop import is_cancelled
+from routewright.protocols import Clock, Coordination, Storage
+from routewright.wire import SYSTEM_ACCOUNT, KeepLease
+
+from .identity import Ids
+from .worker import Worker
+
+RENEWALS = 3
+"""Times that a lease is renewed before it would end."""
+LONGEST = 0.2
+"""Of a lease, that a renewal may take: two after another, and the pause between, are over before it is."""
+
+_log = logging.getLogger(__name__)
+
+
+class Owner:
+    """Renews the leases of one Router's calls in the background, while there are any. A forked child is another owner.
+
+    What a process that ends leaves behind is free again after ``lease_s``.
+    """
+
+    def __init__(
+        self, storage: Storage, coordination: Coordination, worker: Worker, ids: Ids, clock: Clock, lease_s: float
+    ) -> None:
+        self.lease_s = lease_s
+        self._storage = storage
+        self._coordination = coordination
+        self._worker = worker
+        self._ids = ids
+        self._clock = clock
+        self._guard = Guard()
+        self._keeps = False
+        self.tidy: Callable[[], object] = tuple
+        """Done with each renewal: it ends calls that nobody holds any more."""
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Be another."""
+        self._id: str | None = None
+        self._holding = 0
+        self.since = self._clock.monotonic()
+        """What a call holds that began before is the parent's of this process."""
+
+    @property
+    def id(self) -> str:
+        """What leases are kept under."""
+        if self._id is None:
+            with self._guard.lock:  # else what one of two threads held would be renewed by nobody
+                if self._id is None:
+                    self._begin()
+                    self._id = self._ids("own_")
+        return self._id
+
+    def hold(self) -> None:
+        """Renew from now on, until as many have let go."""
+        with self._guard.lock:
+            self._holding += 1
+
+    def let_go(self) -> None:
+        """Renew for one less."""
+        with self._guard.lock:
+            self._holding -= 1
+
+    async def renew_leases(self) -> None:
+        """Keep what is held for another ``lease_s``."""
+        mine = self._id
+        if self._holding and mine is not None:
+            await self._tried("dropped calls", self._tidied)
+            write = KeepLease(mine, self.lease_s, self._clock.monotonic())
+            await self._tried("leases", partial(self._storage.apply, SYSTEM_ACCOUNT, [write]))
+            await self._tried("slots", partial(self._coordination.renew, mine))
+
+    async def _tidied(self) -> None:
+        self.tidy()
+
+    async def _tried(self, what: str, renew: Callable[[], Awaitable[object]]) -> None:
+        """Renew, whatever becomes of it: what runs must not lose what it holds for one odd fault, or one that hangs."""
+        limit_s = self.lease_s * LONGEST
+        try:
+            with self._clock.deadline(self._clock.monotonic() + limit_s):
+                await renew()
+                return
+            _log.warning("%s could not be renewed within %g s", what, limit_s)
+        except (StorageUnavailable, UnsupportedWrite) as error:
+            _log.debug("%s could not be renewed: %s", what, error)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
+            _log.warning("%s could not be renewed: %s", what, type(error).__name__)
+
+    def _begin(self) -> None:
+        if self._keeps:
+            self._worker.begin()  # a child renews anew
+        else:
+            self._worker.start_daemon(_keep, weakref.ref(self), self._clock, self.lease_s / RENEWALS)
+            self._keeps = True
+
+
+async def _keep(leases: weakref.ref[Owner], clock: Clock, every_s: float) -> None:
+    """Renew them, for as long as their owner lives, which holds the worker that this runs in."""
+    while True:
+        await clock.sleep(every_s)
+        owner = leases()
+        if owner is None:
+            return
+        await owner.renew_leases()
+        del owner

@@ -1,0 +1,106 @@
+"""An answer that was given before, under the same idempotency key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from routewright._core.decision import Decision
+from routewright._core.output import Fit, Form
+from routewright._core.scan import quoted
+from routewright.errors import NotFound
+from routewright.wire import (
+    DecisionInput,
+    OutputData,
+    OutputDelta,
+    RouteCompleted,
+    RouteEvent,
+    RouteResponse,
+    RouteStarted,
+    StartedData,
+    ToolCall,
+    ToolCallData,
+    ToolCallDelta,
+    Trace,
+)
+
+from .stored import storage_faults
+
+_decode = msgspec.json.Decoder(RouteResponse).decode
+
+
+DecideAgain = Callable[[DecisionInput], Decision]
+
+
+class Replayed:
+    """What an ``Outcome`` is to who reads an answer, of a call that is over."""
+
+    error = None
+
+    def __init__(self, response: RouteResponse, trace: Trace | None, data: Any = None) -> None:
+        self.response = response
+        self.data = data
+        self.decide: DecideAgain | None = None
+        """Takes the decision again."""
+        self._trace = trace
+
+    @property
+    def output(self) -> str:
+        """The words."""
+        return self.response.output
+
+    @property
+    def tool_calls(self) -> list[ToolCall] | None:
+        """Tools that the model wants called."""
+        return self.response.tool_calls
+
+    @property
+    def facts(self) -> Replayed:
+        """Itself: what is known of it."""
+        return self
+
+    @property
+    def id(self) -> str:
+        """The trace's, of the call that was made."""
+        return self.response.trace_id
+
+    @property
+    def trace(self) -> Trace:
+        """That of the call that was made. Raises ``NotFound`` where it is no longer kept."""
+        if self._trace is None:
+            raise NotFound(f"trace {quoted(self.id)} is not kept any more, though its answer is")
+        return self._trace.copy()
+
+    @property
+    def decision(self) -> Decision | None:
+        """Taken again from the trace. Raises ``NotFound`` where that is no longer kept."""
+        given = self.trace.decision_input
+        return None if given is None or self.decide is None else self.decide(given)
+
+
+def read_result(kept: bytes) -> RouteResponse:
+    """The answer that a storage kept."""
+    with storage_faults():
+        return _decode(kept)
+
+
+def reread(form: Form, output: str) -> Any:
+    """The answer as a value of the type that is asked for, if it still fits."""
+    found = form.read(output)
+    return found.value if isinstance(found, Fit) else None
+
+
+def events_again(response: RouteResponse) -> list[RouteEvent]:
+    """The events of a call that is over (contract 5): its words in one piece."""
+    routing, ids = response.routing, count(1)
+    data = StartedData(response.trace_id, response.primary_model, routing.fallback_chain, routing.policy_version)
+    events: list[RouteEvent] = [RouteStarted(next(ids), data)]
+    if response.output:
+        events.append(OutputDelta(next(ids), OutputData(response.output, 1)))
+    for place, call in enumerate(response.tool_calls or ()):
+        told = ToolCallData(place, call.id, call.function.name, call.function.arguments, 1)
+        events.append(ToolCallDelta(next(ids), told))
+    return [*events, RouteCompleted(next(ids), response)]

@@ -1,0 +1,124 @@
+"""Whose is the key in a header? What was found out is known for two seconds; a revoked key is refused after them."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from ._core.account import Pepper, Told, is_live, told_key, unknown_key
+from ._core.derive import derive, same
+from ._core.moment import timestamp
+from ._core.problem import shown
+from .errors import Problem, RouterError, ValidationFailed
+from .protocols import Clock, Storage
+from .root_secret import RootSecret
+from .wire import SYSTEM_ACCOUNT, Caller, Environment, Key, KeyByDigest, PutKey, Stands
+
+PURPOSE = "key pepper"
+RECHECK_S = 2.0
+"""So long at most a key is taken for what it was (reliability P12)."""
+MOST_KNOWN = 10_000
+CHANGE_OVER_S = 0.25
+"""So long a call waits while its key is digested with the new secret. If that takes longer, the next one tries."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Known(NamedTuple):
+    caller: Caller
+    until: float
+    """On the monotonic scale."""
+
+
+class Authenticator:
+    """Tells callers by their keys. To be used from any thread: what two of them learn at once is the same.
+
+    What is refused is not remembered. Keys that are unknown and those that were revoked take the same way.
+    """
+
+    def __init__(self, storage: Storage, secret: RootSecret, clock: Clock, recheck_s: float) -> None:
+        _check_recheck(recheck_s)
+        self._storage = storage
+        self._secret = secret
+        self._clock = clock
+        self._recheck_s = recheck_s
+        self._roots: tuple[bytes, ...] = ()
+        self._peppers: tuple[Pepper, ...] = ()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    def peppers(self) -> tuple[Pepper, ...]:
+        """What keys are digested with: of the secret in use, then of the one before it, as they are now."""
+        roots = self._secret.keys(PURPOSE)
+        if roots is not self._roots:
+            self._peppers, self._roots = tuple(map(Pepper, roots)), roots
+        return self._peppers
+
+    async def caller(self, authorization: object, environment: Environment | None) -> Caller:
+        """Whose key it is. Raises ``AuthenticationFailed``, which tells nothing of it, and ``StorageUnavailable``."""
+        told = told_key(authorization, environment)
+        if self._peppers:
+            known = self._known.get(self._peppers[0].digest(told.key))
+            if known is not None and self._clock.monotonic() < known.until:
+                return known.caller
+        return await self._looked_up(told)
+
+    def forget(self, account: str) -> None:
+        """Ask anew, since something has changed."""
+        for digest, known in [*self._known.items()]:
+            if known.caller.account == account:
+                self._known.pop(digest, None)
+
+    async def _looked_up(self, told: Told) -> Caller:
+        asked_at = self._clock.monotonic()
+        digests = tuple(pepper.digest(told.key) for pepper in self.peppers())
+        found = await self._storage.read(SYSTEM_ACCOUNT, KeyByDigest(digests))
+        if found is None or not is_live(found):
+            raise unknown_key()
+        standing = await self._storage.read(found.account, Stands(timestamp(self._clock.time()), found.id))
+        key = standing.key
+        if standing.account is None or key is None or not is_live(key) or not _is(key, digests, told.environment):
+            raise unknown_key()
+        if not same(key.digest.encode(), digests[0].encode()):
+            await self._change_over(key, digests[0])
+        caller = Caller(key.account, key.environment, key.id, key.scopes)
+        self._remember(digests[0], _Known(caller, asked_at + self._recheck_s))
+        return caller
+
+    async def _change_over(self, key: Key, digest: str) -> None:
+        """Keep a key by the secret in use, so that the next change of the secret does not lose it. Where others have
+        changed it since it was read that is left to the next call."""
+        write = PutKey(replace(key, digest=digest), expect=key, durability="buffered")
+        try:
+            with self._clock.deadline(self._clock.monotonic() + CHANGE_OVER_S):
+                await self._storage.apply(key.account, [write])
+        except RouterError as error:
+            _log.debug("the key %s is still kept by the secret before (%s)", key.id, type(error).__name__)
+
+    def _remember(self, digest: str, known: _Known) -> None:
+        self._known[digest] = known
+        if len(self._known) > MOST_KNOWN:
+            with suppress(KeyError):  # another thread took the last
+                self._known.popitem(last=False)
+
+
+def strangers(digests: Sequence[str], secret: RootSecret) -> int:
+    """How many keys nobody takes here, since they were made with another secret than those that are known."""
+    if not digests:
+        return 0
+    peppers = [Pepper(derive(root, PURPOSE)) for root in secret.known()]
+    return sum(not any(pepper.made(digest) for pepper in peppers) for digest in digests)
+
+
+def _is(key: Key, digests: Sequence[str], environment: Environment) -> bool:
+    """Whether it is the key that was sent, and not only what a storage took for it."""
+    return key.environment == environment and any(same(key.digest.encode(), each.encode()) for each in digests)
+
+
+def _check_recheck(seconds: Any) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= RECHECK_S:
+        raise ValidationFailed.of(Problem("recheck_s", f"is {shown(seconds)}", f"take seconds from 0 to {RECHECK_S:g}"))

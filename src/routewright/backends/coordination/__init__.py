@@ -1,0 +1,1 @@
+"""What the workers of a service share while it runs."""

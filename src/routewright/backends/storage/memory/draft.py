@@ -1,0 +1,56 @@
+"""Traces on their way into memory, and which of them are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from routewright._core.filter import matches
+from routewright._core.rollup import Rollups
+from routewright.protocols import TraceDraft
+from routewright.wire import DecisionInput, Environment, LedgerRow, PutTrace, Selection, Trace
+
+
+class Whole:
+    """A trace that was given as one, read as a draft is. Making it fails for what cannot be copied or counted."""
+
+    def __init__(self, write: PutTrace) -> None:
+        self.wordless = write.trace.copy()
+        """It may hold its content, and is not to be given away."""
+        self.id = self.wordless.id
+        self.key = self.wordless.key
+        self.rollup_keys = write.rollup_keys
+        content = self.wordless.content
+        self.rows: tuple[LedgerRow, ...] = ()
+        """None: who writes traces whole books what they cost by itself."""
+        self.text_bytes = 0 if content is None else len(msgspec.json.encode(content))
+        Rollups().add(self.wordless, self.rollup_keys)
+
+    @property
+    def environment(self) -> Environment:
+        """The trace's."""
+        return self.wordless.environment
+
+    @property
+    def decision_input(self) -> DecisionInput | None:
+        """The trace's."""
+        return self.wordless.decision_input
+
+    @property
+    def trace(self) -> Trace:
+        """One for whoever asks."""
+        return self.wordless.copy()
+
+
+def selected(kept: Iterable[TraceDraft], asked: Selection, seen: Callable[[Trace], Trace]) -> Iterator[TraceDraft]:
+    """Those that are asked for. For the terms of a filter alone a trace is made, as it is ``seen`` without content."""
+    for each in kept:
+        created_at = each.key.removesuffix(each.id)
+        if (
+            asked.environment in (None, each.environment)
+            and (asked.since is None or created_at >= asked.since)
+            and (asked.until is None or created_at < asked.until)
+            and (not asked.terms or matches(seen(each.wordless), asked.terms))
+        ):
+            yield each

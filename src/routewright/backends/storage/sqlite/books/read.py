@@ -1,0 +1,132 @@
+"""What queries about accounts, money, idempotency keys and events are answered with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from routewright._core.books import INCIDENTS
+from routewright._core.idempotency import StoredClaim
+from routewright._core.ledger import standing
+from routewright.backends.storage.sqlite.connection import Connection
+from routewright.backends.storage.sqlite.selection import CREATED_AT_CHARS
+from routewright.errors import UnsupportedWrite
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    Accounts,
+    ClaimByKey,
+    Incidents,
+    Key,
+    KeyByDigest,
+    KeyClaim,
+    Keys,
+    LedgerRow,
+    LedgerRows,
+    LedgerSum,
+    LedgerSums,
+    LedgerSumsOfAll,
+    Stands,
+    StoredEvent,
+    Tokens,
+)
+
+from .bodies import ROW, account_of, event_of, incident_of, key_of, row_of
+from .owners import lives
+from .shelf import TableShelf
+
+BY_DIGEST = "SELECT body FROM key WHERE digest = ?"
+ACCOUNTS = "SELECT body FROM account ORDER BY account"
+"""These two look at all accounts."""
+
+_KEYS = "SELECT body FROM key WHERE account = ? ORDER BY created_at, id"
+_INCIDENTS = "SELECT body FROM incident ORDER BY started_at DESC, id DESC LIMIT ?"
+_CLAIM = "SELECT fingerprint, call, owner, result, until FROM claim WHERE account = ? AND environment = ? AND key = ?"
+_AMOUNTS = "input output cached cost charge credit coalesce(least,cost) coalesce(most,cost)".split()
+_LOW_BITS = 31
+_HALVES = ", ".join(f"sum({each} >> {_LOW_BITS}), sum({each} & {2**_LOW_BITS - 1})" for each in _AMOUNTS)
+"""Sums of what lies above some bits, and below: SQLite fails where a sum has more than 63 of them."""
+_SUMS = f"""
+SELECT substr(at, 1, 10) AS day, provider, model, kind, count(*), {_HALVES} FROM ledger
+WHERE account = ? AND at >= ? AND at < ? GROUP BY day, provider, model, kind ORDER BY day, provider, model, kind
+"""
+SUMS_OF_ALL = _SUMS.replace("account = ? AND ", "")
+"""This looks at all accounts, and at all rows of theirs: who asks reconciles a month."""
+_AFTER_ANY = "U"
+"""Behind the ``T`` of every timestamp of a day, and behind every number."""
+
+
+def answer(account: str, query: object, connection: Connection) -> Any:
+    """Answer a query of an account. Raises ``UnsupportedWrite`` for one of an unknown kind."""
+    match query:
+        case Stands(at, key_id, run):
+            shelf = TableShelf(connection, account)
+            shelf.look_up([query])
+            return standing(shelf, at, key_id, run)
+        case LedgerSums(first, last):
+            rows = connection.execute(_SUMS, (account, first, last + _AFTER_ANY)).fetchall()
+            return [_sum_of(row) for row in rows]
+        case LedgerSumsOfAll(first, last):
+            asked = (first, last + _AFTER_ANY)
+            rows = connection.execute(SUMS_OF_ALL, asked).fetchall() if account == SYSTEM_ACCOUNT else []
+            return [_sum_of(row) for row in rows]
+        case ClaimByKey():
+            return _claim(connection, account, query)
+        case KeyByDigest(digests):
+            return _key(connection, digests) if account == SYSTEM_ACCOUNT else None
+        case Keys():
+            return [key_of(body) for (body,) in connection.execute(_KEYS, (account,)).fetchall()]
+        case Accounts():
+            found = connection.execute(ACCOUNTS).fetchall() if account == SYSTEM_ACCOUNT else []
+            return [account_of(body) for (body,) in found]
+        case Incidents():
+            found = connection.execute(_INCIDENTS, (INCIDENTS,)).fetchall() if account == SYSTEM_ACCOUNT else []
+            return [incident_of(body) for (body,) in found]
+    raise UnsupportedWrite(f"SqliteStorage knows no query {type(query).__name__}")
+
+
+def rows_page(
+    account: str, query: LedgerRows, after: str | None, limit: int, connection: Connection
+) -> list[LedgerRow]:
+    """Rows of the ledger, newest first, behind the key ``after``."""
+    table, clauses = "ledger", [("account = ?", [account])]
+    if query.request_id is not None:
+        table, name = "ledger INDEXED BY ledger_by_name", f"{query.request_id}/"
+        clauses.append(("name > ? AND name < ? AND rtrim(name, '-0123456789') = ?", [name, name + _AFTER_ANY, name]))
+    if query.since is not None:
+        clauses.append(("at >= ?", [query.since]))
+    if query.until is not None:
+        clauses.append(("at < ?", [query.until]))
+    if after is not None:
+        clauses.append(("(at, name) < (?, ?)", [after[:CREATED_AT_CHARS], after[CREATED_AT_CHARS:]]))
+    where = " AND ".join(sql for sql, _ in clauses)
+    values = [value for _, each in clauses for value in each]
+    sql = f"SELECT {ROW} FROM {table} WHERE {where} ORDER BY at DESC, name DESC LIMIT ?"
+    return [row_of(row) for row in connection.execute(sql, (*values, max(0, limit))).fetchall()]
+
+
+def events_page(account: str, after: str | None, limit: int, connection: Connection) -> list[StoredEvent]:
+    """Events, newest first, behind the key ``after``."""
+    behind = "" if after is None else " AND id < ?"
+    values = [account] if after is None else [account, after]
+    sql = f"SELECT body FROM event WHERE account = ?{behind} ORDER BY id DESC LIMIT ?"
+    return [event_of(body) for (body,) in connection.execute(sql, (*values, max(0, limit))).fetchall()]
+
+
+def _claim(connection: Connection, account: str, query: ClaimByKey) -> KeyClaim | None:
+    row = connection.execute(_CLAIM, (account, query.environment, query.key)).fetchone()
+    if row is None:
+        return None
+    claim = StoredClaim(*row)
+    owned = claim.result is None and lives(connection, claim.owner, query.clock_s)
+    return KeyClaim(claim.fingerprint, claim.call, claim.result) if claim.holds(query.at, owned=owned) else None
+
+
+def _key(connection: Connection, digests: tuple[str, ...]) -> Key | None:
+    rows = (connection.execute(BY_DIGEST, (digest,)).fetchone() for digest in digests)
+    return next((key_of(row[0]) for row in rows if row is not None), None)
+
+
+def _sum_of(row: tuple[Any, ...]) -> LedgerSum:
+    day, provider, model, kind, rows, *halves = row
+    amounts = [(high << _LOW_BITS) + low for high, low in zip(halves[::2], halves[1::2], strict=True)]
+    read, written, cached, *money = amounts
+    return LedgerSum(day, provider, model, kind, rows, Tokens(read, written, cached), *money)

@@ -1,0 +1,118 @@
+"""One connection to a file of SQLite's: what is needed of it, and how one is made."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from errno import ENAMETOOLONG
+from pathlib import Path
+from typing import Any, Protocol
+
+from routewright._core.problem import shown
+from routewright.errors import Problem, ValidationFailed
+
+_BESIDE = "-journal"
+"""The longest of what SQLite adds to the name of a file."""
+
+
+class Cursor(Protocol):
+    """The rows of a statement."""
+
+    def fetchone(self) -> Any:
+        """One row; None: there is none left."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+        ...
+
+
+class Connection(Protocol):
+    """What is needed of a ``sqlite3.Connection`` that commits by itself (``isolation_level=None``). Its errors are
+    ``sqlite3.Error`` with their ``sqlite_errorcode``."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Cursor:
+        """Run a statement."""
+        ...
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Cursor:
+        """Run a statement once for each."""
+        ...
+
+    def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
+        """Let statements call a function."""
+        ...
+
+    def interrupt(self) -> None:
+        """Stop what it does, from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+Connect = Callable[[str], Connection]
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection of Python's own SQLite to a file that is there. Threads take turns with it."""
+    return sqlite3.connect(
+        f"{Path(path).absolute().as_uri()}?mode=rw",
+        uri=True,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        factory=_Dropped,
+    )
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file, where there is none: its owner's alone, since traces may hold prompts, and so is what SQLite
+    puts beside it."""
+    with suppress(OSError):  # it is there; or it cannot be made, which SQLite then says
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+class _Dropped(sqlite3.Connection):
+    """A connection that may be dropped, as its storage may: it is closed then. Python 3.13 would warn of it."""
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.Error):  # it was never open
+            self.close()
+
+
+def file_of(path: object, example: str = "traces.db") -> Path:
+    """Where a file is: SQLite's log stands beside it, not beside a link to it. Raises ``ValidationFailed`` for what
+    names none."""
+    if not isinstance(path, (str, os.PathLike)) or str(path) in ("", ":memory:") or str(path).startswith("sqlite:"):
+        raise ValidationFailed.of(Problem("path", f"is {shown(path)}", f"name a file, as {example}"))
+    _check_name(str(path))
+    return Path(os.path.realpath(path))
+
+
+def _check_name(path: str) -> None:
+    """Refuse what no file, or none of those beside it, can be called. Raises ``ValidationFailed``."""
+    try:
+        os.lstat(f"{path}{_BESIDE}")
+    except ValueError:  # an end of C's strings, or half a character
+        problem = "holds what no name of a file can hold"
+    except OSError as error:
+        if error.errno != ENAMETOOLONG:
+            return
+        problem = "is too long for a name of a file"
+    else:
+        return
+    raise ValidationFailed.of(Problem("path", problem, "name another file"))
+
+
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another of its name; None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

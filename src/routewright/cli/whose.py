@@ -1,0 +1,40 @@
+"""Whose books are meant? Where there is nothing in those of a name, the names that there are."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+from routewright._core.problem import listed
+from routewright._core.terms import told
+from routewright.errors import NotFound
+from routewright.ledger import Ledger
+from routewright.wire import DEFAULT_ACCOUNT
+
+from .options import Arguments
+from .place import opened_console
+
+NAMED = 5
+"""More names than so many are not read in a line."""
+
+
+async def hint_of(ledger: Ledger, args: Arguments) -> str:
+    """What helps whoever named no account and finds nothing; else nothing. Raises ``NotFound`` for an account that
+    nobody set up and that has no books."""
+    async with aclosing(ledger.rows(account=args.account)) as rows:
+        async for _ in rows:
+            return ""
+    async with opened_console(args) as console:
+        names = [account.name for account in await console.accounts()]
+    if args.account in names:
+        return ""
+    hint = _others(names)
+    if args.account != DEFAULT_ACCOUNT:
+        raise NotFound(f"no account {told(args.account)}, and nothing is booked there{hint}")
+    return hint
+
+
+def _others(names: list[str]) -> str:
+    if not names:
+        return ""
+    found = listed(names) if len(names) <= NAMED else f"'routewright accounts ls' lists {len(names)}"
+    return f"; name another with --account: {found}"

@@ -1,0 +1,383 @@
+"""``Console``: accounts, their money and keys, incidents, and the secret behind all keys."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from functools import cached_property
+from random import SystemRandom
+
+from msgspec import UNSET, UnsetType
+
+from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
+from ._core.batch import MOST_CREDIT
+from ._core.moment import timestamp
+from ._core.money import usd_text
+from ._core.problem import listed, shown
+from ._core.terms import account_terms, changed, checked_account, credit_of, key_terms, told
+from ._engine.checked import CheckedStorage
+from ._engine.identity import Ids
+from ._engine.stored import unhindered
+from ._engine.worker import Worker
+from .announcer import Announcer
+from .arguments import ENVIRONMENTS, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
+from .authentication import RECHECK_S, Authenticator
+from .backends.clock import SystemClock
+from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, ValidationFailed
+from .incidents import IncidentLog
+from .protocols import Clock, Coordination, Storage
+from .root_secret import RootSecret, given_secrets
+from .storage import open_storage
+from .twin import Closing, Twin, plain
+from .wire import (
+    SYSTEM_ACCOUNT,
+    Account,
+    Accounts,
+    AccountStanding,
+    AddCredit,
+    Caller,
+    Credit,
+    Environment,
+    Incident,
+    Key,
+    Keys,
+    KeyStanding,
+    LedgerRows,
+    NewKey,
+    PlanName,
+    Purse,
+    PutAccount,
+    PutKey,
+    RateLimits,
+    RevokeKey,
+    Scope,
+    Severity,
+    Standing,
+    Stands,
+    Write,
+    Written,
+)
+from .wire.secret import Secret
+
+
+class Console(Closing):
+    """Sets up accounts and their keys, and says whose a key is.
+
+        console = Console("sqlite:///traces.db")
+        await console.create_account("acme", plan="pro", monthly_limit_usd=500)
+        new = await console.create_key("acme", name="website")
+        caller = await console.authenticate(f"Bearer {new.secret.reveal()}", "production")
+
+    ``storage`` is a storage or its URL, the one that the Routers have whose callers it speaks of. What it changes holds
+    there within two seconds, and at once where they share its ``coordination``, as all do that share a file and name
+    none. ``secret`` takes the place of the root secret of the environment, or beside the store: one, or that in use and
+    the one before it. ``recheck_s``: so long, at most two seconds, ``authenticate`` goes by what it found out before.
+
+    Money is in US dollars, months are those of UTC. ``RateLimits`` are requests and tokens in any minute, and calls at
+    a time. Plans: free (60, 60,000, 5), pro (600, 600,000, 25), team (3,000, 3,000,000, 100), enterprise (its
+    ``limits``), unlimited.
+    """
+
+    def __init__(
+        self,
+        storage: Storage | str,
+        *,
+        coordination: Coordination | None = None,
+        secret: str | Sequence[str] | None = None,
+        clock: Clock | None = None,
+        recheck_s: float = RECHECK_S,
+    ) -> None:
+        if isinstance(storage, str):
+            storage = open_storage(storage, clock=clock)
+        check_storage(storage)
+        check_coordination(coordination)
+        self._storage = storage
+        self._checked: Storage = CheckedStorage(storage)
+        self._clock = clock or SystemClock()
+        self._announcer = Announcer(storage, coordination, self._clock)
+        self._ids = Ids(self._clock, SystemRandom())
+        self._incidents = IncidentLog(self._checked, self._clock, self._ids)
+        self._secret = RootSecret(storage, os.environ, () if secret is None else given_secrets(secret))
+        self._authenticator = Authenticator(self._checked, self._secret, self._clock, recheck_s)
+
+    @cached_property
+    def blocking(self) -> BlockingConsole:
+        """The same methods for code without ``await``."""
+        return BlockingConsole(self, Worker(self._clock))
+
+    def __repr__(self) -> str:
+        return f"Console({self._storage!r})"
+
+    async def create_account(
+        self,
+        name: str,
+        *,
+        plan: PlanName = "free",
+        limits: RateLimits | None = None,
+        prepaid: bool = False,
+        monthly_limit_usd: float | None = None,
+    ) -> Account:
+        """Set an account up. ``limits`` take the place of those of its plan, each that is not None; ``enterprise`` has
+        no others. ``prepaid``: what its calls cost is paid from its ``credit``. ``monthly_limit_usd``: the most that it
+        may be charged in a month, None without one. Raises ``ValidationFailed``."""
+        check_new_owner("name", name)
+        given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
+        account = checked_account(Account(name=name, created_at=self._now(), **account_terms(given)))
+        try:
+            await self._change(name, PutAccount(account, expect="absent"))
+        except PreconditionFailed as error:
+            problem = Problem("name", f"{told(name)} is set up already", "change_account() changes its terms")
+            raise ValidationFailed.of(problem) from error
+        return account
+
+    async def change_account(
+        self,
+        name: str,
+        *,
+        plan: PlanName | UnsetType = UNSET,
+        limits: RateLimits | UnsetType | None = UNSET,
+        prepaid: bool | UnsetType = UNSET,
+        monthly_limit_usd: float | UnsetType | None = UNSET,
+    ) -> Account:
+        """Change what is given of its terms, and nothing else, not what others change meanwhile. ``limits`` are taken
+        as a whole: what is None in them is as its plan says; None ends all of its own. Raises ``NotFound`` and
+        ``ValidationFailed``, and ``PreconditionFailed`` where others change it all the time."""
+        given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
+        terms = account_terms(given)
+
+        async def attempt() -> Account:
+            there = await self.account(name)
+            account = checked_account(changed(there, terms))
+            await self._change(name, PutAccount(account, expect=there))
+            return account
+
+        return await unhindered(attempt, f"account {told(name)}")
+
+    async def account(self, name: str) -> Account:
+        """Its terms. Raises ``NotFound`` for one that nobody set up."""
+        found = await self._stands(name)
+        if found.account is None:
+            raise NotFound(f"no account {told(name)}")
+        return found.account
+
+    async def accounts(self) -> list[Account]:
+        """All that were set up, by name."""
+        return await self._checked.read(SYSTEM_ACCOUNT, Accounts())
+
+    async def credit(self, account: str, usd: float, *, note: str = "", id: str | None = None) -> Credit:
+        """Add to the balance of an account; a negative amount takes back. Of an ``id`` that was there before, that of
+        an invoice for instance, nothing is done; without one each call counts. Of an account that is not ``prepaid`` it
+        is kept, and not used before it is. Raises ``NotFound`` and ``ValidationFailed``."""
+        nanos, note, credit_id = credit_of(usd, note, id)
+        given = AddCredit(credit_id or self._ids("cr_"), nanos, self._now(), note)
+        await self.account(account)
+        try:
+            written = await self._change(account, given)
+        except PreconditionFailed as error:
+            problem = f"goes beyond ${usd_text(MOST_CREDIT)} of credit in all, the most that an account has"
+            raise ValidationFailed.of(Problem("usd", problem, "")) from error
+        if not written.created:
+            await self._check_repeated(account, given)
+        balance = _balance(await self._stands(account))
+        return Credit(given.id, nanos, written.created, None if balance is None else balance.left_nanos)
+
+    async def standing(self, account: str) -> AccountStanding:
+        """Its balance, and what was charged this month; so of its keys that have budgets. Raises ``NotFound``."""
+        stands = await self._stands(account)
+        if stands.account is None:
+            raise NotFound(f"no account {told(account)}")
+        month = next(purse for purse in stands.purses if purse.level == "month")
+        limited = [key for key in await self.keys(account) if key.has_limited_money]
+        keys = [await self._key_standing(key) for key in limited]
+        return AccountStanding(stands.account, _balance(stands), month, tuple(keys))
+
+    async def create_key(
+        self,
+        account: str,
+        *,
+        name: str,
+        environment: Environment = "production",
+        scopes: Sequence[Scope] | None = None,
+        limits: RateLimits | None = None,
+        budget_usd: float | None = None,
+        monthly_limit_usd: float | None = None,
+    ) -> NewKey:
+        """Make a key to an account. It is shown this once, and kept as a digest. ``scopes``: what it is for, None all.
+        ``limits`` count besides those of the account, ``budget_usd`` is the most that may ever be charged for its
+        calls, ``monthly_limit_usd`` the most in a month. Raises ``NotFound``, ``ValidationFailed`` and
+        ``StorageUnavailable``."""
+        given = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
+                 "budget_usd": budget_usd, "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
+        terms = key_terms(given)
+        await self.account(account)
+        text = new_key(environment, secrets.token_bytes(RANDOM_BYTES))
+        digest, prefix, now = self._digest(text), text[:SHOWN], self._now()
+        key = Key(id=self._ids("key_"), account=account, digest=digest, prefix=prefix, created_at=now, **terms)
+        await self._change(account, PutKey(key, expect="absent"))
+        return NewKey(Secret(text), key)
+
+    async def keys(self, account: str) -> list[Key]:
+        """All keys to an account, oldest first, revoked ones too."""
+        check_owner("account", account)
+        return await self._checked.read(account, Keys())
+
+    async def key(self, account: str, key_id: str) -> Key:
+        """One of them. Raises ``NotFound`` alike for an unknown id and for another account's."""
+        check_key_id("key_id", key_id)
+        found = (await self._stands(account, key_id)).key
+        if found is None:
+            raise NotFound(f"no key {told(key_id)}")
+        return found
+
+    async def change_key(
+        self,
+        account: str,
+        key_id: str,
+        *,
+        name: str | UnsetType = UNSET,
+        scopes: Sequence[Scope] | UnsetType | None = UNSET,
+        limits: RateLimits | UnsetType | None = UNSET,
+        budget_usd: float | UnsetType | None = UNSET,
+        monthly_limit_usd: float | UnsetType | None = UNSET,
+    ) -> Key:
+        """Change what is given of a key, and nothing else, not what others change meanwhile. ``limits`` are taken as a
+        whole: what is None in them has no limit. Raises ``NotFound`` and ``ValidationFailed``, and
+        ``PreconditionFailed`` where others change it all the time."""
+        given = {"name": name, "scopes": scopes, "limits": limits, "budget_usd": budget_usd,
+                 "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
+        terms = key_terms(given)
+
+        async def attempt() -> Key:
+            there = await self.key(account, key_id)
+            key = changed(there, terms)
+            await self._change(account, PutKey(key, expect=there))
+            return key
+
+        return await unhindered(attempt, f"key {told(key_id)}")
+
+    async def revoke_key(self, account: str, key_id: str) -> Key:
+        """Revoke a key for ever: within two seconds it is refused everywhere. The traces of its calls of the last 24
+        hours, and of any that come after, are marked ``compromised``. Raises ``NotFound``."""
+        await self.key(account, key_id)
+        await self._change(account, RevokeKey(key_id, self._now()))
+        return await self.key(account, key_id)
+
+    async def authenticate(self, authorization: str | None, environment: Environment | None = None) -> Caller:
+        """Whose the key in an ``Authorization`` header is, at an address of an environment (None: of both).
+
+        Raises ``AuthenticationFailed`` for whatever is no key that holds, and ``StorageUnavailable``.
+        """
+        if environment is not None and environment not in ENVIRONMENTS:
+            key_terms({"environment": environment})  # says what is wrong with it
+        return await self._authenticator.caller(authorization, environment)
+
+    async def open_incident(self, title: str, *, severity: Severity, status_url: str | None = None) -> Incident:
+        """Say that something goes wrong for many. The event ``incident.created`` is kept with it. Raises
+        ``ValidationFailed``."""
+        return await self._incidents.open({"title": title, "severity": severity, "status_url": status_url})
+
+    async def resolve_incident(self, id: str) -> Incident:
+        """Say that it is over; again it stays as it was. Raises ``NotFound``."""
+        return await self._incidents.resolve(id)
+
+    async def incidents(self) -> list[Incident]:
+        """The last hundred, newest first."""
+        return await self._incidents.last()
+
+    async def rotate_secret(self, *, force: bool = False) -> None:
+        """Change the root secret. The one before it holds until the next change: a key goes over to the new one when it
+        is used.
+
+        Raises ``ValidationFailed`` where live keys were not used since the last change, which this one would end
+        (``force=True`` lets it), and where the secret is the operator's to change; ``PreconditionFailed`` where another
+        changed it just now, so that one change is not taken for two.
+        """
+        in_use = self._secret.live()[0]
+        left_behind = [] if force is True else await self._left_behind()
+        if left_behind:
+            names = listed([f"{key.name} of {key.account}" for key in left_behind])
+            count = "1 live key was" if len(left_behind) == 1 else f"{len(left_behind)} live keys were"
+            problem = f"{count} not used since the last change: {names}"
+            hint = "have them used, or revoke them; force=True ends them"
+            raise ValidationFailed.of(Problem("force", problem, hint))
+        self._secret.rotate(in_use)
+
+    async def aclose(self) -> None:
+        """Free the storage."""
+        try:
+            await self._announcer.aclose()
+        finally:
+            await self._storage.aclose()
+
+    def _now(self) -> str:
+        return timestamp(self._clock.time())
+
+    def _digest(self, text: str) -> str:
+        """What is kept of a new key. Raises ``StorageUnavailable`` where nobody could tell it by that tomorrow."""
+        if not self._secret.lasts:
+            hint = "set ROUTEWRIGHT_SECRET, or pass secret= to Console"
+            raise StorageUnavailable(
+                f"no root secret is kept anywhere, so that keys would end with this process: {hint}"
+            )
+        return self._authenticator.peppers()[0].digest(text)
+
+    async def _stands(self, account: str, key_id: str | None = None) -> Standing:
+        check_owner("account", account)
+        return await self._checked.read(account, Stands(self._now(), key_id))
+
+    async def _key_standing(self, key: Key) -> KeyStanding:
+        purses = (await self._stands(key.account, key.id)).purses
+        total, month = (each for each in purses if each.level == "key")
+        return KeyStanding(key, total, month)
+
+    async def _change(self, account: str, write: Write) -> Written:
+        """Change something of an account, and let all who know it hear of that."""
+        (written,) = await self._checked.apply(account, [write])
+        self._authenticator.forget(account)
+        await self._announcer.tell(account)
+        return written
+
+    async def _check_repeated(self, account: str, given: AddCredit) -> None:
+        """Refuse an id that stands for other credit."""
+        rows = await self._checked.scan(account, LedgerRows(request_id=given.id), after=None, limit=1)
+        before = sum(row.credit_nanos for row in rows)
+        if rows and before != given.nanos:
+            problem = f"{shown(given.id)} is that of ${usd_text(before)}"
+            raise ValidationFailed.of(Problem("id", problem, "take another one for other credit"))
+
+    async def _left_behind(self) -> list[Key]:
+        """Live keys that are digested with the secret before the one in use."""
+        peppers = self._authenticator.peppers()
+        if len(peppers) == 1:
+            return []
+        keys = [key for account in await self.accounts() for key in await self.keys(account.name)]
+        return [key for key in keys if is_live(key) and peppers[1].made(key.digest)]
+
+
+class BlockingConsole(Twin[Console]):
+    """``console.blocking``: the methods of ``Console`` as plain functions.
+
+    new = Console("sqlite:///traces.db").blocking.create_key("acme", name="website")
+    """
+
+    create_account = plain(Console.create_account)
+    change_account = plain(Console.change_account)
+    account = plain(Console.account)
+    accounts = plain(Console.accounts)
+    credit = plain(Console.credit)
+    standing = plain(Console.standing)
+    create_key = plain(Console.create_key)
+    keys = plain(Console.keys)
+    key = plain(Console.key)
+    change_key = plain(Console.change_key)
+    revoke_key = plain(Console.revoke_key)
+    authenticate = plain(Console.authenticate)
+    open_incident = plain(Console.open_incident)
+    resolve_incident = plain(Console.resolve_incident)
+    incidents = plain(Console.incidents)
+    rotate_secret = plain(Console.rotate_secret)
+
+
+def _balance(stands: Standing) -> Purse | None:
+    return next((each for each in stands.purses if each.level == "account" and each.limit_nanos is not None), None)

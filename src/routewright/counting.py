@@ -1,0 +1,26 @@
+"""Counts tokens exactly, once somebody needs that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ._core.tokens import Vocabulary, count_request
+from .fork import importing
+from .protocols import TokenCounter
+from .wire import RouteRequest, TokenBounds
+
+
+class Counter:
+    """Counts a request's tokens exactly, with tables that are loaded when they are first needed."""
+
+    def __init__(self, counter: TokenCounter | None) -> None:
+        self._counter = counter
+
+    def __call__(self, request: RouteRequest, bounds: TokenBounds, encodings: Sequence[Vocabulary]) -> TokenBounds:
+        """Narrow the bounds of a request as far as counting can."""
+        if self._counter is None:
+            with importing.lock:
+                from .backends.tokens import PackedTokenCounter  # loads the tables' library
+
+            self._counter = PackedTokenCounter()
+        return count_request(self._counter, request, bounds, encodings)

@@ -1,0 +1,68 @@
+"""Takes decisions again from what was stored of them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from ._core.board import Board, Boards
+from ._core.decision import Decision, decide
+from ._core.intake import RULES
+from ._core.pool import Pool
+from ._core.problem import shown
+from ._engine.answer import Answer
+from .assembly import Parts
+from .errors import NotFound, Problem, ValidationFailed
+from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, TraceItem
+
+T = TypeVar("T")
+
+
+class Replays:
+    """Over one Router's snapshots, and those of its storage."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def decide(self, given: DecisionInput) -> Decision:
+        """Take a decision again. Raises ``NotFound`` if a snapshot that the input names is no longer stored."""
+        if given.rules != RULES:
+            raise NotFound(
+                f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
+            )
+        return decide(given, self._board(given))
+
+    def _board(self, given: DecisionInput) -> Board:
+        """The snapshots that a decision names, compiled."""
+        self._parts.fleet(self._parts.environment)
+        for fleet in self._parts.fleets():
+            if fleet.pool.snapshot.id == given.catalogue:
+                health = fleet.board().outlook.health
+                boards = fleet.boards_on(given.as_of)
+                return boards.of(health if health.id == given.health else self._health(given.health))
+        pool = Pool(self._snapshot(given.catalogue, CatalogueSnapshot), given.as_of)
+        return Boards(pool).of(self._health(given.health))
+
+    def _health(self, snapshot_id: str) -> HealthSnapshot:
+        return self._snapshot(snapshot_id, HealthSnapshot)
+
+    def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
+        found = self._parts.wait(self._parts.log.snapshot, snapshot_id)
+        if not isinstance(found, kind):
+            raise NotFound(f"snapshot {snapshot_id!r} is not stored any more, so the decision cannot be replayed")
+        return found
+
+
+def input_of(decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> DecisionInput:
+    """What a decision was made from. Raises ``NotFound`` and ``ValidationFailed`` for what holds none."""
+    if isinstance(decided, DecisionInput):
+        return decided
+    if isinstance(decided, Answer):
+        return decided.decision.input
+    if isinstance(decided, Decision):
+        return decided.input
+    if not isinstance(decided, TraceItem):
+        hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
+        raise ValidationFailed.of(Problem("", f"{shown(decided)} holds no decision", hint))
+    if decided.decision_input is None:
+        raise NotFound(f"trace {decided.id!r} holds no decision")
+    return decided.decision_input

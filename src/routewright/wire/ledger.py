@@ -1,0 +1,224 @@
+"""What was paid and billed, and what is set aside for calls that run (contract 7). All money in nano-dollars.
+
+*Cost* is what was paid upstream, *charge* what is billed to the account. An ``owner`` is a process, or a part of one,
+that renews what it holds for as long as it lives. ``clock_s`` are seconds of a clock that never runs backwards and that
+all who share the storage have in common.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from .account import Account, Key
+from .batch import Durability
+from .money import NANOS_PER_USD, in_usd
+from .route import Tokens
+
+Level = Literal["agent_run", "key", "account", "month"]
+"""Whose money: a call is reserved for at all levels that apply, or at none. Below them is the request's own budget."""
+RowKind = Literal["attempt", "expired", "credit", "correction"]
+
+
+class LedgerRow(Struct, frozen=True, kw_only=True):
+    """One line of an account's ledger. ``request_id`` and ``attempt`` name it. Never changed; one alone ever goes, that
+    of a reservation that ``expired``, where its call settles after all."""
+
+    request_id: str
+    """Of the call: its trace's id. Of credit: its own."""
+    attempt: int
+    """1, 2 ... within the call; 0: of no attempt; -1, -2 ...: corrections."""
+    kind: RowKind = "attempt"
+    """``attempt``: a call of one model. ``expired``: a reservation whose owner is gone, so that nobody knows what it
+    came to. ``credit``: money that came in. ``correction``: by how much another row was wrong."""
+    at: str
+    """RFC 3339, UTC, milliseconds: when its call was let in, whose month pays for all its attempts."""
+    key_id: str | None = None
+    model: str = ""
+    provider: str = ""
+    tokens: Tokens = Tokens()
+    cost_nanos: int = 0
+    charge_nanos: int = 0
+    credit_nanos: int = 0
+    cost_range_nanos: tuple[int, int] | None = None
+    """The least and the most that it can have cost, where the provider did not tell. Of a correction: what it adds to
+    each."""
+    overrun_nanos: int = 0
+    """By how much its call came to more than was reserved for it, of charge, or of cost in an agent run: the provider
+    ignored the cap, or the reservation was over. Said in its last row."""
+    note: str = ""
+
+
+class RunLimit(Struct, frozen=True):
+    """The budget of an agent run, in cost."""
+
+    id: str
+    limit_nanos: int
+
+
+class Purse(Struct, frozen=True):
+    """Money of one level. A call is let in only where ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
+
+    level: Level
+    """``account`` is its balance, ``month`` what it may be charged in one."""
+    name: str
+    """``account``, ``month:2026-11``, ``key:<id>``, ``key:<id>:2026-11``, ``run:<id>``."""
+    limit_nanos: int | None
+    """Of a balance: all the credit that was given. None: there is no limit."""
+    spent_nanos: int = 0
+    """Above the limit where that was lowered, credit was taken back, or a provider billed beyond the cap."""
+    reserved_nanos: int = 0
+    """What calls that run may still come to."""
+
+    @property
+    def left_nanos(self) -> int | None:
+        """What is not spent; some of it may be reserved. None: there is no limit."""
+        return None if self.limit_nanos is None else self.limit_nanos - self.spent_nanos
+
+    @property
+    def limit_usd(self) -> float | None:
+        """``limit_nanos`` in dollars."""
+        return in_usd(self.limit_nanos)
+
+    @property
+    def spent_usd(self) -> float:
+        """``spent_nanos`` in dollars."""
+        return self.spent_nanos / NANOS_PER_USD
+
+    @property
+    def reserved_usd(self) -> float:
+        """``reserved_nanos`` in dollars."""
+        return self.reserved_nanos / NANOS_PER_USD
+
+    @property
+    def left_usd(self) -> float | None:
+        """``left_nanos`` in dollars."""
+        return in_usd(self.left_nanos)
+
+    @property
+    def percent(self) -> float | None:
+        """How much of the limit is spent. None: there is no limit, or it is nothing."""
+        return 100 * self.spent_nanos / self.limit_nanos if self.limit_nanos else None
+
+
+class Standing(Struct, frozen=True):
+    """How an account and one of its keys stand."""
+
+    account: Account | None
+    """None: nobody set it up, so it is unlimited."""
+    key: Key | None
+    """None: there is no such key, or none was asked for."""
+    purses: tuple[Purse, ...]
+    """The request is inside the run, that in the key, the account and the month: of each that applies."""
+
+
+class AddCredit(Struct, frozen=True, tag=True):
+    """Add to the balance of the account, or take from it. Of an id that was there before nothing is done."""
+
+    id: str
+    nanos: int
+    at: str
+    note: str = ""
+    durability: Durability = "committed"
+
+
+class Reserve(Struct, frozen=True, kw_only=True, tag=True):
+    """Set money aside for a call, at all levels that apply, and keep it until it is settled or its owner is gone.
+
+    Fails the batch with ``PreconditionFailed`` where a level has no room, whose ``detail`` then is that ``Purse`` as a
+    dict, and ``waits``: whether others only hold what it needs. Again with the same id: it holds so much instead, or
+    still what it held if it fails.
+    """
+
+    id: str
+    """The call's, that is its trace's."""
+    nanos: int
+    owner: str
+    lease_s: float
+    clock_s: float
+    at: str
+    """RFC 3339: says which month pays."""
+    key_id: str | None = None
+    run: RunLimit | None = None
+    """Of one call always the same, also in its ``Settle``."""
+    durability: Durability = "buffered"
+
+
+class Settle(Struct, frozen=True, kw_only=True, tag=True):
+    """Book what a call came to, and end its reservation. Rows that are there are not booked again.
+
+    Without rows it is only released. Without a reservation, or where that is over, the rows are booked all the same;
+    what was said of one that expired goes. ``Written.created`` says whether there was anything to do.
+    """
+
+    id: str
+    """The call's."""
+    at: str
+    """RFC 3339. It says which month pays where nothing was reserved, as key and run say who does."""
+    rows: tuple[LedgerRow, ...] = ()
+    key_id: str | None = None
+    run: RunLimit | None = None
+    run_nanos: int | None = None
+    """What the run is to count, where that may be more than the rows say: the most that is possible. None: their
+    cost."""
+    event_ids: tuple[str, ...] = ()
+    """Three, for thresholds of the month that are crossed by it."""
+    durability: Durability = "committed"
+
+
+class KeepLease(Struct, frozen=True, tag=True):
+    """Keep what an owner holds for the length of another lease. Said under ``SYSTEM_ACCOUNT``."""
+
+    owner: str
+    lease_s: float
+    clock_s: float
+    durability: Durability = "buffered"
+
+
+class Stands(Struct, frozen=True, tag=True):
+    """The ``Standing`` of the account: of one of its keys, and of an agent run."""
+
+    at: str
+    """RFC 3339: says which month is asked for."""
+    key_id: str | None = None
+    run: RunLimit | None = None
+
+
+class LedgerSums(Struct, frozen=True, tag=True):
+    """A list of ``LedgerSum`` of some days, both ends included, ``YYYY-MM-DD``."""
+
+    first: str
+    last: str
+
+
+class LedgerSumsOfAll(Struct, frozen=True, tag=True):
+    """The same over all accounts: what a provider bills is what all of them used. Asked under ``SYSTEM_ACCOUNT``."""
+
+    first: str
+    last: str
+
+
+class LedgerSum(Struct, frozen=True):
+    """What all rows of a kind of one model on one day came to."""
+
+    day: str
+    provider: str
+    model: str
+    kind: RowKind
+    rows: int
+    tokens: Tokens
+    cost_nanos: int
+    charge_nanos: int
+    credit_nanos: int
+    least_nanos: int
+    """Of ``cost_nanos``, where providers did not tell all."""
+    most_nanos: int
+
+
+class LedgerRows(Struct, frozen=True, tag=True):
+    """The account's rows, newest first; the key of one is its ``at``, ``request_id`` and ``attempt``."""
+
+    since: str | None = None
+    until: str | None = None
+    request_id: str | None = None

@@ -1,0 +1,204 @@
+"""What does a plan allow, and what is a key?"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.account import (
+    PLANS,
+    PREFIXES,
+    RANDOM_BYTES,
+    SCOPES,
+    SHOWN,
+    compromised_from,
+    digest_of,
+    holds_key,
+    is_compromised,
+    is_live,
+    limits_of,
+    may,
+    new_key,
+    told_key,
+    unknown_key,
+    without_keys,
+)
+from routewright.errors import AuthenticationFailed
+from routewright.testing.storage.money import make_account, make_key
+from routewright.wire import Environment, PlanName, RateLimits, Scope
+
+LIVE = new_key("production", bytes(range(RANDOM_BYTES)))
+TEST = new_key("sandbox", bytes(range(RANDOM_BYTES)))
+ENVIRONMENTS: tuple[Environment, ...] = ("production", "sandbox")
+
+
+def refused(authorization: Any, environment: Environment | None = None) -> str:
+    with pytest.raises(AuthenticationFailed) as failed:
+        told_key(authorization, environment)
+    return str(failed.value)
+
+
+# Plans
+
+
+def test_the_plans_are_those_of_the_specification() -> None:
+    told = {name: (plan.requests_per_min, plan.tokens_per_min, plan.concurrency) for name, plan in PLANS.items()}
+    assert told == {
+        "free": (60, 60_000, 5),
+        "pro": (600, 600_000, 25),
+        "team": (3_000, 3_000_000, 100),
+        "enterprise": (None, None, None),
+        "unlimited": (None, None, None),
+    }
+    assert set(told) == set(get_args(PlanName))
+
+
+@pytest.mark.parametrize("plan", get_args(PlanName))
+def test_an_accounts_own_limits_take_the_place_of_those_of_its_plan_one_by_one(plan: PlanName) -> None:
+    assert limits_of(make_account(plan=plan)) == PLANS[plan]
+    assert limits_of(make_account(plan=plan, limits=RateLimits())) == PLANS[plan]
+    own = RateLimits(requests_per_min=7, tokens_per_min=0)
+    expected = RateLimits(requests_per_min=7, tokens_per_min=0, concurrency=PLANS[plan].concurrency)
+    assert limits_of(make_account(plan=plan, limits=own)) == expected
+
+
+def test_who_was_never_set_up_has_no_limits() -> None:
+    assert limits_of(None) == RateLimits()
+
+
+@pytest.mark.parametrize(
+    ("terms", "limited"), [({}, False), ({"prepaid": True}, True), ({"monthly_nanos": 0}, True)], ids=str
+)
+def test_an_account_with_a_balance_or_a_monthly_limit_has_to_be_reserved_for(
+    terms: dict[str, Any], limited: bool
+) -> None:
+    assert make_account(**terms).has_limited_money is limited
+
+
+@pytest.mark.parametrize(
+    ("terms", "limited"), [({}, False), ({"budget_nanos": 0}, True), ({"monthly_nanos": 5}, True)], ids=str
+)
+def test_so_has_a_key_with_a_budget(terms: dict[str, Any], limited: bool) -> None:
+    assert make_key(**terms).has_limited_money is limited
+
+
+# Keys
+
+
+@given(st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES), st.sampled_from(ENVIRONMENTS))
+def test_a_key_says_where_it_is_for_and_holds_all_of_its_chance(chance: bytes, environment: Environment) -> None:
+    made = new_key(environment, chance)
+    assert made.startswith(PREFIXES[environment])
+    assert len(made) == len(PREFIXES[environment]) + 33
+    assert told_key(f"Bearer {made}", environment) == (made, environment)
+    assert told_key(f"Bearer {made}", None) == (made, environment)
+    flipped = bytes([chance[0] ^ 1, *chance[1:]])
+    assert new_key(environment, flipped) != made
+    assert new_key(environment, bytes([*chance[:-1], chance[-1] ^ 128])) != made
+
+
+def test_a_key_has_more_than_160_random_bits() -> None:
+    assert RANDOM_BYTES * 8 == 192
+    assert len(LIVE[:SHOWN]) == 12
+    assert new_key("production", b"\xff" * RANDOM_BYTES)[len("sk_live_") :].isalnum()
+
+
+@pytest.mark.parametrize("header", [f"Bearer {LIVE}", f"bearer {LIVE}", f"BEARER   {LIVE}", f"Bearer {LIVE}  "])
+def test_the_word_before_a_key_may_be_written_in_any_case(header: str) -> None:
+    assert told_key(header, "production").key == LIVE
+
+
+@pytest.mark.parametrize("header", [None, "", "   ", 7, b"Bearer x"])
+def test_a_missing_key_is_said_to_be_missing(header: Any) -> None:
+    assert refused(header).startswith("an API key is missing")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        LIVE, f"Basic {LIVE}", f"Bearer{LIVE}", f"Bearer\t{LIVE}", f" Bearer {LIVE}", f"Bearer {LIVE} {LIVE}",
+        f"Bearer {LIVE}\n", "Bearer ", f"Bearer {LIVE}é", f"Bearer {LIVE}" + " " * 200, "Bearer " + "x" * 10_000,
+    ],
+)  # fmt: skip
+def test_what_is_no_bearer_header_is_refused(header: str) -> None:
+    said = refused(header)
+    assert "not 'Bearer <API key>'" in said
+    assert LIVE not in said
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["x", "sk_live_", "sk_live_short", LIVE[:-1], LIVE + "0", LIVE.upper(), "sk_prod_" + LIVE[8:], LIVE[:-1] + "-"],
+)
+def test_what_is_no_key_of_ours_is_refused_as_one_that_is_unknown(told: str) -> None:
+    said = refused(f"Bearer {told}")
+    assert said == str(unknown_key())
+    assert told not in said or told == "x"
+
+
+@pytest.mark.parametrize(("told", "here"), [(LIVE, "sandbox"), (TEST, "production")])
+def test_a_key_at_the_other_address_is_told_which_it_is_for(told: str, here: Environment) -> None:
+    other: Environment = "production" if here == "sandbox" else "sandbox"
+    assert refused(f"Bearer {told}", here) == (
+        f"this address takes {PREFIXES[here]}... keys: send the {PREFIXES[other]}... key to the {other} address"
+    )
+
+
+@given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")) | st.text().map(lambda text: f"Bearer {text}"))
+def test_whatever_is_sent_is_refused_and_never_echoed(header: str) -> None:
+    said = refused(header)
+    assert len(header) < 8 or header not in said
+
+
+def test_a_digest_is_found_by_the_whole_key_and_its_pepper_alone() -> None:
+    digests = {digest_of(LIVE, b"one"), digest_of(LIVE, b"two"), digest_of(TEST, b"one"), digest_of(LIVE[:-1], b"one")}
+    assert len(digests) == 4
+    assert digest_of(LIVE, b"one") in digests
+    assert {len(each) for each in digests} == {64}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_key_may_do_what_its_scopes_say_and_all_without_any(scope: Scope) -> None:
+    assert may(None, scope)
+    assert may((scope,), scope)
+    assert not may((), scope)
+    assert not may(tuple(each for each in SCOPES if each != scope), scope)
+
+
+# Revocation
+
+
+@pytest.mark.parametrize(
+    ("created_at", "compromised"),
+    [
+        ("2026-11-20T09:29:59.999Z", False),
+        ("2026-11-20T09:30:00.000Z", True),
+        ("2026-11-21T09:30:00.000Z", True),
+        ("2026-11-21T09:30:00.001Z", True),
+        ("2027-01-01T00:00:00.000Z", True),
+    ],
+)
+def test_calls_of_a_revoked_key_are_compromised_from_a_day_before_on(created_at: str, compromised: bool) -> None:
+    revoked_at = "2026-11-21T09:30:00.000Z"
+    assert is_compromised(created_at, revoked_at) is compromised
+    assert compromised_from(revoked_at) == "2026-11-20T09:30:00.000Z"
+    assert is_live(make_key())
+    assert not is_live(make_key(revoked_at=revoked_at))
+
+
+@given(
+    st.sampled_from([*PREFIXES.items()]), st.binary(min_size=RANDOM_BYTES, max_size=RANDOM_BYTES), st.text(), st.text()
+)
+def test_what_may_be_shown_has_no_key(which: tuple[Environment, str], chance: bytes, before: str, after: str) -> None:
+    environment, prefix = which
+    key = new_key(environment, chance)
+    shown = without_keys(f"{before}{key} {after}{key[:-7]}...")
+    assert not holds_key(shown)
+    assert shown == f"{without_keys(before)}{prefix}*** {without_keys(after)}{prefix}***..."
+
+
+def test_how_a_key_begins_may_be_shown() -> None:
+    assert without_keys(f"{LIVE[:SHOWN]}... of acme") == f"{LIVE[:SHOWN]}... of acme"

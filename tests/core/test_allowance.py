@@ -1,0 +1,77 @@
+"""What a caller is told whose call has no room: which limit it is, and when to come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routewright._core.allowance import headers_of, refusal, takes_of
+from routewright._core.limiter import Limiter
+from routewright._core.shortage import held_by_others
+from routewright.errors import RateLimited
+from routewright.testing.storage.money import make_account
+from routewright.wire import Caller, Denied, Purse, RateLimits, Standing, Take, WindowState
+
+NOW = 1_800_000_000.0
+LIMITS = ("requests_per_min", "tokens_per_min", "concurrency")
+
+
+def refused(calls: int = 1, **limits: Any) -> RateLimited:
+    """What the call is told that is one too many; each asks for ten tokens."""
+    standing = Standing(make_account(plan="unlimited", limits=RateLimits(**limits)), None, ())
+    takes, limiter = takes_of(Caller("acme"), standing, 10), Limiter(30.0)
+    for _ in range(calls):
+        denied = limiter.take(takes, "me", 100.0)
+    assert isinstance(denied, Denied)
+    return refusal(takes, denied, NOW)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_refusal_says_by_a_word_which_of_the_limits_it_is(limit: str) -> None:
+    said = refused(2, **{limit: 1})
+    assert (said.detail["limit_of"], said.detail["limit"]) == (limit, 1)
+    assert said.detail["resource"] == ("tokens" if limit == "tokens_per_min" else "requests")
+    assert f"try again in {said.detail['retry_after_seconds']} s" in str(said)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_of_nothing_is_not_to_be_waited_for(limit: str) -> None:
+    said = refused(**{limit: 0})
+    assert str(said).endswith(", which lets nothing in: it has to be raised first")
+    assert str(said).startswith("the account is limited to 0 ")
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("most", [0, 1])
+def test_the_window_is_not_said_to_be_free_before_the_wait_is_over(limit: str, most: int) -> None:
+    detail = refused(2, **{limit: most}).detail
+    assert detail["reset_unix"] >= NOW + detail["retry_after_seconds"]
+
+
+def test_headers_tell_of_the_window_with_the_smallest_share_left() -> None:
+    states = [
+        WindowState("slots", 2, 0, 0.0), WindowState("requests", 60, 30, 12.2), WindowState("tokens", 1_000, 400, 59.0),
+    ]  # fmt: skip
+    assert headers_of(states, 1_000.0) == {
+        "X-RateLimit-Limit": "1000",
+        "X-RateLimit-Remaining": "400",
+        "X-RateLimit-Reset": "1059",
+        "X-RateLimit-Resource": "tokens",
+    }
+    assert headers_of(states[:2], 1_000.0)["X-RateLimit-Reset"] == "1013"
+    assert headers_of(states[:1], 1_000.0) == headers_of([], 1_000.0) == {}
+
+
+def test_headers_of_a_refusal_tell_when_to_come_back() -> None:
+    takes = [Take("key:k", "tokens", 100, 60)]
+    error = refusal(takes, Denied(0, 7.5, (WindowState("tokens", 100, 50, 30.0),)), 1_000.0)
+    assert error.headers == {
+        "X-RateLimit-Limit": "100",
+        "X-RateLimit-Remaining": "50",
+        "X-RateLimit-Reset": "1030",
+        "X-RateLimit-Resource": "tokens",
+        "Retry-After": "8",
+    }
+    assert held_by_others(Purse("key", "key:k", 1), 5_000).headers == {"Retry-After": "1"}
+    assert RateLimited("x").headers == {}

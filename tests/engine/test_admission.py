@@ -1,0 +1,799 @@
+"""What calls take and give back: limits, idempotency keys and money, through the whole Router."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import (
+    AuthenticationFailed,
+    IdempotencyKeyReused,
+    InsufficientBalance,
+    MemoryCoordination,
+    MemoryStorage,
+    Model,
+    NotFound,
+    PermissionDenied,
+    Pricing,
+    ProviderFault,
+    QuotaExhausted,
+    RateLimited,
+    Router,
+    RouterError,
+    RouterTimeoutError,
+    Settings,
+    SqliteStorage,
+    StepCall,
+    StepDone,
+    UnsupportedWrite,
+    UpstreamFailed,
+    ValidationFailed,
+)
+from routewright._core.moment import timestamp
+from routewright._engine.reading import Asked
+from routewright.testing import FakeClock, ScriptedProvider
+from routewright.testing.provider import Line, Pause
+from routewright.wire import (
+    ACCOUNT_TOPIC,
+    Account,
+    AddCredit,
+    Caller,
+    Delta,
+    Events,
+    Finish,
+    Key,
+    LedgerRow,
+    LedgerRows,
+    Notice,
+    OutputDelta,
+    PutAccount,
+    PutKey,
+    RateLimits,
+    RevokeKey,
+    RouteCompleted,
+    RunLimit,
+    Standing,
+    Stands,
+    Traces,
+    Usage,
+    Write,
+    Written,
+)
+
+pytestmark = pytest.mark.anyio
+
+ONE = Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
+SPARE = Model(id="spare/two", quality=0.5, pricing_per_1m=Pricing(2.0, 8.0), context_window=100_000, ttft_s=1.0)
+ANSWER: list[Line] = [Delta("an answer"), Usage(100, 50), Finish("stop")]
+COST = 100 * 1_000 + 50 * 4_000
+"""Of it, in nano-dollars."""
+ACME = Caller("acme")
+CAP = {"max_output_tokens": 100}
+AT = "2026-11-01T00:00:00.000Z"
+
+
+class TracesAlone(MemoryStorage):
+    """One that keeps no accounts."""
+
+    async def read(self, account: str, query: Any) -> Any:
+        if isinstance(query, Stands):
+            raise UnsupportedWrite("TracesAlone knows no query Stands")
+        return await super().read(account, query)
+
+
+class Bank:
+    """A Router on virtual time whose account ``acme`` has terms."""
+
+    def __init__(self, *script: Any, spare: Sequence[Any] = (), terms: Sequence[Write] = ()) -> None:
+        self.clock = FakeClock()
+        self.storage = MemoryStorage()
+        self.coordination = MemoryCoordination(clock=self.clock)
+        self.good = ScriptedProvider(script or [ANSWER], models=[ONE], clock=self.clock)
+        self.spare = ScriptedProvider(spare, models=[SPARE], clock=self.clock)
+        self._providers = [self.good, self.spare] if spare else [self.good]
+        self.terms = terms
+        self.use(self.storage)
+
+    def use(self, storage: Any, coordination: Any = None, providers: Any = None) -> None:
+        """Route with these."""
+        self.router = Router(
+            providers=providers or self._providers,
+            storage=storage,
+            coordination=coordination or self.coordination,
+            settings=Settings(clock=self.clock),
+        )
+
+    async def open(self) -> Bank:
+        if self.terms:
+            await self.storage.apply("acme", list(self.terms))
+        return self
+
+    async def route(self, text: str = "hi", caller: Caller = ACME, **options: Any) -> Any:
+        return await self.router.route(text, caller=caller, **{"params": CAP, **options})
+
+    async def standing(self, key_id: str | None = None) -> Standing:
+        found: Standing = await self.storage.read("acme", Stands(self.month, key_id))
+        return found
+
+    async def purse(self, level: str = "month") -> tuple[int | None, int, int]:
+        """Limit, spent, reserved."""
+        found = await self.storage.read("acme", Stands(self.month, None))
+        (purse,) = [each for each in found.purses if each.level == level]
+        return purse.limit_nanos, purse.spent_nanos, purse.reserved_nanos
+
+    @property
+    def month(self) -> str:
+        return timestamp(self.clock.time())
+
+    async def rows(self) -> list[LedgerRow]:
+        found: list[LedgerRow] = await self.storage.scan("acme", LedgerRows(), after=None, limit=1_000)
+        return found
+
+    async def charged(self) -> int:
+        return sum(row.charge_nanos for row in await self.rows())
+
+
+def account(**terms: Any) -> PutAccount:
+    return PutAccount(Account(name="acme", created_at=AT, **{"plan": "unlimited", **terms}))
+
+
+def key(key_id: str = "key_1", **terms: Any) -> PutKey:
+    return PutKey(
+        Key(
+            id=key_id, account="acme", environment="production", name="mine", prefix="sk_live_abcd", digest=key_id,
+            created_at=AT, **terms,
+        )
+    )  # fmt: skip
+
+
+async def test_what_an_answer_cost_is_charged_once_and_nothing_stays_reserved() -> None:
+    bank = await Bank(terms=[account(monthly_nanos=10**9)]).open()
+    answer = await bank.route()
+    assert answer.routing.cost_usd == COST / 1e9
+    assert await bank.purse() == (10**9, COST, 0)
+    (row,) = await bank.rows()
+    assert (row.request_id, row.attempt, row.cost_nanos, row.charge_nanos) == (answer.trace_id, 1, COST, COST)
+    (trace,) = await bank.storage.scan("acme", Traces(), after=None, limit=10)
+    assert trace.charged_usd == trace.cost_usd == COST / 1e9
+
+
+async def test_the_worst_case_is_set_aside_while_a_call_runs() -> None:
+    bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
+    async with anyio.create_task_group() as group:
+        group.start_soon(bank.route)
+        await bank.clock.sleep(1.0)
+        _, spent, reserved = await bank.purse()
+        assert spent == 0
+        assert reserved >= 100 * 4_000, "all of its output, and its input"
+    assert await bank.purse() == (10**9, COST, 0)
+
+
+async def test_what_is_spent_is_refused_by_its_level_and_leaves_neither_trace_nor_reservation() -> None:
+    bank = await Bank(terms=[account(monthly_nanos=COST)]).open()
+    with pytest.raises(QuotaExhausted) as caught:
+        await bank.route()
+    detail = caught.value.detail
+    assert (detail["level"], detail["limit_usd"], detail["spent_usd"]) == ("month", COST / 1e9, 0.0)
+    assert str(caught.value) == (
+        "this month has $0.0003 left of its $0.0003, and the cheapest model that could answer needs at least "
+        "$0.000401; raise that limit, or ask for less, such as a smaller params.max_output_tokens"
+    )
+    assert detail["needed_usd"] == 0.000401
+    assert caught.value.request_id is not None
+    assert caught.value.trace_id is None
+    assert await bank.purse() == (COST, 0, 0)
+    assert await bank.storage.scan("acme", Traces(), after=None, limit=10) == []
+    assert bank.good.calls == []
+
+
+@pytest.mark.parametrize("books", [True, False], ids=["with accounts", "without any"])
+async def test_a_key_of_a_console_that_this_storage_does_not_know_is_refused_and_a_hosts_own_is_not(
+    books: bool,
+) -> None:
+    bank = await Bank(ANSWER).open()
+    if not books:
+        bank.storage = TracesAlone()
+        bank.use(bank.storage)
+    stray = Caller("acme", key_id=f"key_{'0' * 26}")
+    for _ in range(2):
+        with pytest.raises(AuthenticationFailed, match="give the Router the storage of its Console"):
+            await bank.route(caller=stray)
+    assert (await bank.route(caller=Caller("acme", key_id="key_of_mine"))).output == "an answer"
+    assert await bank.storage.scan("acme", Traces(), after=None, limit=10) != []
+
+
+async def test_an_answer_has_the_headers_of_its_limits_unless_it_is_told_again() -> None:
+    bank = await Bank(ANSWER, ANSWER, terms=[account(limits=RateLimits(requests_per_min=10))]).open()
+    first, again = [await bank.route(idempotency_key="k") for _ in range(2)]
+    assert first.headers == {
+        "X-RateLimit-Limit": "10",
+        "X-RateLimit-Remaining": "9",
+        "X-RateLimit-Reset": str(ceil(bank.clock.time() + 60)),
+        "X-RateLimit-Resource": "requests",
+    }
+    assert (again.output, again.headers) == (first.output, {})
+    assert (await bank.route(caller=Caller())).headers == {}
+
+
+async def test_a_prepaid_account_pays_from_its_balance() -> None:
+    bank = await Bank(ANSWER, ANSWER, terms=[account(prepaid=True)]).open()
+    with pytest.raises(InsufficientBalance, match=r"the balance of the account is \$0, "):
+        await bank.route()
+    await bank.storage.apply("acme", [AddCredit("cr_1", 10**6, AT)])
+    await bank.route()
+    assert await bank.purse("account") == (10**6, COST, 0)
+
+
+async def test_a_key_is_held_to_its_own_budget() -> None:
+    bank = await Bank(*[ANSWER] * 3, terms=[account(), key(budget_nanos=10**6), key("key_2")]).open()
+    for _ in range(2):
+        await bank.route(caller=Caller("acme", key_id="key_1"))
+    with pytest.raises(QuotaExhausted) as caught:
+        await bank.route(caller=Caller("acme", key_id="key_1"))
+    assert caught.value.detail["level"] == "key"
+    await bank.route(caller=Caller("acme", key_id="key_2"))
+
+
+async def test_a_cheaper_model_answers_where_the_money_left_pays_for_no_other() -> None:
+    bank = Bank([], spare=[ANSWER], terms=[account(monthly_nanos=10**6)])
+    dear = Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(100.0, 400.0), context_window=100_000, ttft_s=1.0)
+    bank.router = Router(
+        providers=[ScriptedProvider([ANSWER], models=[dear], clock=bank.clock), bank.spare],
+        storage=bank.storage, coordination=bank.coordination, settings=Settings(clock=bank.clock),
+    )  # fmt: skip
+    await bank.open()
+    answer = await bank.route(goal="quality")
+    assert answer.routing.selected_model == "spare/two"
+
+
+async def test_a_call_waits_for_what_others_hold_and_no_longer_than_its_time() -> None:
+    bank = await Bank([Pause(5.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=1_200_000)]).open()
+    ended: dict[str, Any] = {}
+
+    async def call(name: str, **options: Any) -> None:
+        try:
+            ended[name] = await bank.route(**options)
+        except RouterError as error:
+            ended[name] = error
+        ended[f"{name} at"] = bank.clock.monotonic() - began
+
+    began = bank.clock.monotonic()
+    async with anyio.create_task_group() as group:
+        for name, tokens in {"first": 200, "second": 200}.items():
+            group.start_soon(partial(call, name, params={"max_output_tokens": tokens}))
+            await bank.clock.sleep(0.1)
+        group.start_soon(partial(call, "hurried", params={"max_output_tokens": 200}, timeout_ms=1_000))
+    assert ended["first"].output == ended["second"].output == "an answer"
+    assert ended["second at"] == pytest.approx(5.0, abs=0.2)
+    assert isinstance(ended["hurried"], RateLimited)
+    assert ended["hurried"].detail["level"] == "month"
+    assert ended["hurried at"] == pytest.approx(1.2, abs=0.05)
+    assert await bank.purse() == (1_200_000, 2 * COST, 0)
+
+
+async def test_a_fallback_is_paid_for_from_what_is_left_and_the_attempt_before_is_cost() -> None:
+    broken: list[Line] = [Delta("half an"), Usage(100, 10), ProviderFault("server")]
+    bank = await Bank(broken, broken, spare=[ANSWER], terms=[account(monthly_nanos=10**9)]).open()
+    answer = await bank.route(goal="quality")
+    assert answer.routing.selected_model == "spare/two"
+    rows = sorted(await bank.rows(), key=lambda row: row.attempt)
+    assert [row.model for row in rows] == ["good/one", "good/one", "spare/two"]
+    assert rows[-1].cost_nanos == 2 * COST, "at its own prices"
+    total = sum(row.charge_nanos for row in rows)
+    assert total == round(answer.routing.cost_usd * 1e9)
+    assert await bank.purse() == (10**9, total, 0)
+
+
+async def test_a_call_that_fails_costs_its_account_nothing_and_is_in_the_ledger() -> None:
+    broken: list[Line] = [Delta("half an"), Usage(100, 10), ProviderFault("auth")]
+    bank = await Bank(broken, terms=[account(monthly_nanos=10**9)]).open()
+    with pytest.raises(UpstreamFailed):
+        await bank.route()
+    (row,) = await bank.rows()
+    assert row.cost_nanos > 0
+    assert row.charge_nanos == 0
+    assert await bank.purse() == (10**9, 0, 0)
+
+
+async def test_a_call_that_is_cancelled_gives_everything_back() -> None:
+    bank = await Bank(
+        [Pause(100.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=10**9, limits=RateLimits(concurrency=1))]
+    ).open()
+    with bank.clock.deadline(bank.clock.monotonic() + 1.0):
+        await bank.route(idempotency_key="k")
+    assert await bank.purse() == (10**9, 0, 0)
+    assert (await bank.route(idempotency_key="k")).output == "an answer"
+
+
+async def test_the_thresholds_of_a_month_are_told_once_each_with_what_crossed_them() -> None:
+    bank = await Bank(*[ANSWER] * 12, terms=[account(monthly_nanos=10 * COST + 1)]).open()
+    heard: list[Any] = []
+    bank.router.on_event(heard.append)
+    for _ in range(9):
+        await bank.route()
+    await bank.router.flush()
+    assert [(event.data.threshold_percent, event.data.period) for event in heard] == [
+        (50, bank.month[:7]),
+        (80, bank.month[:7]),
+    ]
+    kept = await bank.storage.scan("acme", Events(), after=None, limit=10)
+    assert [event.event for event in reversed(kept)] == heard
+
+
+async def test_a_window_that_is_full_is_refused_with_when_to_come_back() -> None:
+    bank = await Bank(*[ANSWER] * 9, terms=[account(limits=RateLimits(requests_per_min=2))]).open()
+    answer = await bank.route()
+    assert answer.usage.rate_limit_remaining == 1
+    await bank.clock.sleep(10.0)
+    await bank.route()
+    with pytest.raises(RateLimited) as caught:
+        await bank.route()
+    detail = caught.value.detail
+    assert (detail["resource"], detail["limit"], detail["level"]) == ("requests", 2, "account")
+    assert detail["limit_of"] == "requests_per_min"
+    assert detail["retry_after_seconds"] == 50
+    await bank.clock.sleep(detail["retry_after_seconds"])
+    assert (await bank.route()).output == "an answer"
+
+
+async def test_tokens_are_counted_at_their_worst_and_corrected_at_the_end() -> None:
+    bank = await Bank(*[ANSWER] * 9, terms=[account(limits=RateLimits(tokens_per_min=1_000))]).open()
+    for _ in range(5):  # 150 each, as it turns out
+        await bank.route(params={"max_output_tokens": 300})
+    with pytest.raises(RateLimited) as caught:
+        await bank.route(params={"max_output_tokens": 300})
+    assert (caught.value.detail["resource"], caught.value.detail["limit_of"]) == ("tokens", "tokens_per_min")
+
+
+async def test_a_slot_is_held_only_while_a_call_runs() -> None:
+    bank = await Bank([Pause(5.0), *ANSWER], ANSWER, terms=[account(limits=RateLimits(concurrency=1))]).open()
+    async with anyio.create_task_group() as group:
+        group.start_soon(bank.route)
+        await bank.clock.sleep(1.0)
+        with pytest.raises(RateLimited) as caught:
+            await bank.route()
+        assert (caught.value.detail["resource"], caught.value.detail["limit_of"]) == ("requests", "concurrency")
+    assert (await bank.route()).output == "an answer"
+
+
+async def test_a_refusal_by_the_key_takes_nothing_of_the_account() -> None:
+    terms: list[Write] = [
+        account(limits=RateLimits(requests_per_min=2)), key(limits=RateLimits(requests_per_min=1)), key("key_2"),
+    ]  # fmt: skip
+    bank = await Bank(*[ANSWER] * 9, terms=terms).open()
+    first = Caller("acme", key_id="key_1")
+    await bank.route(caller=first)
+    for _ in range(5):
+        with pytest.raises(RateLimited) as caught:
+            await bank.route(caller=first)
+        assert caught.value.detail["level"] == "key"
+    assert (await bank.route(caller=Caller("acme", key_id="key_2"))).usage.rate_limit_remaining == 0
+
+
+async def test_a_revoked_key_is_refused_within_two_seconds() -> None:
+    bank = await Bank(*[ANSWER] * 9, terms=[account(), key()]).open()
+    caller = Caller("acme", key_id="key_1")
+    await bank.route(caller=caller)
+    await bank.storage.apply("acme", [RevokeKey("key_1", bank.month)])
+    await bank.clock.sleep(2.0)
+    with pytest.raises(AuthenticationFailed):
+        await bank.route(caller=caller)
+
+
+async def test_a_key_is_used_for_what_it_is_for() -> None:
+    bank = await Bank(terms=[account()]).open()
+    with pytest.raises(PermissionDenied, match="route"):
+        await bank.route(caller=Caller("acme", scopes=("traces:read",)))
+    assert (await bank.route(caller=Caller("acme", scopes=("route",)))).output == "an answer"
+
+
+async def test_calls_with_one_idempotency_key_are_one_call() -> None:
+    bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
+    answers: list[Any] = []
+
+    async def call() -> None:
+        answers.append(await bank.route(idempotency_key="k"))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(call)
+    answers.append(await bank.route(idempotency_key="k"))
+    assert len(bank.good.calls) == 1
+    assert len({answer.trace_id for answer in answers}) == 1
+    assert all(answer.response == answers[0].response for answer in answers)
+    assert await bank.purse() == (10**9, COST, 0)
+    assert answers[-1].decision.model == "good/one"
+    assert answers[-1].trace.id == answers[0].trace_id
+    assert [answer.replayed for answer in answers] == [False] + [True] * 20
+
+
+async def test_another_request_may_not_have_the_key() -> None:
+    bank = await Bank(ANSWER, terms=[account()]).open()
+    await bank.route("hi", idempotency_key="k")
+    with pytest.raises(IdempotencyKeyReused):
+        await bank.route("hello", idempotency_key="k")
+    with pytest.raises(IdempotencyKeyReused):
+        await bank.route("hi", idempotency_key="k", timeout_ms=99)
+
+
+async def test_a_failure_lets_the_next_with_the_key_try() -> None:
+    bank = await Bank([ProviderFault("auth")], ANSWER, terms=[account()]).open()
+    with pytest.raises(UpstreamFailed):
+        await bank.route(idempotency_key="k")
+    assert (await bank.route(idempotency_key="k")).output == "an answer"
+    assert len(bank.good.calls) == 2
+
+
+async def test_one_who_waits_takes_over_where_the_first_is_cancelled() -> None:
+    bank = await Bank([Pause(100.0)], ANSWER, terms=[account(monthly_nanos=10**9)]).open()
+    answers: list[Any] = []
+
+    async def leave() -> None:
+        with bank.clock.deadline(bank.clock.monotonic() + 1.0):
+            await bank.route(idempotency_key="k")
+
+    async def join() -> None:
+        answers.append(await bank.route(idempotency_key="k"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(leave)
+        await bank.clock.sleep(0.1)
+        group.start_soon(join)
+        group.start_soon(join)
+    assert [answer.output for answer in answers] == ["an answer"] * 2
+    assert len(bank.good.calls) == 2
+    assert await bank.purse() == (10**9, COST, 0)
+
+
+async def test_one_who_waits_for_another_waits_no_longer_than_its_time() -> None:
+    bank = await Bank([Pause(9.0), *ANSWER], terms=[account()]).open()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k", timeout_ms=20_000))
+        await bank.clock.sleep(1.0)
+        began = bank.clock.monotonic()
+        other = bank.router.route("hi", caller=ACME, params=CAP, idempotency_key="k", timeout_ms=20_000)
+        with bank.clock.deadline(began + 2.0) as limit:
+            await other
+        assert limit.expired
+        with pytest.raises(IdempotencyKeyReused):
+            await bank.route(idempotency_key="k", timeout_ms=500)
+
+
+@pytest.mark.parametrize(("after_s", "calls"), [(24 * 3600 - 1, 1), (24 * 3600, 2)])
+async def test_a_result_is_kept_for_a_day(after_s: float, calls: int) -> None:
+    bank = await Bank(ANSWER, ANSWER, terms=[account()]).open()
+    await bank.route(idempotency_key="k")
+    await bank.clock.sleep(after_s)
+    await bank.route(idempotency_key="k")
+    assert len(bank.good.calls) == calls
+
+
+async def test_a_key_means_another_call_to_another_account_and_environment() -> None:
+    bank = await Bank(ANSWER, ANSWER).open()
+    first = await bank.route(idempotency_key="k")
+    second = await bank.route(idempotency_key="k", caller=Caller("other"))
+    third = await bank.route(idempotency_key="k", caller=Caller("acme", environment="sandbox"))
+    assert len({first.trace_id, second.trace_id, third.trace_id}) == 3
+
+
+async def test_a_stream_is_told_again_as_a_stream() -> None:
+    bank = await Bank(ANSWER, terms=[account(monthly_nanos=10**9)]).open()
+    told: list[list[Any]] = []
+    for _ in range(2):
+        async with bank.router.stream("hi", caller=ACME, params=CAP, idempotency_key="k") as stream:
+            told.append([event async for event in stream])
+        assert stream.result.output == "an answer"
+        assert stream.result.replayed is (len(told) == 2)
+    first, again = told
+    assert [event.event for event in first] == [event.event for event in again]
+    assert isinstance(first[-1], RouteCompleted)
+    assert first[-1].data == again[-1].data
+    assert [event.data.text for event in again if isinstance(event, OutputDelta)] == ["an answer"]
+    assert len(bank.good.calls) == 1
+    assert await bank.purse() == (10**9, COST, 0)
+
+
+async def test_a_stream_that_is_left_midway_is_charged_for_what_was_produced_and_gives_the_rest_back() -> None:
+    bank = await Bank(
+        [Delta("some words"), Pause(100.0)],
+        terms=[account(monthly_nanos=10**9, limits=RateLimits(concurrency=1))],
+    ).open()
+    async with bank.router.stream("hi", caller=ACME, params=CAP) as stream:
+        async for event in stream:
+            if isinstance(event, OutputDelta):
+                break
+    (row,) = await bank.rows()
+    assert row.charge_nanos == row.cost_nanos > 0
+    assert await bank.purse() == (10**9, row.charge_nanos, 0)
+    with pytest.raises(UpstreamFailed):  # it has its slot back, so that it comes to the provider
+        await bank.route()
+
+
+async def test_sandbox_calls_are_limited_and_never_billed() -> None:
+    bank = await Bank(terms=[account(prepaid=True, limits=RateLimits(requests_per_min=1))]).open()
+    caller = Caller("acme", environment="sandbox")
+    assert (await bank.route(caller=caller)).routing.cost_usd > 0
+    with pytest.raises(RateLimited):
+        await bank.route(caller=caller)
+    assert await bank.rows() == []
+    with pytest.raises(InsufficientBalance):
+        await bank.route()
+
+
+async def test_the_default_account_is_nobodys_and_its_calls_are_in_the_ledger() -> None:
+    bank = await Bank().open()
+    answer = await bank.route(caller=Caller())
+    (row,) = await bank.storage.scan("default", LedgerRows(), after=None, limit=10)
+    assert (row.request_id, row.cost_nanos, row.charge_nanos) == (answer.trace_id, COST, COST)
+
+
+async def test_many_calls_are_admitted_one_by_one_and_one_refusal_is_the_others_gain() -> None:
+    bank = await Bank(*[ANSWER] * 3, terms=[account(limits=RateLimits(requests_per_min=2))]).open()
+    ended = await bank.router.route_many(["a", "b", "c"], caller=ACME, params=CAP, budget={"maxCostUsd": 1.0})
+    assert [type(each).__name__ for each in ended] == ["Answer", "Answer", "RateLimited"]
+    assert await bank.charged() == 2 * COST
+
+
+async def test_many_calls_may_bring_idempotency_keys_of_their_own() -> None:
+    bank = await Bank(ANSWER, terms=[account()]).open()
+    request = {"messages": [{"role": "user", "content": "hi"}], "params": CAP, "idempotency_key": "k"}
+    first, second = await bank.router.route_many([request, request], caller=ACME)
+    assert not isinstance(first, RouterError)
+    assert not isinstance(second, RouterError)
+    assert first.response == second.response
+    assert second.decision.model == "good/one"
+    assert len(bank.good.calls) == 1
+
+
+async def test_a_call_that_its_host_makes_is_held_to_the_same() -> None:
+    terms: list[Write] = [account(monthly_nanos=1_000_000, limits=RateLimits(concurrency=1, requests_per_min=3))]
+    bank = await Bank(terms=terms).open()
+    for _ in range(2):
+        with bank.router.steps("hi", caller=ACME, params=CAP) as steps:
+            step = steps.next()
+            assert isinstance(step, StepCall)
+            _, _, reserved = await bank.purse()
+            assert reserved > 400_000
+            with pytest.raises(RateLimited):
+                bank.router.steps("hi", caller=ACME, params=CAP)
+            steps.feed([Delta("an answer"), Usage(100, 50), Finish("stop")])
+            assert isinstance(steps.next(), StepDone)
+        assert steps.result.output == "an answer"
+        await bank.clock.sleep(60.0)
+    assert await bank.purse() == (1_000_000, 2 * COST, 0)
+    with pytest.raises(QuotaExhausted):
+        bank.router.steps("hi", caller=ACME, params=CAP)
+
+
+async def test_a_call_that_its_host_makes_does_not_wait_for_what_others_hold() -> None:
+    bank = await Bank(terms=[account(monthly_nanos=700_000)]).open()
+    with bank.router.steps("hi", caller=ACME, params=CAP) as steps:
+        steps.next()
+        said = r"calls that run hold what this month has left, and steps\(\) does not wait for them; try again, or"
+        with pytest.raises(RateLimited, match=said) as caught:
+            bank.router.steps("hi", caller=ACME, params=CAP)
+        assert caught.value.detail == {
+            "level": "month", "resource": "requests", "limit_of": "money", "retry_after_seconds": 1,
+        }  # fmt: skip
+
+
+async def test_a_call_that_its_host_makes_is_told_again_under_its_key() -> None:
+    bank = await Bank(terms=[account()]).open()
+    answers = []
+    for _ in range(2):
+        with bank.router.steps("hi", caller=ACME, params=CAP, idempotency_key="k") as steps:
+            while not isinstance(steps.next(), StepDone):
+                with pytest.raises(RouterTimeoutError, match=r"is still running, and steps\(\) does not wait for it"):
+                    bank.router.steps("hi", caller=ACME, params=CAP, idempotency_key="k")
+                steps.feed([Delta("an answer"), Usage(100, 50), Finish("stop")])
+        answers.append(steps.result)
+    assert answers[0].response == answers[1].response
+    assert [answer.replayed for answer in answers] == [False, True]
+    assert answers[1].decision.model == "good/one"
+    assert await bank.charged() == COST
+
+
+async def test_a_stream_that_is_dropped_gives_its_slot_back() -> None:
+    bank = await Bank(
+        [Delta("some words"), Pause(100.0)], ANSWER,
+        terms=[account(monthly_nanos=10**9, limits=RateLimits(concurrency=1))],
+    ).open()  # fmt: skip
+    stream = bank.router.stream("hi", caller=ACME, params=CAP)
+    while not isinstance(await anext(stream), OutputDelta):
+        pass
+    del stream
+    gc.collect()
+    await bank.clock.sleep(1.0)
+    with pytest.raises(RateLimited):  # it is given back by the next who comes by
+        await bank.route()
+    await bank.clock.sleep(1.0)
+    assert (await bank.route()).output == "an answer"
+
+
+async def test_a_change_that_is_announced_holds_at_once() -> None:
+    bank = await Bank(*[ANSWER] * 9, terms=[account(), key()]).open()
+    caller = Caller("acme", key_id="key_1")
+    await bank.route(caller=caller)
+    await bank.clock.sleep(0.1)  # it listens
+    await bank.storage.apply("acme", [RevokeKey("key_1", bank.month)])
+    assert (await bank.route(caller=caller)).output == "an answer", "known for two seconds"
+    await bank.coordination.announce(Notice(ACCOUNT_TOPIC, "acme"))
+    await bank.clock.sleep(0.01)
+    with pytest.raises(AuthenticationFailed):
+        await bank.route(caller=caller)
+    await bank.router.aclose()
+
+
+async def test_a_call_that_is_to_end_ends_though_its_caller_has_left() -> None:
+    bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
+    with bank.clock.deadline(bank.clock.monotonic() + 1.0) as limit:
+        await bank.router.route_to_end("hi", caller=ACME, params=CAP, idempotency_key="k")
+    assert limit.expired
+    answer = await bank.router.route_to_end("hi", caller=ACME, params=CAP, idempotency_key="k")
+    assert answer.output == "an answer"
+    assert len(bank.good.calls) == 1
+    assert await bank.purse() == (10**9, COST, 0)
+    with pytest.raises(ValidationFailed, match="idempotency_key"):
+        await bank.router.route_to_end("hi", caller=ACME)
+
+
+async def test_who_deletes_everything_deletes_kept_answers_and_not_the_ledger() -> None:
+    bank = await Bank(ANSWER, ANSWER, terms=[account(monthly_nanos=10**9)]).open()
+    await bank.route(idempotency_key="k")
+    await bank.router.as_caller(ACME).traces.delete(filter="status=completed")
+    again = await bank.route(idempotency_key="k")
+    with pytest.raises(NotFound):
+        _ = again.trace
+    await bank.router.as_caller(ACME).traces.delete(everything=True)
+    await bank.route(idempotency_key="k")
+    assert len(bank.good.calls) == 2
+    assert await bank.charged() == 2 * COST
+
+
+async def test_an_answer_is_given_when_it_is_settled_and_not_before() -> None:
+    bank = await Bank(ANSWER, terms=[account(monthly_nanos=10**9)]).open()
+    kept = bank.storage
+
+    class Slow:
+        """A storage that takes a second to write, and is not immediate."""
+
+        async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+            await bank.clock.sleep(1.0)
+            return await kept.apply(account, writes)
+
+        async def read(self, account: str, query: Any) -> Any:
+            return await kept.read(account, query)
+
+        async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
+            return await kept.scan(account, query, after=after, limit=limit)
+
+        async def sweep(self, now: float) -> int:
+            return await kept.sweep(now)
+
+        async def aclose(self) -> None:
+            pass
+
+    bank.use(Slow())
+    await bank.route()
+    assert await bank.purse() == (10**9, COST, 0)
+    assert [row.charge_nanos for row in await bank.rows()] == [COST]
+
+
+async def test_routers_of_one_store_share_its_limits(tmp_path: Path) -> None:
+    clock = FakeClock()
+    ended: list[str] = []
+    for number in range(2):
+        storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
+        if number == 0:
+            await storage.apply("acme", [account(limits=RateLimits(requests_per_min=3))])
+        provider = ScriptedProvider([ANSWER] * 2, models=[ONE], clock=clock)
+        async with Router(providers=[provider], storage=storage, settings=Settings(clock=clock)) as router:
+            for _ in range(2):
+                try:
+                    ended.append((await router.route("hi", caller=ACME, params=CAP)).output)
+                except RateLimited as error:
+                    ended.append(error.code)
+    assert ended == ["an answer"] * 3 + ["RATE_LIMITED"]
+
+
+async def test_the_calls_of_an_agent_run_keep_to_its_budget_in_cost_at_once_and_in_turn() -> None:
+    run = RunLimit("tr_run", 1_000_000)
+    broken: list[Line] = [Delta("half an"), ProviderFault("auth")]
+    bank = await Bank(broken, [Pause(1.0), *ANSWER], ANSWER, terms=[account(monthly_nanos=10**9)]).open()
+    engine = bank.router._parts.engine
+
+    async def call() -> Any:
+        return await engine.route(Asked("hi", {"params": CAP}), ACME, run)
+
+    with pytest.raises(UpstreamFailed):
+        await call()
+    found = await bank.storage.read("acme", Stands(bank.month, None, run))
+    worst = found.purses[0].spent_nanos
+    assert worst > 100 * 4_000, "it broke off, so that it may have cost all that it could"
+    assert found.purses[-1].spent_nanos == 0, "and the account is charged nothing for it"
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(0.1)
+        began = bank.clock.monotonic()
+        with pytest.raises(QuotaExhausted) as caught:
+            await call()
+        assert caught.value.detail["level"] == "agent_run"
+        assert bank.clock.monotonic() - began == pytest.approx(0.9, abs=0.01), "it waits for what the other holds"
+    found = await bank.storage.read("acme", Stands(bank.month, None, run))
+    assert (found.purses[0].spent_nanos, found.purses[0].reserved_nanos) == (worst + COST, 0)
+    assert await bank.purse() == (10**9, COST, 0)
+
+
+async def test_the_calls_of_an_agent_run_take_no_slot_and_wait_for_the_windows() -> None:
+    limits = RateLimits(concurrency=1, requests_per_min=2)
+    bank = await Bank(*[[Pause(1.0), *ANSWER]] * 3, terms=[account(limits=limits)]).open()
+    engine, run, began = bank.router._parts.engine, RunLimit("tr_run", 10**9), bank.clock.monotonic()
+
+    async def call(timeout_ms: int) -> float:
+        await engine.route(Asked("hi", {"params": CAP, "timeout_ms": timeout_ms}), ACME, run)
+        return bank.clock.monotonic() - began
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call, 60_000)
+        assert await call(60_000) == pytest.approx(1.0, abs=0.01), "at once, beside the other"
+        with pytest.raises(RateLimited, match="2 requests a minute"):
+            await call(10_000)
+        assert bank.clock.monotonic() - began == pytest.approx(1.0, abs=0.01), "its time does not reach so far"
+        assert await call(90_000) == pytest.approx(61.0, abs=0.01)
+
+
+async def test_who_waits_for_the_money_of_one_key_holds_up_no_other() -> None:
+    terms: list[Write] = [account(monthly_nanos=10**9), key(budget_nanos=1_000_000), key("key_2")]
+    bank = await Bank([Pause(5.0), *ANSWER], ANSWER, ANSWER, terms=terms).open()
+    poor = Caller("acme", key_id="key_1")
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(partial(bank.route, caller=poor, params={"max_output_tokens": 150}))
+            await bank.clock.sleep(0.1)
+        began = bank.clock.monotonic()
+        await bank.route(caller=Caller("acme", key_id="key_2"))
+        assert bank.clock.monotonic() - began < 1.0
+        with bank.router.steps("hi", caller=Caller("acme", key_id="key_2"), params=CAP) as steps:
+            assert isinstance(steps.next(), StepCall)
+
+
+async def test_an_answer_is_told_again_only_to_who_may_ask() -> None:
+    bank = await Bank(ANSWER, terms=[account(), key()]).open()
+    caller = Caller("acme", key_id="key_1")
+    await bank.route(caller=caller, idempotency_key="k")
+    with pytest.raises(PermissionDenied):
+        await bank.route(caller=Caller("acme", key_id="key_1", scopes=("models:read",)), idempotency_key="k")
+    await bank.storage.apply("acme", [RevokeKey("key_1", bank.month)])
+    await bank.clock.sleep(2.0)
+    with pytest.raises(AuthenticationFailed):
+        await bank.route(caller=caller, idempotency_key="k")
+
+
+async def test_what_a_call_holds_is_renewed_after_an_odd_fault() -> None:
+    bank = await Bank([Pause(100.0), *ANSWER], terms=[account(limits=RateLimits(concurrency=1))]).open()
+    inner, faults = bank.coordination, [ValueError("odd")]
+
+    class Odd:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+        async def renew(self, owner: str) -> None:
+            if faults:
+                raise faults.pop()
+            await inner.renew(owner)
+
+    bank.use(bank.storage, coordination=Odd())
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, timeout_ms=200_000, params=CAP))
+        await bank.clock.sleep(90.0)
+        assert not faults
+        with pytest.raises(RateLimited):
+            await bank.route()
+        group.cancel_scope.cancel()

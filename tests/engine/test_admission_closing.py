@@ -1,0 +1,128 @@
+"""A Router that is closed in the midst of paid calls: their bills are kept, and what they held ends."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import ProviderFault, RouterError, SqliteStorage
+from routewright.testing.provider import Line, Pause
+from routewright.wire import ClaimByKey, Delta, LedgerRows, OutputDelta, RateLimits, Stands, Take, Taken, Usage
+
+from .test_admission import ACME, ANSWER, CAP, COST, Bank, account
+from .test_cancel_admission import Slow
+
+pytestmark = pytest.mark.anyio
+LIMIT, SLOTS = 10**9, 2
+SLOW: list[Line] = [Delta("an answer"), Usage(100, 50), Pause(5.0), *ANSWER[2:]]
+BREAKS: list[Line] = [Pause(5.0), ProviderFault("auth")]
+
+
+def storage_of(kind: str, bank: Bank, folder: Path) -> Any:
+    match kind:
+        case "memory":
+            return bank.storage
+        case "slow":
+            slow = Slow(bank.clock)
+            slow.kept = bank.storage
+            return slow
+    storage = SqliteStorage(folder / "calls.db", clock=bank.clock)
+    bank.storage = storage  # type: ignore[assignment]
+    return storage
+
+
+async def opened(kind: str, folder: Path, *script: Any) -> Bank:
+    bank = Bank(*script, terms=[account(monthly_nanos=LIMIT, limits=RateLimits(concurrency=SLOTS))])
+    bank.use(storage_of(kind, bank, folder))
+    return await bank.open()
+
+
+async def left(bank: Bank) -> tuple[int, int, bool, bool]:
+    """What is spent and reserved, and whether the key and the slot are held."""
+    found = await bank.storage.read("acme", Stands(bank.month))
+    (month,) = [purse for purse in found.purses if purse.level == "month"]
+    now = bank.clock.monotonic()
+    claim = await bank.storage.read("acme", ClaimByKey("k", "production", now, bank.clock.time()))
+    slot = await bank.coordination.take([Take("account:production:acme", "slots", SLOTS, SLOTS)], "other")
+    claimed = claim is not None and claim.result is None
+    return month.spent_nanos, month.reserved_nanos, claimed, not isinstance(slot, Taken)
+
+
+@pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+async def test_a_call_that_ends_after_the_router_was_closed_is_billed_once(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    answers: list[Any] = []
+
+    async def call() -> None:
+        answers.append(await bank.route(idempotency_key="k"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        assert bank.clock.monotonic() < 2.0
+    assert answers[0].output == "an answer"
+    assert bank.clock.monotonic() < 6.0, "nothing is waited for that nobody does"
+    assert await left(bank) == (COST, 0, False, False)
+    rows = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
+    assert [(row.request_id, row.charge_nanos) for row in rows] == [(answers[0].trace_id, COST)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+async def test_a_call_that_fails_after_the_router_was_closed_holds_nothing(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, BREAKS)
+
+    async def call() -> None:
+        with pytest.raises(RouterError):
+            await bank.route(idempotency_key="k")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+    assert await left(bank) == (0, 0, False, False)
+
+
+@pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+async def test_a_call_that_is_cancelled_after_the_router_was_closed_holds_nothing(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k"))
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        group.cancel_scope.cancel()
+    assert await left(bank) == (0, 0, False, False)
+    (row,) = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
+    assert (row.kind, row.cost_nanos) == ("attempt", COST), "its cost is in the ledger"
+
+
+@pytest.mark.parametrize("kind", ["memory", "slow", "sqlite"])
+async def test_a_stream_that_is_left_after_the_router_was_closed_is_billed_for_what_it_brought(
+    kind: str, tmp_path: Path
+) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    async with bank.router.stream("hi", caller=ACME, params=CAP, idempotency_key="k") as stream:
+        while not isinstance(await anext(stream), OutputDelta):
+            pass
+        await bank.router.aclose()
+    (row,) = await bank.storage.scan("acme", LedgerRows(), after=None, limit=10)
+    assert row.charge_nanos > 0
+    assert await left(bank) == (row.charge_nanos, 0, False, False)
+
+
+@pytest.mark.parametrize("kind", ["slow", "sqlite"])
+async def test_what_waits_for_money_as_the_router_is_closed_holds_nothing(kind: str, tmp_path: Path) -> None:
+    bank = await opened(kind, tmp_path, SLOW)
+    await bank.storage.apply("acme", [account(monthly_nanos=600_000)])
+    async with anyio.create_task_group() as group:
+        group.start_soon(bank.route)
+        await bank.clock.sleep(1.0)
+        group.start_soon(partial(bank.route, idempotency_key="k"))
+        await bank.clock.sleep(1.0)
+        await bank.router.aclose()
+        group.cancel_scope.cancel()
+    assert await left(bank) == (0, 0, False, False)

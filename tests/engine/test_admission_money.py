@@ -1,0 +1,191 @@
+"""How much is set aside for a call, for how many of its models, and who is told what where that is too little."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from routewright import (
+    BudgetExceeded,
+    MemoryStorage,
+    Policy,
+    Pricing,
+    ProviderFault,
+    QuotaExhausted,
+    RateLimited,
+    Router,
+    Settings,
+    UpstreamFailed,
+)
+from routewright._core.moment import timestamp
+from routewright.testing import ScriptedProvider
+from routewright.testing.provider import Pause
+from routewright.wire import Delta, PolicyFallback, Reserve, Stands, Usage
+
+from .test_admission import ACME, ANSWER, CAP, COST, ONE, Bank, account
+
+pytestmark = pytest.mark.anyio
+LIMIT = 10**9
+SLOW = [Pause(5.0), *ANSWER]
+
+
+async def held(bank: Bank, **options: Any) -> int:
+    """What is reserved while a call runs."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, goal="quality", **options))
+        await bank.clock.sleep(1.0)
+        _, _, reserved = await bank.purse()
+    _, spent, left = await bank.purse()
+    assert (spent > 0, left) == (True, 0)
+    return reserved
+
+
+async def hedging(*, hedge: bool = True) -> Bank:
+    """Of its two models the second costs twice as much as the first."""
+    bank = Bank(SLOW, spare=[ANSWER], terms=[account(monthly_nanos=LIMIT)])
+    policy = Policy(name="quick", goal="quality", fallback=PolicyFallback(hedge=hedge))
+    bank.router = Router(
+        providers=[bank.good, bank.spare], policies=[policy], storage=bank.storage,
+        coordination=bank.coordination, settings=Settings(clock=bank.clock),
+    )  # fmt: skip
+    return await bank.open()
+
+
+async def test_where_two_models_may_be_asked_at_once_both_are_set_aside() -> None:
+    alone = await held(await hedging(hedge=False), policy_id="quick")
+    assert await held(await hedging(), policy_id="quick") == 3 * alone
+
+
+async def test_no_more_is_set_aside_for_two_models_than_the_request_may_cost() -> None:
+    assert await held(await hedging(), policy_id="quick", budget={"maxCostUsd": 0.001}) == 1_000_000
+
+
+async def test_what_is_set_aside_is_no_less_for_a_cheaper_fallback() -> None:
+    bank = Bank(spare=[SLOW], terms=[account(monthly_nanos=LIMIT)])
+    dear = replace(ONE, pricing_per_1m=Pricing(100.0, 400.0))
+    first = ScriptedProvider([ProviderFault("auth")], models=[dear], clock=bank.clock)
+    bank.use(bank.storage, providers=[first, bank.spare])
+    assert await held(await bank.open()) > 100 * 400_000
+
+
+@pytest.mark.parametrize(
+    ("budget_usd", "raised"), [(1e-6, BudgetExceeded), (1.0, QuotaExhausted), (None, QuotaExhausted)]
+)
+async def test_a_request_whose_own_budget_refuses_it_hears_of_that_and_not_of_its_account(
+    budget_usd: float | None, raised: type[Exception]
+) -> None:
+    bank = await Bank(terms=[account(monthly_nanos=500)]).open()
+    budget = None if budget_usd is None else {"maxCostUsd": budget_usd}
+    with pytest.raises(raised):
+        await bank.route(budget=budget)
+    assert await bank.purse() == (500, 0, 0)
+
+
+class Line:
+    """Calls of one account that has room for one large call at a time, and what became of them, in their order."""
+
+    def __init__(self, bank: Bank) -> None:
+        self.bank = bank
+        self.ended: list[str] = []
+
+    async def call(self, name: str, tokens: int) -> None:
+        await self.bank.route(name, params={"max_output_tokens": tokens})
+        self.ended.append(name)
+
+    async def run(self, calls: Sequence[tuple[str, int]]) -> None:
+        async with anyio.create_task_group() as group:
+            for name, tokens in calls:
+                group.start_soon(self.call, name, tokens)
+                await self.bank.clock.sleep(0.1)
+
+    @property
+    def asked(self) -> list[Any]:
+        """Of whom a provider was asked."""
+        return [call.messages[0].content for call in self.bank.good.calls]
+
+
+LARGE, SMALL = 700, 50
+
+
+async def line(*script: Any) -> Line:
+    return Line(await Bank(*script, terms=[account(monthly_nanos=4_200_000)]).open())
+
+
+async def test_who_waits_for_money_is_served_in_turn_however_many_wait() -> None:
+    waiting, names = await line(*[SLOW] * 5), ["a", "b", "c", "d", "e"]
+    await waiting.run([(name, LARGE) for name in names])
+    assert waiting.asked == waiting.ended == names
+    assert await waiting.bank.purse() == (4_200_000, 5 * COST, 0)
+
+
+async def test_a_small_call_does_not_overtake_who_waits_for_the_same_money() -> None:
+    waiting = await line(*[SLOW] * 3)
+    await waiting.run([("runs", LARGE), ("waits", LARGE), ("small", SMALL)])
+    assert waiting.asked == ["runs", "waits", "small"]
+
+
+async def test_a_small_call_need_not_wait_where_nobody_does() -> None:
+    waiting = await line(SLOW, ANSWER)
+    await waiting.run([("runs", LARGE), ("small", SMALL)])
+    assert waiting.ended == ["small", "runs"]
+
+
+async def test_who_leaves_the_queue_lets_those_behind_it_move_up() -> None:
+    waiting = await line(SLOW, ANSWER, ANSWER)
+
+    async def leaves() -> None:
+        with waiting.bank.clock.deadline(waiting.bank.clock.monotonic() + 1.0):
+            await waiting.call("leaves", LARGE)
+
+    async with anyio.create_task_group() as group:
+        for call in (partial(waiting.call, "runs", LARGE), leaves, partial(waiting.call, "stays", LARGE)):
+            group.start_soon(call)
+            await waiting.bank.clock.sleep(0.1)
+    assert waiting.ended == ["runs", "stays"]
+
+
+async def test_who_is_behind_others_waits_no_longer_than_its_time_and_is_not_let_in_then() -> None:
+    waiting = await line(SLOW, SLOW)
+    clock = waiting.bank.clock
+    async with anyio.create_task_group() as group:
+        for name in ("runs", "waits"):
+            group.start_soon(waiting.call, name, LARGE)
+            await clock.sleep(0.1)
+        began = clock.monotonic()
+        with pytest.raises(RateLimited) as refused:
+            await waiting.bank.route("small", params={"max_output_tokens": SMALL}, timeout_ms=1_000)
+        assert refused.value.detail["level"] == "month"
+        assert clock.monotonic() - began == pytest.approx(1.0)
+    assert waiting.asked == ["runs", "waits"]
+
+
+def test_a_call_that_its_host_makes_waits_for_nobodys_money() -> None:
+    storage, provider, at = MemoryStorage(), ScriptedProvider([], models=[ONE]), timestamp(time.time())
+    others = Reserve(id="tr_other", nanos=500_000, owner="other", lease_s=60.0, clock_s=time.monotonic(), at=at)
+    for write in (account(monthly_nanos=600_000), others):
+        anyio.run(storage.apply, "acme", [write])
+    router = Router(providers=[provider], storage=storage)
+    began = time.monotonic()
+    with pytest.raises(RateLimited) as refused:
+        router.steps("hi", caller=ACME, params=CAP, timeout_ms=10_000)
+    assert refused.value.detail["level"] == "month"
+    assert time.monotonic() - began < 5.0
+    router.blocking.close()
+    (month,) = (each for each in anyio.run(storage.read, "acme", Stands(at)).purses if each.level == "month")
+    assert (month.spent_nanos, month.reserved_nanos) == (0, 500_000)
+
+
+async def test_more_is_set_aside_for_a_fallback_and_not_beyond_what_the_request_may_cost() -> None:
+    broken: list[Any] = [Delta("half an"), Usage(100, 10), ProviderFault("auth")]
+    for budget, fallbacks in {0.0012: 0, 0.0013: 1}.items():
+        bank = await Bank(broken, spare=[ANSWER], terms=[account(monthly_nanos=LIMIT)]).open()
+        with nullcontext() if fallbacks else pytest.raises(UpstreamFailed):
+            await bank.route(goal="quality", budget={"maxCostUsd": budget})
+        assert len(bank.spare.calls) == fallbacks

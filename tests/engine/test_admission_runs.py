@@ -1,0 +1,111 @@
+"""The calls of an agent run: its budget holds over all of them, whoever pays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import QuotaExhausted, RateLimited
+from routewright._engine.reading import Asked
+from routewright.testing.provider import Line, Pause
+from routewright.wire import Delta, Finish, RunLimit, Settle, Stands, Write, Written
+
+from .test_admission import ACME, ANSWER, COST, Bank, account
+from .test_failing_parts import Failing
+
+pytestmark = pytest.mark.anyio
+SILENT: list[Line] = [Delta("an answer"), Finish("stop")]
+"""The provider does not say what was used."""
+WORST = 100 * 4_000
+"""Of a call that may write 100 tokens, less than that, since it is read, too."""
+RUN = RunLimit("tr_run", 1_000_000)
+
+
+async def call(bank: Bank, run: RunLimit | None = RUN, tokens: int = 100, **options: Any) -> Any:
+    asked = Asked("hi", {"params": {"max_output_tokens": tokens}, **options})
+    return await bank.router._parts.engine.route(asked, ACME, run)
+
+
+async def counted(bank: Bank, run: RunLimit = RUN) -> tuple[int, int]:
+    """What the run has spent, and what is reserved of it."""
+    found = await bank.storage.read("acme", Stands(bank.month, None, run))
+    (purse,) = [each for each in found.purses if each.level == "agent_run"]
+    return purse.spent_nanos, purse.reserved_nanos
+
+
+async def test_a_run_is_limited_though_its_account_was_known_before_it_began() -> None:
+    bank = await Bank(ANSWER, terms=[account()]).open()
+    await bank.route()
+    with pytest.raises(QuotaExhausted) as refused:
+        await call(bank, RunLimit("tr_run", COST))
+    assert refused.value.detail["level"] == "agent_run"
+    assert len(bank.good.calls) == 1
+
+
+async def test_a_run_limits_no_call_but_its_own() -> None:
+    bank = await Bank(*[ANSWER] * 3, terms=[account()]).open()
+    with pytest.raises(QuotaExhausted):
+        await call(bank, RunLimit("tr_poor", COST))
+    await call(bank, None)
+    await call(bank, RUN)
+    assert await counted(bank) == (COST, 0)
+
+
+async def test_a_run_limits_the_calls_of_an_account_that_nobody_set_up() -> None:
+    bank = await Bank(ANSWER, ANSWER).open()
+    await bank.route()
+    await call(bank)
+    assert await counted(bank) == (COST, 0)
+    with pytest.raises(QuotaExhausted):
+        await call(bank, tokens=250)
+    assert len(bank.good.calls) == 2
+
+
+async def test_what_nobody_knows_counts_in_the_run_at_its_most_and_is_charged_as_estimated() -> None:
+    bank = await Bank(SILENT, terms=[account(monthly_nanos=10**9)]).open()
+    await call(bank)
+    (row,) = await bank.rows()
+    assert await bank.purse() == (10**9, row.charge_nanos, 0)
+    assert row.charge_nanos < WORST < (await counted(bank))[0]
+
+
+async def test_a_call_of_a_run_waits_for_what_its_others_hold() -> None:
+    bank = await Bank([Pause(5.0), *ANSWER], ANSWER, terms=[account()]).open()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(call, bank, tokens=150))
+        await bank.clock.sleep(0.1)
+        await call(bank, tokens=150)
+        assert bank.clock.monotonic() == pytest.approx(5.0, abs=0.2)
+    assert await counted(bank) == (2 * COST, 0)
+
+
+async def test_a_call_of_a_run_that_waited_in_vain_is_told_that_its_others_hold_it() -> None:
+    bank = await Bank([Pause(5.0), *ANSWER], terms=[account()]).open()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(call, bank, tokens=150))
+        await bank.clock.sleep(0.1)
+        with pytest.raises(RateLimited) as refused:
+            await call(bank, tokens=150, timeout_ms=1_000)
+        assert refused.value.detail["level"] == "agent_run"
+    assert await counted(bank) == (COST, 0)
+
+
+async def test_the_bill_of_a_call_names_its_run_and_the_most_that_it_can_have_cost() -> None:
+    bank = await Bank(SILENT, terms=[account()]).open()
+    bills: list[Settle] = []
+
+    class Heard(Failing):
+        async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+            bills.extend(each for each in writes if isinstance(each, Settle))
+            return await super().apply(account, writes)
+
+    bank.use(Heard(bank))
+    await call(bank)
+    (bill,) = bills
+    assert bill.run == RUN
+    assert bill.run_nanos is not None
+    assert bill.run_nanos > WORST > bill.rows[0].cost_nanos

@@ -1,0 +1,108 @@
+"""Streams that nobody leaves, and calls that their hosts make, cancelled at every await: nothing stays taken."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from routewright import Router, UpstreamFailed
+from routewright._engine.reading import Asked
+from routewright._engine.replay import Replayed
+from routewright._engine.steps import begin
+from routewright.testing.provider import Pause
+from routewright.wire import Delta, OutputDelta
+
+from .test_admission import ACME, ANSWER, CAP, Bank, account
+from .test_cancel_admission import SCENES, STEP_S, cancelled
+from .test_failing_parts import Failing
+
+pytestmark = pytest.mark.anyio
+Call = Callable[[Router], Awaitable[None]]
+
+
+async def bare(router: Router) -> None:
+    async for _ in router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k"):
+        pass
+
+
+async def text(router: Router) -> None:
+    with suppress(UpstreamFailed):  # text cannot be taken back
+        async for _ in router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k").text():
+            pass
+
+
+async def lingering(router: Router) -> None:
+    """Waits for something else between two pieces: cancelled there, the stream is dropped."""
+    async for _ in router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k"):
+        await anyio.lowlevel.checkpoint()
+
+
+async def closed(router: Router) -> None:
+    """Read by one task, and closed by another before its end."""
+    stream = router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k")
+
+    async def read() -> None:
+        async for _ in stream:
+            pass
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        await router._parts.settings.clock.sleep(0.3)
+        await stream.aclose()
+
+
+async def hosted(router: Router) -> None:
+    """What ``Steps`` do, where what they wait for may be cancelled."""
+    engine, read = router._parts.engine, Asked("hi", {"params": CAP, "idempotency_key": "k"}).read()
+    begun = await begin(engine, read, ACME, router._parts.hosted("production"))
+    assert not isinstance(begun, Replayed)
+    begun.course.advance()
+    begun.course.feed([chunk for chunk in ANSWER if not isinstance(chunk, str)])  # type: ignore[misc]
+    await engine.leave(begun.entry, engine.records.conclude(begun.entry, begun.course))
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("call", [bare, text, lingering, closed])
+async def test_cancelled_at_any_await_a_stream_that_nobody_leaves_leaves_nothing_taken(call: Call, scene: str) -> None:
+    assert await awaits(call, scene) > 1
+
+
+async def test_cancelled_at_any_await_a_call_that_its_host_makes_leaves_nothing_taken() -> None:
+    assert await awaits(hosted, "an answer") > 1
+
+
+@pytest.mark.parametrize("call", [bare, hosted])
+async def test_cancelled_at_any_time_nothing_stays_taken(call: Call) -> None:
+    steps = 0
+    while await cancelled(call, "an answer", 10**9, after_s=steps * STEP_S):
+        steps += 1
+    assert steps > 10
+
+
+async def awaits(call: Call, scene: str) -> int:
+    """Cancel a call at each of its awaits; says how many there were."""
+    at, waited = 0, 1
+    while waited >= at:
+        at += 1
+        waited = await cancelled(call, scene, at)
+    return at
+
+
+async def test_a_stream_that_is_dropped_gives_its_money_back_though_nobody_comes_by() -> None:
+    bank = Bank([Delta("some words"), Pause(100.0)], terms=[account(monthly_nanos=10**9)])
+    bank.use(Failing(bank))
+    await bank.open()
+    stream = bank.router.stream("hi", caller=ACME, params=CAP)
+    while not isinstance(await anext(stream), OutputDelta):
+        pass
+    assert (await bank.purse())[2] > 0
+    del stream
+    gc.collect()
+    await bank.clock.sleep(11.0)
+    (row,) = await bank.rows()
+    assert await bank.purse() == (10**9, row.charge_nanos, 0)

@@ -1,0 +1,50 @@
+"""How many tokens a call takes of its caller's window before anybody knows what it comes to."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from routewright import ProviderFault, RateLimited, UpstreamFailed
+from routewright.wire import RateLimits
+
+from .test_admission import ANSWER, Bank, account
+
+pytestmark = pytest.mark.anyio
+
+
+async def asked(**options: Any) -> int:
+    """How many tokens a call asks for, by its refusal."""
+    bank = await Bank(ANSWER, terms=[account(limits=RateLimits(tokens_per_min=10))]).open()
+    await bank.route()
+    with pytest.raises(RateLimited) as refused:
+        await bank.route(**options)
+    assert refused.value.detail["resource"] == "tokens"
+    return int(refused.value.detail["asked"])
+
+
+async def test_a_call_takes_all_the_tokens_that_it_may_write_or_else_256() -> None:
+    least = await asked(params={"max_output_tokens": 1})
+    assert await asked(params={"max_output_tokens": 900}) - least == 899
+    assert await asked(params=None) - least == 255
+    assert await asked(params={"temperature": 0.0}) - least == 255
+
+
+async def test_a_call_takes_all_the_tokens_that_it_may_read() -> None:
+    short, long = await asked(text="hi"), await asked(text="word " * 500)
+    assert long - short > 500
+
+
+@pytest.mark.parametrize(("answered", "admitted"), [(True, False), (False, True)])
+async def test_of_a_call_of_which_nobody_knows_what_it_used_all_its_tokens_count(
+    answered: bool, admitted: bool
+) -> None:
+    terms = [account(limits=RateLimits(tokens_per_min=1_000))]
+    bank = await Bank([ProviderFault("auth", answered=answered)], ANSWER, terms=terms).open()
+    with pytest.raises(UpstreamFailed):
+        await bank.route(params={"max_output_tokens": 700})
+    with nullcontext() if admitted else pytest.raises(RateLimited):
+        await bank.route(params={"max_output_tokens": 400})
+    assert len(bank.good.calls) == 1 + admitted

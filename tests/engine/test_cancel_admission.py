@@ -1,0 +1,188 @@
+"""Cancelled at every single await, whatever the storage and the coordination do meanwhile: nothing stays taken."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import MemoryCoordination, MemoryStorage, ProviderFault, Router, Settings
+from routewright.protocols import Clock
+from routewright.testing import FakeClock, ScriptedProvider
+from routewright.testing.provider import Pause
+from routewright.wire import (
+    Caller,
+    Denied,
+    Heard,
+    LedgerRows,
+    Notice,
+    PutAccount,
+    RateLimits,
+    Stands,
+    Take,
+    Taken,
+    Write,
+    Written,
+)
+
+from .test_admission import ACME, ANSWER, CAP, ONE, SPARE, account
+from .test_cancel_everywhere import CancelAt
+
+pytestmark = pytest.mark.anyio
+
+
+class Slow:
+    """A storage that takes its time before and after whatever it does."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.kept = MemoryStorage()
+        self._clock = clock
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        await self._clock.sleep(0.01)
+        written = await self.kept.apply(account, writes)
+        await self._clock.sleep(0.01)
+        return written
+
+    async def read(self, account: str, query: Any) -> Any:
+        await self._clock.sleep(0.01)
+        return await self.kept.read(account, query)
+
+    async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
+        return await self.kept.scan(account, query, after=after, limit=limit)
+
+    async def sweep(self, now: float) -> int:
+        return await self.kept.sweep(now)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class SlowCoordination:
+    """The same of slots and windows. Who leaves while it takes has taken nothing, as the protocol says."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._inner = MemoryCoordination(clock=clock)
+        self._clock = clock
+
+    async def take(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
+        await self._clock.sleep(0.01)
+        return await self._inner.take(takes, owner)
+
+    async def end(self, taken: Taken, tokens: int | None = None) -> None:
+        await self._clock.sleep(0.01)
+        await self._inner.end(taken, tokens)
+
+    async def renew(self, owner: str) -> None:
+        await self._inner.renew(owner)
+
+    async def announce(self, notice: Notice) -> None:
+        await self._inner.announce(notice)
+
+    async def hear(self, after: int | None) -> Heard:
+        return await self._inner.hear(after)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def plain(router: Router) -> None:
+    await router.route("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k")
+
+
+async def stream(router: Router) -> None:
+    async with router.stream("hi", caller=ACME, params=CAP, goal="quality", idempotency_key="k") as stream:
+        async for _ in stream:
+            pass
+
+
+async def many(router: Router) -> None:
+    await router.route_many(["hi"], caller=ACME, params=CAP, goal="quality", budget={"maxCostUsd": 1.0})
+
+
+async def joined(router: Router) -> None:
+    """Two with one key: one waits for the other."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(plain, router)
+        group.start_soon(plain, router)
+
+
+SCENES: dict[str, tuple[Any, Any]] = {
+    "an answer": ([[Pause(0.5), *ANSWER]], []),
+    "a fallback": ([[Pause(0.1), ANSWER[0], ANSWER[1], ProviderFault("auth")]], [[Pause(0.1), *ANSWER]]),
+    "a failure": ([[Pause(0.1), ProviderFault("request")]] * 2, []),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("call", [plain, stream, many, joined])
+async def test_cancelled_at_any_await_a_call_leaves_nothing_taken(
+    call: Callable[[Router], Awaitable[None]], scene: str
+) -> None:
+    at, waited = 0, 1
+    while waited >= at:
+        at += 1
+        waited = await cancelled(call, scene, at)
+    assert at > 1
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("call", [plain, stream, many, joined])
+async def test_cancelled_at_any_time_a_call_leaves_nothing_taken(
+    call: Callable[[Router], Awaitable[None]], scene: str
+) -> None:
+    steps = 0
+    while await cancelled(call, scene, 10**9, after_s=steps * STEP_S):
+        steps += 1
+    assert steps > 10
+
+
+STEP_S = 0.005
+"""Shorter than anything takes."""
+
+
+async def cancelled(
+    call: Callable[[Router], Awaitable[None]], scene: str, at: int, *, after_s: float | None = None
+) -> int:
+    """Cancel a call as it waits for the ``at``-th time. Says how often it waited in all; 0: it ended before
+    ``after_s``."""
+    clock = FakeClock()
+    storage = Slow(clock)
+    terms: PutAccount = account(monthly_nanos=10**9, limits=RateLimits(concurrency=2, tokens_per_min=10_000))
+    await storage.kept.apply("acme", [terms])
+    good, spare = SCENES[scene]
+    again = [ANSWER] * 3
+    router = Router(
+        providers=[
+            ScriptedProvider([*good, *again], models=[ONE], clock=clock),
+            ScriptedProvider([*spare, *again], models=[SPARE], clock=clock),
+        ],
+        storage=storage,
+        coordination=SlowCoordination(clock),
+        settings=Settings(clock=clock),
+    )
+    ends = clock.monotonic() + (10**9 if after_s is None else after_s)
+    with clock.deadline(ends) as limit, anyio.CancelScope() as scope:
+        driver = CancelAt(call(router), at, scope)
+        try:
+            await driver
+        except (Exception, BaseExceptionGroup):  # of the provider; what counts is what is left
+            assert scene == "a failure"
+    await clock.sleep(1.0)
+    await router.flush()
+    found = await storage.kept.read("acme", Stands("2026-01-01T00:00:00.000Z"))
+    charged = sum(row.charge_nanos for row in await storage.scan("acme", LedgerRows(), after=None, limit=100))
+    assert {purse.spent_nanos for purse in found.purses} == {charged}, at
+    assert all(purse.reserved_nanos == 0 for purse in found.purses), at
+    async with anyio.create_task_group() as group:  # as many as there are slots, and none has another's key
+        for _ in range(2):
+            group.start_soon(other, router)
+    await router.aclose()
+    return 0 if after_s is not None and not limit.expired else driver.waited
+
+
+async def other(router: Router) -> None:
+    answer = await router.route("another", caller=Caller("acme"), params=CAP)
+    assert answer.output == "an answer"

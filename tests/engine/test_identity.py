@@ -1,0 +1,56 @@
+"""Ids rise, differ over threads and forks, and ask the system for chance but now and then."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from routewright._engine.identity import DRAWN, Ids
+from routewright.testing import FakeClock
+
+
+class Counted(random.Random):
+    """How often it was asked."""
+
+    asked = 0
+
+    def getrandbits(self, k: int, /) -> int:
+        self.asked += 1
+        return super().getrandbits(k)
+
+
+async def made(ids: Ids, clock: FakeClock, count: int) -> list[str]:
+    """Ids of as many milliseconds."""
+    found = []
+    for _ in range(count):
+        await clock.advance(0.001)
+        found.append(ids("tr_"))
+    return found
+
+
+@pytest.mark.anyio
+async def test_each_millisecond_has_chance_of_its_own_which_is_drawn_for_many_at_once() -> None:
+    clock, rng = FakeClock(), Counted(1)
+    found = await made(Ids(clock, rng), clock, 2 * DRAWN)
+    assert rng.asked == 2
+    assert found == sorted(found)
+    assert len({each[-16:] for each in found}) == len(found), "what follows the milliseconds"
+
+
+@pytest.mark.anyio
+async def test_a_child_of_a_fork_draws_anew() -> None:
+    clock, rng = FakeClock(), Counted(1)
+    ids = Ids(clock, rng)
+    await made(ids, clock, 1)
+    ids.renew()
+    await made(ids, clock, 1)
+    assert rng.asked == 2
+
+
+def test_threads_never_make_the_same() -> None:
+    ids = Ids(FakeClock(), random.Random(1))
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: ids("tr_"), range(4_000)))
+    assert len(set(found)) == len(found)

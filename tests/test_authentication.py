@@ -1,0 +1,430 @@
+"""``Console.authenticate``: whose a key is, for how long that is believed, and what becomes of keys when the root
+secret changes."""
+
+from __future__ import annotations
+
+import random
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from routewright import (
+    AuthenticationFailed,
+    Caller,
+    Console,
+    MemoryStorage,
+    NewKey,
+    SqliteStorage,
+    StorageUnavailable,
+    ValidationFailed,
+)
+from routewright._core.account import digest_of, new_key, unknown_key
+from routewright._core.derive import derive
+from routewright.protocols import Storage
+from routewright.root_secret import BEFORE
+from routewright.secret_file import VARIABLE, SecretFile
+from routewright.testing import FakeClock
+from routewright.wire import Environment, KeyByDigest, PutKey, Stands
+
+from .engine.sightings import Watch
+from .offices import Watched, bearer, fake_clock, holds
+
+pytestmark = pytest.mark.anyio
+
+OLD, PRESENT, NEW = "o" * 32, "p" * 32, "n" * 32
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return fake_clock()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def console(watched: Watched, clock: FakeClock) -> Console:
+    return Console(watched, clock=clock, secret=PRESENT)
+
+
+async def a_key(console: Console, **given: Any) -> NewKey:
+    """A key of an account that is set up for it."""
+    if not await console.accounts():
+        await console.create_account("acme")
+    return await console.create_key("acme", **{"name": "x"} | given)
+
+
+async def refused(console: Console, header: Any, environment: Environment | None = None) -> str:
+    with pytest.raises(AuthenticationFailed) as failed:
+        await console.authenticate(header, environment)
+    return str(failed.value)
+
+
+# Whose it is
+
+
+async def test_a_key_tells_account_environment_and_scopes(console: Console) -> None:
+    live = await a_key(console, scopes=["route", "models:read"])
+    test = await a_key(console, environment="sandbox")
+    expected = Caller("acme", "production", live.key.id, ("route", "models:read"))
+    assert await console.authenticate(bearer(live)) == expected
+    assert await console.authenticate(bearer(live), "production") == expected
+    assert await console.authenticate(bearer(live).replace("Bearer", "bearer"), "production") == expected
+    assert await console.authenticate(bearer(test), "sandbox") == Caller("acme", "sandbox", test.key.id, None)
+
+
+async def test_a_key_of_the_other_environment_is_told_where_to_go(console: Console) -> None:
+    live, test = await a_key(console), await a_key(console, environment="sandbox")
+    assert await refused(console, bearer(live), "sandbox") == (
+        "this address takes sk_test_... keys: send the sk_live_... key to the production address"
+    )
+    assert await refused(console, bearer(test), "production") == (
+        "this address takes sk_live_... keys: send the sk_test_... key to the sandbox address"
+    )
+    with pytest.raises(ValidationFailed, match="environment"):
+        await console.authenticate(bearer(live), "live")  # type: ignore[arg-type]
+
+
+async def test_unknown_and_revoked_keys_take_the_same_way_and_hear_the_same(console: Console, watched: Watched) -> None:
+    revoked = await a_key(console)
+    await console.revoke_key("acme", revoked.key.id)
+    unknown = new_key("production", random.Random(7).randbytes(24))
+    ways = []
+    for header in (f"Bearer {unknown}", bearer(revoked)):
+        watched.asked.clear()
+        ways.append((await refused(console, header), dict(watched.asked)))
+    assert ways == [(str(unknown_key()), {"KeyByDigest": 1})] * 2
+
+
+async def test_what_is_no_key_is_refused_without_asking_the_storage(console: Console, watched: Watched) -> None:
+    for header in (None, "", "Bearer x", "Bearer sk_live_short", "Basic eDp5", 7, b"Bearer x"):
+        await refused(console, header)
+    assert not watched.asked
+
+
+async def test_a_key_whose_account_is_gone_is_unknown(console: Console, watched: Watched) -> None:
+    new = await a_key(console)
+    await watched.kept.apply("umbra", [PutKey(replace(new.key, account="umbra", id="key_2", digest="x"))])
+    other = new_key("production", random.Random(7).randbytes(24))
+    digest = console._authenticator.peppers()[0].digest(other)
+    await watched.kept.apply("umbra", [PutKey(replace(new.key, account="umbra", id="key_3", digest=digest))])
+    assert await refused(console, f"Bearer {other}") == str(unknown_key())
+    assert await holds(console, new)
+
+
+async def test_a_storage_that_gives_another_key_opens_nothing(clock: FakeClock) -> None:
+    class Mistaken(MemoryStorage):
+        async def read(self, account: str, query: Any) -> Any:
+            return new.key if isinstance(query, KeyByDigest) else await super().read(account, query)
+
+    console = Console(Mistaken(), clock=clock, secret=PRESENT)
+    new = await a_key(console)
+    unknown = new_key("production", random.Random(7).randbytes(24))
+    assert await refused(console, f"Bearer {unknown}") == str(unknown_key())
+    unknown = new_key("sandbox", random.Random(7).randbytes(24))
+    assert await refused(console, f"Bearer {unknown}") == str(unknown_key())
+    assert await holds(console, new)
+
+
+# How long it is believed
+
+
+async def test_what_was_found_out_is_believed_for_two_seconds_at_most(
+    console: Console, watched: Watched, clock: FakeClock
+) -> None:
+    new = await a_key(console)
+    await holds(console, new)
+    watched.asked.clear()
+    await clock.advance(1.999)
+    assert await holds(console, new)
+    assert not watched.asked
+    await clock.advance(0.001)
+    assert await holds(console, new)
+    assert watched.asked == {"KeyByDigest": 1, "Stands": 1}
+
+
+async def test_a_shorter_time_may_be_set(watched: Watched, clock: FakeClock) -> None:
+    console = Console(watched, clock=clock, secret=PRESENT, recheck_s=0)
+    new = await a_key(console)
+    watched.asked.clear()
+    for _ in range(3):
+        assert await holds(console, new)
+    assert watched.asked["KeyByDigest"] == 3
+
+
+@pytest.mark.parametrize("how", ["revoke_key", "change_key"])
+async def test_what_this_console_changes_holds_at_once(how: str, console: Console) -> None:
+    new = await a_key(console)
+    assert await holds(console, new)
+    if how == "revoke_key":
+        await console.revoke_key("acme", new.key.id)
+        assert not await holds(console, new)
+    else:
+        await console.change_key("acme", new.key.id, scopes=["models:read"])
+        assert (await console.authenticate(bearer(new))).scopes == ("models:read",)
+
+
+async def test_what_another_changes_holds_within_two_seconds(
+    console: Console, watched: Watched, clock: FakeClock
+) -> None:
+    elsewhere = Console(watched, clock=clock, secret=PRESENT)
+    new = await a_key(console)
+    assert await holds(elsewhere, new)
+    await console.revoke_key("acme", new.key.id)
+    assert not await holds(console, new)
+    assert await holds(elsewhere, new)
+    await clock.advance(2)
+    assert not await holds(elsewhere, new)
+
+
+async def test_a_refusal_is_not_remembered(console: Console, watched: Watched, clock: FakeClock) -> None:
+    new = await a_key(console)
+    behind = Console(Watched(), clock=clock, secret=PRESENT)
+    assert not await holds(behind, new)
+    behind._authenticator._storage = watched
+    assert await holds(behind, new)
+
+
+async def test_without_the_storage_a_key_holds_to_its_end_and_none_ever_begins(
+    console: Console, watched: Watched, clock: FakeClock
+) -> None:
+    known, unmet = await a_key(console), await a_key(console)
+    assert await holds(console, known)
+    watched.is_away = True
+    await clock.advance(1.999)
+    assert await holds(console, known)
+    with pytest.raises(StorageUnavailable):
+        await holds(console, unmet)
+    await clock.advance(0.001)
+    for _ in range(3):
+        with pytest.raises(StorageUnavailable):
+            await holds(console, known)
+    watched.is_away = False
+    assert await holds(console, known)
+    assert await holds(console, unmet)
+
+
+async def test_what_is_known_does_not_grow_without_end(
+    console: Console, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("routewright.authentication.MOST_KNOWN", 3)
+    made = [await a_key(console) for _ in range(5)]
+    for new in made:
+        assert await holds(console, new)
+    assert len(console._authenticator._known) == 3
+    watched.asked.clear()
+    assert await holds(console, made[4])
+    assert not watched.asked
+    assert await holds(console, made[0])
+    assert watched.asked["KeyByDigest"] == 1
+
+
+# Whatever is sent
+
+
+def headers(chance: random.Random, real: str) -> Any:
+    """What somebody might send: nothing like a key, nearly one, one that was made up, a real one that was damaged."""
+    shape = chance.randrange(8)
+    if shape == 0:
+        return "".join(map(chr, chance.choices(range(0x3000), k=chance.randrange(300))))
+    if shape == 1:
+        return chance.randbytes(chance.randrange(200)).decode("latin-1")
+    if shape == 2:
+        return f"Bearer {''.join(chance.choices(string.printable, k=chance.randrange(100)))}"
+    if shape == 3:
+        return f"Bearer {new_key(chance.choice(['production', 'sandbox']), chance.randbytes(24))}"
+    place = chance.randrange(len(real))
+    if shape == 4:
+        return f"Bearer {real[:place]}{chance.choice(string.printable)}{real[place:]}"
+    if shape == 5:
+        return f"Bearer {real[:place]}{chance.choice(string.ascii_letters)}{real[place + 1 :]}"
+    if shape == 6:
+        return chance.choice(["Basic ", "bearer ", "Token ", "", "BEARER  ", "Bearer\t"]) + real[:place]
+    return chance.choice([None, 7, 1.5, b"Bearer " + real.encode(), [real], {"key": real}, ("Bearer", real), object()])
+
+
+async def test_whatever_is_sent_is_refused_as_that_and_never_echoed(console: Console, full: bool) -> None:
+    chance, new = random.Random(20261122), await a_key(console)
+    real = new.secret.reveal()
+    with Watch([real, real[8:20]]) as watch:
+        for number in range(100_000 if full else 2_000):
+            header = headers(chance, real)
+            if isinstance(header, str) and header.split()[1:] == [real]:
+                continue  # it was not damaged
+            environment: Any = chance.choice([None, "production", "sandbox"])
+            with pytest.raises(AuthenticationFailed) as failed:
+                await console.authenticate(header, environment)
+            said = str(failed.value)
+            assert not isinstance(header, str) or len(header) < 12 or header not in said
+            if number % 100 == 0:
+                watch.look_at_error("the error", failed.value)
+            watch.look_for("the error", said)
+    assert watch.seen == []
+    assert await holds(console, new)
+
+
+# When the root secret changes
+
+
+@pytest.mark.parametrize("place", ["memory", "sqlite"])
+async def test_a_key_that_is_used_outlives_any_number_of_changes(place: str, tmp_path: Path, clock: FakeClock) -> None:
+    storage: Storage = MemoryStorage() if place == "memory" else SqliteStorage(tmp_path / "traces.db", clock=clock)
+    one, other = Console(storage, clock=clock), Console(storage, clock=clock)
+    new = await a_key(one)
+    digests = {new.key.digest}
+    for _ in range(4):
+        await one.rotate_secret()
+        for console in (other, one, other):
+            assert await holds(console, new)
+        digests.add((await one.key("acme", new.key.id)).digest)
+        await clock.advance(2)
+        assert await holds(other, new)
+    assert len(digests) == 5
+    await one.aclose()
+
+
+async def test_a_key_that_was_not_used_holds_off_the_next_change_and_ends_with_it(clock: FakeClock) -> None:
+    console = Console(MemoryStorage(), clock=clock)
+    used, idle, gone = [await a_key(console, name=name) for name in ("used", "idle", "gone")]
+    await console.rotate_secret()
+    assert await holds(console, used)
+    await console.revoke_key("acme", gone.key.id)
+    with pytest.raises(ValidationFailed) as failed:
+        await console.rotate_secret()
+    assert str(failed.value) == (
+        "force: 1 live key was not used since the last change: 'idle of acme'; have them used, or revoke them; "
+        "force=True ends them"
+    )
+    late = await a_key(console, name="late")
+    assert await holds(console, used)
+    await console.rotate_secret(force=True)
+    assert not await holds(console, idle)
+    assert await holds(console, used)
+    assert await holds(console, late)
+    await console.rotate_secret()
+
+
+async def test_a_key_that_is_made_under_the_old_secret_meanwhile_holds(tmp_path: Path, clock: FakeClock) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
+    here = Console(storage, clock=clock)
+    await here.create_account("acme")
+    early = await a_key(here)
+    file = SecretFile(storage.path)
+    file.rotate(file.live()[0])  # another process does it
+    late = await a_key(here)
+    assert here._authenticator.peppers()[0].made(late.key.digest)
+    for new in (early, late):
+        assert await holds(Console(storage, clock=clock), new)
+    await here.aclose()
+
+
+async def test_a_process_that_knows_only_the_old_secret_finds_keys_that_went_over(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db", clock=clock)
+    behind, ahead = Console(storage, clock=clock), Console(storage, clock=clock)
+    new = await a_key(behind)
+    assert await holds(behind, new)
+    await ahead.rotate_secret()
+    assert await holds(ahead, new)
+    assert (await ahead.key("acme", new.key.id)).digest != new.key.digest
+    await clock.advance(2)
+    assert await holds(behind, new)
+    await behind.aclose()
+
+
+async def test_where_nothing_can_be_written_a_key_of_the_secret_before_holds_all_the_same(
+    watched: Watched, clock: FakeClock
+) -> None:
+    new = await a_key(Console(watched, clock=clock, secret=OLD))
+    console = Console(watched, clock=clock, secret=[PRESENT, OLD])
+    watched.is_read_only = True
+    assert await holds(console, new)
+    assert (await console.key("acme", new.key.id)) == new.key
+    watched.is_read_only = False
+    await clock.advance(2)
+    assert await holds(console, new)
+    assert (await console.key("acme", new.key.id)).digest != new.key.digest
+
+
+async def test_a_storage_that_is_slow_to_write_holds_a_caller_up_for_a_quarter_of_a_second(clock: FakeClock) -> None:
+    class Slow(MemoryStorage):
+        slow = False
+
+        async def apply(self, account: str, writes: Any) -> Any:
+            if self.slow:
+                await clock.sleep(60)
+            return await super().apply(account, writes)
+
+    clock = FakeClock(clock.time())
+    storage = Slow()
+    new = await a_key(Console(storage, clock=clock, secret=OLD))
+    storage.slow = True
+    began = clock.monotonic()
+    assert await holds(Console(storage, clock=clock, secret=[PRESENT, OLD]), new)
+    assert clock.monotonic() - began == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("steps", [[(PRESENT, NEW), (NEW, PRESENT), (NEW, "")]])
+async def test_processes_that_are_told_one_after_another_never_refuse_a_key(
+    steps: list[tuple[str, str]], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = MemoryStorage()
+
+    def started(secret: str, before: str) -> Console:
+        monkeypatch.setenv(VARIABLE, secret)
+        monkeypatch.setenv(BEFORE, before)
+        console = Console(storage, clock=clock, recheck_s=0)
+        console._secret.live()
+        return console
+
+    old = started(PRESENT, "")
+    new = await a_key(old)
+    for secret, before in steps:
+        restarted = started(secret, before)
+        for console in (restarted, old, restarted, old, restarted):
+            assert await holds(console, new)
+        old = restarted
+    with pytest.raises(ValidationFailed, match=f"{VARIABLE}: holds the root secret, which only you can change"):
+        await old.rotate_secret()
+
+
+async def test_a_change_of_the_secret_is_not_forced_by_what_only_looks_like_a_yes(clock: FakeClock) -> None:
+    console = Console(MemoryStorage(), clock=clock)
+    new = await a_key(console)
+    await console.rotate_secret()
+    for force in (1, "yes", None):
+        with pytest.raises(ValidationFailed):
+            await console.rotate_secret(force=force)  # type: ignore[arg-type]
+    assert await holds(console, new)
+
+
+def test_the_pepper_is_derived_from_the_root_secret_and_marks_its_digests(clock: FakeClock) -> None:
+    text = new_key("production", bytes(24))
+    console = Console(MemoryStorage(), clock=clock, secret=[NEW, PRESENT])
+    newest, before = console._authenticator.peppers()
+    mark, _, digest = before.digest(text).partition(":")
+    assert digest == digest_of(text, derive(PRESENT.encode(), "key pepper"))
+    assert len(mark) == 8
+    assert before.made(f"{mark}:{digest}")
+    assert not newest.made(f"{mark}:{digest}")
+    assert PRESENT not in repr(vars(console._authenticator) | {"peppers": [repr(newest), repr(before)]})
+
+
+async def test_the_second_question_is_asked_of_the_keys_own_account(console: Console, watched: Watched) -> None:
+    """A storage is asked across accounts once; all else goes by the account that it named."""
+    new = await a_key(console)
+    asked: list[tuple[str, type]] = []
+
+    async def read(account: str, query: Any) -> Any:
+        asked.append((account, type(query)))
+        return await watched.kept.read(account, query)
+
+    watched.read = read  # type: ignore[method-assign]
+    await console.authenticate(bearer(new))
+    assert asked == [("_system", KeyByDigest), ("acme", Stands)]

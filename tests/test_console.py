@@ -1,0 +1,674 @@
+"""``Console``: accounts and their terms, credit, keys, incidents; what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncIterator
+from fractions import Fraction
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
+
+from routewright import (
+    Account,
+    AuthenticationFailed,
+    BlockingConsole,
+    Caller,
+    Console,
+    MemoryCoordination,
+    MemoryStorage,
+    NotFound,
+    RateLimited,
+    RateLimits,
+    Router,
+    Settings,
+    SqliteStorage,
+    StorageUnavailable,
+    TraceStore,
+    ValidationFailed,
+)
+from routewright._core.account import PLANS
+from routewright._core.terms import account_terms
+from routewright.errors import InternalError
+from routewright.protocols import Storage
+from routewright.testing import FakeClock
+from routewright.testing.storage import make_trace
+from routewright.testing.storage.money import make_row, reservation
+from routewright.wire import SYSTEM_ACCOUNT, Events, LedgerRow, LedgerRows, Notice, Settle
+
+from .offices import START, Watched, bearer, fake_clock, holds
+
+pytestmark = pytest.mark.anyio
+
+LIMITS = RateLimits(requests_per_min=7)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return fake_clock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Storage:
+    return MemoryStorage() if request.param == "memory" else SqliteStorage(tmp_path / "traces.db", clock=clock)
+
+
+@pytest.fixture
+async def console(storage: Storage, clock: FakeClock) -> AsyncIterator[Console]:
+    async with Console(storage, clock=clock) as console:
+        yield console
+
+
+async def others_run(clock: FakeClock) -> None:
+    """Let what is ready go on, at the same time."""
+    for _ in range(20):
+        await clock.sleep(0.0)
+
+
+async def said(doing: Any) -> str:
+    """What somebody is told whose input is not valid."""
+    with pytest.raises(ValidationFailed) as failed:
+        await doing
+    return str(failed.value)
+
+
+def contents(folder: Path) -> list[bytes]:
+    """Of all files."""
+    return [path.read_bytes() for path in folder.iterdir()]
+
+
+# Making one
+
+
+def test_a_console_takes_a_storage_or_its_url(tmp_path: Path) -> None:
+    assert repr(Console(f"sqlite:///{tmp_path}/traces.db")) == f"Console(SqliteStorage('{tmp_path}/traces.db'))"
+    assert "MemoryStorage" in repr(Console("memory:"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_its_help_tells_the_limits_of_every_plan() -> None:
+    said = " ".join(str(Console.__doc__).split())
+    for plan, limits in PLANS.items():
+        told = [f"{each:,}" for each in astuple(limits) if each is not None]
+        assert (f"{plan} ({', '.join(told)})" if told else plan) in said
+
+
+@pytest.mark.parametrize("given", [None, 7, object(), "traces.db"])
+def test_what_is_no_storage_is_refused(given: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"storage|url"):
+        Console(given)
+
+
+@pytest.mark.parametrize("seconds", [-1, 2.1, nan, True, "1", None])
+def test_what_was_found_out_is_never_believed_for_more_than_two_seconds(seconds: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"^recheck_s: is .*; take seconds from 0 to 2$"):
+        Console("memory:", recheck_s=seconds)
+
+
+def test_every_method_that_waits_has_a_plain_twin_that_says_the_same() -> None:
+    waits = {name for name, _ in inspect.getmembers(Console, inspect.iscoroutinefunction) if not name.startswith("_")}
+    twins = {name for name, _ in inspect.getmembers(BlockingConsole, inspect.isfunction) if not name.startswith("_")}
+    assert waits - {"aclose"} == twins - {"close"}
+    for name in waits - {"aclose"}:
+        method, twin = getattr(Console, name), getattr(BlockingConsole, name)
+        assert inspect.signature(method) == inspect.signature(twin)
+        assert method.__doc__ == twin.__doc__
+
+
+def test_the_plain_twin_does_what_the_other_does(tmp_path: Path) -> None:
+    with Console(f"sqlite:///{tmp_path}/traces.db").blocking as console:
+        console.create_account("acme", plan="pro")
+        new = console.create_key("acme", name="website")
+        assert console.authenticate(bearer(new)).account == "acme"
+        assert [key.id for key in console.keys("acme")] == [new.key.id]
+        assert repr(console) == f"Console(SqliteStorage('{tmp_path}/traces.db')).blocking"
+
+
+# Accounts
+
+
+async def test_an_account_is_kept_as_it_is_set_up(console: Console) -> None:
+    plain = await console.create_account("acme")
+    assert plain == Account(name="acme", created_at="2026-11-22T12:00:00.000Z", plan="free")
+    full = await console.create_account("Ünal & Co.", plan="team", limits=LIMITS, prepaid=True, monthly_limit_usd=12.5)
+    assert (full.plan, full.limits, full.prepaid, full.monthly_nanos) == ("team", LIMITS, True, 12_500_000_000)
+    assert full.monthly_limit_usd == 12.5
+    assert plain.monthly_limit_usd is None
+    assert await console.account("Ünal & Co.") == full
+    assert await console.accounts() == [plain, full]
+
+
+async def test_a_change_changes_what_is_given_and_nothing_else(console: Console) -> None:
+    first = await console.create_account("acme", plan="pro", limits=LIMITS, prepaid=True, monthly_limit_usd=5)
+    assert await console.change_account("acme") == first
+    changed = await console.change_account("acme", plan="team")
+    assert changed == replace(first, plan="team")
+    changed = await console.change_account("acme", limits=None, monthly_limit_usd=None)
+    assert changed == replace(first, plan="team", limits=None, monthly_nanos=None)
+    changed = await console.change_account("acme", prepaid=False, monthly_limit_usd=0)
+    assert changed == await console.account("acme") == replace(changed, prepaid=False, monthly_nanos=0)
+
+
+async def test_an_account_is_set_up_once_and_changed_only_where_it_is(console: Console) -> None:
+    await console.create_account("acme", plan="pro")
+    assert await said(console.create_account("acme")) == (
+        "name: 'acme' is set up already; change_account() changes its terms"
+    )
+    assert (await console.account("acme")).plan == "pro"
+    for doing in (console.account("umbra"), console.change_account("umbra", plan="pro"), console.standing("umbra")):
+        with pytest.raises(NotFound, match=r"^no account 'umbra'$"):
+            await doing
+
+
+@pytest.mark.parametrize("name", [" ", " acme", "acme ", "  a  "])
+async def test_no_account_is_set_up_whose_name_looks_like_anothers(name: str, console: Console) -> None:
+    await console.create_account("acme")
+    assert await said(console.create_account(name)) == (
+        f"name: must neither begin nor end with a blank, got '{name}'; leave it out"
+    )
+    assert [account.name for account in await console.accounts()] == ["acme"]
+    with pytest.raises(NotFound):
+        await console.account(name)
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\u200b", "\u00a0", "a\tb", "\ud800", ["acme"]])
+async def test_no_account_is_set_up_whose_name_cannot_be_printed(name: Any, console: Console) -> None:
+    assert (await said(console.create_account(name))).startswith("name: must be 1 to 200 printable characters, got ")
+
+
+@pytest.mark.parametrize("name", ["default", "_system", "", "x" * 201, "two\nlines", 7, None])
+async def test_a_name_that_is_nobodys_is_refused_wherever_it_is_said(name: Any, console: Console) -> None:
+    for path, doing in {
+        "name": console.create_account(name),
+        "account": console.account(name),
+        "account ": console.change_account(name),
+        "account  ": console.create_key(name, name="x"),
+        "account   ": console.keys(name),
+        "account    ": console.standing(name),
+        "account     ": console.credit(name, 1),
+    }.items():
+        assert (await said(doing)).startswith(f"{path.strip()}: ")
+
+
+async def test_why_the_default_account_has_no_terms_is_said(console: Console) -> None:
+    assert await said(console.create_account("default")) == (
+        "name: 'default' is nobody's account; use another name: calls that name no account are 'default', which has no "
+        "limits"
+    )
+
+
+async def test_enterprise_has_the_limits_of_its_contract_or_is_refused(console: Console) -> None:
+    missing = "limits: are missing: those of the plan 'enterprise' are as its contract says; pass RateLimits(requests_p"
+    for limits in (None, RateLimits()):
+        assert (await said(console.create_account("acme", plan="enterprise", limits=limits))).startswith(missing)
+    await console.create_account("acme", plan="enterprise", limits=LIMITS)
+    assert (await said(console.change_account("acme", limits=None))).startswith(missing)
+    await console.create_account("umbra")
+    assert (await said(console.change_account("umbra", plan="enterprise"))).startswith(missing)
+    assert (await console.change_account("umbra", plan="enterprise", limits=LIMITS)).limits == LIMITS
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        ({"plan": "gold"}, "plan: is 'gold'; take 'free', 'pro', 'team', 'enterprise', 'unlimited'"),
+        ({"plan": "Pro"}, "plan: is 'Pro'; did you mean 'pro'?"),
+        ({"plan": None}, "plan: is null; take 'free', "),
+        ({"prepaid": 1}, "prepaid: is 1; pass True or False"),
+        ({"limits": {"requests_per_min": 60}}, "limits: is an object; pass RateLimits(requests_per_min=..., "),
+        ({"limits": RateLimits(concurrency=True)}, "limits: has concurrency=true; take a whole number of at least 0"),
+        ({"limits": RateLimits(requests_per_min=-1)}, "limits: has requests_per_min=-1; take a whole number"),
+        ({"limits": RateLimits(tokens_per_min=0.5)}, "limits: has tokens_per_min=0.5; take a whole"),  # type: ignore[arg-type]
+        ({"monthly_limit_usd": True}, "monthly_limit_usd: is true; take a number from 0 to 1000000000, in dollars"),
+        ({"monthly_limit_usd": nan}, "monthly_limit_usd: is nan; take a number"),
+        ({"monthly_limit_usd": inf}, "monthly_limit_usd: is inf; take a number"),
+        ({"monthly_limit_usd": -0.01}, "monthly_limit_usd: is -0.01; take a number"),
+        ({"monthly_limit_usd": "5"}, "monthly_limit_usd: is '5'; take a number"),
+        ({"monthly_limit_usd": 1e10}, "monthly_limit_usd: is 10000000000; take a number"),
+        ({"monthly_limit_usd": 1e-12}, "monthly_limit_usd: is less than a nano-dollar; take more, or 0 for nothing at"),
+        ({"monthly_limit_usd": np.float64(nan)}, "monthly_limit_usd: is nan; take a number"),
+        ({"monthly_limit_usd": np.float32(-1)}, "monthly_limit_usd: is float32; take a number"),
+        ({"monthly_limit_usd": np.True_}, "monthly_limit_usd: is "),
+        ({"monthly_limit_usd": 10**400}, "monthly_limit_usd: is a huge number; take a number"),
+        ({"monthly_limit_usd": Fraction(10**400)}, "monthly_limit_usd: is Fraction; take a number"),
+    ],
+    ids=str,
+)
+async def test_terms_that_are_none_are_refused_with_what_to_write(
+    terms: dict[str, Any], problem: str, console: Console
+) -> None:
+    assert (await said(console.create_account("acme", **terms))).startswith(problem)
+    await console.create_account("acme")
+    assert (await said(console.change_account("acme", **terms))).startswith(problem)
+
+
+async def test_all_that_is_wrong_is_said_at_once(console: Console) -> None:
+    problems = await said(console.create_account("acme", plan="x", prepaid="no", monthly_limit_usd=nan))  # type: ignore[arg-type]
+    assert [line.partition(":")[0] for line in problems.splitlines()] == ["plan", "prepaid", "monthly_limit_usd"]
+
+
+class Wordy(float):
+    """Writes itself as no number is written."""
+
+    def __repr__(self) -> str:
+        return "about a dollar"
+
+
+@pytest.mark.parametrize("number", [Wordy, float, np.float64, np.float32, np.float16, Fraction])
+async def test_an_amount_may_be_of_any_kind_of_number(number: Any, console: Console) -> None:
+    account = await console.create_account("acme", prepaid=True, monthly_limit_usd=number(1.5))
+    assert account.monthly_nanos == 1_500_000_000
+    new = await console.create_key("acme", name="x", budget_usd=number(0.25), monthly_limit_usd=number(0))
+    assert (new.key.budget_nanos, new.key.monthly_nanos) == (250_000_000, 0)
+    assert (await console.credit("acme", number(2.5))).nanos == 2_500_000_000
+    assert (await console.credit("acme", -number(2.5))).nanos == -2_500_000_000
+
+
+@pytest.mark.parametrize("number", [np.int64, np.uint8, int])
+async def test_whole_dollars_may_be_so_too(number: Any, console: Console) -> None:
+    account = await console.create_account("acme", monthly_limit_usd=number(100))
+    assert account.monthly_nanos == 100 * 10**9
+    assert (await console.credit("acme", number(7))).nanos == 7 * 10**9
+
+
+@given(st.floats(1e-9, 1e9) | st.just(0.0))
+def test_money_is_kept_in_nano_dollars_and_never_grows(dollars: float) -> None:
+    nanos = account_terms({"monthly_limit_usd": dollars})["monthly_nanos"]
+    assert nanos <= dollars * 1e9 * (1 + 1e-15)
+    assert nanos + 1 >= dollars * 1e9 * (1 - 1e-15)
+
+
+# Credit and standing
+
+
+async def test_credit_adds_to_the_balance_and_can_be_taken_back(console: Console) -> None:
+    await console.create_account("acme", prepaid=True)
+    first = await console.credit("acme", 10, note="November")
+    assert (first.usd, first.created, first.balance_usd) == (10.0, True, 10.0)
+    assert first.id.startswith("cr_")
+    assert (await console.credit("acme", 0.5)).balance_usd == 10.5
+    back = await console.credit("acme", -20.25)
+    assert (back.usd, back.balance_nanos) == (-20.25, -9_750_000_000)
+
+
+async def test_credit_of_one_id_is_given_once(console: Console, storage: Storage) -> None:
+    await console.create_account("acme", prepaid=True)
+    assert (await console.credit("acme", 10, id="invoice 7", note="paid")).created
+    again = await console.credit("acme", 10, id="invoice 7")
+    assert (again.created, again.balance_usd) == (False, 10.0)
+    assert await said(console.credit("acme", 11, id="invoice 7")) == (
+        "id: 'invoice 7' is that of $10; take another one for other credit"
+    )
+    rows: list[LedgerRow] = await storage.scan("acme", LedgerRows(), after=None, limit=10)
+    assert [(row.request_id, row.kind, row.credit_nanos, row.note) for row in rows] == [
+        ("invoice 7", "credit", 10**10, "paid")
+    ]
+    await console.create_account("umbra", prepaid=True)
+    assert (await console.credit("umbra", 3, id="invoice 7")).balance_usd == 3.0
+
+
+async def test_credit_of_an_account_that_is_not_prepaid_counts_once_it_is(console: Console) -> None:
+    await console.create_account("acme")
+    assert (await console.credit("acme", 10)).balance_usd is None
+    assert (await console.standing("acme")).balance is None
+    await console.change_account("acme", prepaid=True)
+    balance = (await console.standing("acme")).balance
+    assert balance is not None
+    assert balance.left_usd == 10.0
+
+
+@pytest.mark.parametrize(
+    ("usd", "more", "problem"),
+    [
+        (0, {}, "usd: is less than a nano-dollar"),
+        (1e-10, {}, "usd: is less than a nano-dollar"),
+        (-1e-10, {}, "usd: is less than a nano-dollar"),
+        (nan, {}, "usd: is nan; take a number"),
+        (-inf, {}, "usd: is -inf; take a number"),
+        (True, {}, "usd: is true; take"),
+        ("7", {}, "usd: is '7'; take"),
+        (2e9, {}, "usd: is 2000000000; take"),
+        (1, {"note": 7}, "note: must be 0 to 200 printable characters, got 7"),
+        (1, {"note": "x" * 201}, "note: must be"),
+        (1, {"id": ""}, "id: must be 1 to 200 printable characters"),
+        (1, {"id": "tr_1"}, "id: is 'tr_1', as calls are called"),
+    ],
+    ids=str,
+)
+async def test_credit_that_is_none_is_refused(usd: Any, more: dict[str, Any], problem: str, console: Console) -> None:
+    await console.create_account("acme", prepaid=True)
+    assert (await said(console.credit("acme", usd, **more))).startswith(problem)
+    with pytest.raises(NotFound):
+        await console.credit("umbra", 1)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+async def test_credit_has_a_bound_in_all_which_is_told(sign: int, console: Console) -> None:
+    await console.create_account("acme", prepaid=True)
+    for number in range(1, 10):
+        credit = await console.credit("acme", sign * 1_000_000_000, id=f"invoice {number}")
+        assert credit.balance_usd == sign * number * 1e9
+    assert await said(console.credit("acme", sign * 0.01)) == (
+        "usd: goes beyond $9000000000 of credit in all, the most that an account has"
+    )
+    assert not (await console.credit("acme", sign * 1_000_000_000, id="invoice 9")).created
+    assert (await console.credit("acme", sign * -1)).balance_usd == sign * (9e9 - 1)
+
+
+async def test_the_standing_says_what_was_charged_what_is_held_and_what_is_left(
+    console: Console, storage: Storage
+) -> None:
+    await console.create_account("acme", prepaid=True, monthly_limit_usd=4)
+    await console.credit("acme", 10)
+    limited = (await console.create_key("acme", name="a", budget_usd=2, monthly_limit_usd=1)).key
+    free = (await console.create_key("acme", name="b")).key
+    at, day = "2026-11-22T11:00:00.000Z", "2026-10-22T11:00:00.000Z"
+    for call, when, key, charge in (("c1", at, limited, 1_000_000_000), ("c2", day, limited, 500_000_000),
+                                    ("c3", at, free, 250_000_000)):  # fmt: skip
+        settled = Settle(id=call, at=when, rows=(make_row(call, charge=charge, at=when),), key_id=key.id)
+        await storage.apply("acme", [settled])
+    await storage.apply("acme", [reservation("c4", 125_000_000, at=at, key_id=free.id)])
+    standing = await console.standing("acme")
+    assert standing.balance is not None
+    assert (standing.balance.limit_usd, standing.balance.spent_usd, standing.balance.left_usd) == (10.0, 1.75, 8.25)
+    assert (standing.month.spent_usd, standing.month.limit_usd, standing.month.percent) == (1.25, 4.0, 31.25)
+    assert standing.month.reserved_usd == 0.125
+    (stands,) = standing.keys
+    assert stands.key == limited
+    assert (stands.total.spent_usd, stands.total.limit_usd, stands.total.percent) == (1.5, 2.0, 75.0)
+    assert (stands.month.spent_usd, stands.month.limit_usd, stands.month.left_usd) == (1.0, 1.0, 0.0)
+
+
+async def test_where_nothing_is_limited_there_is_no_share_of_it(console: Console) -> None:
+    await console.create_account("acme")
+    month = (await console.standing("acme")).month
+    assert (month.limit_usd, month.left_usd, month.percent, month.spent_usd) == (None, None, None, 0.0)
+
+
+# Keys
+
+
+async def test_a_key_is_shown_once_and_kept_as_a_digest(console: Console, tmp_path: Path) -> None:
+    await console.create_account("acme")
+    new = await console.create_key("acme", name="website", scopes=["traces:read", "route", "route"], limits=LIMITS,
+                                   budget_usd=5, monthly_limit_usd=0.5)  # fmt: skip
+    text, key = new.secret.reveal(), new.key
+    assert text.startswith("sk_live_")
+    assert key.id.startswith("key_")
+    assert (key.account, key.name, key.environment, key.prefix) == ("acme", "website", "production", text[:12])
+    assert key.scopes == ("route", "traces:read")
+    assert (key.limits, key.budget_usd, key.monthly_limit_usd, key.revoked_at) == (LIMITS, 5.0, 0.5, None)
+    assert await console.keys("acme") == [key]
+    assert await console.key("acme", key.id) == key
+    for shown in (repr(new), str(new), repr(key), repr(console)):
+        assert text not in shown
+    await console.aclose()
+    assert not any(text.encode() in content for content in contents(tmp_path))
+
+
+async def test_no_two_keys_are_the_same(console: Console) -> None:
+    await console.create_account("acme")
+    made = [await console.create_key("acme", name="x", environment="sandbox") for _ in range(20)]
+    assert len({new.secret.reveal() for new in made}) == len({new.key.digest for new in made}) == 20
+    assert all(new.secret.reveal().startswith("sk_test_") for new in made)
+    assert [key.id for key in await console.keys("acme")] == [new.key.id for new in made]
+
+
+async def test_another_accounts_key_and_one_that_is_unknown_are_answered_alike(console: Console) -> None:
+    await console.create_account("acme")
+    await console.create_account("umbra")
+    hers = (await console.create_key("umbra", name="x")).key
+    for key_id in (hers.id, "key_0123456789ABCDEFGHJKMNPQRS"):
+        for doing in (
+            console.key("acme", key_id),
+            console.change_key("acme", key_id),
+            console.revoke_key("acme", key_id),
+        ):
+            with pytest.raises(NotFound) as failed:
+                await doing
+            assert str(failed.value) == f"no key '{key_id}'"
+    assert await console.key("umbra", hers.id) == hers
+
+
+@pytest.mark.parametrize("key_id", ["\ud800", ["key_1"], None, "", "x" * 100_000, "a\0", 7, "sk_live_abcdefgh", b"k"])
+async def test_what_can_be_no_keys_id_is_refused_wherever_it_is_said(key_id: Any, console: Console) -> None:
+    await console.create_account("acme")
+    for doing in (
+        console.key("acme", key_id),
+        console.change_key("acme", key_id, name="y"),
+        console.revoke_key("acme", key_id),
+    ):
+        problem = await said(doing)
+        assert problem.startswith(("key_id: must be a string of 1 to 200 printable", "key_id: is an API key itself; "))
+        assert "abcdefgh" not in problem
+        assert len(problem) < 200
+
+
+async def test_a_change_of_a_key_changes_what_is_given_and_nothing_else(console: Console) -> None:
+    await console.create_account("acme")
+    new = await console.create_key("acme", name="x", scopes=["route"], limits=LIMITS, budget_usd=5)
+    assert await console.change_key("acme", new.key.id) == new.key
+    changed = await console.change_key("acme", new.key.id, name="y", scopes=["models:read"])
+    assert changed == replace(new.key, name="y", scopes=("models:read",))
+    changed = await console.change_key(
+        "acme", new.key.id, scopes=None, limits=None, budget_usd=None, monthly_limit_usd=1
+    )
+    assert (changed.scopes, changed.limits, changed.budget_usd, changed.monthly_limit_usd) == (None, None, None, 1.0)
+    assert await console.key("acme", new.key.id) == changed
+    assert await holds(console, new)
+
+
+async def test_a_revoked_key_stays_so_and_marks_what_it_did(
+    console: Console, storage: Storage, clock: FakeClock
+) -> None:
+    await console.create_account("acme")
+    new = await console.create_key("acme", name="x")
+    store = TraceStore(storage, clock=clock)
+    ages = {1: "2026-11-22T11:00:00Z", 2: "2026-11-21T12:00:00Z", 3: "2026-11-21T11:59:59Z"}
+    for number, created_at in ages.items():
+        await store.record(make_trace(number, account="acme", key_id=new.key.id, created_at=created_at))
+    revoked = await console.revoke_key("acme", new.key.id)
+    assert revoked.revoked_at == "2026-11-22T12:00:00.000Z"
+    await clock.advance(60)
+    assert await console.revoke_key("acme", new.key.id) == revoked
+    assert (await console.change_key("acme", new.key.id, name="y")).revoked_at is not None
+    assert not await holds(console, new)
+    found = await store.query(account="acme")
+    assert [item.compromised for item in sorted(found.data, key=lambda item: item.created_at)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        ({"name": ""}, "name: must be 1 to 100 printable characters, got ''"),
+        ({"name": "  "}, "name: must be 1 to 100 printable characters"),
+        ({"name": "x" * 101}, "name: must be 1 to 100 printable characters"),
+        ({"name": "a\x1b[2J"}, "name: must be"),
+        ({"name": None}, "name: must be"),
+        ({"environment": "live"}, "environment: is 'live'; take 'production', 'sandbox'"),
+        ({"scopes": "route"}, "scopes: is 'route'; pass a list of 'route', 'agents', "),
+        ({"scopes": []}, "scopes: is an array; pass a list of "),
+        ({"scopes": ["routes"]}, "scopes: is 'routes'; did you mean 'route'?"),
+        ({"scopes": [7]}, "scopes: is 7; take 'route'"),
+        ({"scopes": {"route"}}, "scopes: is set; pass a list"),
+        ({"budget_usd": -1}, "budget_usd: is -1; take"),
+        ({"budget_usd": 9e-10}, "budget_usd: is less than a nano-dollar; take more, or 0 for nothing at all"),
+        ({"monthly_limit_usd": nan}, "monthly_limit_usd: is nan; take"),
+        ({"limits": 60}, "limits: is 60; pass RateLimits("),
+    ],
+    ids=str,
+)
+async def test_a_key_that_cannot_be_is_refused_with_what_to_write(
+    terms: dict[str, Any], problem: str, console: Console
+) -> None:
+    await console.create_account("acme")
+    assert (await said(console.create_key("acme", **{"name": "x"} | terms))).startswith(problem)
+    assert await console.keys("acme") == []
+    if "environment" not in terms:
+        key = (await console.create_key("acme", name="x")).key
+        assert (await said(console.change_key("acme", key.id, **terms))).startswith(problem)
+
+
+async def test_a_key_needs_an_account(console: Console) -> None:
+    with pytest.raises(NotFound, match="no account 'umbra'"):
+        await console.create_key("umbra", name="x")
+    assert await console.keys("umbra") == []
+
+
+async def test_no_key_is_made_whose_secret_ends_before_it(clock: FakeClock) -> None:
+    storage = Watched()
+    console = Console(storage, clock=clock)
+    await console.create_account("acme")
+    with pytest.raises(
+        StorageUnavailable, match=r"keys would end with this process: set ROUTEWRIGHT_SECRET, or pass s"
+    ):
+        await console.create_key("acme", name="x")
+    told = Console(storage, clock=clock, secret="s" * 32)
+    assert await holds(told, await told.create_key("acme", name="x"))
+
+
+async def test_consoles_of_one_storage_know_each_others_keys(storage: Storage, clock: FakeClock) -> None:
+    one, other = Console(storage, clock=clock), Console(storage, clock=clock)
+    await one.create_account("acme")
+    assert await holds(other, await one.create_key("acme", name="x"))
+    await one.aclose()
+
+
+# Incidents
+
+
+async def test_an_incident_is_kept_with_its_event_and_ends_once(
+    console: Console, storage: Storage, clock: FakeClock
+) -> None:
+    first = await console.open_incident("Answers are slow", severity="minor")
+    await clock.advance(60)
+    second = await console.open_incident("Nothing works", severity="critical", status_url="https://status.example/7")
+    assert first.id.startswith("inc_")
+    assert (first.started_at, first.resolved_at, first.status_url) == ("2026-11-22T12:00:00.000Z", None, None)
+    assert await console.incidents() == [second, first]
+    events = await storage.scan(SYSTEM_ACCOUNT, Events(), after=None, limit=10)
+    assert [(event.type, event.created_at, event.environment) for event in events] == [
+        ("incident.created", each.started_at, "production") for each in (second, first)
+    ]
+    assert events[0].data == {
+        "incident_id": second.id,
+        "title": "Nothing works",
+        "severity": "critical",
+        "started_at": "2026-11-22T12:01:00.000Z",
+        "status_url": "https://status.example/7",
+    }
+    await clock.advance(60)
+    resolved = await console.resolve_incident(first.id)
+    assert resolved == replace(first, resolved_at="2026-11-22T12:02:00.000Z")
+    await clock.advance(60)
+    assert await console.resolve_incident(first.id) == resolved
+    assert await console.incidents() == [second, resolved]
+    with pytest.raises(NotFound, match=r"^no incident 'inc_1'$"):
+        await console.resolve_incident("inc_1")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"title": ""}, "title: must be 1 to 200 printable characters"),
+        ({"severity": "huge"}, "severity: is 'huge'; take 'minor', 'major', 'critical'"),
+        ({"status_url": "status.example"}, "status_url: is 'status.example'; begin it with https://"),
+        ({"status_url": "javascript:alert(1)"}, "status_url: is 'javascript:alert(1)'; begin it with https://"),
+        ({"status_url": 7}, "status_url: must be 1 to 2000 printable characters, got 7"),
+    ],
+    ids=str,
+)
+async def test_an_incident_that_cannot_be_shown_is_refused(
+    given: dict[str, Any], problem: str, console: Console
+) -> None:
+    assert (await said(console.open_incident(**{"title": "x", "severity": "minor"} | given))).startswith(problem)
+    assert await console.incidents() == []
+
+
+# What others hear of it
+
+
+async def test_a_change_is_announced_to_all_who_share_the_coordination(storage: Storage, clock: FakeClock) -> None:
+    coordination = MemoryCoordination(clock=clock)
+    console = Console(storage, coordination=coordination, clock=clock)
+    last = (await coordination.hear(None)).last
+
+    async def heard() -> int:
+        nonlocal last
+        news = await coordination.hear(last)
+        last = news.last
+        assert set(news.notices) == {Notice("account", "acme")}
+        return len(news.notices)
+
+    await console.create_account("acme", prepaid=True)
+    assert await heard() == 1
+    await console.change_account("acme", plan="pro")
+    await console.credit("acme", 1)
+    assert await heard() == 2
+    key = (await console.create_key("acme", name="x")).key
+    await console.change_key("acme", key.id, name="y")
+    await console.revoke_key("acme", key.id)
+    assert await heard() == 3
+    await console.aclose()
+
+
+async def test_routers_of_the_same_storage_object_hear_of_a_change_at_once() -> None:
+    storage, clock = MemoryStorage(), FakeClock(autojump=False)
+    console, router = Console(storage, clock=clock), Router.sandbox(storage=storage, settings=Settings(clock=clock))
+    await console.create_account("acme", plan="unlimited")
+    await router.route("hi", caller=Caller("acme"))
+    await anyio.wait_all_tasks_blocked()  # it listens
+    await console.change_account("acme", limits=RateLimits(requests_per_min=0))
+    await anyio.wait_all_tasks_blocked()
+    with pytest.raises(RateLimited):
+        await router.route("hi", caller=Caller("acme"))
+    assert clock.monotonic() < 1.0
+    await router.aclose()
+
+
+async def test_a_change_that_cannot_be_announced_is_made_all_the_same(
+    storage: Storage, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Mute(MemoryCoordination):
+        async def announce(self, notice: Notice) -> None:
+            raise StorageUnavailable("away")
+
+    console = Console(storage, coordination=Mute(), clock=clock)
+    with caplog.at_level(logging.WARNING):
+        await console.create_account("acme")
+    assert "a change was not announced (StorageUnavailable): it holds within 2 s" in caplog.text
+    assert (await console.account("acme")).name == "acme"
+
+
+async def test_a_router_refuses_a_key_as_soon_as_it_hears_that_it_was_revoked(clock: FakeClock) -> None:
+    storage, coordination = MemoryStorage(), MemoryCoordination(clock=clock)
+    console = Console(storage, coordination=coordination, clock=clock)
+    await console.create_account("acme")
+    new = await console.create_key("acme", name="x", environment="sandbox", scopes=["route"])
+    caller = await console.authenticate(bearer(new), "sandbox")
+    router = Router.sandbox(storage=storage, coordination=coordination, settings=Settings(clock=clock))
+    assert (await router.route("hi", caller=caller)).trace.key_id == new.key.id
+    await others_run(clock)  # it begins to listen
+    await console.revoke_key("acme", new.key.id)
+    await others_run(clock)
+    with pytest.raises(AuthenticationFailed):
+        await router.route("hi", caller=caller)
+    assert clock.time() == START.timestamp()
+    await router.aclose()
+
+
+async def test_what_a_storage_fails_with_is_a_fault_of_its_own(clock: FakeClock) -> None:
+    class Broken(MemoryStorage):
+        async def read(self, account: str, query: Any) -> Any:
+            raise KeyError("sk_live_canary")
+
+    with pytest.raises(InternalError, match=r"^the storage failed with KeyError$"):
+        await Console(Broken(), clock=clock).account("acme")

@@ -1,0 +1,537 @@
+"""``routewright accounts``, ``keys``, ``incidents`` and ``secret``: what is set up is shown, and a key once."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import AuthenticationFailed, Console, RateLimits, SqliteCoordination, SqliteStorage
+from routewright.cli import main
+from routewright.secret_file import secret_path
+from routewright.testing.storage.money import make_row, reservation
+from routewright.wire import Notice, Settle
+
+from .test_console_changes import Interrupted
+from .test_traces_delete import answers
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+ACCOUNT = """\
+account   acme
+plan      pro
+requests  600 a minute
+tokens    600,000 a minute
+calls     25 at a time
+paid      afterwards
+since     2026-11-22 12:00:00.000 UTC
+"""
+
+
+@pytest.fixture(autouse=True)
+def _the_store_is_named(monkeypatch: Patch, noon: None) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", "traces.db")
+
+
+@pytest.fixture
+def acme(capsys: Capture) -> str:
+    """An account that is set up."""
+    assert main(["accounts", "create", "acme", "--plan", "pro"]) == 0
+    capsys.readouterr()
+    return "acme"
+
+
+def told(capsys: Capture, *argv: str) -> Any:
+    """What a command says as JSON."""
+    assert main([*argv, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: Capture, *argv: str, code: int = 2) -> str:
+    """What a command that fails says, and nothing but that."""
+    assert main([*argv]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.removeprefix("routewright: ").removesuffix("\n")
+
+
+def make_key(capsys: Capture, *options: str) -> tuple[str, str]:
+    """A key, and its id."""
+    made = told(capsys, "keys", "create", "acme", "--name", "website", *options)
+    return made["key"], made["id"]
+
+
+def holds(key: str) -> bool:
+    """Whether a key is taken."""
+    console = Console("sqlite:///traces.db").blocking
+    try:
+        console.authenticate(f"Bearer {key}")
+    except AuthenticationFailed:
+        return False
+    finally:
+        console.close()
+    return True
+
+
+# accounts
+
+
+def test_the_first_account_begins_a_store(capsys: Capture) -> None:
+    assert refused(capsys, "accounts", "ls") == (
+        f"there is no store {Path('traces.db').absolute()}; "
+        "'routewright route' and 'routewright accounts create' begin one"
+    )
+    assert not list(Path().iterdir())
+    assert main(["accounts", "create", "acme", "--plan", "pro"]) == 0
+    assert capsys.readouterr() == (ACCOUNT, "")
+    assert [path.name for path in Path().iterdir()] == ["traces.db"]
+
+
+def test_an_account_is_set_up_with_all_its_terms(capsys: Capture) -> None:
+    terms = ["--plan", "team", "--requests-per-min", "7", "--prepaid", "--monthly-limit", "12.5"]
+    assert told(capsys, "accounts", "create", "Ünal & Co.", *terms) == {
+        "name": "Ünal & Co.",
+        "created_at": "2026-11-22T12:00:00.000Z",
+        "plan": "team",
+        "limits": {"requests_per_min": 7, "tokens_per_min": 3_000_000, "concurrency": 100},
+        "own_limits": {"requests_per_min": 7, "tokens_per_min": None, "concurrency": None},
+        "prepaid": True,
+        "monthly_limit_usd": 12.5,
+    }
+    main(["accounts", "create", "acme"])
+    main(["accounts", "create", "free for all", "--plan", "unlimited"])
+    capsys.readouterr()
+    assert main(["accounts", "ls"]) == 0
+    assert capsys.readouterr() == (
+        "account       plan       requests/min  tokens/min  at a time  prepaid  monthly limit  since\n"
+        "acme          free                 60      60,000          5                          2026-11-22\n"
+        "free for all  unlimited                                                               2026-11-22\n"
+        "Ünal & Co.    team                  7   3,000,000        100  yes              $12.5  2026-11-22\n",
+        "",
+    )
+    assert [each["name"] for each in told(capsys, "accounts", "ls")["accounts"]] == [
+        "acme", "free for all", "Ünal & Co.",
+    ]  # fmt: skip
+
+
+def test_a_change_changes_what_is_given(acme: str, capsys: Capture) -> None:
+    change = ["accounts", "change", acme]
+    changed = told(capsys, *change, "--plan", "free", "--tokens-per-min", "5", "--concurrency", "2", "--prepaid")
+    assert (changed["plan"], changed["prepaid"]) == ("free", True)
+    assert changed["own_limits"] == {"requests_per_min": None, "tokens_per_min": 5, "concurrency": 2}
+    changed = told(capsys, *change, "--tokens-per-min", "plan", "--monthly-limit", "5")
+    assert changed["own_limits"] == {"requests_per_min": None, "tokens_per_min": None, "concurrency": 2}
+    changed = told(capsys, *change, "--concurrency", "plan", "--no-prepaid", "--monthly-limit", "none")
+    assert (changed["own_limits"], changed["prepaid"], changed["monthly_limit_usd"]) == (None, False, None)
+    assert main([*change, "--plan", "pro"]) == 0
+    assert capsys.readouterr() == (ACCOUNT, "")
+
+
+def test_credit_says_the_balance(acme: str, capsys: Capture) -> None:
+    assert main(["accounts", "credit", acme, "10"]) == 0
+    assert capsys.readouterr().out.endswith("balance  none: credit is not used before 'accounts change --prepaid'\n")
+    main(["accounts", "change", acme, "--prepaid"])
+    capsys.readouterr()
+    assert main(["accounts", "credit", acme, "2.5", "--id", "invoice 7", "--note", "paid"]) == 0
+    assert capsys.readouterr() == ("credit   $2.5\nid       invoice 7\nbalance  $12.5\n", "")
+    assert main(["accounts", "credit", acme, "2.5", "--id", "invoice 7"]) == 0
+    assert capsys.readouterr().out == "credit   $2.5, which was done before\nid       invoice 7\nbalance  $12.5\n"
+    assert told(capsys, "accounts", "credit", acme, "-20.25", "--id", "back") == {
+        "id": "back", "usd": -20.25, "created": True, "balance_usd": -7.75,
+    }  # fmt: skip
+    assert main(["accounts", "credit", acme, "-0.25", "--id", "b"]) == 0
+    assert capsys.readouterr().out == "credit   -$0.25\nid       b\nbalance  -$8\n"
+
+
+def test_show_says_how_an_account_stands(acme: str, capsys: Capture) -> None:
+    main(["accounts", "change", acme, "--prepaid", "--monthly-limit", "4"])
+    main(["accounts", "credit", acme, "10"])
+    capsys.readouterr()
+    _, key_id = make_key(capsys, "--budget", "2")
+
+    async def spend() -> None:
+        console = Console("sqlite:///traces.db")
+        at = "2026-11-22T11:00:00.000Z"
+        row = make_row("c1", charge=1_250_000_000, at=at)
+        await console._storage.apply(acme, [Settle(id="c1", at=at, rows=(row,), key_id=key_id)])
+        await console._storage.apply(acme, [reservation("c2", 125_000_000, at=at)])
+        await console.aclose()
+
+    anyio.run(spend)
+    assert main(["accounts", "show", acme]) == 0
+    assert capsys.readouterr().out.splitlines()[-5:] == [
+        "balance        $8.75",
+        "this month     $1.25 of $4 (31.2%), $0.125 reserved",
+        "",
+        "key                             name     in all               this month",
+        f"{key_id}  website  $1.25 of $2 (62.5%)  $1.25",
+    ]
+    shown = told(capsys, "accounts", "show", acme)
+    assert shown["balance_usd"] == 8.75
+    assert shown["month"] == {"spent_usd": 1.25, "limit_usd": 4.0, "reserved_usd": 0.125, "percent": 31.25}
+    assert shown["keys"][0]["total"]["percent"] == 62.5
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["accounts", "create", "acme"],
+         "NAME: 'acme' is set up already; 'routewright accounts change' changes its terms"),
+        (["accounts", "create", "default"], "NAME: 'default' is nobody's account; use another name: calls that name"),
+        (["accounts", "show", "umbra"], "no account 'umbra'"),
+        (["accounts", "change", "umbra", "--plan", "pro"], "no account 'umbra'"),
+        (["accounts", "credit", "acme", "nan"], "USD: is nan; take a number from 0 to 1000000000, in dollars"),
+        (["accounts", "credit", "acme", "0"], "USD: is less than a nano-dollar; give some"),
+        (["accounts", "change", "acme", "--monthly-limit", "-1"], "--monthly-limit: is -1; take a number from 0"),
+        (["accounts", "change", "acme", "--plan", "enterprise"],
+         "--requests-per-min, --tokens-per-min, --concurrency: are missing: those of the plan 'enterprise' are as its "
+         "contract says; give one of them at least"),
+        (["accounts", "change", "acme", "--concurrency", "-1"],
+         "--requests-per-min, --tokens-per-min, --concurrency: has concurrency=-1; take a whole number of at least 0"),
+        (["keys", "create", "umbra", "--name", "x"], "no account 'umbra'"),
+        (["keys", "create", "acme", "--name", ""], "--name: must be 1 to 100 printable characters, got ''"),
+        (["keys", "create", "acme", "--name", "x", "--scope", "routes"], "--scope: is 'routes'; did you mean 'route'?"),
+        (["keys", "create", "acme", "--name", "x", "--budget", "inf"], "--budget: is inf; take a number"),
+        (["keys", "ls", "umbra"], "no account 'umbra'"),
+        (["keys", "show", "acme", "key_1"], "no key 'key_1'"),
+        (["keys", "change", "acme", "key_1", "--budget", "5"], "no key 'key_1'"),
+        (["keys", "change", "acme", "key_1"],
+         "nothing is given that would change; give some of --name, --scope, --budget, --monthly-limit, "
+         "--requests-per-min, --tokens-per-min, --concurrency"),
+        (["accounts", "change", "acme"],
+         "nothing is given that would change; give some of --plan, --prepaid, --monthly-limit, --requests-per-min, "
+         "--tokens-per-min, --concurrency"),
+        (["keys", "ls", "default"], "ACCOUNT: 'default' is nobody's account"),
+        (["keys", "revoke", "acme", "key_1", "--yes"], "no key 'key_1'"),
+        (["incidents", "resolve", "inc_1"], "no incident 'inc_1'"),
+        (["incidents", "open", "", "--severity", "minor"], "TITLE: must be 1 to 200 printable characters"),
+        (["incidents", "open", "x", "--status-url", "x"], "--status-url: is 'x'; begin it with https://"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)  # fmt: skip
+@pytest.mark.usefixtures("acme")
+def test_what_cannot_be_is_refused_in_the_words_of_the_command_line(
+    argv: list[str], said: str, capsys: Capture
+) -> None:
+    assert refused(capsys, *argv).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["accounts"], ["accounts", "create"], ["accounts", "create", "x", "--plan", "gold"], ["keys", "create", "acme"],
+        ["accounts", "create", "x", "--concurrency", "many"], ["accounts", "credit", "acme", "some"], ["secret"],
+        ["keys", "create", "acme", "--name", "x", "--environment", "live"], ["keys", "change", "acme"],
+        ["keys", "change", "acme", "key_1", "--environment", "sandbox"],
+        ["incidents", "open", "x", "--severity", "x"],
+    ],
+)  # fmt: skip
+def test_what_is_no_command_line_of_ours_ends_with_2(argv: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(argv)
+    assert "usage: routewright" in capsys.readouterr().err
+
+
+# keys
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_key_goes_to_standard_output_alone(capsys: Capture) -> None:
+    assert main(["keys", "create", "acme", "--name", "website"]) == 0
+    out, err = capsys.readouterr()
+    key = out.removesuffix("\n")
+    assert key.startswith("sk_live_")
+    assert out.count("\n") == 1
+    (listed,) = told(capsys, "keys", "ls", "acme")["keys"]
+    assert err == f"{listed['id']} of acme, production: keep the key now, it is not shown again\n"
+    assert holds(key)
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_key_is_made_with_all_its_terms(capsys: Capture) -> None:
+    options = ["--environment", "sandbox", "--scope", "route,models:read", "--scope", "agents", "--tokens-per-min", "9"]
+    made = told(capsys, "keys", "create", "acme", "--name", "x", *options, "--budget", "5", "--monthly-limit", "0.5")
+    key = made.pop("key")
+    assert key.startswith("sk_test_")
+    assert made == {
+        "id": made["id"],
+        "account": "acme",
+        "environment": "sandbox",
+        "name": "x",
+        "prefix": key[:12],
+        "created_at": "2026-11-22T12:00:00.000Z",
+        "revoked_at": None,
+        "budget_usd": 5.0,
+        "monthly_limit_usd": 0.5,
+        "scopes": ["route", "agents", "models:read"],
+        "limits": {"requests_per_min": None, "tokens_per_min": 9, "concurrency": None},
+    }
+    assert told(capsys, "keys", "ls", "acme")["keys"] == [made]
+
+
+@pytest.mark.usefixtures("acme")
+def test_keys_are_listed_and_revoked(capsys: Capture) -> None:
+    assert main(["keys", "ls", "acme"]) == 0
+    assert capsys.readouterr() == ("", "it has no key\n")
+    key, key_id = make_key(capsys, "--scope", "route")
+    kept, kept_id = make_key(capsys, "--environment", "sandbox")
+    assert main(["keys", "revoke", "acme", key_id, "--yes"]) == 0
+    assert capsys.readouterr() == ("", f"{key_id} of acme is revoked\n")
+    assert (holds(key), holds(kept)) == (False, True)
+    assert told(capsys, "keys", "revoke", "acme", key_id, "-y")["revoked_at"] == "2026-11-22T12:00:00.000Z"
+    assert main(["keys", "ls", "acme"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == "key                             name     begins with      environment  for    created"
+    assert sorted(lines) == sorted([
+        f"{key_id}  website  {key[:12]}...  production   route  2026-11-22  revoked 2026-11-22 12:00",
+        f"{kept_id}  website  {kept[:12]}...  sandbox      all    2026-11-22",
+    ])  # fmt: skip
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_change_of_a_key_changes_what_is_given_limit_by_limit(capsys: Capture) -> None:
+    _, key_id = make_key(capsys, "--scope", "route", "--concurrency", "3", "--budget", "5")
+    before = told(capsys, "keys", "show", "acme", key_id)
+    change = ["keys", "change", "acme", key_id]
+    changed = told(capsys, *change, "--requests-per-min", "7")
+    assert changed == {name: before[name] for name in changed} | {
+        "limits": {"requests_per_min": 7, "tokens_per_min": None, "concurrency": 3}
+    }
+    changed = told(
+        capsys, *change, "--name", "shop", "--scope", "route,agents", "--budget", "9", "--monthly-limit", "2"
+    )
+    assert (changed["name"], changed["scopes"]) == ("shop", ["route", "agents"])
+    assert (changed["budget_usd"], changed["monthly_limit_usd"]) == (9.0, 2.0)
+    without = ["--requests-per-min", "none", "--concurrency", "none", "--budget", "none", "--monthly-limit", "none"]
+    changed = told(capsys, *change, *without, "--scope", "all")
+    assert (changed["limits"], changed["budget_usd"], changed["monthly_limit_usd"]) == (None, None, None)
+    assert len(changed["scopes"]) == 6
+    assert told(capsys, "keys", "ls", "acme")["keys"] == [changed]
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_key_is_shown_with_its_terms_and_what_it_spent(capsys: Capture) -> None:
+    key, key_id = make_key(capsys, "--tokens-per-min", "9000")
+    shown = (
+        f"key            {key_id}\n"
+        "account        acme\n"
+        "name           website\n"
+        f"begins with    {key[:12]}...\n"
+        "environment    production\n"
+        "for            all\n"
+        "requests       without a limit of its own\n"
+        "tokens         9,000 a minute\n"
+        "calls          without a limit of its own\n"
+        "budget         none\n"
+        "monthly limit  none\n"
+        "since          2026-11-22 12:00:00.000 UTC\n"
+    )
+    assert main(["keys", "show", "acme", key_id]) == 0
+    assert capsys.readouterr() == (shown, "")
+    assert main(["keys", "change", "acme", key_id, "--budget", "2"]) == 0
+    assert capsys.readouterr() == (shown.replace("budget         none", "budget         $2"), "")
+    assert main(["keys", "show", "acme", key_id]) == 0
+    assert "in all         $0 of $2 (0%)\nthis month     $0\n" in capsys.readouterr().out
+    found = told(capsys, "keys", "show", "acme", key_id)
+    assert found["total"] == {"spent_usd": 0.0, "limit_usd": 2.0, "reserved_usd": 0.0, "percent": 0.0}
+    assert found["month"]["limit_usd"] is None
+    main(["keys", "revoke", "acme", key_id, "-y"])
+    capsys.readouterr()
+    assert main(["keys", "show", "acme", key_id]) == 0
+    assert capsys.readouterr().out.endswith("revoked        2026-11-22 12:00:00.000 UTC\n")
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_person_is_asked_before_a_key_is_revoked(monkeypatch: Patch, capsys: Capture) -> None:
+    key, key_id = make_key(capsys)
+    named = f"the key 'website', {key[:12]}..., of acme"
+    assert refused(capsys, "keys", "revoke", "acme", key_id) == (
+        f"{named} would be revoked for ever; give --yes to have it done"
+    )
+    answers(monkeypatch, "n\n")
+    assert main(["keys", "revoke", "acme", key_id]) == 130
+    said = capsys.readouterr().err
+    assert said.startswith(f"revoke {named}, for ever? [y/N] ")
+    assert "nothing is revoked" in said
+    assert holds(key)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"y\n")))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert main(["keys", "revoke", "acme", key_id]) == 0
+    assert not holds(key)
+
+
+@pytest.mark.usefixtures("acme")
+def test_no_command_but_the_one_that_makes_it_tells_a_key_or_a_secret(
+    capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, key_id = make_key(capsys, "--budget", "5")
+    caplog.set_level(logging.DEBUG)
+    secret = secret_path(Path("traces.db")).read_text().strip()
+    for argv in (
+        ["accounts", "ls"], ["accounts", "show", "acme"], ["accounts", "show", key], ["accounts", "create", key],
+        ["keys", "ls", "acme"], ["keys", "ls", key], ["keys", "create", "acme", "--name", key],
+        ["keys", "revoke", "acme", key, "-y"], ["keys", "revoke", key, key_id, "-y"], ["incidents", "open", key],
+        ["incidents", "resolve", key], ["accounts", "credit", "acme", "1", "--note", key], ["secret", "rotate"],
+        ["secret", "rotate"], ["accounts", "credit", "acme", "1", "--id", key],
+        ["keys", "show", "acme", key_id], ["keys", "show", "acme", key],
+        ["keys", "change", "acme", key_id, "--name", key], ["keys", "change", "acme", key, "--budget", "1"],
+        ["keys", "revoke", "acme", key_id, "-y"],
+    ):  # fmt: skip
+        for more in ([], ["--json"]):
+            main([*argv, *more])
+    out, err = capsys.readouterr()
+    for said in (out, err, caplog.text):
+        assert key[:20] not in said
+        assert secret not in said
+        assert all(line not in said for line in secret_path(Path("traces.db")).read_text().split())
+
+
+# incidents
+
+
+@pytest.mark.usefixtures("acme")
+def test_an_incident_is_opened_listed_and_resolved(capsys: Capture) -> None:
+    assert main(["incidents", "ls"]) == 0
+    assert capsys.readouterr() == ("", "there was none\n")
+    opened = told(capsys, "incidents", "open", "All is slow", "--status-url", "https://status.example/7")
+    assert (opened["severity"], opened["resolved_at"]) == ("major", None)
+    assert main(["incidents", "open", "Nothing works", "--severity", "critical"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("opened: routewright incidents resolve inc_")
+    assert main(said.removeprefix("opened: routewright ").removesuffix(" ends it\n").split()) == 0
+    assert capsys.readouterr() == ("", f"{said.split()[4]} is over\n")
+    assert main(["incidents", "ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == "incident severity began (UTC) ended title".split()
+    assert sorted(line.split()[1:] for line in lines[1:]) == [  # both began at noon
+        ["critical", "2026-11-22", "12:00", "2026-11-22", "12:00", "Nothing", "works"],
+        ["major", "2026-11-22", "12:00", "All", "is", "slow"],
+    ]
+    assert {each["title"] for each in told(capsys, "incidents", "ls")["incidents"]} == {"Nothing works", "All is slow"}
+
+
+# secret
+
+
+@pytest.mark.usefixtures("acme")
+def test_the_secret_is_changed_and_keys_that_are_used_go_over(capsys: Capture) -> None:
+    used, _ = make_key(capsys)
+    idle, _ = make_key(capsys)
+    assert main(["secret", "rotate"]) == 0
+    said = "the secret is changed; the one before it holds until the next change, and keys go over as they are used\n"
+    assert capsys.readouterr() == ("", said)
+    assert holds(used)
+    assert refused(capsys, "secret", "rotate") == (
+        "1 live key was not used since the last change: 'website of acme'; have them used, or revoke them; "
+        "--force ends them"
+    )
+    assert told(capsys, "secret", "rotate", "--force") == {"rotated": True}
+    assert (holds(used), holds(idle)) == (True, False)
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_secret_that_stands_in_the_environment_is_its_operators(monkeypatch: Patch, capsys: Capture) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", "s" * 32)
+    assert refused(capsys, "secret", "rotate") == (
+        "ROUTEWRIGHT_SECRET: holds the root secret, which only you can change; set ROUTEWRIGHT_SECRET to a new one and "
+        "ROUTEWRIGHT_SECRET_BEFORE to the present one, in all processes"
+    )
+
+
+# who runs meanwhile
+
+
+def interrupted(monkeypatch: Patch, change: Callable[[Console], Awaitable[object]]) -> None:
+    """Let somebody else change something right after a command has read it."""
+
+    async def between() -> None:
+        async with Console(SqliteStorage("traces.db")) as theirs:
+            await change(theirs)
+
+    storage = Interrupted(SqliteStorage("traces.db"))
+    storage.between = [between]
+    monkeypatch.setattr("routewright.cli.place.existing_store", lambda args: storage)
+
+
+def test_two_who_change_limits_of_an_account_at_once_both_do(acme: str, capsys: Capture, monkeypatch: Patch) -> None:
+    main(["accounts", "change", acme, "--requests-per-min", "10", "--concurrency", "5"])
+    capsys.readouterr()
+    theirs = RateLimits(requests_per_min=10, concurrency=1)
+    interrupted(monkeypatch, lambda console: console.change_account("acme", limits=theirs))
+    found = told(capsys, "accounts", "change", acme, "--requests-per-min", "20")
+    assert (found["limits"]["requests_per_min"], found["limits"]["concurrency"]) == (20, 1)
+
+
+@pytest.mark.usefixtures("acme")
+def test_two_who_change_limits_of_a_key_at_once_both_do(capsys: Capture, monkeypatch: Patch) -> None:
+    _, key_id = make_key(capsys)
+    theirs = RateLimits(tokens_per_min=1_000, concurrency=1)
+    interrupted(monkeypatch, lambda console: console.change_key("acme", key_id, limits=theirs))
+    found = told(capsys, "keys", "change", "acme", key_id, "--concurrency", "none", "--requests-per-min", "20")
+    assert found["limits"] == {"requests_per_min": 20, "tokens_per_min": 1_000, "concurrency": None}
+
+
+@pytest.mark.usefixtures("acme")
+def test_the_last_limit_of_a_key_that_is_taken_away_leaves_none(capsys: Capture) -> None:
+    _, key_id = make_key(capsys)
+    main(["keys", "change", "acme", key_id, "--concurrency", "3"])
+    capsys.readouterr()
+    told(capsys, "keys", "change", "acme", key_id, "--concurrency", "none")
+
+    async def kept() -> RateLimits | None:
+        async with Console(SqliteStorage("traces.db")) as console:
+            return (await console.key("acme", key_id)).limits
+
+    assert anyio.run(kept) is None
+
+
+@pytest.mark.usefixtures("acme")
+def test_those_that_run_hear_of_a_change_at_once(capsys: Capture) -> None:
+    assert not Path("traces.db.limits").exists(), "nobody runs, nobody is told"
+    coordination = SqliteCoordination("traces.db.limits")
+
+    async def last() -> int:
+        return (await coordination.hear(None)).last
+
+    async def heard(after: int) -> tuple[Notice, ...]:
+        notices = (await coordination.hear(after)).notices
+        await coordination.aclose()
+        return notices
+
+    before = anyio.run(last)
+    make_key(capsys)
+    assert anyio.run(heard, before) == (Notice("account", "acme"),)
+
+
+# a key in a wrong place
+
+STRAY = "sk_live_" + "Canary0" * 4 + "abcde"
+PLACES = [
+    ["traces", "show", STRAY], ["traces", "ls", STRAY], ["traces", "ls", "--account", STRAY],
+    ["traces", "delete", STRAY, "--yes"], ["ledger", "statement", STRAY], ["ledger", "rows", "--trace", STRAY],
+    ["ledger", "correct", STRAY, "1", "--cost", "1"], ["ledger", "correct", "ID", STRAY],
+    ["accounts", "credit", "acme", STRAY], ["accounts", "change", "acme", "--requests-per-min", STRAY],
+    ["accounts", "show", STRAY], ["keys", "create", "acme", "--name", "x", "--scope", STRAY],
+    ["keys", "create", "acme", "--name", "x", f"--{STRAY}"], ["incidents", "open", "t", "--severity", STRAY],
+    ["feedback", STRAY, "1"], ["analytics", "usage", "--group-by", STRAY], ["store", "check", STRAY],
+    ["store", "check", "--store", f"sqlit://{STRAY}"], [STRAY],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argv", PLACES, ids=lambda argv: " ".join(argv).replace(STRAY, "KEY"))
+@pytest.mark.usefixtures("acme")
+def test_a_key_that_is_given_in_a_wrong_place_is_not_repeated(argv: list[str], capsys: Capture) -> None:
+    for more in ([], ["--json"]):
+        with suppress(SystemExit):
+            main([*argv, *more])
+        out, err = capsys.readouterr()
+        assert "Canary" not in out + err

@@ -1,0 +1,335 @@
+"""``Ledger``: its rows, sums and statements, and how it is opened."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator
+from datetime import date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import BlockingLedger, Caller, Ledger, MemoryStorage, NotFound, SqliteStorage, ValidationFailed
+from routewright.errors import InternalError, UnsupportedWrite
+from routewright.ledger import PIECE
+from routewright.protocols import Storage
+from routewright.testing import FakeClock
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    AddCredit,
+    LedgerRow,
+    LedgerSum,
+    LedgerSumsOfAll,
+    Reserve,
+    Settle,
+    Tokens,
+)
+
+from .billing import BROKEN, COST, FAILS, NOON, SILENT, TOLD, Firm, account, check_identity, make_storage, skip_days
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOON)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Storage:
+    return make_storage(request.param, tmp_path, clock)
+
+
+@pytest.fixture
+async def firm(storage: Storage, clock: FakeClock) -> AsyncIterator[Firm]:
+    firm = Firm(storage, clock)
+    yield firm
+    await firm.close()
+
+
+def row(number: int, at: str, charge: int = 7, **given: Any) -> LedgerRow:
+    facts: dict[str, Any] = {"attempt": 1, "model": "a/one", "provider": "a", "tokens": Tokens(1, 1, 0)}
+    return LedgerRow(request_id=f"tr_{number:04}", at=at, cost_nanos=charge, charge_nanos=charge, **facts | given)
+
+
+async def book(storage: Storage, *rows: LedgerRow, account: str = "acme") -> None:
+    for each in rows:
+        await storage.apply(account, [Settle(id=each.request_id, at=each.at, rows=(each,))])
+
+
+async def all_rows(ledger: Ledger, **asked: Any) -> list[str]:
+    return [f"{row.request_id}/{row.attempt}" async for row in ledger.rows(**asked)]
+
+
+# Making one
+
+
+def test_a_ledger_takes_a_storage_or_its_url(tmp_path: Path) -> None:
+    assert isinstance(Ledger("memory:")._storage, MemoryStorage)
+    assert isinstance(Ledger(f"sqlite:///{tmp_path}/calls.db")._storage, SqliteStorage)
+    storage = MemoryStorage()
+    assert Ledger(storage)._storage is storage
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", [None, 7, MemoryStorage, object(), "calls.db", "postgresql://host/db"])
+def test_what_is_no_storage_is_refused(given: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"storage|url"):
+        Ledger(given)
+
+
+@pytest.mark.parametrize("name", ["", "_system", "a\nb", 7, None])
+def test_what_is_no_account_is_refused(name: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"^account: "):
+        Ledger("memory:").as_account(name)
+
+
+async def test_leaving_it_frees_the_storage(tmp_path: Path) -> None:
+    async with Ledger(f"sqlite:///{tmp_path}/calls.db") as ledger:
+        assert await ledger.sums() == []
+    assert repr(ledger) == f"Ledger({ledger._storage!r})"
+
+
+# Rows
+
+
+async def test_rows_are_newest_first_and_of_one_account(firm: Firm) -> None:
+    await book(firm.storage, row(1, "2026-11-20T10:00:00.000Z"), row(3, "2026-11-21T10:00:00.000Z"))
+    await book(firm.storage, row(2, "2026-11-20T11:00:00.000Z"))
+    await book(firm.storage, row(9, "2026-11-20T11:00:00.000Z"), account="other")
+    assert await all_rows(firm.ledger) == ["tr_0003/1", "tr_0002/1", "tr_0001/1"]
+    assert await all_rows(firm.ledger, account="other") == ["tr_0009/1"]
+    assert await all_rows(firm.ledger.as_account("other")) == ["tr_0009/1"]
+    assert await all_rows(firm.ledger.as_account("other").as_account("none")) == []
+
+
+async def test_all_rows_are_given_each_once_however_many(firm: Firm) -> None:
+    rows = [row(number, "2026-11-20T10:00:00.000Z") for number in range(2 * PIECE + 5)]
+    await firm.storage.apply("acme", [Settle(id=each.request_id, at=each.at, rows=(each,)) for each in rows])
+    found = await all_rows(firm.ledger)
+    assert found == [f"{each.request_id}/1" for each in reversed(rows)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "numbers"),
+    [
+        ({"since": "2026-11-20"}, [3, 2]),
+        ({"until": "2026-11-20T12:00:00Z"}, [1]),
+        ({"since": date(2026, 11, 19), "until": date(2026, 11, 21)}, [2, 1]),
+        ({"since": datetime(2026, 11, 20, 14, tzinfo=timezone(timedelta(hours=2)))}, [3, 2]),
+        ({"trace_id": "tr_0002"}, [2]),
+        ({"trace_id": "trc_0002", "until": "2026-11-20"}, []),
+        ({"trace_id": "tr_0004"}, []),
+    ],
+)
+async def test_rows_can_be_of_a_time_and_of_a_call(firm: Firm, asked: dict[str, Any], numbers: list[int]) -> None:
+    for number, day in ((1, 19), (2, 20), (3, 21)):
+        await book(firm.storage, row(number, f"2026-11-{day}T12:00:00.000Z"))
+    assert await all_rows(firm.ledger, **asked) == [f"tr_{number:04}/1" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"since": "2026-11-22", "until": "2026-11-21"}, "^since: is .*, after .*, the until"),
+        ({"since": "yesterday"}, "^since: is 'yesterday'; write a timestamp"),
+        ({"until": datetime(2026, 11, 20)}, "^until: is"),
+        ({"trace_id": 7}, "^trace_id: "),
+        ({"account": "_system"}, "^account: "),
+    ],
+)
+async def test_rows_that_cannot_be_meant_are_refused(firm: Firm, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said):
+        await all_rows(firm.ledger, **asked)
+
+
+# Sums
+
+
+async def test_sums_are_of_days_both_ends_included_and_of_the_last_seven_without_any(firm: Firm) -> None:
+    for number, at in enumerate(("2026-11-14T23:59:59.999Z", "2026-11-15T00:00:00.000Z", "2026-11-21T12:00:00.000Z")):
+        await book(firm.storage, row(number, at, charge=10**number))
+    assert [each.charge_nanos for each in await firm.ledger.sums()] == [10, 100]
+    assert [each.charge_nanos for each in await firm.ledger.sums("2026-11-14", date(2026, 11, 15))] == [1, 10]
+    assert await firm.ledger.sums("2026-11-14", account="other") == []
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        (("2026-11-22", "2026-11-21"), "^first: is 2026-11-22, after 2026-11-21, the last$"),
+        (("2000-01-01", "2026-11-21"), "^first: is 2000-01-01, 9822 days up to 2026-11-21, the last; take at most"),
+        (("november", None), "^first: is 'november'; write YYYY-MM-DD$"),
+        ((None, 20261121), "^last: is 20261121; write YYYY-MM-DD$"),
+    ],
+)
+async def test_days_that_cannot_be_meant_are_refused(firm: Firm, days: tuple[Any, Any], said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said):
+        await firm.ledger.sums(*days)
+
+
+async def test_what_all_accounts_used_is_one_sum_a_day_model_and_kind(firm: Firm) -> None:
+    at = "2026-11-20T10:00:00.000Z"
+    await book(firm.storage, row(1, at, 10), row(2, "2026-11-21T10:00:00.000Z", 20))
+    await book(firm.storage, row(3, at, 30, model="b/two", provider="b"), row(4, at, 40), account="other")
+    await book(firm.storage, row(5, at, -5, attempt=-1, kind="correction"), account="third")
+    asked = LedgerSumsOfAll("2026-11-20", "2026-11-20")
+    found: list[LedgerSum] = await firm.storage.read(SYSTEM_ACCOUNT, asked)
+    assert [(each.day, each.model, each.kind, each.rows, each.charge_nanos) for each in found] == [
+        ("2026-11-20", "a/one", "attempt", 2, 50),
+        ("2026-11-20", "a/one", "correction", 1, -5),
+        ("2026-11-20", "b/two", "attempt", 1, 30),
+    ]
+    assert await firm.storage.read("acme", asked) == [], "one account sees nothing of the others"
+
+
+async def test_sums_of_all_hold_what_calls_left_of_which_nobody_has_read_the_traces(firm: Firm) -> None:
+    await firm.set_up()
+    await firm.call()
+    await firm.call(Caller("other"))
+    (found,) = await firm.storage.read(SYSTEM_ACCOUNT, LedgerSumsOfAll("2026-11-21", "2026-11-21"))
+    assert (found.rows, found.cost_nanos) == (2, 2 * COST)
+
+
+# Statements
+
+
+async def test_a_statement_is_of_the_present_month_if_none_is_named(firm: Firm, clock: FakeClock) -> None:
+    await firm.set_up()
+    await firm.call()
+    told = await firm.ledger.statement()
+    assert (told.account, told.month, told.by) == ("acme", "2026-11", "model")
+    assert [(line.model, line.rows, line.charged_nanos) for line in told.charges] == [("good/one", 1, COST)]
+    skip_days(clock, 10)
+    assert (await firm.ledger.statement()).charges == []
+    assert await firm.ledger.statement("2026-11") == told
+
+
+async def test_one_month_closes_with_what_the_next_opens_with_and_both_with_the_purse(
+    firm: Firm, clock: FakeClock
+) -> None:
+    await firm.set_up(10**9, prepaid=True)
+    for day in range(0, 30, 10):
+        for _ in range(day // 10 + 1):
+            await firm.call()
+        skip_days(clock, 10)
+    await firm.storage.apply("acme", [AddCredit("cr_2", 5 * 10**8, "2026-12-05T00:00:00.000Z")])
+    november, december, january = [await firm.ledger.statement(month) for month in ("2026-11", "2026-12", "2027-01")]
+    assert (november.opening_nanos, november.closing_nanos) == (0, 10**9 - COST)
+    assert (december.opening_nanos, december.closing_nanos) == (10**9 - COST, 15 * 10**8 - 6 * COST)
+    assert january.opening_nanos == january.closing_nanos == 15 * 10**8 - 6 * COST
+    assert (await firm.purses())["account"] == 6 * COST
+
+
+async def test_what_was_charged_before_the_account_was_set_up_was_not_paid_from_its_balance(firm: Firm) -> None:
+    created = "2026-11-10T12:00:00.000Z"
+    times = ("2026-10-31T00:00:00.000Z", "2026-11-10T11:59:59.999Z")
+    await book(firm.storage, *(row(number, at, 100) for number, at in enumerate(times)))
+    await firm.storage.apply("acme", [account(prepaid=True, created_at=created), AddCredit("cr_1", 1_000, created)])
+    await book(firm.storage, row(8, created, 30))
+    told = await firm.ledger.statement("2026-11")
+    assert told.closing_nanos == 1_000 - 30
+    assert told.opening_nanos is not None
+    assert told.opening_nanos + told.totals.credited_nanos - told.totals.charged_nanos == told.closing_nanos
+    assert (await firm.purses())["account"] == 30
+    assert (await firm.ledger.statement("2026-12")).opening_nanos == 970
+
+
+async def test_who_is_not_prepaid_has_no_balance(firm: Firm) -> None:
+    assert (await firm.ledger.statement(account="nobody")).opening_nanos is None
+    await firm.set_up(1_000)
+    told = await firm.ledger.statement()
+    assert (told.opening_nanos, told.closing_nanos, told.totals.credited_nanos) == (None, None, 1_000)
+
+
+async def test_cost_that_nobody_pays_for_is_cost_all_the_same(storage: Storage, clock: FakeClock) -> None:
+    firm = await Firm(storage, clock, [BROKEN, FAILS], [FAILS, FAILS]).set_up()
+    trace = await firm.call()
+    assert trace.status == "failed"
+    (line,) = (await firm.ledger.statement()).charges
+    assert (line.cost_nanos, line.charged_nanos) == (COST, 0)
+    await firm.close()
+
+
+async def test_a_reservation_whose_process_ended_is_uncertain_in_the_statement(firm: Firm, clock: FakeClock) -> None:
+    await firm.set_up(10**6, prepaid=True)
+    at = "2026-11-21T12:00:00.000Z"
+    lost = Reserve(id="tr_lost", nanos=5_000, owner="own", lease_s=30.0, clock_s=clock.monotonic(), at=at)
+    await firm.storage.apply("acme", [lost])
+    await clock.sleep(60)
+    await firm.call()
+    await firm.storage.sweep(clock.time())
+    told = await firm.ledger.statement()
+    assert [(line.model, line.least_nanos, line.most_nanos) for line in told.uncertain] == [("", 0, 5_000)]
+    assert told.closing_nanos == 10**6 - COST
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [({"month": "2026-13"}, "^month: is '2026-13'; write YYYY-MM$"), ({"by": "week"}, "^by: is 'week'; one of model")],
+)
+async def test_a_statement_that_cannot_be_meant_is_refused(firm: Firm, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said):
+        await firm.ledger.statement(**asked)
+
+
+async def test_ledger_traces_and_analytics_agree_after_calls_of_all_kinds(storage: Storage, clock: FakeClock) -> None:
+    script = [TOLD, SILENT, BROKEN, FAILS, FAILS, FAILS]
+    firm = await Firm(storage, clock, script, [TOLD, SILENT]).set_up(10**9, prepaid=True)
+    for _ in range(4):
+        await firm.call()
+        skip_days(clock, 3)
+    await check_identity(firm)
+    await firm.close()
+
+
+# A storage that keeps no books, or fails
+
+
+class TracesAlone(MemoryStorage):
+    async def read(self, account: str, query: Any) -> Any:
+        raise UnsupportedWrite(f"TracesAlone knows no query {type(query).__name__}")
+
+
+class Broken(MemoryStorage):
+    async def read(self, account: str, query: Any) -> Any:
+        raise OSError("the disk is at secret/path")
+
+
+async def test_a_storage_without_a_ledger_says_so() -> None:
+    with pytest.raises(UnsupportedWrite, match="TracesAlone knows no query LedgerSums"):
+        await Ledger(TracesAlone()).sums()
+
+
+async def test_what_a_storage_should_not_raise_is_named_by_its_kind_alone() -> None:
+    with pytest.raises(InternalError, match=r"^the storage failed with OSError$"):
+        await Ledger(Broken()).statement("2026-11")
+
+
+# Without await
+
+
+def test_every_method_that_waits_has_a_twin() -> None:
+    waits = {
+        name
+        for name, method in inspect.getmembers(Ledger, inspect.isfunction)
+        if not name.startswith("_") and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method))
+    }
+    twins = {name for name, _ in inspect.getmembers(BlockingLedger, inspect.isfunction) if not name.startswith("_")}
+    assert waits - {"aclose"} == twins - {"close"}
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_it_does_without_await_what_it_does_with(kind: str, tmp_path: Path) -> None:
+    ledger = Ledger("memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'calls.db'}")
+    worker = ledger.blocking._worker
+    worker.run(book, ledger._storage, row(1, "2026-11-20T10:00:00.000Z"), row(2, "2026-11-20T11:00:00.000Z"))
+    with ledger.as_account("acme").blocking as acme:
+        assert [each.request_id for each in acme.rows(since="2026-11-20")] == ["tr_0002", "tr_0001"]
+        assert [each.charge_nanos for each in acme.sums("2026-11-20", "2026-11-20")] == [14]
+        assert acme.statement("2026-11", by="day").totals.charged_nanos == 14
+        assert acme.sums("2026-11-20", "2026-11-20", account="other") == []
+        with pytest.raises(NotFound):
+            acme.correct("tr_0001", 1, cost_usd=1.0)
+    assert list(ledger.blocking.rows()) == []

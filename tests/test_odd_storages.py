@@ -1,0 +1,206 @@
+"""What a storage of the host's own gives or raises, and may not, comes out of ``Console``, ``Ledger`` and
+``TraceStore`` as an ``InternalError`` that names it, and none of its words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+
+from routewright import (
+    CallableProvider,
+    Caller,
+    Console,
+    InternalError,
+    Ledger,
+    MemoryStorage,
+    Model,
+    NewKey,
+    Pricing,
+    Router,
+    RouterError,
+    Trace,
+    TraceStore,
+)
+from routewright._engine import checked
+from routewright.settings import Retention
+from routewright.wire import Query, Scan
+
+pytestmark = pytest.mark.anyio
+
+GARBAGE = [5, "garbage", [None], {}, {"a": 1}, True, b"x", [[]], (1, 2), object()]
+"""What no query and no write is answered with."""
+DOORS = ("read", "scan", "apply")
+EXPORT = '[{"date": "2026-11-20", "model": "mine/one", "cost_usd": 1}]'
+
+
+class Odd:
+    """A storage that gives or raises one thing at one door, from ``odd`` on."""
+
+    def __init__(self) -> None:
+        self._inner = MemoryStorage()
+        self.odd: str | None = None
+        self.thing: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        return self._given if name == self.odd else method
+
+    async def _given(self, *asked: Any, **rest: Any) -> Any:
+        if isinstance(self.thing, Exception):
+            raise self.thing
+        return self.thing
+
+
+class Place(NamedTuple):
+    """A storage with one of everything."""
+
+    storage: Odd
+    new: NewKey
+    trace: Trace
+    incident_id: str
+    export: Path
+
+
+async def place_in(folder: Path) -> Place:
+    storage: Any = Odd()
+    console = Console(storage, secret="s" * 44, recheck_s=0)
+    await console.create_account("acme", plan="pro", prepaid=True, monthly_limit_usd=5)
+    new = await console.create_key("acme", name="website", budget_usd=1)
+    await console.credit("acme", 5)
+    incident = await console.open_incident("slow", severity="major")
+    model = Model(id="mine/one", pricing_per_1m=Pricing(1, 1))
+    router = Router(providers=[CallableProvider(lambda call: "x", name="mine", models=[model])], storage=storage)
+    caller = Caller("acme", "production", new.key.id)
+    answer = await router.route("hi", caller=caller, params={"max_output_tokens": 50})
+    trace = await router.trace(answer.trace_id, caller=caller)
+    await router.flush()
+    (folder / "export.json").write_text(EXPORT)
+    return Place(storage, new, trace, incident.id, folder / "export.json")
+
+
+def console_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
+    console = Console(place.storage, secret="s" * 44, recheck_s=0)
+    key_id = place.new.key.id
+    return {
+        "create_account": lambda: console.create_account("umbra"),
+        "change_account": lambda: console.change_account("acme", plan="team"),
+        "account": lambda: console.account("acme"),
+        "accounts": console.accounts,
+        "credit": lambda: console.credit("acme", 1, id="x"),
+        "standing": lambda: console.standing("acme"),
+        "create_key": lambda: console.create_key("acme", name="other"),
+        "keys": lambda: console.keys("acme"),
+        "key": lambda: console.key("acme", key_id),
+        "change_key": lambda: console.change_key("acme", key_id, name="other"),
+        "revoke_key": lambda: console.revoke_key("acme", key_id),
+        "authenticate": lambda: console.authenticate(f"Bearer {place.new.secret.reveal()}"),
+        "incidents": console.incidents,
+        "open_incident": lambda: console.open_incident("slow", severity="major"),
+        "resolve_incident": lambda: console.resolve_incident(place.incident_id),
+    }
+
+
+def ledger_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
+    ledger = Ledger(place.storage).as_account("acme")
+
+    async def rows() -> None:
+        async for _ in ledger.rows():
+            pass
+
+    return {
+        "rows": rows,
+        "sums": ledger.sums,
+        "statement": ledger.statement,
+        "reconcile": lambda: ledger.reconcile(place.export),
+        "correct": lambda: ledger.correct(place.trace.id, 1, cost_usd=0.5),
+    }
+
+
+def trace_calls(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
+    store = TraceStore(place.storage).as_account("acme")
+    trace_id = place.trace.id
+
+    async def export() -> None:
+        async for _ in store.export():
+            pass
+
+    return {
+        "record": lambda: store.record(place.trace),
+        "get": lambda: store.get(trace_id),
+        "query": store.query,
+        "export": export,
+        "delete": lambda: store.delete(trace_id=trace_id),
+        "retain": lambda: store.retain(Retention()),
+        "retention": store.retention,
+        "feedback": lambda: store.feedback(trace_id, 1),
+        "feedback_of": lambda: store.feedback_of(trace_id),
+        "usage": lambda: store.usage(group_by="metadata.team"),
+        "cache_report": store.cache_report,
+        "fallback_report": store.fallback_report,
+        "latency_report": store.latency_report,
+    }
+
+
+CALLS = {Console: console_calls, Ledger: ledger_calls, TraceStore: trace_calls}
+KINDS = pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+
+
+async def met(place: Place, call: Callable[[], Awaitable[object]], door: str, thing: object) -> RouterError | None:
+    """What a call raises while one door of its storage is odd."""
+    place.storage.odd, place.storage.thing = door, thing
+    try:
+        await call()
+    except RouterError as error:
+        return error
+    finally:
+        place.storage.odd = None
+    return None
+
+
+@pytest.mark.parametrize("door", DOORS)
+@KINDS
+async def test_what_is_no_answer_is_named_with_the_storage(kind: type, door: str, tmp_path: Path) -> None:
+    for thing in [*GARBAGE, None, []]:
+        place = await place_in(tmp_path)
+        for name, call in CALLS[kind](place).items():
+            error = await met(place, call, door, thing)
+            if isinstance(error, InternalError):
+                assert str(error).startswith(f"Odd.{door} has to give "), (name, error)
+                assert str(error).endswith(f", and gave {type(thing).__name__}"), (name, error)
+
+
+@KINDS
+async def test_every_method_that_asks_the_storage_finds_it_out(kind: type, tmp_path: Path) -> None:
+    place = await place_in(tmp_path)
+    found: dict[str, set[str]] = {}
+    for name, call in CALLS[kind](place).items():
+        found[name] = {door for door in DOORS for thing in GARBAGE if await met(place, call, door, thing)}
+    assert all(found.values()), found
+
+
+@KINDS
+async def test_what_it_raises_is_named_by_its_kind_alone(kind: type, tmp_path: Path) -> None:
+    place = await place_in(tmp_path)
+    for name, call in CALLS[kind](place).items():
+        for door in DOORS:
+            error = await met(place, call, door, ValueError("canary"))
+            assert "canary" not in str(error), (name, door)
+
+
+@KINDS
+async def test_every_method_is_looked_at(kind: type, tmp_path: Path) -> None:
+    asks = {
+        name
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_") and (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method))
+    }
+    assert asks - {"aclose", "rotate_secret"} == set(CALLS[kind](await place_in(tmp_path)))
+
+
+def test_it_is_known_what_answers_each_query() -> None:
+    asked: Sequence[type] = [*get_args(Query), *get_args(Scan)]
+    assert {*checked._ONE, *checked._MANY} == set(asked)

@@ -1,0 +1,307 @@
+"""The root secret is changed: two hold at a time, everybody hears of it, and no crash leaves the store without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import CursorInvalid, MemoryStorage, PreconditionFailed, SqliteStorage, TraceStore
+from routewright.errors import StorageUnavailable, ValidationFailed
+from routewright.root_secret import BEFORE, RootSecret, given_secrets
+from routewright.secret_file import VARIABLE, SecretFile, secret_path
+from routewright.testing.storage import make_trace
+
+NEW, PRESENT = "n" * 32, "p" * 32
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "traces.db"
+
+
+def rotate(store: Path) -> tuple[bytes, ...]:
+    """Change the secret as another process would; those that hold now."""
+    file = SecretFile(store)
+    file.rotate(file.live()[0])
+    return file.live()
+
+
+def test_the_new_one_stands_first_and_the_one_before_it_second(store: Path) -> None:
+    file = SecretFile(store)
+    (first,) = file.live()
+    file.rotate(first)
+    second, before = file.live()
+    assert before == first != second
+    assert secret_path(store).read_bytes() == second + b"\n" + first + b"\n"
+    assert secret_path(store).stat().st_mode & 0o777 == 0o600
+    file.rotate(second)
+    assert file.live()[1:] == (second,)
+    assert len({*file.live(), first}) == 3
+    assert [path.name for path in store.parent.iterdir()] == ["traces.db.secret"], "no part is left"
+
+
+def test_who_knew_it_before_reads_it_again(store: Path) -> None:
+    file = SecretFile(store)
+    (first,) = file.live()
+    assert file.live() is file.live()
+    assert rotate(store) == file.live()
+    assert file.live()[1] == first
+    secret_path(store).unlink()
+    assert file.live()[1] == first, "one that is gone is still known"
+
+
+def test_it_is_changed_once_by_who_knows_what_it_was(store: Path) -> None:
+    first, second = SecretFile(store), SecretFile(store)
+    (base,) = first.live()
+    assert second.live() == (base,)
+    first.rotate(base)
+    with pytest.raises(PreconditionFailed, match="see whether it has to be changed again"):
+        second.rotate(base)
+    assert second.live() == first.live()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such lock there")
+def test_nobody_waits_for_another_who_is_changing_it(store: Path) -> None:
+    import fcntl
+
+    file = SecretFile(store)
+    before = file.live()
+    with secret_path(store).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(PreconditionFailed, match="is being changed"):
+            file.rotate(before[0])
+        assert file.live() == before
+    file.rotate(before[0])
+    assert file.live()[1:] == before
+
+
+def test_keys_for_a_purpose_follow_the_secrets(store: Path) -> None:
+    storage = SqliteStorage(store)
+    secret = RootSecret(storage, {})
+    (key,) = secret.keys("cursors")
+    assert secret.keys("cursors") is secret.keys("cursors")
+    assert secret.keys("key pepper") != (key,)
+    rotate(store)
+    assert secret.keys("cursors")[1:] == (key,)
+
+
+def test_memory_changes_its_own_for_all_who_use_it() -> None:
+    storage = MemoryStorage()
+    one, other = RootSecret(storage, {}), RootSecret(storage, {})
+    (base,) = one.live()
+    one.rotate(base)
+    assert other.live() == one.live()
+    assert one.live()[1] == base
+    with pytest.raises(PreconditionFailed):
+        other.rotate(base)
+    assert one.lasts
+
+
+def test_one_that_is_told_is_its_operators_to_change() -> None:
+    told = RootSecret(MemoryStorage(), {VARIABLE: PRESENT})
+    with pytest.raises(
+        ValidationFailed, match=f"set {VARIABLE} to a new one and {BEFORE} to the present one"
+    ) as raised:
+        told.rotate(PRESENT.encode())
+    assert PRESENT not in str(raised.value)
+    passed = RootSecret(MemoryStorage(), {VARIABLE: PRESENT}, given_secrets([NEW, PRESENT]))
+    assert passed.live() == (NEW.encode(), PRESENT.encode())
+    with pytest.raises(ValidationFailed, match="pass \\[the new one, the present one\\] as secret"):
+        passed.rotate(NEW.encode())
+
+
+@pytest.mark.parametrize("given", [7, [], [NEW, PRESENT, NEW], [NEW, 7], b"b" * 32, "short", "", [NEW, "short"]])
+def test_what_is_no_secret_is_refused_and_not_told(given: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"^secret") as raised:
+        given_secrets(given)
+    for text in (NEW, PRESENT, "short'"):
+        assert text not in str(raised.value)
+
+
+class Elsewhere:
+    """A storage that is in no file, and that outlives the process all the same."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(MemoryStorage(), name)
+
+
+def test_what_is_made_up_for_a_storage_elsewhere_does_not_last() -> None:
+    secret = RootSecret(Elsewhere(), {})
+    assert secret.live() == secret.live()
+    assert not secret.lasts
+    with pytest.raises(StorageUnavailable, match=f"no root secret is kept anywhere: set {VARIABLE}"):
+        secret.rotate(secret.live()[0])
+
+
+def test_what_cannot_be_kept_beside_the_store_does_not_last_either(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SecretFile(store)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "link", fails)
+        (made,) = file.live()
+    assert not file.lasts
+    with pytest.raises(StorageUnavailable, match="cannot be replaced"):
+        file.rotate(made)
+    assert SecretFile(store).lasts
+    assert file.live() != (made,), "one that another could keep is taken"
+
+
+def fails(*given: Any, **rest: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("step", ["open", "fsync", "replace"])
+def test_what_cannot_be_written_leaves_the_secret_as_it_was(
+    store: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = SecretFile(store)
+    before = file.live()
+    monkeypatch.setattr(os, step, fails)
+    with pytest.raises(StorageUnavailable, match="No space left") as raised:
+        file.rotate(before[0])
+    monkeypatch.undo()
+    assert before[0].decode() not in str(raised.value)
+    assert SecretFile(store).live() == before
+    assert [path.name for path in store.parent.iterdir()] == ["traces.db.secret"], "no part is left"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+STEPS = ("open", "fdopen", "fsync", "link", "rename", "replace", "unlink", "close", "stat", "fstat")
+
+
+def killed_at(step: int, act: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Let a process die before it does that step, so that none of the later ones is done either. False: it ended."""
+    done = count(1)
+
+    def dying(call: Callable[..., Any], *given: Any, **rest: Any) -> Any:
+        if next(done) >= step:
+            raise Killed
+        return call(*given, **rest)
+
+    with monkeypatch.context() as dead:
+        for name in STEPS:
+            real = getattr(os, name)
+            dead.setattr(os, name, lambda *given, _real=real, **rest: dying(_real, *given, **rest))
+        try:
+            act()
+        except Killed:
+            return True
+    return False
+
+
+def test_a_crash_at_any_step_of_a_rotation_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed: list[bool] = []
+    for step in count(1):
+        store = tmp_path / f"{step}.db"
+        (base,) = SecretFile(store).live()
+        file = SecretFile(store)
+        died = killed_at(step, lambda file=file, base=base: file.rotate(base), monkeypatch)  # type: ignore[misc]
+        live = SecretFile(store).live()
+        assert base in live
+        assert secret_path(store).stat().st_mode & 0o777 == 0o600
+        assert all(path.stat().st_mode & 0o777 == 0o600 for path in tmp_path.iterdir()), "parts that are left, too"
+        changed.append(len(live) == 2)
+        if not died:
+            break
+        rotate(store)
+    assert changed == sorted(changed)
+    assert changed[0] is False
+    assert changed[-1] is True
+    assert len(changed) > 6
+
+
+def test_a_crash_at_any_step_of_making_it_leaves_none_or_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in count(1):
+        store = tmp_path / f"{step}.db"
+        died = killed_at(step, lambda store=store: SecretFile(store).live(), monkeypatch)  # type: ignore[misc]
+        assert len(SecretFile(store).live()[0]) == 64
+        if not died:
+            break
+    assert step > 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_of_processes_that_change_it_at_once_one_does(store: Path, full: bool) -> None:
+    code = """
+import sys
+from pathlib import Path
+from routewright import PreconditionFailed
+from routewright.secret_file import SecretFile
+file = SecretFile(Path(sys.argv[1]))
+print("ready", flush=True)
+while sys.stdin.readline().strip():
+    base = file.live()[0]
+    print("seen", flush=True)
+    sys.stdin.readline()
+    try:
+        file.rotate(base)
+        print("done", flush=True)
+    except PreconditionFailed:
+        print("late", flush=True)
+"""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-W", "error", "-c", code, str(store)]
+    racing = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    told: list[tuple[Any, Any]] = [(one.stdin, one.stdout) for one in racing]
+
+    def all_say() -> list[str]:
+        return sorted(out.readline().strip() for _, out in told)
+
+    def tell_all() -> None:
+        for given, _ in told:
+            given.write("go\n")
+            given.flush()
+
+    try:
+        assert all_say() == ["ready"] * 4
+        before = SecretFile(store).live()
+        for _ in range(200 if full else 10):
+            tell_all()
+            assert all_say() == ["seen"] * 4
+            tell_all()
+            assert all_say() == ["done", "late", "late", "late"]
+            live = SecretFile(store).live()
+            assert live[1] == before[0]
+            before = live
+    finally:
+        for one in racing:
+            one.kill()
+            one.communicate()
+
+
+def test_cursors_hold_while_two_secrets_do_and_in_every_store_that_is_open(store: Path) -> None:
+    async def walk() -> None:
+        here, elsewhere = (TraceStore(f"sqlite:///{store}") for _ in range(2))
+        for number in range(4):
+            await here.record(make_trace(number))
+        page = await here.query(limit=1)
+        rotate(store)
+        second = await elsewhere.query(limit=1, cursor=page.next_cursor)
+        assert (await here.query(limit=1, cursor=second.next_cursor)).data
+        assert (await here.query(limit=1, cursor=page.next_cursor)).data == second.data
+        rotate(store)
+        with pytest.raises(CursorInvalid):
+            await here.query(limit=1, cursor=page.next_cursor)
+        assert (await here.query(limit=1, cursor=second.next_cursor)).data
+        await here.aclose()
+        await elsewhere.aclose()
+
+    anyio.run(walk)
