@@ -14,6 +14,7 @@
     ├── ContentRefused              403 content_refused
     ├── NotFound                    404 not_found
     ├── MethodNotAllowed            405 method_not_allowed
+    ├── RequestTimedOut             408 request_timeout              retryable
     ├── IdempotencyKeyReused        409 idempotency_key_reused_with_different_body
     ├── BodyTooLarge                413 body_too_large
     ├── UnsupportedMediaType        415 unsupported_media_type
@@ -77,6 +78,8 @@ class RouterError(Exception):
         self.detail: dict[str, Any] = detail or {}
         self.request_id = request_id
         self.trace_id = trace_id
+        self.headers: dict[str, str] = {}
+        """What HTTP says beside it: ``X-RateLimit-...`` of a call that counts, ``Retry-After``."""
 
     def __str__(self) -> str:
         return self.message
@@ -200,6 +203,15 @@ class MethodNotAllowed(RouterError):
     type = "request_error"
 
 
+class RequestTimedOut(RouterError):
+    """The request did not come whole in time (spec 7)."""
+
+    code = "request_timeout"
+    status = 408
+    type = "request_error"
+    retryable = True
+
+
 class IdempotencyKeyReused(RouterError):
     """The idempotency key came back with another body within 24 hours (spec 4.1)."""
 
@@ -250,11 +262,10 @@ class RateLimited(RouterError):
     type = "rate_limit_error"
     retryable = True
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """What HTTP says of it: ``Retry-After`` in seconds, and ``X-RateLimit-...`` where a limit refused it."""
+    def __init__(self, message: str, **rest: Any) -> None:
+        super().__init__(message, **rest)
         told = _HEADERS if "limit" in self.detail else {"Retry-After": _HEADERS["Retry-After"]}
-        return {name: str(self.detail[key]) for name, key in told.items() if key in self.detail}
+        self.headers = {name: str(self.detail[key]) for name, key in told.items() if key in self.detail}
 
 
 _HEADERS = {

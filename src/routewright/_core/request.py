@@ -49,13 +49,16 @@ _DECODER = Decoder(RouteRequest)
 
 def decode_request(body: bytes) -> RouteRequest:
     """Read the body of ``POST /v1/route``. Raises ``InvalidJson`` and ``ValidationFailed``."""
+    return completed(shaped_request(body))
+
+
+def shaped_request(body: bytes) -> RouteRequest:
+    """The same as far as its shape goes: what must hold beyond types is left to ``completed``."""
     scan(body)
     try:
-        request = _DECODER.decode(body)
+        return _DECODER.decode(body)
     except msgspec.ValidationError as error:
         problem = problem_of(error, unshaped(body), "")
-    else:
-        return completed(request)
     raise ValidationFailed.of(problem)
 
 

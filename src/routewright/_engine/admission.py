@@ -20,10 +20,16 @@ from typing import Self
 import msgspec
 
 from routewright._core.account import may
-from routewright._core.allowance import OUTPUT_TOKENS, refusal, takes_of
+from routewright._core.allowance import OUTPUT_TOKENS, headers_of, refusal, takes_of
 from routewright._core.idempotency import fingerprint
 from routewright._core.intake import DEFAULT_TIMEOUT_MS
-from routewright.errors import PermissionDenied, RouterClosed, RouterTimeoutError, StorageUnavailable
+from routewright.errors import (
+    PermissionDenied,
+    RouterClosed,
+    RouterError,
+    RouterTimeoutError,
+    StorageUnavailable,
+)
 from routewright.fork import Guard
 from routewright.protocols import Clock, Coordination, ImmediateCoordination, Storage
 from routewright.wire import (
@@ -58,7 +64,6 @@ _log = logging.getLogger(__name__)
 
 GIVE_BACK_S = 0.5
 """How long a call's end waits until its slot is given back; then that is done behind it."""
-PATH = "/v1/route"
 
 
 class Admissions:
@@ -181,6 +186,7 @@ class Admission:
         self._shared = shared
         self._request = read.request
         self._tokens = read.tokens
+        self._path = read.path
         self._payer = Payer(caller, run)
         self._deadline = self.started_at + (read.request.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
         self._waits_until = self._deadline if patient else self.started_at
@@ -201,7 +207,18 @@ class Admission:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.tell(error)
         await self.aclose()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What HTTP says of its limits (``Answer.headers``)."""
+        return headers_of(self.windows, self._shared.clock.time())
+
+    def tell(self, error: BaseException | None) -> None:
+        """Have an error say what the call took of its limits, if it was let in."""
+        if isinstance(error, RouterError):
+            error.headers = self.headers | error.headers
 
     async def begin(self) -> bytes | None:
         """Take what a call needs before it is looked at; or give what was answered under its idempotency key. Raises
@@ -234,7 +251,7 @@ class Admission:
         key = self._request.idempotency_key
         if key is None:
             return None
-        told = fingerprint("POST", PATH, msgspec.to_builtins(self._request))
+        told = fingerprint("POST", self._path, msgspec.to_builtins(self._request))
         claim = Claim(self._payer.caller, key, self.trace_id, told)
         kept = await self._shared.claims.take(claim, self._deadline, self._waits_until)
         if kept is None:

@@ -24,6 +24,8 @@ class Read(NamedTuple):
 
     request: RouteRequest
     tokens: TokenBounds
+    path: str = "/v1/route"
+    """Where it was sent to: under one idempotency key another address is another request."""
 
 
 class Asked(NamedTuple):

@@ -116,18 +116,18 @@ class Engine:
             return asked.read()
         return await anyio.to_thread.run_sync(asked.read, abandon_on_cancel=True)
 
-    async def route(self, asked: Asked, caller: Caller, run: RunLimit | None = None) -> Outcome | Replayed:
+    async def route(self, asked: Asked | Read, caller: Caller, run: RunLimit | None = None) -> Outcome | Replayed:
         """Answer a request whole, perhaps in an agent ``run``. Raises ``RouterError``; its trace is kept either way,
         if it was let in."""
-        read = await self.read(asked)
+        read, form = (asked, None) if isinstance(asked, Read) else (await self.read(asked), asked.form)
         if run is None and self.admissions.is_open(read.request, caller):
-            return await self._concluded(self.admit(read, caller), form=asked.form)
+            return await self._concluded(self.admit(read, caller), form=form)
         with self.records.named():
             async with Admission(self.admissions, read, caller, run) as admission:
                 kept = await admission.begin()
                 if kept is not None:
-                    return await self.replayed(kept, caller, asked.form)
-                return await self._concluded(self.admit(read, caller, admission=admission), form=asked.form)
+                    return await self.replayed(kept, caller, form)
+                return await self._concluded(self.admit(read, caller, admission=admission), form=form)
 
     async def carry_out(self, read: Read, entry: Entry, began: Began) -> Outcome | Replayed:
         """Answer a request that was let in and is past the guardrails."""
@@ -213,7 +213,7 @@ class Engine:
         self, asked: Read, caller: Caller, fleet: Fleet | None = None, admission: Admission | None = None
     ) -> Entry:
         """Lay the policy over a checked request and make the decision's input, for the caller's fleet or another."""
-        request, tokens = asked
+        request, tokens = asked.request, asked.tokens
         self.records.keep_dropped()
         started_at = self._clock.monotonic()
         if fleet is None:

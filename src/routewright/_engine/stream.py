@@ -66,6 +66,7 @@ class Stream:
         self._event_id = 0
         self._started = False
         self._on_partial: OnPartial | None = None
+        self._headers: dict[str, str] = {}
         self._closed = False
         self._reading = False
         self._read: anyio.Event | None = None
@@ -114,6 +115,11 @@ class Stream:
         self._on_partial = "error"
         if self._execution is not None:
             self._execution.expect_text()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What HTTP says of its rate limits (``Answer.headers``), once the first event is there."""
+        return self._headers
 
     def raise_failure(self) -> None:
         """Raise what ended the stream, if it was not an answer."""
@@ -202,8 +208,9 @@ class Stream:
                     return None
                 entry = await self._engine.guarded(self._engine.admit(known, self._caller, admission=self._admission))
                 self._entry, plan = await self._engine.afford(entry)
-        except BaseException:
+        except BaseException as error:
             self._closed = True
+            self._tell(error)
             await self._give_back()
             raise
         self._execution = self._engine.execution(self._entry, plan, whole=False, on_partial=self._on_partial)
@@ -216,7 +223,13 @@ class Stream:
             return None
         self._admission = admission = Admission(shared, read, self._caller)
         await admission.__aenter__()
-        return await admission.begin()
+        kept = await admission.begin()
+        self._headers = admission.headers
+        return kept
+
+    def _tell(self, error: BaseException | None) -> None:
+        if self._admission is not None:
+            self._admission.tell(error)
 
     async def _tell_again(self, kept: bytes) -> None:
         self._outcome = replayed = await self._engine.replayed(kept, self._caller)
@@ -250,6 +263,7 @@ class Stream:
         assert self._entry is not None, "an execution follows an admission"
         records = self._engine.records
         self._outcome = outcome = records.conclude(self._entry, execution)
+        self._tell(outcome.error)
         try:
             if records.commits or self._admission is not None:
                 await records.commit(outcome.facts.id, self._entry.deadline)
