@@ -1,0 +1,91 @@
+"""``create_app``: a Router at ``/v1``, as an ASGI application."""
+
+from __future__ import annotations
+
+import logging
+
+from routewright._engine.identity import Ids
+from routewright.console import Console
+from routewright.errors import RouterError
+from routewright.router import Router
+from routewright.wire import Environment
+
+from .errors import envelope, headers_of, told
+from .exchange import JSON, ClientLeft, Exchange, Receive, Scope, Send
+from .limits import HttpLimits
+from .routes import find
+from .service import Authenticate, Service
+
+_log = logging.getLogger(__name__)
+
+
+class App:
+    """An ASGI application. It needs no lifespan, and works at any mount point."""
+
+    def __init__(self, service: Service, limits: HttpLimits) -> None:
+        settings = service.parts.settings
+        self._service = service
+        self._limits = limits
+        self._clock = settings.clock
+        self._ids = Ids(settings.clock, settings.rng)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection, as ASGI has it."""
+        match scope["type"]:
+            case "http":
+                await self._serve(Exchange(scope, receive, send, self._ids("req_"), self._clock, self._limits))
+            case "lifespan":
+                await self._live(receive, send)
+            case "websocket":
+                await send({"type": "websocket.close", "code": 1000})
+
+    async def _serve(self, exchange: Exchange) -> None:
+        try:
+            endpoint = find(exchange.method, exchange.path)
+            exchange.endpoint, exchange.parameter = endpoint.path, endpoint.parameter
+            await endpoint.serve(self._service, exchange)
+        except ClientLeft:
+            pass
+        except Exception as error:
+            await _fail(exchange, error)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Begin and end with the server. Traces that wait are written before its end."""
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                try:
+                    await self._service.router.flush()
+                except RouterError as error:
+                    _log.error("some traces were not written at the end: %s", error)
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def create_app(
+    router: Router,
+    console: Console | None = None,
+    authenticate: Authenticate | None = None,
+    *,
+    environment: Environment | None = None,
+    limits: HttpLimits | None = None,
+) -> App:
+    """Put a Router on HTTP: an ASGI application, to be served by uvicorn or mounted in another.
+
+        app = create_app(Router(storage=SqliteStorage("traces.db")))
+
+    ``console`` knows the API keys; without one it is that of the Router's storage. ``authenticate`` says in its place
+    who calls: a function, async or not, of the ASGI scope, that gives a ``Caller`` or raises ``AuthenticationFailed``.
+    ``environment``: the keys that this address takes, ``production`` or ``sandbox``; None: both.
+    """
+    return App(Service(router, console, authenticate, environment), limits or HttpLimits())
+
+
+async def _fail(exchange: Exchange, error: Exception) -> None:
+    """Answer with an error, if nothing was sent yet."""
+    error = told(error, exchange.request_id)
+    exchange.trace_id = exchange.trace_id or error.trace_id
+    if exchange.status is None:
+        await exchange.respond(envelope(error), error.status, JSON, headers_of(error))

@@ -1,0 +1,197 @@
+"""The endpoints of ``/v1`` (spec 4): each reads what was sent, asks the Router, and answers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from routewright.errors import RouterError
+from routewright.wire import Bucket, Candidate, Model, Rejection
+
+from .departure import while_connected
+from .events import RouteFrames
+from .exchange import Exchange
+from .service import Service
+from .sse import EventStream
+
+
+class NoQuery(Struct, frozen=True):
+    """No parameters."""
+
+
+class TracesQuery(Struct, frozen=True, omit_defaults=True):
+    """The parameters of ``GET /v1/traces`` (spec 4.5)."""
+
+    since: str | None = field(default=None, name="from")
+    """RFC 3339: traces that began then or later."""
+    until: str | None = field(default=None, name="to")
+    """RFC 3339: traces that began before then."""
+    filter: str = ""
+    """``term(,term)*``, of which all hold: key, one of ``= != >= <= > <``, value."""
+    limit: int = 50
+    """1 to 200."""
+    cursor: str | None = None
+    """``next_cursor`` of the page before, with the same parameters."""
+
+
+class DatesQuery(Struct, frozen=True, omit_defaults=True):
+    """The parameters of the reports of cache, fallback and latency: days in UTC, both of them in it."""
+
+    start_date: str | None = None
+    """``YYYY-MM-DD``; default: six days before the last."""
+    end_date: str | None = None
+    """``YYYY-MM-DD``; default: today."""
+
+
+class UsageQuery(DatesQuery, frozen=True, omit_defaults=True):
+    """The parameters of ``GET /v1/analytics/usage`` (spec 4.6)."""
+
+    group_by: str = "model"
+    """``model``, ``tenant``, ``workflow``, or ``metadata.<key>`` of the keys that this service groups by."""
+    bucket: Bucket = "day"
+    """``hour``, ``day``, ``week`` or ``month``."""
+
+
+class Models(Struct, frozen=True):
+    """What ``GET /v1/models`` answers (spec 4.2)."""
+
+    models: list[Model]
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    """What ``POST /v1/decide`` answers: the decision and why, of a call that is not made."""
+
+    model: str
+    """The one that would serve the request."""
+    chain: list[str]
+    """Those that would follow if it failed, in order."""
+    score: float
+    reason: str
+    """One sentence from the decision's own numbers."""
+    output_cap: int | None
+    """Output tokens that the model is to be asked for at most; null: its own limit."""
+    fallback_affordable: bool
+    """False: the budget pays for the chosen model's answer alone."""
+    candidates: list[Candidate]
+    """Every model that fits, best first."""
+    rejected: list[Rejection]
+    """Every model that does not, with the first reason that kept it out."""
+    digest: str
+    """Equal digests are equal decisions."""
+
+
+async def route(service: Service, exchange: Exchange) -> None:
+    """Answer a request, falling back along the chain where a model fails."""
+    caller = await service.caller(exchange, "route")
+    exchange.query(NoQuery)
+    read = await service.read(exchange)
+    keyed = read.request.idempotency_key is not None
+    if read.request.stream:
+        await EventStream(exchange, RouteFrames(exchange, service.stream(read, caller))).run(finishes=keyed)
+        return
+    try:
+        # with a key the call finishes when the client has left, so that it can ask again (contract 7)
+        asking = partial(service.answer, read, caller)
+        answer = await asking() if keyed else await while_connected(exchange, asking)
+    except RouterError as error:
+        exchange.trace_id = error.trace_id
+        raise
+    exchange.trace_id = answer.trace_id
+    await exchange.json(answer.response, headers=answer.headers)
+
+
+async def decide(service: Service, exchange: Exchange) -> None:
+    """Choose without calling anything."""
+    caller = await service.caller(exchange, "route")
+    exchange.query(NoQuery)
+    decision = await service.decide(await service.read(exchange), caller)
+    await exchange.json(
+        Decided(
+            model=decision.model,
+            chain=decision.chain,
+            score=decision.score,
+            reason=decision.reason,
+            output_cap=decision.output_cap,
+            fallback_affordable=decision.fallback_affordable,
+            candidates=decision.candidates,
+            rejected=decision.rejected,
+            digest=decision.digest,
+        )
+    )
+
+
+async def models(service: Service, exchange: Exchange) -> None:
+    """The models that can be routed to, with price, window, abilities and availability."""
+    caller = await service.caller(exchange, "models:read")
+    exchange.query(NoQuery)
+    await exchange.json(Models(service.router.models(caller=caller)))
+
+
+async def policies(service: Service, exchange: Exchange) -> None:
+    """The policies that ``policy_id`` can name."""
+    await service.caller(exchange, "policies:read")
+    exchange.query(NoQuery)
+    # what guardrails look for is the operator's to know: who has it can write around it
+    await exchange.json([replace(policy, guardrails=None) for policy in service.router.policies()])
+
+
+async def trace(service: Service, exchange: Exchange) -> None:
+    """One trace with its spans."""
+    caller = await service.caller(exchange, "traces:read")
+    exchange.query(NoQuery)
+    await exchange.json(await service.traces(caller).get(exchange.parameter, environment=caller.environment))
+
+
+async def traces(service: Service, exchange: Exchange) -> None:
+    """A page of traces without their spans, newest first."""
+    caller = await service.caller(exchange, "traces:read")
+    asked = exchange.query(TracesQuery)
+    page = await service.traces(caller).query(
+        filter=asked.filter,
+        since=asked.since,
+        until=asked.until,
+        limit=asked.limit,
+        cursor=asked.cursor,
+        environment=caller.environment,
+    )
+    await exchange.json(page)
+
+
+async def usage(service: Service, exchange: Exchange) -> None:
+    """Requests, money and tokens by time and group."""
+    caller = await service.caller(exchange, "analytics:read")
+    asked = exchange.query(UsageQuery)
+    report = await service.traces(caller).usage(
+        asked.start_date,
+        asked.end_date,
+        group_by=asked.group_by,
+        bucket=asked.bucket,
+        environment=caller.environment,
+    )
+    await exchange.json(report)
+
+
+async def cache(service: Service, exchange: Exchange) -> None:
+    """Hit rate, dollars saved, hits by the age of their entries."""
+    caller = await service.caller(exchange, "analytics:read")
+    asked = exchange.query(DatesQuery)
+    store, environment = service.traces(caller), caller.environment
+    await exchange.json(await store.cache_report(asked.start_date, asked.end_date, environment=environment))
+
+
+async def fallback(service: Service, exchange: Exchange) -> None:
+    """How often a fallback served, why, and how attempts at each model ended."""
+    caller = await service.caller(exchange, "analytics:read")
+    asked = exchange.query(DatesQuery)
+    store, environment = service.traces(caller), caller.environment
+    await exchange.json(await store.fallback_report(asked.start_date, asked.end_date, environment=environment))
+
+
+async def latency(service: Service, exchange: Exchange) -> None:
+    """Quantiles of the latency by model and strategy."""
+    caller = await service.caller(exchange, "analytics:read")
+    asked = exchange.query(DatesQuery)
+    store, environment = service.traces(caller), caller.environment
+    await exchange.json(await store.latency_report(asked.start_date, asked.end_date, environment=environment))

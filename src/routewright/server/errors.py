@@ -1,0 +1,35 @@
+"""Errors as HTTP tells them: the envelope of the specification, its status and headers."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from routewright._core.account import without_keys
+from routewright.errors import AuthenticationFailed, InternalError, RouterError
+from routewright.wire import error_envelope
+
+_log = logging.getLogger("routewright.server")
+
+
+def told(error: Exception, request_id: str) -> RouterError:
+    """The error that a caller is told of, under the id of its request. A fault of ours is logged, and tells nothing."""
+    if not isinstance(error, RouterError):
+        _log.error("request %s ended in a fault of the server", request_id, exc_info=error)
+        error = InternalError(f"the server failed to answer; the operator finds why in its log under {request_id}")
+    error.request_id = request_id
+    return error
+
+
+def envelope(error: RouterError) -> bytes:
+    """The body of an error response (spec 7). No API key is repeated that stood in a wrong place."""
+    text = msgspec.json.encode(error_envelope(error))
+    return without_keys(text.decode()).encode() if b"sk_" in text else text
+
+
+def headers_of(error: RouterError) -> dict[str, str]:
+    """What goes with it: limits, ``Retry-After``, how to authenticate."""
+    if isinstance(error, AuthenticationFailed):
+        return {"WWW-Authenticate": "Bearer"}
+    return error.headers

@@ -1,0 +1,259 @@
+"""One HTTP request and its response, as ASGI has them. Reads what was sent, within limits; sends what is to be said."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from msgspec import Struct
+
+from routewright._core.problem import did_you_mean, shown
+from routewright._core.scan import quoted
+from routewright._core.shape import converted
+from routewright.errors import (
+    BodyTooLarge,
+    Problem,
+    RequestTimedOut,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
+from routewright.protocols import Clock
+from routewright.wire import Caller
+
+from .limits import HttpLimits
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+"""What ASGI passes to an application."""
+
+T = TypeVar("T")
+
+JSON = b"application/json"
+_encode = msgspec.json.encode
+_MOST_PARAMETERS = 64
+_ONCE = frozenset(
+    (b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-length", b"content-encoding")
+)
+"""Headers that nobody may send twice: which of the two holds would be anybody's guess."""
+
+
+class ClientLeft(Exception):
+    """Nobody waits for the response any more."""
+
+
+class Exchange:
+    """One request, and its response."""
+
+    __slots__ = (
+        "_headers",
+        "_receive",
+        "_send",
+        "caller",
+        "clock",
+        "endpoint",
+        "limits",
+        "method",
+        "parameter",
+        "path",
+        "request_id",
+        "scope",
+        "started_at",
+        "status",
+        "trace_id",
+    )
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, request_id: str, clock: Clock, limits: HttpLimits
+    ) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path = _path_of(scope)
+        self.request_id = request_id
+        self.clock = clock
+        self.limits = limits
+        self.started_at = clock.monotonic()
+        self.status: int | None = None
+        """That was sent; None: none was yet."""
+        self.endpoint: str | None = None
+        """The address as the table of endpoints has it; None: there is none."""
+        self.parameter = ""
+        """The last part of an address that may be anything there."""
+        self.caller: Caller | None = None
+        """Who asks, once that is known."""
+        self.trace_id: str | None = None
+        self._receive = receive
+        self._send = send
+        self._headers: dict[bytes, bytes] | None = None
+
+    def header(self, name: bytes) -> str | None:
+        """A header by its name in small letters; None: it was not sent. Raises ``ValidationFailed`` for one of those
+        that may be sent once and came twice."""
+        if self._headers is None:
+            self._headers = _read_headers(self.scope["headers"])
+        value = self._headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def query(self, shape: type[T]) -> T:
+        """The parameters of the address. Raises ``ValidationFailed`` for what the shape does not have."""
+        raw: bytes = self.scope.get("query_string", b"")
+        if len(raw) > self.limits.query_bytes:
+            said = f"is {len(raw)} bytes long"
+            raise ValidationFailed.of(Problem("query", said, f"send at most {self.limits.query_bytes}"))
+        given = _parameters(raw)
+        known = _parameter_names(shape)
+        for name in given:
+            if name not in known:
+                hint = did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "it takes none")
+                raise ValidationFailed.of(Problem(quoted(name), "is not a parameter of this address", hint))
+        return converted(_numbers(given, shape), shape, "")
+
+    async def body(self) -> bytes:
+        """What was sent, which is JSON by its headers.
+
+        Raises ``UnsupportedMediaType``, ``BodyTooLarge``, ``RequestTimedOut``; ``ClientLeft`` before its end.
+        """
+        self._check_kind()
+        most = self.limits.body_bytes
+        length = self.header(b"content-length")
+        if length is not None and length.isascii() and length.isdecimal() and int(length[:20]) > most:
+            raise _too_large(most)
+        with self.clock.deadline(self.clock.monotonic() + self.limits.body_s):
+            return await self._whole(most)
+        raise RequestTimedOut(f"the body did not come whole within {self.limits.body_s:g} s; send it in one go")
+
+    async def disconnected(self) -> None:
+        """Wait until the client has left. Only once the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Answer with JSON."""
+        await self.respond(_encode(value), status, JSON, headers)
+
+    async def respond(
+        self, body: bytes, status: int, content_type: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer."""
+        await self.start(status, content_type, headers, length=len(body))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def start(
+        self, status: int, content_type: bytes, headers: Mapping[str, str] | None = None, *, length: int | None = None
+    ) -> None:
+        """Begin an answer: what follows are pieces of it."""
+        self.status = status
+        told = [
+            (b"content-type", content_type),
+            (b"x-request-id", self.request_id.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        if length is not None:
+            told.append((b"content-length", b"%d" % length))
+        if headers:
+            told += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": told})
+
+    async def piece(self, body: bytes, *, more: bool = True) -> None:
+        """Send a piece of the answer."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    def _check_kind(self) -> None:
+        kind = self.header(b"content-type")
+        media, _, rest = (kind or "").partition(";")
+        if media.strip().lower() != "application/json":
+            got = "none" if kind is None else quoted(kind)
+            raise UnsupportedMediaType(f"the Content-Type is {got}: send 'Content-Type: application/json'")
+        charset = rest.partition("charset=")[2].strip().strip('"').lower()
+        if charset not in ("", "utf-8", "utf8"):
+            raise UnsupportedMediaType(f"the charset is {quoted(charset)}: send UTF-8")  # spec 1
+        encoding = self.header(b"content-encoding")
+        if encoding is not None and encoding.strip().lower() != "identity":
+            raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body as it is")
+
+    async def _whole(self, most: int) -> bytes:
+        message = await self._receive()
+        first: bytes = message.get("body", b"")
+        if message["type"] == "http.request" and not message.get("more_body"):
+            if len(first) > most:
+                raise _too_large(most)
+            return first
+        pieces, length = [first], len(first)
+        while message["type"] == "http.request":
+            if length > most:
+                raise _too_large(most)
+            if not message.get("more_body"):
+                return b"".join(pieces)
+            message = await self._receive()
+            pieces.append(message.get("body", b""))
+            length += len(pieces[-1])
+        raise ClientLeft
+
+
+def _too_large(most: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is over {most} bytes: send a shorter one")
+
+
+def _path_of(scope: Scope) -> str:
+    """The path below what the application is mounted at."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("/", ""):
+        return path[len(root) :] or "/"
+    return path
+
+
+def _read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for name, value in raw:
+        if name in found and name in _ONCE:
+            raise ValidationFailed.of(Problem(name.decode("latin-1"), "is sent twice", "send this header once"))
+        found[name] = value
+    return found
+
+
+def _parameters(raw: bytes) -> dict[str, str]:
+    """The names and values of a query. Raises ``ValidationFailed``."""
+    given: dict[str, str] = {}
+    pairs = [pair for pair in raw.split(b"&") if pair]
+    if len(pairs) > _MOST_PARAMETERS:
+        raise ValidationFailed.of(Problem("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}"))
+    for pair in pairs:
+        name, _, value = (_unquoted(part) for part in pair.partition(b"="))
+        if name in given:
+            raise ValidationFailed.of(Problem(quoted(name), "is given twice", "give it once"))
+        given[name] = value
+    return given
+
+
+def _unquoted(part: bytes) -> str:
+    try:
+        return unquote_to_bytes(part.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        pass
+    raise ValidationFailed.of(Problem("query", "is not UTF-8 behind its percent signs", "encode it as UTF-8"))
+
+
+def _parameter_names(shape: type[Any]) -> tuple[str, ...]:
+    assert issubclass(shape, Struct)
+    return shape.__struct_encode_fields__
+
+
+def _numbers(given: dict[str, str], shape: type[Any]) -> dict[str, Any]:
+    """The values with numbers where the shape has numbers: an address knows text alone."""
+    told: dict[str, Any] = dict(given)
+    for field in msgspec.structs.fields(shape):
+        text = given.get(field.encode_name)
+        if text is not None and field.type in (int, int | None):
+            told[field.encode_name] = _whole(field.encode_name, text)
+    return told
+
+
+def _whole(name: str, text: str) -> int:
+    if len(text) <= 20 and text.isascii() and text.removeprefix("-").isdecimal():
+        return int(text)
+    raise ValidationFailed.of(Problem(name, f"must be a whole number, got {shown(text)}", ""))

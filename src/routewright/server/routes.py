@@ -1,0 +1,59 @@
+"""Which address is served by what (spec 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from routewright.errors import MethodNotAllowed, NotFound
+
+from . import endpoints
+from .exchange import Exchange
+from .service import Service
+
+Serve = Callable[[Service, Exchange], Awaitable[None]]
+
+
+class Endpoint(NamedTuple):
+    """What serves a method at an address."""
+
+    path: str
+    """With a name in braces where its last part is a parameter; one that ends with dots may hold slashes."""
+    serve: Serve
+    parameter: str = ""
+
+
+ENDPOINTS: dict[str, dict[str, Serve]] = {
+    "/v1/route": {"POST": endpoints.route},
+    "/v1/decide": {"POST": endpoints.decide},
+    "/v1/models": {"GET": endpoints.models},
+    "/v1/policies": {"GET": endpoints.policies},
+    "/v1/traces": {"GET": endpoints.traces},
+    "/v1/traces/{trace_id}": {"GET": endpoints.trace},
+    "/v1/analytics/usage": {"GET": endpoints.usage},
+    "/v1/analytics/cache": {"GET": endpoints.cache},
+    "/v1/analytics/fallback": {"GET": endpoints.fallback},
+    "/v1/analytics/latency": {"GET": endpoints.latency},
+}
+_BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("}")}
+"""Addresses that end with a parameter, by what stands before it."""
+
+
+def find(method: str, path: str) -> Endpoint:
+    """What serves an address. Raises ``NotFound`` and ``MethodNotAllowed``."""
+    known, parameter = (path, "") if path in ENDPOINTS else _with_parameter(path)
+    methods = ENDPOINTS[known]
+    serve = methods.get("GET" if method == "HEAD" else method)
+    if serve is None:
+        error = MethodNotAllowed(f"this address takes {' and '.join(methods)}")
+        error.headers = {"Allow": ", ".join(methods)}
+        raise error
+    return Endpoint(known, serve, parameter)
+
+
+def _with_parameter(path: str) -> tuple[str, str]:
+    for before, known in _BEFORE.items():
+        rest = path.removeprefix(before)
+        if rest and rest != path and (known.endswith("...}") or "/" not in rest):
+            return known, rest
+    raise NotFound("there is nothing at this address; /v1/openapi.json lists what there is")

@@ -1,0 +1,125 @@
+"""What the endpoints need: who calls, and a Router that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from inspect import isawaitable
+from typing import Any
+
+import anyio.to_thread
+from msgspec.structs import replace
+
+from routewright._core.account import may
+from routewright._core.decision import Decision
+from routewright._core.problem import shown
+from routewright._core.request import shaped_request
+from routewright._core.rules import completed
+from routewright._core.tags import tagged
+from routewright._core.tokens import bounds_of
+from routewright._engine.answer import Answer
+from routewright._engine.reading import LARGE_CHARACTERS, Read
+from routewright._engine.stream import Stream
+from routewright.arguments import check_caller
+from routewright.console import Console
+from routewright.errors import PermissionDenied, Problem, ValidationFailed
+from routewright.router import Router
+from routewright.trace import TraceStore
+from routewright.wire import Caller, Environment, RouteRequest, Scope
+
+from .exchange import Exchange
+from .exchange import Scope as AsgiScope
+
+Authenticate = Callable[[AsgiScope], Caller | Awaitable[Caller]]
+"""Says who calls by an ASGI scope. Raises ``AuthenticationFailed``."""
+Decode = Callable[[bytes], RouteRequest]
+"""Makes a request of a body, right in its types. Raises ``ValidationFailed``."""
+
+
+class Service:
+    """A Router at an address."""
+
+    def __init__(
+        self,
+        router: Router,
+        console: Console | None,
+        authenticate: Authenticate | None,
+        environment: Environment | None,
+    ) -> None:
+        self.router = router
+        self.parts = router._parts
+        self.environment = environment
+        self._console = console
+        self._authenticate = authenticate
+
+    async def caller(self, exchange: Exchange, scope: Scope, key: str | None = None) -> Caller:
+        """Who asks. ``key``: an ``Authorization`` header, in the place of the one that was sent.
+
+        Raises ``AuthenticationFailed``, ``PermissionDenied`` and ``StorageUnavailable``.
+        """
+        if self._authenticate is not None:
+            said = self._authenticate(exchange.scope)
+            caller = await said if isawaitable(said) else said
+            check_caller(caller)
+        else:
+            header = exchange.header(b"authorization") if key is None else key
+            caller = await self.console.authenticate(header, self.environment)
+        exchange.caller = caller = self.router._as(caller)
+        if not may(caller.scopes, scope):
+            raise PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it")
+        return caller
+
+    @property
+    def console(self) -> Console:
+        """Knows the keys: if none was given, the one of the Router's storage."""
+        if self._console is None:
+            parts = self.parts
+            self._console = Console(parts.storage, coordination=parts.coordination, clock=parts.settings.clock)
+        return self._console
+
+    async def read(self, exchange: Exchange, decode: Decode = shaped_request, path: str = "/v1/route") -> Read:
+        """The request that was sent, with the key of its header. Raises ``ValidationFailed`` and what ``body`` does."""
+        body = await exchange.body()
+        key = exchange.header(b"idempotency-key")
+        reading = partial(self._read, body, decode, key, path)
+        if len(body) <= LARGE_CHARACTERS or self.parts.settings.clock.virtual:
+            return reading()
+        return await anyio.to_thread.run_sync(reading, abandon_on_cancel=True)
+
+    async def answer(self, read: Read, caller: Caller) -> Answer[Any]:
+        """Answer a request whole."""
+        return self.router._answer(await self.parts.engine.route(read, caller))
+
+    def stream(self, read: Read, caller: Caller) -> Stream:
+        """Answer a request piece by piece."""
+        return Stream(self.parts.engine, read, caller, self.router.replay)
+
+    async def decide(self, read: Read, caller: Caller) -> Decision:
+        """Choose, without holding up others where many tokens are to be counted."""
+        engine = self.parts.engine
+        return Decision(await engine.choices.plan(engine.admit(read, caller)))
+
+    def traces(self, caller: Caller) -> TraceStore:
+        """The traces of an account."""
+        return self.parts.traces.as_account(caller.account)
+
+    def _read(self, body: bytes, decode: Decode, key: str | None, path: str) -> Read:
+        request = completed(_keyed(decode(body), key))
+        tags = self.parts.tags.here()
+        if tags:
+            request = tagged(request, tags)
+        return Read(request, bounds_of(request), path)
+
+
+def _keyed(request: RouteRequest, key: str | None) -> RouteRequest:
+    """The request under the key of its header (spec 4.1). Raises ``ValidationFailed``."""
+    if key is None:
+        return request
+    try:
+        key = key.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise ValidationFailed.of(Problem("Idempotency-Key", "is not UTF-8", "take a new random key")) from None
+    if request.idempotency_key not in (None, key):
+        said = f"is {shown(key)}, and the body says {shown(request.idempotency_key)}"
+        raise ValidationFailed.of(Problem("Idempotency-Key", said, "send one of the two"))
+    return replace(request, idempotency_key=key)

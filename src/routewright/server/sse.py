@@ -1,0 +1,160 @@
+"""Server-sent events of one answer (contract 5): held back until there is content, kept alive, and stopped where
+nobody reads.
+
+One task reads what comes and puts it into a short buffer; the one of the request takes all that is there and sends it.
+A client that reads slowly holds up who produces, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from .exchange import ClientLeft, Exchange
+
+TYPE = b"text/event-stream; charset=utf-8"
+HEARTBEAT = b": keep-alive\n\n"
+HIGH_BYTES = 64 << 10
+"""So much waits for the client at most, and one event more."""
+SHORTEST_TICK_S = 0.05
+
+
+class Frame(NamedTuple):
+    """What is sent of an event."""
+
+    body: bytes
+    """Complete, with the empty line that ends it; nothing for an event that this client is not told of."""
+    content: bool = True
+    """A part of the answer: once it is sent, the status is, too."""
+
+
+class Frames(Protocol):
+    """The events of one answer, in the words of one interface."""
+
+    headers: dict[str, str]
+    """Of the response; complete once the first frame is there."""
+
+    def __aiter__(self) -> AsyncIterator[Frame]:
+        """Give them in order. Raises what the answer ends in, if that is no success."""
+        ...
+
+    def last_words(self, error: Exception) -> bytes:
+        """What ends a stream that has begun, and cannot go on."""
+        ...
+
+
+class EventStream:
+    """Sends frames as they come: ``await EventStream(exchange, frames).run(finishes=False)``."""
+
+    def __init__(self, exchange: Exchange, frames: Frames) -> None:
+        self._exchange = exchange
+        self._frames = frames
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._is_open = False
+        """What waits may be sent: there is content in it, or it was held back for long enough."""
+        self._is_over = anyio.Event()
+        """Nothing more will come."""
+        self._error: Exception | None = None
+        self._came = anyio.Event()
+        self._went = anyio.Event()
+        self._sender = anyio.CancelScope()
+        self._sends_since: float | None = None
+        self._sent_at = exchange.clock.monotonic()
+        self._gone = False
+
+    async def run(self, *, finishes: bool) -> None:
+        """Send it all. ``finishes``: where the client leaves, the call goes on to its end all the same.
+
+        Raises ``ClientLeft``, and what the frames raise before anything was sent.
+        """
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._produce)
+            group.start_soon(self._watch)
+            group.start_soon(self._tick, group)
+            with self._sender:
+                await self._send()
+            if self._gone and finishes:
+                await self._is_over.wait()
+            group.cancel_scope.cancel()
+        if self._gone:
+            raise ClientLeft
+        if self._error is not None and self._exchange.status is None:
+            raise self._error
+
+    async def _produce(self) -> None:
+        try:
+            async for frame in self._frames:
+                self._put(frame)
+                while self._waiting_bytes > HIGH_BYTES:
+                    self._went = anyio.Event()
+                    await self._went.wait()
+        except Exception as error:  # a group would wrap it
+            self._error = error
+        self._is_over.set()
+        self._came.set()
+
+    def _put(self, frame: Frame) -> None:
+        if self._gone:
+            return
+        self._waiting.append(frame.body)
+        self._waiting_bytes += len(frame.body)
+        if frame.content or self._is_open:
+            self._is_open = True
+            self._came.set()
+
+    async def _send(self) -> None:
+        """Send what is there, whenever something is, until it is over."""
+        exchange = self._exchange
+        while True:
+            await self._came.wait()
+            self._came = anyio.Event()
+            is_last, body = self._is_over.is_set(), self._taken()
+            if self._error is not None:
+                if exchange.status is None:
+                    return
+                body += self._frames.last_words(self._error)
+            self._sends_since = exchange.clock.monotonic()
+            if exchange.status is None:
+                await exchange.start(200, TYPE, self._frames.headers)
+            await exchange.piece(body, more=not is_last)
+            self._sends_since, self._sent_at = None, exchange.clock.monotonic()
+            if is_last:
+                return
+
+    def _taken(self) -> bytes:
+        body = b"".join(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._went.set()
+        return body
+
+    async def _watch(self) -> None:
+        await self._exchange.disconnected()
+        self._leave()
+
+    async def _tick(self, group: TaskGroup) -> None:
+        """Keep a silent stream open; leave a client that takes nothing."""
+        clock, limits = self._exchange.clock, self._exchange.limits
+        while not group.cancel_scope.cancel_called:
+            now = clock.monotonic()
+            if self._sends_since is not None:
+                due = self._sends_since + limits.send_s
+                if now >= due:
+                    self._leave()
+            else:
+                due = self._sent_at + limits.heartbeat_s
+                if now >= due:
+                    self._put(Frame(HEARTBEAT))
+            await clock.sleep(max(due - now, SHORTEST_TICK_S))
+
+    def _leave(self) -> None:
+        """Send no more: nobody reads it."""
+        self._gone = True
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._went.set()
+        self._sender.cancel()

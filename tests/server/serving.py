@@ -1,0 +1,84 @@
+"""A server on the loopback for a test: the application under a real uvicorn, in a thread of its own."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import uvicorn
+
+from routewright import Console, Router
+from routewright.backends.storage.memory import MemoryStorage
+from routewright.protocols import Storage
+from routewright.server import App, HttpLimits, create_app
+from routewright.wire import Environment
+
+SECRET = "a secret for tests, which is long enough for one"
+PATIENCE_S = 20.0
+
+
+@contextmanager
+def served(app: Callable[..., Any], **config: Any) -> Iterator[str]:
+    """Serve an ASGI application. Gives its address."""
+    bound = socket.create_server(("127.0.0.1", 0), backlog=512)
+    settings = {"log_config": None, "access_log": False, "ws": "none", "server_header": False, "loop": "asyncio"}
+    server = uvicorn.Server(uvicorn.Config(app, **{**settings, "timeout_graceful_shutdown": 5, **config}))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="served")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+        bound.close()
+        assert not thread.is_alive()
+
+
+class Site:
+    """A Router at an address, with accounts and keys to be made."""
+
+    def __init__(
+        self,
+        router: Router | None = None,
+        *,
+        storage: Storage | None = None,
+        environment: Environment | None = None,
+        limits: HttpLimits | None = None,
+    ) -> None:
+        self.storage = storage or MemoryStorage()
+        self.router = router or Router.sandbox(storage=self.storage)
+        self.console = Console(self.storage, coordination=self.router._parts.coordination, secret=SECRET)
+        self.app: App = create_app(self.router, self.console, environment=environment, limits=limits)
+
+    def key(self, account: str = "acme", *, environment: Environment = "production", **terms: Any) -> str:
+        """A key to an account, which is set up if it is not there. ``account_...`` are terms of the account."""
+        console = self.console.blocking
+        of_account = {
+            name.removeprefix("account_"): terms.pop(name) for name in [*terms] if name.startswith("account_")
+        }
+        if account not in [each.name for each in console.accounts()]:
+            console.create_account(account, **{"plan": "team", **of_account})
+        return console.create_key(account, name="test", environment=environment, **terms).secret.reveal()
+
+    @contextmanager
+    def served(self, **config: Any) -> Iterator[str]:
+        """Serve it. Gives its address."""
+        with served(self.app, **config) as url:
+            yield url
+
+    @contextmanager
+    def client(self, key: str | None = None, **config: Any) -> Iterator[httpx2.Client]:
+        """Serve it, and give a client of it with a key."""
+        with self.served(**config) as url, httpx2.Client(base_url=url, headers=bearer(key), timeout=30) as client:
+            yield client
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
