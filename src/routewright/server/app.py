@@ -10,10 +10,10 @@ from routewright.errors import RouterError
 from routewright.router import Router
 from routewright.wire import Environment
 
-from .errors import envelope, headers_of, told
+from .errors import headers_of, told
 from .exchange import JSON, ClientLeft, Exchange, Receive, Scope, Send
 from .limits import HttpLimits
-from .routes import find
+from .routes import find, told_at
 from .service import Authenticate, Service
 
 _log = logging.getLogger(__name__)
@@ -88,4 +88,4 @@ async def _fail(exchange: Exchange, error: Exception) -> None:
     error = told(error, exchange.request_id)
     exchange.trace_id = exchange.trace_id or error.trace_id
     if exchange.status is None:
-        await exchange.respond(envelope(error), error.status, JSON, headers_of(error))
+        await exchange.respond(told_at(exchange.path, error), error.status, JSON, headers_of(error))

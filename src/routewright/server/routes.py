@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from routewright.errors import MethodNotAllowed, NotFound
+from routewright.errors import MethodNotAllowed, NotFound, RouterError
 
 from . import endpoints
+from .errors import envelope
 from .exchange import Exchange
 from .service import Service
 
@@ -35,6 +36,9 @@ ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/analytics/fallback": {"GET": endpoints.fallback},
     "/v1/analytics/latency": {"GET": endpoints.latency},
 }
+TELL: dict[str, Callable[[RouterError], bytes]] = {"/": envelope}
+"""How an error's body is written, by what an address begins with; the longest such beginning holds."""
+_TELL = sorted(TELL.items(), key=lambda item: -len(item[0]))
 _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("}")}
 """Addresses that end with a parameter, by what stands before it."""
 
@@ -49,6 +53,11 @@ def find(method: str, path: str) -> Endpoint:
         error.headers = {"Allow": ", ".join(methods)}
         raise error
     return Endpoint(known, serve, parameter)
+
+
+def told_at(path: str, error: RouterError) -> bytes:
+    """The body of an error, in the words of the address."""
+    return next((tell for beginning, tell in _TELL if path.startswith(beginning)), envelope)(error)
 
 
 def _with_parameter(path: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from inspect import isawaitable
 from typing import Any
@@ -98,6 +98,11 @@ class Service:
         """Choose, without holding up others where many tokens are to be counted."""
         engine = self.parts.engine
         return Decision(await engine.choices.plan(engine.admit(read, caller)))
+
+    def known_models(self, caller: Caller) -> Container[str]:
+        """Ids and aliases of models that a request may name."""
+        fleet = self.parts.fleet(caller.environment)
+        return fleet.pool.row.keys() | fleet.aliases.keys()
 
     def traces(self, caller: Caller) -> TraceStore:
         """The traces of an account."""

@@ -1,0 +1,92 @@
+"""What the doors for other vendors' clients have in common (contract 14): how ``model`` is read, how routing is asked
+for beside it, and what is said of it in headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routewright._core.problem import CHOICES, did_you_mean, shown
+from routewright._core.shape import converted
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import Budget, CacheOpts, Fallback, Goal, RouteRequest, RouteResponse, StartedData, Strategy
+
+FIELD = "routewright"
+"""The field of another vendor's request that holds what only we know."""
+AUTO = "auto"
+
+
+class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Fields of the route request (spec 2.1) that other vendors have no words for."""
+
+    goal: Goal | None = None
+    strategy: Strategy | None = None
+    policy_id: str | None = None
+    models: list[str] | None = None
+    fallback: Fallback | None = None
+    budget: Budget | None = None
+    cache: bool | CacheOpts | None = None
+    metadata: dict[str, Any] | None = None
+    timeout_ms: float | None = None
+
+
+def wishes_of(given: object) -> Wishes:
+    """What the field ``routewright`` asks for. Raises ``ValidationFailed`` naming the place."""
+    return Wishes() if given is None else converted(given, Wishes, FIELD)
+
+
+def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known: Container[str]) -> RouteRequest:
+    """The request with what ``model`` and the wishes say of its routing.
+
+    ``model`` is an id, ``auto``, ``auto:<goal>`` or ``policy:<id>``; a name without its vendor means this one's, where
+    that is ``known``. Raises ``ValidationFailed`` where the two disagree.
+    """
+    told = {name: value for name in Wishes.__struct_fields__ if (value := getattr(wishes, name)) is not None}
+    kind, colon, rest = model.partition(":")
+    if model == AUTO:
+        return replace(request, **told)
+    if kind == AUTO and colon:
+        return replace(request, **_joined(told, "goal", _goal(rest), model))
+    if kind == "policy" and colon:
+        return replace(request, **_joined(told, "policy_id", rest, model))
+    own = f"{vendor}/{model}"
+    return replace(request, **_joined(told, "models", [own if own in known else model], model))
+
+
+def routing_headers(told: RouteResponse | StartedData) -> dict[str, str]:
+    """How a request is served: of a stream as it begins, of an answer as it was."""
+    if isinstance(told, StartedData):
+        return {"X-Routewright-Trace-Id": told.trace_id, "X-Routewright-Model": told.selected_model}
+    routing = told.routing
+    return {
+        "X-Routewright-Trace-Id": told.trace_id,
+        "X-Routewright-Model": routing.selected_model,
+        "X-Routewright-Cost-Usd": f"{routing.cost_usd:.9f}".rstrip("0").rstrip("."),
+        "X-Routewright-Latency-Ms": f"{routing.latency_ms:.3f}",
+        "X-Routewright-Policy-Version": routing.policy_version,
+    }
+
+
+def ignored_header(names: Iterable[str]) -> dict[str, str]:
+    """Which fields of a request were left unheeded, by their names."""
+    told = ", ".join(sorted(name for name in names if name.isascii() and name.isidentifier()))
+    return {"X-Routewright-Ignored": told} if told else {}
+
+
+def _joined(told: dict[str, Any], field: str, value: Any, model: str) -> dict[str, Any]:
+    if told.get(field, value) != value:
+        said = f"is {shown(model)}, and {FIELD}.{field} says something else"
+        raise ValidationFailed.of(Problem("model", said, f"say it in one of the two; with {FIELD}.{field} send 'auto'"))
+    return told | {field: value}
+
+
+def _goal(text: str) -> str:
+    goals = CHOICES["goal"]
+    if text in goals:
+        return text
+    hint = did_you_mean(text, goals) or f"take auto, or auto:{', auto:'.join(goals)}"
+    raise ValidationFailed.of(Problem("model", f"asks for the goal {shown(text)}", hint))
