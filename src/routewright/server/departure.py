@@ -21,7 +21,7 @@ WATCH_AFTER_S = 0.01
 async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
     """What the work brings. It is cancelled when the client leaves, and ``ClientLeft`` raised."""
     loop = this_loop()
-    if isinstance(loop, asyncio.AbstractEventLoop):
+    if isinstance(loop, asyncio.AbstractEventLoop) and not exchange.clock.virtual:
         return await _Watch(exchange, loop).over(work)
     return await _watched(exchange, work)
 

@@ -1,0 +1,189 @@
+"""A client that leaves: what is done for it ends, and is settled; with an idempotency key it finishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from routewright import Caller, Model, Router, Settings
+from routewright.errors import ProviderFault
+from routewright.server import HttpLimits, create_app
+from routewright.server.app import App
+from routewright.testing import FakeClock, ScriptedProvider
+from routewright.testing.provider import Line, Pause
+from routewright.wire import Delta, Finish, Pricing, UpstreamCall, Usage
+
+from .wire import Client, scope_of
+
+MODEL = Model(id="one/model", quality=0.5, pricing_per_1m=Pricing(input_usd=1.0, output_usd=2.0), context_window=9_000)
+LONG: list[Line] = [Delta("one "), Pause(8.0), Delta("two "), Pause(8.0), Delta("three"), Usage(3, 3), Finish("stop")]
+LIMITS = HttpLimits(heartbeat_s=15.0, send_s=20.0)
+
+
+class Counted(ScriptedProvider):
+    """Counts the pieces that were asked for."""
+
+    given = 0
+
+    def turn(self, call: UpstreamCall) -> Any:
+        for line in super().turn(call):
+            self.given += 1
+            yield line
+
+
+class House:
+    """A Router whose answers take sixteen seconds, and its application."""
+
+    def __init__(self, *script: Any) -> None:
+        self.clock = FakeClock()
+        self.provider = Counted(list(script) or [LONG], models=[MODEL], clock=self.clock)
+        self.router = Router(providers=[self.provider], settings=Settings(clock=self.clock))
+        self.app: App = create_app(self.router, authenticate=lambda scope: Caller(), limits=LIMITS)
+
+    async def serve(self, client: Client) -> None:
+        await self.app(scope_of(), client.receive, client.send)
+
+    async def only_trace(self) -> Any:
+        page = await self.router.traces.query()
+        assert len(page.data) == 1
+        return page.data[0]
+
+
+def client_of(**fields: Any) -> Client:
+    request = {"messages": [{"role": "user", "content": "Hello"}], "fallback": {"models": []}, **fields}
+    return Client(msgspec.json.encode(request))
+
+
+async def leave_after(seconds: float, house: House, client: Client) -> None:
+    await house.clock.sleep(seconds)
+    client.leave()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_whose_client_leaves_is_cancelled_and_settled(stream: bool) -> None:
+    house, client = House(), client_of(stream=stream)
+    async with anyio.create_task_group() as group:
+        group.start_soon(leave_after, 5.0, house, client)
+        await house.serve(client)
+    assert house.clock.monotonic() == 5.0
+    assert house.provider.open_calls == 0
+    trace = await house.only_trace()
+    assert trace.status == "cancelled"
+    assert trace.cost_usd > 0  # what was produced is paid for,
+    assert (trace.charged_usd > 0) == stream  # and billed, if he had some of it
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_with_an_idempotency_key_it_finishes_and_is_there_for_who_asks_again(stream: bool) -> None:
+    house = House()
+    first, again = (client_of(stream=stream, idempotency_key="k") for _ in "12")
+    async with anyio.create_task_group() as group:
+        group.start_soon(leave_after, 5.0, house, first)
+        await house.serve(first)
+    assert house.clock.monotonic() == 16.0
+    assert (await house.only_trace()).status == "completed"
+    await house.serve(again)
+    assert b"one two three" in again.body
+    assert len(house.provider.calls) == 1
+
+
+@pytest.mark.anyio
+async def test_a_client_that_comes_again_in_the_meantime_joins_the_call() -> None:
+    house = House()
+    first, again = (client_of(stream=True, idempotency_key="k") for _ in "12")
+    async with anyio.create_task_group() as group:
+        group.start_soon(house.serve, first)
+        await house.clock.sleep(5.0)
+        first.leave()
+        await house.serve(again)
+    assert (len(house.provider.calls), again.status, again.is_whole) == (1, 200, True)
+
+
+@pytest.mark.anyio
+async def test_the_status_is_held_back_until_there_is_content() -> None:
+    house = House([Pause(4.0), *LONG])
+    client = client_of(stream=True)
+    async with anyio.create_task_group() as group:
+        group.start_soon(house.serve, client)
+        await house.clock.sleep(3.9)
+        assert client.sent == []
+        await client.until(lambda it: it.status == 200)
+        assert house.clock.monotonic() == 4.0
+
+
+@pytest.mark.anyio
+async def test_the_status_is_held_back_for_fifteen_seconds_at_most() -> None:
+    house = House([Delta(""), *[each for _ in range(4) for each in (Pause(8.0), Delta(""))], *LONG])
+    client = client_of(stream=True)
+    async with anyio.create_task_group() as group:
+        group.start_soon(house.serve, client)
+        await client.until(lambda it: it.status == 200)
+        assert house.clock.monotonic() == 15.0
+        assert client.body.startswith(b"event: route.started")
+        await client.until(lambda it: it.is_whole)
+    assert b"\n\n: keep-alive\n\n" in client.body
+
+
+@pytest.mark.anyio
+async def test_a_silent_stream_is_kept_open_by_a_comment_every_fifteen_seconds() -> None:
+    silence = [each for _ in range(7) for each in (Pause(8.0), Delta(""))]  # signs of life, of which no client is told
+    house = House([Delta("one "), *silence, Delta("two"), Usage(3, 2), Finish("stop")])
+    client = client_of(stream=True)
+    await house.serve(client)
+    assert client.body.count(b": keep-alive\n\n") == 3
+    assert client.is_whole
+
+
+@pytest.mark.anyio
+async def test_a_fault_after_content_is_told_in_the_stream() -> None:
+    house = House([Delta("one "), Pause(1.0), ProviderFault("server")])
+    client = client_of(stream=True, fallback={"models": [], "maxRetries": 0, "on_partial": "error"})
+    await house.serve(client)
+    last = client.body.strip().split(b"\n\n")[-1]
+    assert client.status == 200
+    assert last.startswith(b"event: error\nid: ")
+    envelope = msgspec.json.decode(last.split(b"data: ")[1])
+    assert envelope["error"]["code"] == "router.upstream_failed"
+    assert envelope["error"]["request_id"] == client.headers["x-request-id"]
+    assert client.body.count(b"event: error") == 1
+    assert b"route.completed" not in client.body
+
+
+@pytest.mark.anyio
+async def test_a_fault_before_anything_was_sent_has_its_status() -> None:
+    house = House([Delta("one "), ProviderFault("server")])
+    client = client_of(stream=True, fallback={"models": [], "maxRetries": 0, "on_partial": "error"})
+    await house.serve(client)
+    assert (client.status, client.json["error"]["code"]) == (502, "router.upstream_failed")
+
+
+@pytest.mark.anyio
+async def test_a_reader_that_takes_nothing_holds_up_the_model_and_fills_no_memory() -> None:
+    house = House([*[Delta("x" * 1_000) for _ in range(10_000)], Usage(3, 9), Finish("stop")])
+    client = client_of(stream=True)
+    client.reads = False
+    async with anyio.create_task_group() as group:
+        group.start_soon(house.serve, client)
+        await house.clock.sleep(1.0)
+        assert house.provider.given < 200
+        client.read_on()
+        await client.until(lambda it: it.is_whole)
+    assert house.provider.given > 10_000
+    assert client.body.count(b"x" * 1_000) >= 10_000
+
+
+@pytest.mark.anyio
+async def test_a_reader_that_takes_nothing_for_long_is_taken_to_have_left() -> None:
+    many = [Delta("x" * 1_000) for _ in range(1_000)]
+    house = House([*many, Usage(3, 9), Finish("stop")])
+    client = client_of(stream=True)
+    client.reads = False
+    await house.serve(client)
+    assert LIMITS.send_s <= house.clock.monotonic() <= LIMITS.send_s + LIMITS.heartbeat_s
+    assert (await house.only_trace()).status == "cancelled"
+    assert house.provider.open_calls == 0

@@ -1,0 +1,230 @@
+"""What a client may send, and how long it may take; what is read of it, and what is said of the rest."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from routewright import AuthenticationFailed, Caller, MemoryStorage, Router, Settings, ValidationFailed
+from routewright.server import HttpLimits, create_app
+from routewright.server.app import App
+from routewright.testing import FakeClock
+
+from .serving import HELLO
+from .wire import Client, ask, scope_of
+
+BODY = msgspec.json.encode(HELLO)
+CANARY = "CANARY-7f3a"
+
+
+def app_of(clock: FakeClock | None = None, limits: HttpLimits | None = None, caller: Any = None, **parts: Any) -> App:
+    settings = Settings() if clock is None else Settings(clock=clock)
+    return create_app(
+        Router.sandbox(settings=settings, **parts), authenticate=caller or (lambda scope: Caller()), limits=limits
+    )
+
+
+@pytest.mark.anyio
+async def test_a_body_may_come_in_pieces() -> None:
+    client = Client(*(BODY[at : at + 5] for at in range(0, len(BODY), 5)))
+    await app_of()(scope_of(), client.receive, client.send)
+    assert client.status == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_long_body_is_413(declared: bool) -> None:
+    client = Client(BODY, b" " * 1_000, BODY)
+    headers = {"content-length": "2000"} if declared else {}
+    await app_of(limits=HttpLimits(body_bytes=1_000))(scope_of(headers=headers), client.receive, client.send)
+    assert (client.status, client.json["error"]["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.anyio
+async def test_a_long_body_in_one_piece_is_413() -> None:
+    client = await ask(app_of(limits=HttpLimits(body_bytes=10)), scope_of(), BODY)
+    assert client.status == 413
+
+
+@pytest.mark.anyio
+async def test_the_limit_itself_is_taken() -> None:
+    client = await ask(app_of(limits=HttpLimits(body_bytes=len(BODY))), scope_of(), BODY)
+    assert client.status == 200
+
+
+@pytest.mark.anyio
+async def test_a_body_that_does_not_come_is_408() -> None:
+    clock = FakeClock()
+    client = Client(BODY[:10], ends=False)
+    await app_of(clock, HttpLimits(body_s=5.0))(scope_of(), client.receive, client.send)
+    assert (client.status, client.json["error"]["code"]) == (408, "request_timeout")
+    assert clock.monotonic() == 5.0
+
+
+@pytest.mark.anyio
+async def test_a_client_that_leaves_in_the_midst_of_its_body_is_told_nothing() -> None:
+    client = Client(BODY[:10], ends=False)
+    client.leave()
+    await app_of()(scope_of(), client.receive, client.send)
+    assert client.sent == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["authorization", "idempotency-key", "content-type", "x-api-key"])
+async def test_a_header_that_says_who_or_what_comes_once(name: str) -> None:
+    scope = scope_of()
+    scope["headers"] += [(name.encode(), b"application/json"), (name.encode(), b"b")]
+    client = await ask(app_of(), scope, BODY)
+    assert (client.status, client.json["error"]["code"]) == (400, "validation_failed")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip"])
+async def test_a_packed_body_is_415(coding: str) -> None:
+    assert (await ask(app_of(), scope_of(headers={"content-encoding": coding}), BODY)).status == 415
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("path", "root", "status"),
+    [
+        ("/v1/models", "", 200),
+        ("/llm/v1/models", "/llm", 200),  # as servers since ASGI 2.4 say it
+        ("/v1/models", "/llm", 200),  # as those before do, and proxies that cut the prefix off
+        ("/llm/v1/models", "/llm/", 200),
+        ("/llmv1/models", "/llm", 404),
+        ("/v1/models/", "", 404),
+        ("//v1/models", "", 404),
+        ("/V1/models", "", 404),
+        ("", "", 404),
+        ("*", "", 404),
+        ("/v1/traces/", "", 404),
+        ("/v1/traces/a/b", "", 404),
+    ],
+)
+async def test_an_address_below_a_mount_point(path: str, root: str, status: int) -> None:
+    client = await ask(app_of(), scope_of("GET", path, root_path=root))
+    assert client.status == status
+
+
+@pytest.mark.anyio
+async def test_head_is_answered_as_get() -> None:
+    assert (await ask(app_of(), scope_of("HEAD", "/v1/models"))).status == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("query", ["a" * 9_000, "limit=%ff", "&".join("abc") * 40, "x=1", "limit=1&limit=1"])
+async def test_a_query_that_is_none_is_400(query: str) -> None:
+    client = await ask(app_of(), scope_of("GET", "/v1/traces", query=query))
+    assert (client.status, client.json["error"]["code"]) == (400, "validation_failed")
+
+
+@pytest.mark.anyio
+async def test_a_fault_of_ours_tells_the_client_nothing_and_the_log_all(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(scope: object) -> Caller:
+        raise RuntimeError(CANARY)
+
+    with caplog.at_level(logging.ERROR):
+        client = await ask(app_of(caller=broken), scope_of(), BODY)
+    assert (client.status, client.json["error"]["code"]) == (500, "internal_error")
+    assert CANARY not in client.body.decode()
+    assert client.headers["x-request-id"] in caplog.text
+    assert CANARY in caplog.text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("returned", [None, "acme", {"account": "acme"}])
+async def test_what_is_no_caller_is_a_fault_of_the_host(returned: Any) -> None:
+    client = await ask(app_of(caller=lambda scope: returned), scope_of(), BODY)
+    assert client.status in (400, 500)
+
+
+@pytest.mark.anyio
+async def test_the_hosts_own_authentication_may_be_async_and_may_refuse() -> None:
+    async def theirs(scope: Any) -> Caller:
+        if dict(scope["headers"]).get(b"x-user") != b"ann":
+            raise AuthenticationFailed("nobody that we know")
+        return Caller("ann")
+
+    app = app_of(caller=theirs)
+    assert (await ask(app, scope_of(), BODY)).status == 401
+    assert (await ask(app, scope_of(headers={"x-user": "ann"}), BODY)).status == 200
+
+
+@pytest.mark.anyio
+async def test_no_key_is_repeated_that_stands_in_a_wrong_place() -> None:
+    key = "sk_live_" + "A" * 33
+    for scope, body in (
+        (scope_of("GET", f"/v1/traces/{key}"), b""),
+        (scope_of("GET", "/v1/traces", query=f"filter={key}"), b""),
+        (scope_of("GET", "/v1/traces", query=f"{key}=1"), b""),
+        (scope_of(), msgspec.json.encode({**HELLO, "policy_id": key})),
+        (scope_of(), msgspec.json.encode({**HELLO, key: 1})),
+        (scope_of(headers={"content-type": key}), b""),
+    ):
+        client = await ask(app_of(), scope, body)
+        assert client.status in (400, 404, 415)
+        assert key not in client.body.decode(), scope["path"]
+
+
+@pytest.mark.anyio
+async def test_without_console_the_keys_are_those_of_the_routers_storage() -> None:
+    app = create_app(Router.sandbox(storage=MemoryStorage()))
+    assert (await ask(app, scope_of(), BODY)).status == 401
+
+
+@pytest.mark.anyio
+async def test_a_websocket_is_closed() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app_of()({"type": "websocket"}, Client().receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1000}]
+
+
+@pytest.mark.anyio
+async def test_the_traces_are_written_when_the_server_ends() -> None:
+    storage = MemoryStorage()
+    app = app_of(storage=storage)
+    messages = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if len(messages) == 1:
+            await ask(app, scope_of(), BODY)
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    await app({"type": "lifespan"}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.anyio
+async def test_two_calls_at_once_do_not_mix() -> None:
+    app = app_of(answers=lambda call: str(call.messages[-1].content))
+    clients: dict[str, Client] = {}
+
+    async def one(text: str) -> None:
+        clients[text] = await ask(app, scope_of(), {"messages": [{"role": "user", "content": text}]})
+
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(one, f"number {number}")
+    assert all(client.json["output"] == text for text, client in clients.items())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "limits", [{"body_bytes": 0}, {"body_bytes": 1.5}, {"body_s": 0}, {"send_s": True}, {"heartbeat_s": "15"}]
+)
+async def test_limits_that_are_none_are_refused(limits: Any) -> None:
+    with pytest.raises(ValidationFailed, match="HttpLimits"):
+        HttpLimits(**limits)
