@@ -1,0 +1,84 @@
+"""The application inside another, and behind a proxy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI, Request
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from routewright import AuthenticationFailed, Caller, Router
+from routewright.server import create_app
+
+from .serving import HELLO, Site, bearer, served
+
+USERS = {"ann": Caller("acme", key_id="session-1"), "bob": Caller("other")}
+
+
+def from_session(scope: Any) -> Caller:
+    """Who the embedder's own middleware found out."""
+    user = scope.get("state", {}).get("user")
+    if user is None:
+        raise AuthenticationFailed("log in first")
+    return USERS[user]
+
+
+def test_mounted_in_fastapi_with_the_embedders_own_authentication() -> None:
+    router, host = Router.sandbox(), FastAPI()
+
+    @host.middleware("http")
+    async def session(request: Request, call_next: Any) -> Any:
+        if user := request.headers.get("x-user"):
+            request.state.user = user
+        return await call_next(request)
+
+    @host.get("/hello")
+    def hello() -> str:
+        return "hello"
+
+    host.mount("/llm", create_app(router, authenticate=from_session))
+    with served(host) as url, httpx2.Client(base_url=url) as client:
+        assert client.get("/hello").json() == "hello"
+        assert client.post("/llm/v1/route", json=HELLO).status_code == 401
+        answer = client.post("/llm/v1/route", json=HELLO, headers={"x-user": "ann"})
+        assert answer.status_code == 200
+        path = f"/llm/v1/traces/{answer.json()['trace_id']}"
+        assert client.get(path, headers={"x-user": "ann"}).json()["key_id"] == "session-1"
+        assert client.get(path, headers={"x-user": "bob"}).status_code == 404
+        stream = client.post("/llm/v1/route", json={**HELLO, "stream": True}, headers={"x-user": "ann"})
+        assert stream.text.count("event: route.completed") == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_mounted_in_starlette_at_any_depth(depth: int) -> None:
+    site = Site()
+    inner: Any = site.app
+    for _ in range(depth):
+        inner = Starlette(routes=[Mount("/a", app=inner)])
+    with served(inner) as url:
+        answer = httpx2.get(f"{url}{'/a' * depth}/v1/models", headers=bearer(site.key()))
+        assert answer.status_code == 200
+        assert httpx2.get(f"{url}/v1/models").status_code == 404
+
+
+def test_without_a_lifespan_traces_are_kept_all_the_same() -> None:
+    site = Site()
+    with served(site.app, lifespan="off") as url:
+        test_key = site.key(environment="sandbox")
+        trace_id = httpx2.post(f"{url}/v1/route", headers=bearer(test_key), json=HELLO).json()["trace_id"]
+        assert httpx2.get(f"{url}/v1/traces/{trace_id}", headers=bearer(test_key)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/llm/v1/models", "/v1/models"])
+def test_behind_a_proxy_with_a_path_prefix(path: str) -> None:
+    site = Site()
+
+    async def proxied(scope: Any, receive: Any, send: Any) -> None:
+        """What a server says that was told of its prefix, whether the proxy cuts it off or not."""
+        await site.app({**scope, "root_path": "/llm"}, receive, send)
+
+    with served(proxied) as url:
+        assert httpx2.get(url + path, headers=bearer(site.key())).status_code == 200
