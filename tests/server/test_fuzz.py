@@ -1,0 +1,230 @@
+"""Whatever is sent is answered, or refused: never a fault of ours, never a 5xx that nobody asked for."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import msgspec
+import pytest
+
+from routewright import Caller, Router
+from routewright.server import create_app
+from routewright.server.routes import ENDPOINTS
+
+from .serving import PATIENCE_S, Site
+from .wire import Client, scope_of
+
+CALLED = {"name": "f", "arguments": "{}"}
+SEEDS: list[Any] = [
+    {"messages": [{"role": "user", "content": "Hello"}]},
+    {
+        "messages": [
+            {"role": "system", "content": "Be short."},
+            {"role": "user", "content": [{"type": "text", "text": "What is it?"}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}],
+            },
+            {"role": "tool", "tool_call_id": "1", "content": "x"},
+        ],
+        "goal": "quality",
+        "strategy": "balanced",
+        "models": ["openai/gpt-4o"],
+        "fallback": {"models": [], "maxRetries": 1, "on_partial": "error"},
+        "budget": {"maxCostUsd": 0.5, "maxTokens": 9000},
+        "cache": {"mode": "exact", "ttl_seconds": 5},
+        "stream": True,
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "tool_choice": "auto",
+        "params": {"temperature": 0.5, "stop": ["x"], "seed": 1, "response_format": {"type": "json_object"}},
+        "metadata": {"a": [1, {"b": None}]},
+        "timeout_ms": 5000,
+        "idempotency_key": "k",
+    },
+    {"model": "auto", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "stream": True},
+    {
+        "model": "openai/gpt-4o",
+        "system": [{"type": "text", "text": "x"}],
+        "messages": [{"role": "user", "content": "Hi"}],
+    },
+]
+ODD: list[Any] = [
+    *(None, True, False, 0, -1, 1, 1.5, 2**53, -(2**63), 1e308, "", "x", "\0", "é", "😀", "\u202e", "a" * 300),
+    *([], {}, [[]], [None], {"": {}}, {"type": "text"}, ["x"] * 50, "../../etc/passwd", "%s%n", "' OR 1=1 --", "null"),
+]
+HEADERS = [
+    *("content-type", "content-encoding", "idempotency-key", "authorization", "traceparent", "x-api-key", "expect"),
+    *("accept", "range", "cookie", "x-forwarded-for", "content-length", "anthropic-version", "x-request-id", "te"),
+]
+PATHS = [
+    *(path.partition("{")[0] for path in ENDPOINTS),
+    "/",
+    "",
+    "*",
+    "/v1",
+    "/v1/",
+    "/v2/route",
+    "/v1/route/",
+    "/%2e/v1",
+]
+METHODS = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"]
+EXPLAINED = {502, 504}
+"""What the sandbox may come to by what is asked: nothing else of 5xx."""
+
+
+class Fuzz:
+    """Requests by chance, the same for a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+
+    def value(self, seed: Any, depth: int = 0) -> Any:
+        """A value like the seed, with something odd in it now and then."""
+        chance = self.chance
+        if chance.random() < 0.06:
+            return chance.choice(ODD)
+        match seed:
+            case dict():
+                made = {key: self.value(each, depth + 1) for key, each in seed.items() if chance.random() > 0.05}
+                if chance.random() < 0.05:
+                    made[chance.choice(["x", "", "stream", "n", "\0", "__proto__"])] = chance.choice(ODD)
+                return made
+            case list():
+                made_list = [self.value(each, depth + 1) for each in seed]
+                return made_list * chance.choice((1, 1, 1, 2, 0)) if chance.random() < 0.1 else made_list
+        return seed
+
+    def body(self) -> bytes:
+        chance = self.chance
+        raw = msgspec.json.encode(self.value(chance.choice(SEEDS)))
+        kind = chance.random()
+        if kind < 0.1:
+            return self.mangled(raw)
+        if kind < 0.12:
+            return chance.randbytes(chance.randrange(200))
+        if kind < 0.14:
+            return b"[" * chance.randrange(200) + raw
+        return raw
+
+    def mangled(self, raw: bytes) -> bytes:
+        made, chance = bytearray(raw), self.chance
+        for _ in range(chance.randrange(1, 6)):
+            at = chance.randrange(len(made) + 1)
+            match chance.randrange(3):
+                case 0:
+                    made[at : at + chance.randrange(4)] = b""
+                case 1:
+                    made[at:at] = chance.randbytes(chance.randrange(4))
+                case _:
+                    made[at : at + 1] = chance.choice([b"\0", b"\xff", b"}", b'"', b"\\", b"\xed\xa0\x80", b"1e999"])
+        return bytes(made)
+
+    def text(self, most: int = 40) -> str:
+        return "".join(chr(self.chance.randrange(1, 256)) for _ in range(self.chance.randrange(most)))
+
+    def path(self) -> str:
+        path = self.chance.choice(PATHS)
+        return path + self.text() if self.chance.random() < 0.3 else path
+
+    def query(self) -> str:
+        if self.chance.random() < 0.6:
+            return ""
+        names = [
+            "from",
+            "to",
+            "filter",
+            "limit",
+            "cursor",
+            "group_by",
+            "bucket",
+            "start_date",
+            "end_date",
+            self.text(9),
+        ]
+        values = [
+            "1",
+            "2026-11-01",
+            "status=failed",
+            "day",
+            "model",
+            "metadata.x>=1",
+            self.text(),
+            "%ff",
+            "%00",
+            "a,b",
+            "",
+        ]
+        pairs = (f"{self.chance.choice(names)}={self.chance.choice(values)}" for _ in range(self.chance.randrange(4)))
+        return "&".join(pairs)
+
+    def headers(self) -> dict[str, str]:
+        some = self.chance.sample(HEADERS, self.chance.randrange(4))
+        told = {name: self.text() if self.chance.random() < 0.5 else "application/json" for name in some}
+        return {"content-type": "application/json", **told} if self.chance.random() < 0.9 else told
+
+
+@pytest.mark.parametrize("who", ["default", "acme"])
+def test_no_request_is_a_fault_of_ours(full: bool, who: str, caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(who))
+    fuzz, answers = Fuzz(11), Counter[int | None]()
+
+    async def run() -> None:
+        for _ in range(40_000 if full else 1_000):
+            scope = scope_of(fuzz.chance.choice(METHODS[:2] if fuzz.chance.random() < 0.8 else METHODS), "/")
+            scope["path"], scope["query_string"] = fuzz.path(), fuzz.query().encode("latin-1")
+            scope["headers"] = [(name.encode(), value.encode("latin-1")) for name, value in fuzz.headers().items()]
+            body = fuzz.body()
+            cut = fuzz.chance.randrange(len(body) + 1)
+            client = Client(*((body,) if fuzz.chance.random() < 0.8 else (body[:cut], body[cut:])))
+            await app(scope, client.receive, client.send)
+            assert client.is_whole
+            answers[client.status] += 1
+            if client.status is not None and client.status >= 500:
+                assert client.status in EXPLAINED, (scope, body)
+
+    with caplog.at_level(logging.ERROR):
+        anyio.run(run)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert {200, 400, 404, 405, 415} <= {*answers}, answers
+
+
+def test_no_bytes_bring_the_server_down(full: bool, caplog: pytest.LogCaptureFixture) -> None:
+    site, fuzz, answers = Site(), Fuzz(12), Counter[bytes]()
+    key = site.key(environment="sandbox", account_plan="unlimited")
+    with caplog.at_level(logging.ERROR), site.served() as url:
+        for _ in range(20_000 if full else 300):
+            body = fuzz.body()
+            method, path = fuzz.chance.choice(METHODS[:2]), fuzz.chance.choice(PATHS)
+            head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n"
+            raw = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            if fuzz.chance.random() < 0.5:
+                raw = fuzz.mangled(raw[: len(head)]) + raw[len(head) :]
+            answers[exchanged(url, raw)[9:12]] += 1
+        assert exchanged(url, b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").startswith(
+            b"HTTP/1.1 401"
+        )
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert not any(status.startswith(b"5") and int(status) not in EXPLAINED for status in answers), answers
+    assert {b"200", b"400", b"404"} <= {*answers}, answers
+
+
+def exchanged(url: str, raw: bytes) -> bytes:
+    """What comes back for some bytes, until the server closes."""
+    address = urlsplit(url).hostname, urlsplit(url).port
+    with socket.create_connection(address, PATIENCE_S) as connection:  # type: ignore[arg-type]
+        came = b""
+        try:
+            connection.sendall(raw)
+            connection.shutdown(socket.SHUT_WR)
+            while piece := connection.recv(65_536):
+                came += piece
+        except ConnectionError:  # it would not read the rest
+            pass
+    return came
