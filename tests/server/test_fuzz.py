@@ -218,7 +218,7 @@ def test_no_bytes_bring_the_server_down(full: bool, caplog: pytest.LogCaptureFix
 def exchanged(url: str, raw: bytes) -> bytes:
     """What comes back for some bytes, until the server closes."""
     address = urlsplit(url).hostname, urlsplit(url).port
-    with socket.create_connection(address, PATIENCE_S) as connection:  # type: ignore[arg-type]
+    with socket.create_connection(address, PATIENCE_S) as connection:
         came = b""
         try:
             connection.sendall(raw)
