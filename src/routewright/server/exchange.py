@@ -56,6 +56,7 @@ class Exchange:
         "caller",
         "clock",
         "endpoint",
+        "headers",
         "limits",
         "method",
         "parameter",
@@ -77,6 +78,8 @@ class Exchange:
         self.clock = clock
         self.limits = limits
         self.started_at = clock.monotonic()
+        self.headers: dict[str, str] = {}
+        """Of the response, whatever it turns out to be."""
         self.status: int | None = None
         """That was sent; None: none was yet."""
         self.endpoint: str | None = None
@@ -164,8 +167,8 @@ class Exchange:
         ]
         if length is not None:
             told.append((b"content-length", b"%d" % length))
-        if headers:
-            told += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        named = {**self.headers, **(headers or {})}
+        told += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in named.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": told})
 
     async def piece(self, body: bytes, *, more: bool = True) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from routewright.errors import MethodNotAllowed, NotFound, RouterError
 
 from . import endpoints
+from .anthropic import endpoints as anthropic
+from .anthropic import errors as anthropic_errors
 from .errors import envelope
 from .exchange import Exchange
 from .service import Service
@@ -35,8 +37,10 @@ ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/analytics/cache": {"GET": endpoints.cache},
     "/v1/analytics/fallback": {"GET": endpoints.fallback},
     "/v1/analytics/latency": {"GET": endpoints.latency},
+    anthropic.MESSAGES: {"POST": anthropic.messages},
+    anthropic.COUNT_TOKENS: {"POST": anthropic.count_tokens},
 }
-TELL: dict[str, Callable[[RouterError], bytes]] = {"/": envelope}
+TELL: dict[str, Callable[[RouterError], bytes]] = {"/": envelope, "/anthropic/": anthropic_errors.body}
 """How an error's body is written, by what an address begins with; the longest such beginning holds."""
 _TELL = sorted(TELL.items(), key=lambda item: -len(item[0]))
 _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("}")}

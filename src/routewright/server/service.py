@@ -70,6 +70,11 @@ class Service:
         return caller
 
     @property
+    def takes_keys(self) -> bool:
+        """Whether callers are known by API keys of ours; else the embedder says who calls."""
+        return self._authenticate is None
+
+    @property
     def console(self) -> Console:
         """Knows the keys: if none was given, the one of the Router's storage."""
         if self._console is None:

@@ -1,0 +1,142 @@
+"""``POST /anthropic/v1/messages`` and ``.../count_tokens``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import anyio.to_thread
+from msgspec import Struct
+
+from routewright._core.tokens import Length, length
+from routewright._engine.entry import Entry
+from routewright._engine.reading import Read
+from routewright.errors import AuthenticationFailed, RouterError, ValidationFailed
+from routewright.server.departure import while_connected
+from routewright.server.door import ignored_header, routing_headers
+from routewright.server.exchange import Exchange
+from routewright.server.service import Service
+from routewright.server.sse import EventStream
+from routewright.wire import Caller
+
+from .request import Reading
+from .response import message_of
+from .stream import MessageFrames
+
+MESSAGES = "/anthropic/v1/messages"
+COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"
+
+
+class MessagesQuery(Struct, frozen=True, omit_defaults=True):
+    """What clients put behind the address."""
+
+    beta: str | None = None
+    """Nothing depends on it."""
+
+
+class TokenCount(Struct, frozen=True):
+    """What ``.../count_tokens`` answers."""
+
+    input_tokens: int
+
+
+async def messages(service: Service, exchange: Exchange) -> None:
+    """Answer with a message, whole or as it comes."""
+    with _in_our_words(exchange):
+        caller = await _caller(service, exchange)
+        reading = Reading(service.parts.fleet(caller.environment), capped=True)
+        read = await _read(service, exchange, reading, MESSAGES)
+        keyed = read.request.idempotency_key is not None
+        with _renamed(reading):
+            if read.request.stream:
+                frames = MessageFrames(exchange, service.stream(read, caller), read.tokens.estimate)
+                await EventStream(exchange, frames).run(finishes=keyed)
+            else:
+                await _whole(service, exchange, read, caller, keyed=keyed)
+
+
+async def count_tokens(service: Service, exchange: Exchange) -> None:
+    """Say how many tokens a request's input has for the model that it names, or that would serve it."""
+    with _in_our_words(exchange):
+        caller = await _caller(service, exchange)
+        reading = Reading(service.parts.fleet(caller.environment), capped=False)
+        read = await _read(service, exchange, reading, COUNT_TOKENS)
+        with _renamed(reading):
+            model = await _model(service, read, caller, reading)
+            entry = service.parts.engine.admit(read, caller)
+            low, high, usual = await _counted(service, entry, model)
+        told = {
+            "X-Routewright-Model": model,
+            "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
+        }
+        await exchange.json(TokenCount(usual), headers=told)
+
+
+async def _whole(service: Service, exchange: Exchange, read: Read, caller: Caller, *, keyed: bool) -> None:
+    # with a key the call finishes when the client has left, so that it can ask again (contract 7)
+    asking = partial(service.answer, read, caller)
+    answer = await asking() if keyed else await while_connected(exchange, asking)
+    exchange.trace_id = answer.trace_id
+    headers = routing_headers(answer.response) | answer.headers
+    await exchange.json(message_of(answer.response), headers=headers)
+
+
+async def _caller(service: Service, exchange: Exchange) -> Caller:
+    """Who asks, by either header that this vendor's clients send a key in."""
+    key = exchange.header(b"x-api-key")
+    header = exchange.header(b"authorization")
+    if key is None:
+        return await service.caller(exchange, "route")
+    if service.takes_keys and header is not None and header.partition(" ")[2].strip() != key.strip():
+        raise AuthenticationFailed("x-api-key and Authorization name two API keys: send one of the two")
+    return await service.caller(exchange, "route", key=f"Bearer {key}")
+
+
+async def _read(service: Service, exchange: Exchange, reading: Reading, path: str) -> Read:
+    exchange.query(MessagesQuery)
+    with _renamed(reading):
+        read = await service.read(exchange, reading.decode, path)
+    exchange.headers |= ignored_header(reading.ignored.names)
+    return read
+
+
+async def _model(service: Service, read: Read, caller: Caller, reading: Reading) -> str:
+    """Who counts: the model that was named, or the one that would serve the request."""
+    fleet = service.parts.fleet(caller.environment)
+    named = fleet.aliases.get(reading.model, reading.model)
+    return named if named in fleet.pool.row else (await service.decide(read, caller)).model
+
+
+async def _counted(service: Service, entry: Entry, model: str) -> Length:
+    """The fewest and the most tokens, and those that ordinary text has at most."""
+    parts, pool = service.parts, entry.board.outlook.pool
+    measure = pool.measures[pool.measure[pool.row[model]]]
+    counting = partial(parts.engine.choices.counted, entry)
+    given = counting() if parts.settings.clock.virtual else await anyio.to_thread.run_sync(counting)
+    return length(given.tokens, measure)
+
+
+@contextmanager
+def _renamed(reading: Reading) -> Iterator[None]:
+    """Tell what is wrong with a request by the names that its fields have here."""
+    try:
+        yield
+    except ValidationFailed as error:
+        renamed = reading.renamed(error)
+    else:
+        return
+    raise renamed
+
+
+@contextmanager
+def _in_our_words(exchange: Exchange) -> Iterator[None]:
+    """Send what this vendor's clients look for in every response."""
+    exchange.headers["request-id"] = exchange.request_id
+    try:
+        yield
+    except RouterError as error:
+        exchange.trace_id = exchange.trace_id or error.trace_id
+        if not error.retryable:  # they would try again after any 409 and 500
+            exchange.headers["x-should-retry"] = "false"
+        raise

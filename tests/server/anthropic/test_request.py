@@ -1,0 +1,288 @@
+"""What a body becomes, and how it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from routewright import Router
+from routewright.errors import ValidationFailed
+from routewright.server.anthropic.content import FAILED
+from routewright.server.anthropic.request import Reading
+from routewright.wire import Message, RouteRequest, TextPart
+
+from .clients import ASKED, PIXEL, WEATHER
+
+FLEET = Router.sandbox()._parts.fleet("sandbox")
+
+
+def reading_of(**fields: Any) -> tuple[RouteRequest, set[str]]:
+    reading = Reading(FLEET, capped=True)
+    return reading.decode(msgspec.json.encode({**ASKED, **fields})), reading.ignored.names
+
+
+def request_of(**fields: Any) -> RouteRequest:
+    return reading_of(**fields)[0]
+
+
+def turns_of(*turns: tuple[str, Any]) -> list[Message]:
+    return request_of(messages=[{"role": role, "content": content} for role, content in turns]).messages
+
+
+def refusal(**fields: Any) -> str:
+    with pytest.raises(ValidationFailed) as caught:
+        request_of(**fields)
+    return caught.value.message
+
+
+def test_sampling_goes_under_its_names_here() -> None:
+    request = request_of(max_tokens=64, temperature=0.5, top_p=0.9, stop_sequences=["END"], stream=True)
+    assert request.params is not None
+    assert (request.params.max_output_tokens, request.params.temperature, request.params.top_p) == (64, 0.5, 0.9)
+    assert request.params.stop == ["END"]
+    assert request.stream
+
+
+def test_system_blocks_become_one_message_before_the_others() -> None:
+    cached = {"cache_control": {"type": "ephemeral"}}
+    request, ignored = reading_of(system=[{"type": "text", "text": "A"}, {"type": "text", "text": "B", **cached}])
+    assert request.messages[0] == Message("system", "A\n\nB")
+    assert ignored == {"cache_control"}
+    assert request_of(system="").messages == request_of().messages
+
+
+def test_a_system_message_among_the_turns_stays_there() -> None:
+    assert [message.role for message in turns_of(("user", "a"), ("system", "b"), ("user", "c"))] == [
+        "user",
+        "system",
+        "user",
+    ]
+
+
+def test_one_text_block_is_a_text_and_several_are_parts() -> None:
+    one, two = ({"type": "text", "text": text} for text in "ab")
+    assert turns_of(("user", [one]))[0].content == "a"
+    assert turns_of(("user", [one, two]))[0].content == [TextPart("a"), TextPart("b")]
+
+
+def test_images_of_both_kinds_are_passed_on() -> None:
+    (message,) = turns_of(
+        (
+            "user",
+            [
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+                {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}},
+            ],
+        )
+    )
+    assert isinstance(message.content, list)
+    urls = [part.image_url.url for part in message.content]  # type: ignore[union-attr]
+    assert urls == [f"data:image/png;base64,{PIXEL}", "https://example.com/a.png"]
+
+
+def test_a_tool_loop_becomes_calls_and_their_results_in_order() -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}}
+    said = [{"type": "text", "text": "Thanks"}, {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Rain"}]
+    asked, called, result, after = turns_of(
+        ("user", "?"), ("assistant", [{"type": "text", "text": "Wait"}, call]), ("user", said)
+    )
+    assert asked.content == "?"
+    assert called.content == "Wait"
+    assert called.tool_calls is not None
+    assert msgspec.json.decode(called.tool_calls[0].function.arguments) == {"city": "Oslo"}
+    assert (result.role, result.tool_call_id, result.content) == ("tool", "toolu_1", "Rain")
+    assert (after.role, after.content) == ("user", "Thanks")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("no such file", f"{FAILED}: no such file"),
+        ([{"type": "text", "text": "no such file"}], f"{FAILED}: no such file"),
+        (None, f"{FAILED}."),
+        ("", f"{FAILED}."),
+    ],
+)
+def test_a_failed_tool_is_said_to_have_failed(content: Any, said: str) -> None:
+    block = {"type": "tool_result", "tool_use_id": "a", "content": content, "is_error": True}
+    message = turns_of(("user", [block]))[0]
+    text = message.content if isinstance(message.content, str) else message.content[0].text  # type: ignore[index,union-attr]
+    assert text == said
+
+
+def test_the_image_of_a_tool_is_kept() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    block = {"type": "tool_result", "tool_use_id": "a", "content": [image], "is_error": True}
+    content = turns_of(("user", [block]))[0].content
+    assert isinstance(content, list)
+    assert [part.__struct_config__.tag for part in content] == ["text", "image_url"]
+
+
+def test_thought_is_left_out_and_named() -> None:
+    thought = [{"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "redacted_thinking", "data": "y"}]
+    request, ignored = reading_of(
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [*thought, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": thought},
+            {"role": "user", "content": "c"},
+        ]
+    )
+    assert [message.content for message in request.messages] == ["a", "b", "c"]
+    assert ignored == {"thinking", "redacted_thinking"}
+
+
+def test_tools_keep_name_description_schema_and_strictness() -> None:
+    request, ignored = reading_of(tools=[{**WEATHER, "type": "custom", "strict": True, "defer_loading": False}])
+    assert request.tools is not None
+    spec = request.tools[0].function_spec
+    assert (spec.name, spec.description, spec.strict) == ("weather", WEATHER["description"], True)
+    assert spec.parameters == WEATHER["input_schema"]
+    assert ignored == {"defer_loading"}
+
+
+@pytest.mark.parametrize(("kind", "choice"), [("auto", "auto"), ("any", "required"), ("none", "none")])
+def test_tool_choice_has_its_word_here(kind: str, choice: str) -> None:
+    request, ignored = reading_of(tools=[WEATHER], tool_choice={"type": kind, "disable_parallel_tool_use": True})
+    assert request.tool_choice == choice
+    assert ignored == {"disable_parallel_tool_use"}
+
+
+def test_a_named_tool_is_chosen_by_its_name() -> None:
+    choice = request_of(tools=[WEATHER], tool_choice={"type": "tool", "name": "weather"}).tool_choice
+    assert choice is not None
+    assert not isinstance(choice, str)
+    assert choice.function.name == "weather"
+
+
+@pytest.mark.parametrize("field", ["output_config", "output_format"])
+def test_a_schema_for_the_answer_is_honoured(field: str) -> None:
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    request = request_of(**{field: {"format": form, "effort": "low"} if field == "output_config" else form})
+    assert request.params is not None
+    assert request.params.response_format is not None
+    assert request.params.response_format["json_schema"]["schema"] == {"type": "object"}
+
+
+def test_the_user_goes_into_metadata_beside_what_is_asked_for_there() -> None:
+    request = request_of(metadata={"user_id": "u1"}, routewright={"metadata": {"team": "a"}, "goal": "quality"})
+    assert request.metadata == {"user_id": "u1", "team": "a"}
+    assert request.goal == "quality"
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "value"),
+    [
+        ("auto", "models", None),
+        ("auto:quality", "goal", "quality"),
+        ("policy:p", "policy_id", "p"),
+        ("anthropic/claude-sonnet-4-5", "models", ["anthropic/claude-sonnet-4-5"]),
+        ("claude-sonnet-4-5", "models", ["anthropic/claude-sonnet-4-5"]),
+        ("claude-sonnet-4-5-20250929", "models", ["anthropic/claude-sonnet-4-5"]),
+        ("openai/gpt-4.1", "models", ["openai/gpt-4.1"]),
+    ],
+)
+def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
+    assert getattr(request_of(model=model), field) == value
+
+
+def test_what_is_not_heeded_is_named_and_null_is_not_there() -> None:
+    _, ignored = reading_of(
+        top_k=3, thinking={"type": "enabled", "budget_tokens": 1024}, mcp_servers=[], new_thing=1, container=None
+    )
+    assert ignored == {"top_k", "thinking", "mcp_servers", "new_thing"}
+
+
+def test_names_of_ignored_fields_are_bounded_and_no_keys() -> None:
+    many = {f"field_{place}": 1 for place in range(100)}
+    _, ignored = reading_of(**{"sk_live_0123456789abcdef": 1, "x" * 100: 1}, **many)
+    assert len(ignored) == 32
+    assert all(name.startswith("field_") for name in ignored)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"max_tokens": None}, "max_tokens: is missing; say how many tokens"),
+        ({"max_tokens": 0}, "max_tokens: must be a whole number of at least 1, got 0"),
+        ({"max_tokens": 1.5}, "max_tokens: must be a whole number of at least 1, got 1.5"),
+        ({"max_tokens": "9"}, "max_tokens: must be a number, got '9'"),
+        ({"max_tokens": True}, "max_tokens: must be a number, got true"),
+        ({"model": None}, "model: is missing"),
+        ({"model": "claude-sonet"}, "model: is 'claude-sonet', which is no known model"),
+        ({"model": "auto:speed"}, "model: asks for the goal 'speed'"),
+        ({"messages": None}, "messages: must hold at least one message"),
+        ({"messages": []}, "messages: must hold at least one message"),
+        ({"messages": "Hi"}, "messages: must be an array, got a string"),
+        ({"messages": ["Hi"]}, "messages[0]: must be an object, got a string"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role: must be one of user, assistant, system"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content: is missing"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content: must hold at least one block"),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "content: must be a string or an array of blocks, got a number",
+        ),
+        ({"system": [{"type": "image"}]}, "system[0].type: is 'image', a block that models are not sent"),
+        ({"system": 5}, "system: must be a string or an array of blocks, got a number"),
+        ({"tools": [{"name": "a"}]}, "tools[0].input_schema: is missing"),
+        ({"tools": [{"type": "web_search_20250305", "name": "w"}]}, "tools[0].type: is 'web_search_20250305', a tool"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice.type: is 'any', but there are no tools"),
+        ({"tool_choice": {"type": "some"}}, "tool_choice.type: must be one of auto, any, tool, none, got 'some'"),
+        ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name: names the tool 'x', which is not declared"),
+        ({"stop_sequences": [""]}, "stop_sequences[0]: must be a string that is not empty"),
+        ({"stream": "yes"}, "stream: must be true or false, got 'yes'"),
+        ({"metadata": {"user_id": 5}}, "metadata.user_id: must be a string, got a number"),
+        ({"routewright": {"golas": 1}}, "routewright.golas: is not a field"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type: must be 'json_schema', got 'xml'"),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_name_here(fields: dict[str, Any], said: str) -> None:
+    assert said in refusal(**fields)
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"type": "document", "source": {}}, "type: is 'document', a block that models are not sent"),
+        ({"type": "server_tool_use"}, "type: is 'server_tool_use'"),
+        ({"type": "tool_use", "id": "a", "name": "b", "input": {}}, "type: is 'tool_use'"),
+        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "source.type: must be 'base64' or 'url'"),
+        ({"type": "image", "source": {"type": "url", "url": "file:///x"}}, "source.url: must begin with https://"),
+        (
+            {"type": "image", "source": {"type": "base64", "media_type": "image/bmp", "data": "x"}},
+            "source.media_type: must be one of image/jpeg, image/png, image/gif, image/webp, got 'image/bmp'",
+        ),
+        ({"type": "image"}, "source: is missing"),
+        ({"type": "tool_result", "content": "x"}, "tool_use_id: is missing"),
+        ({"type": "tool_result", "tool_use_id": "", "content": "x"}, "tool_use_id: must not be empty"),
+        ({"text": "x"}, "type: is missing"),
+    ],
+)
+def test_a_block_that_cannot_be_sent_is_refused_by_its_place(block: dict[str, Any], said: str) -> None:
+    told = refusal(messages=[{"role": "user", "content": [block]}])
+    assert told.startswith("messages[0].content[0].")
+    assert said in told
+
+
+def test_no_words_of_a_prompt_are_in_an_error() -> None:
+    secret = "open sesame"
+    for fields in (
+        {"messages": [secret]},
+        {"messages": secret},
+        {"messages": [{"role": "user", "content": {"a": secret}}]},
+        {"messages": [{"role": "user", "content": [secret]}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": [secret]}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": secret}]}]},
+        {"system": [secret]},
+        {"system": {"text": secret}},
+        {"tools": secret},
+    ):
+        assert secret not in refusal(**fields)
+
+
+def test_a_number_that_nothing_can_hold_is_refused() -> None:
+    reading = Reading(FLEET, capped=True)
+    with pytest.raises(ValidationFailed, match="out of range"):
+        reading.decode(b'{"model": "auto", "max_tokens": 1e999, "messages": []}')

@@ -1,0 +1,215 @@
+"""The official SDK, with nothing changed but its address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import anyio
+import pytest
+from pydantic import BaseModel
+
+from routewright import Message
+from routewright.testing import ScriptedProvider
+from routewright.testing.provider import Turn
+from routewright.wire import Delta, Finish, ImagePart, ToolDelta, UpstreamCall, Usage
+
+from .clients import ASKED, PIXEL, WEATHER, client_of, model, sandbox, scripted, sdk
+
+RAIN = "It rains in Oslo."
+
+
+def weather(call: UpstreamCall) -> Turn:
+    """Asks for the weather, and tells it once it knows."""
+    if call.messages[-1].role == "tool":
+        return [Delta(RAIN), Usage(20, 5, 4), Finish("stop")]
+    asked = [ToolDelta(0, "", "call_1", "weather"), ToolDelta(0, '{"city": '), ToolDelta(0, '"Oslo"}')]
+    return [Delta("Let me look."), *asked, Usage(10, 5), Finish("tool_calls")]
+
+
+def test_a_message_is_answered() -> None:
+    with sdk(sandbox({"Hi": "Hello there"})) as client:
+        message = client.messages.create(**ASKED)
+    assert isinstance(message.content[0], anthropic.types.TextBlock)
+    assert message.content[0].text == "Hello there"
+    assert message.stop_reason == "end_turn"
+    assert message.usage.input_tokens > 0
+    assert message.id.startswith("msg_")
+    assert message._request_id is not None
+    assert message._request_id.startswith("req_")
+
+
+def test_a_named_model_serves() -> None:
+    with sdk(sandbox()) as client:
+        assert client.messages.create(**{**ASKED, "model": "claude-opus-4-6"}).model == "anthropic/claude-opus-4-6"
+
+
+def test_the_stream_helper_gives_text_and_the_whole_message() -> None:
+    with sdk(sandbox({"Hi": "Hello there, you"})) as client, client.messages.stream(**ASKED) as stream:
+        assert "".join(stream.text_stream) == "Hello there, you"
+        message = stream.get_final_message()
+    assert message.stop_reason == "end_turn"
+    assert message.usage.output_tokens > 0
+
+
+def test_the_raw_stream_has_the_events_in_their_order() -> None:
+    with sdk(sandbox({"Hi": "Hello there"})) as client:
+        kinds = [event.type for event in client.messages.create(**ASKED, stream=True)]
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_async_client_is_answered(streams: bool) -> None:
+    site = sandbox({"Hi": "Hello there"})
+
+    async def ask(url: str) -> Any:
+        key = await site.console.create_key("acme", name="test", environment="sandbox")
+        secret = key.secret.reveal()
+        async with anthropic.AsyncAnthropic(base_url=f"{url}/anthropic", api_key=secret, max_retries=0) as client:
+            if not streams:
+                return await client.messages.create(**ASKED)
+            async with client.messages.stream(**ASKED) as stream:
+                return await stream.get_final_message()
+
+    site.key()
+    with site.served() as url:
+        message = anyio.run(ask, url)
+    assert isinstance(message.content[0], anthropic.types.TextBlock)
+    assert message.content[0].text == "Hello there"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_tool_loop_ends_with_the_answer(streams: bool) -> None:
+    provider = ScriptedProvider(weather, models=[model()])
+    site = scripted(provider)
+    turns: list[Any] = [{"role": "user", "content": "How is the weather in Oslo?"}]
+    asked: dict[str, Any] = {"model": "auto", "max_tokens": 100, "messages": turns, "tools": [WEATHER]}
+    with sdk(site, site.key()) as client:
+        first = said(client, asked, streams)
+        assert first.stop_reason == "tool_use"
+        text, call = first.content
+        assert (text.type, call.type) == ("text", "tool_use")
+        assert (call.name, call.input) == ("weather", {"city": "Oslo"})
+        turns.append({"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in first.content]})
+        turns.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "Rain"}]})
+        last = said(client, asked, streams)
+    assert last.content[0].text == RAIN
+    assert (last.usage.input_tokens, last.usage.cache_read_input_tokens, last.usage.output_tokens) == (16, 4, 5)
+    shown = provider.calls[-1].messages
+    assert [message.role for message in shown] == ["user", "assistant", "tool"]
+    assert shown[-1] == Message("tool", "Rain", tool_call_id="call_1")
+
+
+def said(client: anthropic.Anthropic, asked: dict[str, Any], streams: bool) -> Any:
+    if not streams:
+        return client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
+        return stream.get_final_message()
+
+
+def test_calls_that_a_provider_mixes_are_told_apart_in_a_stream() -> None:
+    mixed: Turn = [
+        ToolDelta(0, '{"city": ', "a", "weather"),
+        ToolDelta(1, '{"city": ', "b", "weather"),
+        ToolDelta(0, '"Oslo"}'),
+        ToolDelta(1, '"Rome"}'),
+        Usage(1, 1),
+        Finish("tool_calls"),
+    ]
+    site = scripted(ScriptedProvider([mixed], models=[model()]))
+    with sdk(site, site.key()) as client:
+        message = said(client, {**ASKED, "tools": [WEATHER]}, streams=True)
+    assert [(call.id, call.input["city"]) for call in message.content] == [("a", "Oslo"), ("b", "Rome")]
+
+
+def test_an_image_reaches_the_model() -> None:
+    provider = ScriptedProvider(["A pixel."], models=[model()])
+    site = scripted(provider)
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    content = [image, {"type": "text", "text": "What is it?"}]
+    with sdk(site, site.key()) as client:
+        client.messages.create(**{**ASKED, "messages": [{"role": "user", "content": content}]})
+    shown = provider.calls[0].messages[0].content
+    assert isinstance(shown, list)
+    assert isinstance(shown[0], ImagePart)
+    assert shown[0].image_url.url == f"data:image/png;base64,{PIXEL}"
+
+
+def test_an_answer_of_a_type_is_parsed() -> None:
+    class City(BaseModel):
+        name: str
+
+    with sdk(sandbox()) as client:
+        message = client.messages.parse(**ASKED, output_format=City)
+    assert isinstance(message.parsed_output, City)
+
+
+def test_the_beta_client_is_answered() -> None:
+    with sdk(sandbox({"Hi": "Hello"})) as client:
+        message = client.beta.messages.create(**ASKED, betas=["interleaved-thinking-2025-05-14"])
+    assert message.content[0].type == "text"
+
+
+def test_tokens_are_counted_before_a_call() -> None:
+    asked = {name: value for name, value in ASKED.items() if name != "max_tokens"}
+    with sdk(sandbox()) as client:
+        few = client.messages.count_tokens(**{**asked, "model": "openai/gpt-4.1"})
+        many = client.messages.count_tokens(**{**asked, "model": "openai/gpt-4.1", "tools": [WEATHER]})
+        chosen = client.messages.with_raw_response.count_tokens(**asked)
+        claude = client.messages.with_raw_response.count_tokens(**{**asked, "model": "claude-opus-4-6"})
+        exact = client.messages.with_raw_response.count_tokens(**{**asked, "model": "openai/gpt-4.1"})
+    assert few.input_tokens == 8  # "Hi" is one token, around it are seven
+    assert many.input_tokens > 30
+    assert chosen.headers["X-Routewright-Model"]
+    assert exact.headers["X-Routewright-Input-Tokens"] == "8"
+    low, high = map(int, claude.headers["X-Routewright-Input-Tokens"].split("-"))
+    assert low <= claude.parse().input_tokens <= high
+
+
+def test_a_key_in_x_api_key_is_taken() -> None:
+    site = sandbox({"Hi": "Hello"})
+    key = site.key(environment="sandbox")
+    with site.served() as url:
+        client = anthropic.Anthropic(
+            base_url=f"{url}/anthropic",
+            auth_token="unused",
+            max_retries=0,
+            default_headers={"X-Api-Key": key},
+        )
+        with client:
+            message = client.messages.create(**ASKED, extra_headers={"Authorization": anthropic.Omit()})
+    assert message.stop_reason == "end_turn"
+
+
+def test_the_field_routewright_goes_in_as_an_extra_one() -> None:
+    with sdk(sandbox()) as client:
+        message = client.messages.create(**ASKED, extra_body={"routewright": {"models": ["openai/gpt-4.1"]}})
+    assert message.model == "openai/gpt-4.1"
+
+
+def test_a_key_to_repeat_by_is_answered_again_without_a_second_call() -> None:
+    provider = ScriptedProvider(["Hello"], models=[model()])
+    site = scripted(provider)
+    with sdk(site, site.key()) as client:
+        headers = {"Idempotency-Key": "once"}
+        first, again = (client.messages.create(**ASKED, extra_headers=headers) for _ in range(2))
+    assert (first.id, first.content) == (again.id, again.content)
+
+
+def test_a_stream_is_told_again_under_its_key() -> None:
+    site = scripted(ScriptedProvider(["Hello"], models=[model()]))
+    with site.served() as url, client_of(url, site.key()) as client:
+        told = []
+        for _ in range(2):
+            with client.messages.stream(**ASKED, extra_headers={"Idempotency-Key": "once"}) as stream:
+                told.append(stream.get_final_message())
+    assert told[0].id == told[1].id
+    assert told[0].content == told[1].content

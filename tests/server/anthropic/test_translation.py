@@ -1,0 +1,122 @@
+"""Any body translates or is refused; and what came in through the door goes out to Anthropic as it was meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routewright import Model, Params, Router
+from routewright._core.rules import completed
+from routewright._core.tokens import bounds_of
+from routewright.backends.providers.messages import message_body
+from routewright.errors import ProviderFault, ValidationFailed
+from routewright.server.anthropic.content import FAILED
+from routewright.server.anthropic.request import Reading
+from routewright.wire import RouteRequest, UpstreamCall
+
+from .bodies import JSON, bodies, broken
+
+FLEET = Router.sandbox()._parts.fleet("sandbox")
+CLAUDE = Model(id="anthropic/claude-sonnet-4-5")
+
+
+def translated(body: Any) -> RouteRequest:
+    request = completed(Reading(FLEET, capped=True).decode(msgspec.json.encode(body)))
+    bounds_of(request)
+    return request
+
+
+@given(bodies())
+@settings(max_examples=150, deadline=None)
+def test_every_valid_body_translates(body: dict[str, Any]) -> None:
+    translated(body)
+
+
+@given(broken() | JSON | st.dictionaries(st.sampled_from(["model", "messages", "max_tokens", "tools"]), JSON))
+@settings(max_examples=250, deadline=None)
+def test_every_other_body_is_refused_as_such(body: Any) -> None:
+    reading = Reading(FLEET, capped=True)
+    try:
+        bounds_of(completed(reading.decode(msgspec.json.encode(body))))
+    except ValidationFailed as error:
+        reading.renamed(error)
+
+
+@given(bodies())
+@settings(max_examples=150, deadline=None)
+def test_what_goes_in_here_comes_out_at_anthropics_the_same(body: dict[str, Any]) -> None:
+    request = translated(body)
+    params = request.params or Params()
+    cap = int(params.max_output_tokens or 0)
+    call = UpstreamCall(
+        CLAUDE, request.messages, params, request.tools, request.tool_choice, cap, 0.0, stream=request.stream
+    )
+    try:
+        sent = message_body(call)
+    except ProviderFault:
+        assert not meant(body)["messages"]  # nothing but blanks: the API itself would refuse it
+        return
+    assert sent.get("system") == meant(body).get("system")
+    assert sent["messages"] == meant(body)["messages"]
+    for name in ("max_tokens", "stream", "tools"):
+        assert sent.get(name) == meant(body).get(name), name
+    assert sent.get("temperature") == body["temperature"]
+    assert sent.get("stop_sequences") == (body["stop_sequences"] or None)
+    assert sent.get("tool_choice") == (body["tool_choice"] if body["tools"] else None)
+
+
+def meant(body: dict[str, Any]) -> dict[str, Any]:
+    """What a body says, in one of the several ways in which it may be said."""
+    told: dict[str, Any] = {"max_tokens": body["max_tokens"], "messages": turns(body["messages"])}
+    texts = "\n\n".join(each["text"] for each in blocks(body["system"]))
+    if texts.strip():
+        told["system"] = texts
+    if body["stream"]:
+        told["stream"] = True
+    if body["tools"]:
+        told["tools"] = [{name: value for name, value in tool.items() if value is not None} for tool in body["tools"]]
+        for tool in told["tools"]:
+            tool["input_schema"] = {"type": "object"} | tool["input_schema"]
+    return told
+
+
+def turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    merged: list[dict[str, Any]] = []
+    for message in messages:
+        content = [said for each in blocks(message["content"]) if (said := plain(each)) is not None]
+        if content and merged and merged[-1]["role"] == message["role"]:
+            merged[-1]["content"] += content
+        elif content:
+            merged.append({"role": message["role"], "content": content})
+    for turn in merged:
+        turn["content"].sort(key=lambda each: each["type"] != "tool_result")
+    return merged
+
+
+def blocks(content: Any) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+
+
+def plain(block: dict[str, Any]) -> dict[str, Any] | None:
+    """A block without what is ignored; None for what says nothing."""
+    match block["type"]:
+        case "text" if block["text"].strip():
+            return {"type": "text", "text": block["text"]}
+        case "text" | "thinking" | "redacted_thinking":
+            return None
+        case "tool_result":
+            told = {"type": "tool_result", "tool_use_id": block["tool_use_id"]}
+            content = failed(blocks(block["content"])) if block["is_error"] else blocks(block["content"])
+            inner = [said for each in content if (said := plain(each)) is not None]
+            return {**told, "content": inner} if inner else told
+        case _:
+            return {name: value for name, value in block.items() if name != "cache_control"}
+
+
+def failed(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if content and content[0].get("text"):
+        return [{"type": "text", "text": f"{FAILED}: {content[0]['text']}"}, *content[1:]]
+    return [{"type": "text", "text": f"{FAILED}."}, *content]
