@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -84,42 +84,6 @@ def at_once(waiting: Coroutine[Any, Any, T]) -> T:
         return result
     waiting.close()
     raise RuntimeError("a coroutine waits that says of itself that it never does")
-
-
-class Begun(Generic[T]):
-    """A coroutine that is taken as far as it comes without waiting, here and now; awaited, it goes on from there."""
-
-    __slots__ = ("_waiting", "_waits_for", "is_done", "result")
-
-    result: T
-    """What it gave, once it ``is_done``."""
-
-    def __init__(self, waiting: Coroutine[Any, Any, T]) -> None:
-        self._waiting = waiting
-        self.is_done = False
-        try:
-            self._waits_for = waiting.send(None)
-        except StopIteration as done:
-            self._end(done)
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        while not self.is_done:
-            try:
-                sent = yield self._waits_for
-            except BaseException as error:
-                self._step(self._waiting.throw, error)
-            else:
-                self._step(self._waiting.send, sent)
-        return self.result
-
-    def _step(self, action: Callable[[Any], Any], given: Any) -> None:
-        try:
-            self._waits_for = action(given)
-        except StopIteration as done:
-            self._end(done)
-
-    def _end(self, done: StopIteration) -> None:
-        self.is_done, self.result = True, done.value
 
 
 def _from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
