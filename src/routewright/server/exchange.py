@@ -95,14 +95,20 @@ class Exchange:
     def header(self, name: bytes) -> str | None:
         """A header by its name in small letters; None: it was not sent. Raises ``ValidationFailed`` for one of those
         that may be sent once and came twice."""
+        value = self._told.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def _told(self) -> dict[bytes, bytes]:
         if self._headers is None:
             self._headers = _read_headers(self.scope["headers"])
-        value = self._headers.get(name)
-        return None if value is None else value.decode("latin-1")
+        return self._headers
 
     def query(self, shape: type[T]) -> T:
         """The parameters of the address. Raises ``ValidationFailed`` for what the shape does not have."""
         raw: bytes = self.scope.get("query_string", b"")
+        if not raw:
+            return shape()
         if len(raw) > self.limits.query_bytes:
             said = f"is {len(raw)} bytes long"
             raise ValidationFailed.of(Problem("query", said, f"send at most {self.limits.query_bytes}"))
@@ -167,6 +173,8 @@ class Exchange:
 
     def _check_kind(self) -> None:
         kind = self.header(b"content-type")
+        if kind == "application/json" and b"content-encoding" not in self._told:
+            return
         media, _, rest = (kind or "").partition(";")
         if media.strip().lower() != "application/json":
             got = "none" if kind is None else quoted(kind)
