@@ -32,7 +32,7 @@ CORE_ORDER = (
     "limits lately quantile health policy intake constraints scoring board budget way refusal plan why_not html "
     "decision check explain lease ledger shortage paying idempotency rows "
     "statement correction usage_export model_name reconcile newest books fault retry breaker pace call attempt alerts "
-    "window limiter webhook standard_webhook salvage"
+    "window limiter webhook standard_webhook salvage traceparent"
 ).split()
 PURE = set(
     "__future__ base64 binascii bisect.bisect_left bisect.bisect_right collections.Counter collections.OrderedDict "

@@ -13,6 +13,7 @@ from ._core.problem import shown
 from ._core.rules import check_names
 from ._core.scan import is_unicode
 from ._core.terms import KEY_THERE
+from ._core.traceparent import TraceParent, parse_traceparent
 from .catalogue import Catalogue
 from .errors import Problem, ValidationFailed
 from .policy_file import PolicyFile
@@ -165,6 +166,15 @@ def checked_feedback(
         raise ValidationFailed.of(Problem("comment", f"must be a string of whole characters, got {shown(comment)}", ""))
     trace_id = normalise_trace_id(trace_id)
     return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
+
+
+def checked_traceparent(header: object) -> TraceParent:
+    """Read what a program says it is called from. Raises ``ValidationFailed``."""
+    found = parse_traceparent(header) if isinstance(header, str) else None
+    if found is None:
+        hint = "pass version-trace-span-flags in hexadecimal, such as 00-<32 digits>-<16 digits>-01, not all zero"
+        raise ValidationFailed.of(Problem("traceparent", f"is {shown(header)}", hint))
+    return found
 
 
 def check_deletes(everything: object, *, named: bool) -> None:

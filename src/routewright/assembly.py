@@ -300,6 +300,7 @@ class Parts:
             guardrails=self._guardrails,
             rollup_keys=checked_keys("rollup_keys", settings.rollup_keys),
             capture=None if settings.capture is None else settings.capture.started,
+            traceparent_to=settings.traceparent_to,
         )
         if settings.retention is not None or not isinstance(self.storage, ImmediateStorage):
             retention = None if settings.retention is None else settings.retention.write

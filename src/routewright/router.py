@@ -30,8 +30,9 @@ from ._engine.replay import Replayed
 from ._engine.standby import LimitCounts
 from ._engine.steps import Begun, HostedCourse, Steps, begin
 from ._engine.stream import Stream
+from ._engine.traceparent import parent_here, within
 from ._engine.trouble import TraceCounts
-from .arguments import check_caller, check_many, checked_feedback
+from .arguments import check_caller, check_many, checked_feedback, checked_traceparent
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
 from .blocking import BlockingRouter
@@ -300,6 +301,18 @@ class Router:
         """
         return self._parts.tags.scope(checked_tags(metadata))
 
+    def traceparent(self, header: str) -> AbstractContextManager[None]:
+        """Let calls that are made inside, by whatever Router, belong to a trace of your whole system: by its
+        ``traceparent``, as W3C Trace Context has it.
+
+            with router.traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"):
+                await router.route("Hello")
+
+        An active span of OpenTelemetry is taken without a word; this goes before it. Raises ``ValidationFailed`` for
+        what is no such header.
+        """
+        return within(checked_traceparent(header))
+
     def on_trace(self, hook: TraceHook) -> Subscription:
         """Call ``hook(trace)`` after each call, whoever made it and however it ended, once its trace is in the storage.
 
@@ -366,7 +379,7 @@ class Router:
         return BlockingRouter(self, self._parts.worker)
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> Asked:
-        return Asked(request, options, self._parts.tags.here(), form)
+        return Asked(request, options, self._parts.tags.here(), form, parent_here())
 
     def _answer(self, outcome: Outcome | Replayed) -> Answer[Any]:
         if isinstance(outcome, Replayed):

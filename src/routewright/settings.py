@@ -125,6 +125,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """After so long what a process held that died is free again: slots, reservations, idempotency keys."""
     rollup_keys: tuple[str, ...] = ()
     """Metadata that usage reports can group by, besides ``tenant`` and ``workflow``: at most 8 keys."""
+    traceparent_to: tuple[str, ...] = ()
+    """Providers, by name, that are sent the header ``traceparent`` of calls that belong to a trace; ``"*"``: all. None
+    are by default, since ids of your systems are nothing that a vendor need know."""
     stale_after_days: int | None = 90
     """Days after which a Router says once, in its log, that its prices are old; None: never."""
     clock: Clock = field(default_factory=SystemClock)
@@ -152,6 +155,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValidationFailed.of(problem)
         checked_keys("Settings.rollup_keys", self.rollup_keys)
         check_seconds(self.lease_s, "Settings.lease_s")
+        _check_providers_named(self.traceparent_to)
         days: object = self.stale_after_days
         if days is not None and (type(days) is not int or days < 0):
             problem = Problem("Settings.stale_after_days", f"is {shown(days)}", "take a number of days, or None")
@@ -163,3 +167,12 @@ class Settings(Struct, frozen=True, kw_only=True):
             if isinstance(part, type | str) or not all(hasattr(part, each) for each in needed):
                 said = f"the class {part.__name__}" if isinstance(part, type) else shown(part)
                 raise ValidationFailed.of(Problem(f"Settings.{name}", f"is {said}", hint))
+
+
+def _check_providers_named(names: object) -> None:
+    hint = "pass a tuple of names, such as ('vllm',), or ('*',) for all"
+    if not isinstance(names, tuple | list | set | frozenset):
+        raise ValidationFailed.of(Problem("Settings.traceparent_to", f"is {shown(names)}", hint))
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ValidationFailed.of(Problem("Settings.traceparent_to", f"names {shown(name)}", hint))

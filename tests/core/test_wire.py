@@ -212,7 +212,7 @@ def test_every_published_field_of_a_trace_is_in_its_json_also_where_it_says_noth
         "strategy, selected_model, fallback_used, cache_hit, cost_usd, charged_usd, tokens, metadata, error, "
         "compromised, decision_input, spans, children"
     )
-    assert set(shown) == {*published.split(", "), "cost_range_usd", "content"}
+    assert set(shown) == {*published.split(", "), "cost_range_usd", "traceparent", "content"}
     absent: dict[str, object] = {
         "policy_id": None,
         "fallback_used": False,

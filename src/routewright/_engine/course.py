@@ -36,6 +36,7 @@ from .fleet import Fleet
 from .guardrail import Screen
 from .line import AttemptStarted, Blocked, Line, Part
 from .money import Cover
+from .traceparent import Onward
 
 FAREWELL_S = 0.5
 """How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""
@@ -65,8 +66,10 @@ class Course:
         form: Form | None = None,
         guardrails: Sequence[Guardrail] = (),
         cover: Cover | None = None,
+        onward: Onward | None = None,
     ) -> None:
-        """``guardrails``: those that check answers. ``cover``: the money that is set aside for it."""
+        """``guardrails``: those that check answers. ``cover``: the money that is set aside for it. ``onward``: the
+        trace that providers hear of."""
         self.request = request
         self.plan = plan
         self.attempts: list[Attempt] = []
@@ -93,6 +96,7 @@ class Course:
         self.limits = rules.limits
         self._machine = Attempts(plan, deadline=deadline, whole=whole, traffic=fleet, rules=rules)
         self._cover = cover
+        self._onward = onward
         if cover is not None:
             self._machine.cover(cover.nanos)
 
@@ -202,6 +206,7 @@ class Course:
             call.output_cap,
             self.deadline,
             not self._whole,
+            None if self._onward is None else self._onward.header(attempt.provider, call.number),
         )
         line = Line(attempt, provider, upstream, Pace(self.limits, self.plan.us_per_token(call.row)))
         self._set_off(line)

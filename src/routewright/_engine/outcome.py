@@ -15,6 +15,7 @@ from routewright._core.decision import Decision
 from routewright._core.guardrail import Hit
 from routewright._core.moment import timestamp
 from routewright._core.money import usd
+from routewright._core.traceparent import TraceParent
 from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import (
     Budget,
@@ -57,6 +58,8 @@ class Admitted(NamedTuple):
     """What the guardrails found in the request."""
     windows: Sequence[WindowState] = ()
     """How its rate limits stood when it was let in."""
+    traceparent: TraceParent | None = None
+    """Where it was called from."""
 
 
 class Facts:
@@ -230,6 +233,7 @@ class Facts:
             metadata=deepcopy(admitted.metadata),
             error=self.error_code,
             decision_input=self.given,
+            traceparent=None if admitted.traceparent is None else admitted.traceparent.text,
             spans=spans_of(self),
             content=content,
         )

@@ -11,6 +11,7 @@ from routewright._core.output import Form, with_output
 from routewright._core.request import as_request
 from routewright._core.tags import Tags, tagged
 from routewright._core.tokens import bounds_of
+from routewright._core.traceparent import TraceParent
 from routewright.wire import Message, RouteRequest, TokenBounds
 
 LARGE_CHARACTERS = 1 << 18
@@ -26,6 +27,8 @@ class Read(NamedTuple):
     tokens: TokenBounds
     path: str = "/v1/route"
     """Where it was sent to: under one idempotency key another address is another request."""
+    traceparent: TraceParent | None = None
+    """Where it was asked from."""
 
 
 class Asked(NamedTuple):
@@ -35,6 +38,7 @@ class Asked(NamedTuple):
     overrides: Mapping[str, Any]
     tags: Tags | None = None
     form: Form | None = None
+    traceparent: TraceParent | None = None
 
     def read(self) -> Read:
         """Check the request and bound its length. Raises ``ValidationFailed``."""
@@ -43,7 +47,7 @@ class Asked(NamedTuple):
             checked = tagged(checked, self.tags)
         if self.form is not None:
             checked = with_output(checked, self.form)
-        return Read(checked, bounds_of(checked))
+        return Read(checked, bounds_of(checked), traceparent=self.traceparent)
 
     @property
     def is_large(self) -> bool:

@@ -10,7 +10,7 @@ and what went wrong is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn, TypeVar
 
 import anyio.to_thread
@@ -61,6 +61,7 @@ from .reading import Asked, Read
 from .record import Records
 from .replay import Replayed, read_result, reread
 from .trace import TraceLog
+from .traceparent import Onward
 
 C = TypeVar("C", bound=Course)
 Began = Callable[[Execution], None]
@@ -85,6 +86,7 @@ class Engine:
         guardrails: Sequence[Guardrail] = (),
         rollup_keys: tuple[str, ...] = (),
         capture: Capturing | None = None,
+        traceparent_to: Collection[str] = (),
         ids: Ids,
         admissions: Admissions,
     ) -> None:
@@ -99,6 +101,7 @@ class Engine:
         self.choices = Choices(Counting(count, predictor, clock))
         self._guardrails = guardrails
         self._default_output_cap = default_output_cap
+        self._traceparent_to = traceparent_to
 
     def publish(self, policies: Sequence[PolicySnapshot]) -> None:
         """Put policies in the place of those before, for all requests that come from now on."""
@@ -247,6 +250,7 @@ class Engine:
             request.metadata or {},
             bool(request.cache),
             windows=() if admission is None else admission.windows,
+            traceparent=asked.traceparent,
         )
         return Entry(request, admitted, fleet, board, laid, admission)
 
@@ -365,7 +369,15 @@ class Engine:
             form=form,
             guardrails=standing(self.guardrails(entry), "output") if self._is_guarded(entry) else (),
             cover=None if entry.admission is None else entry.admission.cover,
+            onward=self._onward(entry.admitted),
         )
+
+    def _onward(self, admitted: Admitted) -> Onward | None:
+        """How the trace that a call belongs to goes on, if any provider is to hear of it."""
+        parent = admitted.traceparent
+        if parent is None or not self._traceparent_to:
+            return None
+        return Onward(parent, admitted.trace_id, self._traceparent_to)
 
 
 def _blocked(hit: Hit) -> BlockedByPolicy:

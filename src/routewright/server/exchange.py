@@ -12,6 +12,7 @@ from msgspec import Struct
 from routewright._core.problem import did_you_mean, shown
 from routewright._core.scan import quoted
 from routewright._core.shape import converted
+from routewright._core.traceparent import TraceParent, parse_traceparent
 from routewright.errors import (
     BodyTooLarge,
     Problem,
@@ -103,6 +104,13 @@ class Exchange:
         if self._headers is None:
             self._headers = _read_headers(self.scope["headers"])
         return self._headers
+
+    @property
+    def traceparent(self) -> TraceParent | None:
+        """Where the client asks from; None where it sent nothing, or what the standard has ignored. What goes with it,
+        ``tracestate``, is left: it is for systems that know each other, which a caller and a vendor do not."""
+        sent = [value for name, value in self.scope["headers"] if name == b"traceparent"]
+        return parse_traceparent(sent[0].strip().decode("latin-1")) if len(sent) == 1 else None
 
     def query(self, shape: type[T]) -> T:
         """The parameters of the address. Raises ``ValidationFailed`` for what the shape does not have."""

@@ -17,9 +17,11 @@ from routewright._core.request import shaped_request
 from routewright._core.rules import completed
 from routewright._core.tags import tagged
 from routewright._core.tokens import bounds_of
+from routewright._core.traceparent import TraceParent
 from routewright._engine.answer import Answer
 from routewright._engine.reading import LARGE_CHARACTERS, Read
 from routewright._engine.stream import Stream
+from routewright._engine.traceparent import parent_here
 from routewright.arguments import check_caller
 from routewright.console import Console
 from routewright.errors import PermissionDenied, Problem, ValidationFailed
@@ -86,7 +88,7 @@ class Service:
         """The request that was sent, with the key of its header. Raises ``ValidationFailed`` and what ``body`` does."""
         body = await exchange.body()
         key = exchange.header(b"idempotency-key")
-        reading = partial(self._read, body, decode, key, path)
+        reading = partial(self._read, body, decode, key, path, parent_here(exchange.traceparent))
         if len(body) <= LARGE_CHARACTERS or self.parts.settings.clock.virtual:
             return reading()
         return await anyio.to_thread.run_sync(reading, abandon_on_cancel=True)
@@ -113,12 +115,12 @@ class Service:
         """The traces of an account."""
         return self.parts.traces.as_account(caller.account)
 
-    def _read(self, body: bytes, decode: Decode, key: str | None, path: str) -> Read:
+    def _read(self, body: bytes, decode: Decode, key: str | None, path: str, traceparent: TraceParent | None) -> Read:
         request = completed(_keyed(decode(body), key))
         tags = self.parts.tags.here()
         if tags:
             request = tagged(request, tags)
-        return Read(request, bounds_of(request), path)
+        return Read(request, bounds_of(request), path, traceparent)
 
 
 def _keyed(request: RouteRequest, key: str | None) -> RouteRequest:

@@ -161,6 +161,8 @@ class TraceItem(Struct, frozen=True, kw_only=True):
     """The error's code."""
     compromised: bool = False
     decision_input: DecisionInput | None = None
+    traceparent: str | None = None
+    """Where it was called from, in the trace of a whole system (W3C Trace Context); None: nobody said."""
     children: list[str] = []
     """Ids of sub-traces."""
 

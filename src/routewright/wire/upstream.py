@@ -56,6 +56,8 @@ class UpstreamCall(Struct, frozen=True):
     """``clock.monotonic()`` by which the whole answer must be there."""
     stream: bool = True
     """False: the answer is wanted whole, and a provider may fetch it so."""
+    traceparent: str | None = None
+    """The header of that name to send, so that spans of the provider's follow from this call; None: none."""
 
     def __repr__(self) -> str:
         # no prompt: a repr ends up in logs

@@ -153,6 +153,8 @@ class HttpProvider:
         headers = {"content-type": "application/json", "accept": "application/json"}
         if call.stream:
             headers |= {"accept": EVENTS, "accept-encoding": "identity"}
+        if call.traceparent is not None:
+            headers["traceparent"] = call.traceparent
         named = {name: value.reveal() for name, value in self._headers.items()}
         return headers | dict(self._dialect.credentials(key.reveal())) | named
 

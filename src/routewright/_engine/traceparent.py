@@ -1,0 +1,63 @@
+"""Which trace of a whole system is a Router called in, and which providers are to hear of it?
+
+What holds follows the context, as tags do: over awaits, into tasks and copied contexts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from routewright._core.traceparent import RANDOM, SAMPLED, TraceParent, span_id_of
+
+EVERYONE = "*"
+"""Stands for all providers where some are named."""
+
+_held: ContextVar[TraceParent | None] = ContextVar("routewright.traceparent", default=None)
+
+
+@contextmanager
+def within(parent: TraceParent | None) -> Iterator[None]:
+    """Let calls inside belong to a trace; None: to none that was said before."""
+    before = _held.get()
+    _held.set(parent)
+    try:
+        yield
+    finally:
+        _held.set(before)  # not a reset, which fails where a generator is ended in another context
+
+
+def parent_here(sent: TraceParent | None = None) -> TraceParent | None:
+    """What a call made here belongs to: what was said around it, else the active span of OpenTelemetry, which knows
+    better where it is than the header that was ``sent`` with the request."""
+    return _held.get() or _active_span() or sent
+
+
+def _active_span() -> TraceParent | None:
+    """The span that is active in OpenTelemetry. Where nobody has imported that, none is."""
+    telemetry = sys.modules.get("opentelemetry.trace")
+    if telemetry is None:
+        return None
+    found = telemetry.get_current_span().get_span_context()
+    if not found.is_valid:
+        return None
+    flags = int(found.trace_flags) & (SAMPLED | RANDOM)
+    return TraceParent(f"{found.trace_id:032x}", f"{found.span_id:016x}", flags)
+
+
+class Onward(NamedTuple):
+    """How a call's trace goes on to those providers that are to hear of it."""
+
+    parent: TraceParent
+    call: str
+    """The id of the call's own trace."""
+    to: Collection[str]
+
+    def header(self, provider: str, attempt: int) -> str | None:
+        """What a provider is told, whose own spans then follow from the attempt; None: nothing."""
+        if provider not in self.to and EVERYONE not in self.to:
+            return None
+        return self.parent._replace(span_id=span_id_of(self.call, attempt)).text

@@ -1,0 +1,94 @@
+"""``traceparent`` is read as W3C Trace Context has it, and what is none is none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.traceparent import RANDOM, SAMPLED, TraceParent, parse_traceparent, span_id_of
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+GOOD = f"00-{TRACE}-{SPAN}-01"
+HEX = "0123456789abcdef"
+
+
+def digits(count: int) -> st.SearchStrategy[str]:
+    return st.text(HEX, min_size=count, max_size=count)
+
+
+ids = st.tuples(digits(32), digits(16)).filter(lambda pair: all(each.strip("0") for each in pair))
+later = digits(2).filter(lambda version: version not in ("00", "ff"))
+
+
+@given(ids, digits(2))
+def test_version_00_is_read_and_written_as_it_was_but_for_bits_that_mean_nothing(
+    pair: tuple[str, str], flags: str
+) -> None:
+    found = parse_traceparent(f"00-{pair[0]}-{pair[1]}-{flags}")
+    assert found == (*pair, int(flags, 16) & (SAMPLED | RANDOM))
+    assert found.text == f"00-{pair[0]}-{pair[1]}-{int(flags, 16) & 3:02x}"
+    assert parse_traceparent(found.text) == found
+
+
+@given(later, ids, digits(2), st.sampled_from(["", "-", "-what else", "-00-ff"]))
+def test_of_a_later_version_ids_and_the_sampled_bit_are_read(
+    version: str, pair: tuple[str, str], flags: str, more: str
+) -> None:
+    found = parse_traceparent(f"{version}-{pair[0]}-{pair[1]}-{flags}{more}")
+    assert found == (*pair, int(flags, 16) & SAMPLED)
+    assert found.text.startswith("00-"), "it is passed on in the version that is spoken here"
+
+
+@given(later, ids, digits(2), st.characters().filter(lambda one: one != "-"))
+def test_what_follows_in_a_later_version_stands_behind_a_dash(
+    version: str, pair: tuple[str, str], flags: str, one: str
+) -> None:
+    assert parse_traceparent(f"{version}-{pair[0]}-{pair[1]}-{flags}{one}") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "00",
+        GOOD[:-1],
+        GOOD + "0",
+        GOOD + "-",
+        GOOD + "-00",
+        GOOD + "\n",
+        " " + GOOD,
+        GOOD.upper(),
+        GOOD.replace("-", "_"),
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"cc-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE[:-1]}g-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-0x",
+        f"00-{TRACE[:-1]}\u0665-{SPAN}-01",
+        f"0 -{TRACE}-{SPAN}-01",
+        f"00-{SPAN}-{TRACE}-01",
+    ],
+)
+def test_what_is_no_traceparent_is_none(text: str) -> None:
+    assert parse_traceparent(text) is None
+
+
+@given(st.text() | st.text(HEX + "-", min_size=50, max_size=60) | st.binary().map(lambda raw: raw.decode("latin-1")))
+def test_no_text_is_too_odd_to_be_read(text: str) -> None:
+    found = parse_traceparent(text)
+    assert found is None or re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-0[0-3]", found.text)
+
+
+def test_each_attempt_has_a_span_of_its_own_and_always_the_same() -> None:
+    spans = [span_id_of(trace, attempt) for trace in ("tr_1", "tr_2") for attempt in range(50)]
+    assert len({*spans}) == 100
+    assert all(re.fullmatch("[0-9a-f]{16}", span) and span.strip("0") for span in spans)
+    assert span_id_of("tr_1", 3) == spans[3]
+
+
+def test_a_place_in_a_trace_needs_no_flags() -> None:
+    assert TraceParent(TRACE, SPAN).text == f"00-{TRACE}-{SPAN}-00"
