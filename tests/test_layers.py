@@ -20,7 +20,7 @@ FLOORS = [
         "settings storage companion coordination secret_file root_secret options guardrail lines document config "
         "policy_entry policy_file usage_export catalogue price_list output arguments authentication announcer "
         "incidents webhook twin trace console correction ledger counting assembly replay blocking router policy_loss "
-        "testing"
+        "semconv otel testing"
     ).split(),
     ["server", "cli", "__main__", "__init__"],
 ]

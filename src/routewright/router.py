@@ -45,16 +45,7 @@ from .protocols import Coordination, Guardrail, Provider, Storage
 from .replay import Replays, input_of
 from .settings import Settings
 from .trace import TraceStore
-from .wire import (
-    Budget,
-    Caller,
-    DecisionInput,
-    Model,
-    Policy,
-    PolicyChanged,
-    Trace,
-    TraceItem,
-)
+from .wire import Budget, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
 
 T = TypeVar("T")
 

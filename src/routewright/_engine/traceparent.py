@@ -38,10 +38,10 @@ def parent_here(sent: TraceParent | None = None) -> TraceParent | None:
 
 def _active_span() -> TraceParent | None:
     """The span that is active in OpenTelemetry. Where nobody has imported that, none is."""
-    telemetry = sys.modules.get("opentelemetry.trace")
-    if telemetry is None:
+    get_current_span = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
+    if get_current_span is None:  # or it is just being imported
         return None
-    found = telemetry.get_current_span().get_span_context()
+    found = get_current_span().get_span_context()
     if not found.is_valid:
         return None
     flags = int(found.trace_flags) & (SAMPLED | RANDOM)
