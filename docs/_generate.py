@@ -40,6 +40,8 @@ from routewright.cli.exits import EXIT_CODES
 from routewright.config import Strict
 from routewright.options import RequestLike
 from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, WeightsEntry
+from routewright.semconv import ATTRIBUTES, HISTOGRAMS
+from routewright.server.figures import FIGURES
 from routewright.testing import CELLS, FakeClock, ScriptedProvider
 from routewright.testing.faulty import Play
 from routewright.wire import (
@@ -550,6 +552,28 @@ def _coded(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
+def figure_table() -> str:
+    """What Prometheus is told."""
+    rows = [(f"`{each.name}`", each.kind, _coded(each.labels), each.what) for each in FIGURES.values()]
+    return table(("name", "kind", "labels", "meaning"), rows)
+
+
+def attribute_table() -> str:
+    """What spans and figures of OpenTelemetry are told with, by version."""
+    rows = [(each.on, _named(each.v1_36), _named(each.v1_44), each.what) for each in ATTRIBUTES.values()]
+    return table(("of", "1.36", "1.44", "meaning"), rows)
+
+
+def histogram_table() -> str:
+    """The figures of OpenTelemetry."""
+    rows = [(_named(each.v1_36), _named(each.v1_44), f"`{each.unit}`", each.what) for each in HISTOGRAMS.values()]
+    return table(("1.36", "1.44", "unit", "meaning"), rows)
+
+
+def _named(name: str | None) -> str:
+    return "" if name is None else _code(name)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "accounts": account_tables,
     "aliases": alias_table,
@@ -560,12 +584,15 @@ PARTS: dict[str, Callable[[], str]] = {
     "exits": exit_table,
     "exports": export_table,
     "faults": fault_table,
+    "figures": figure_table,
     "filter-keys": filter_table,
     "execution": execution_table,
     "grid": grid,
     "hosts": host_table,
     "ledger": ledger_tables,
     "names": name_table,
+    "otel-attributes": attribute_table,
+    "otel-metrics": histogram_table,
     "picks": picks,
     "plans": plan_table,
     "policy-file": policy_tables,

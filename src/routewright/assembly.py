@@ -165,6 +165,11 @@ class Parts:
         return LimitCounts(there.degraded, there.degraded_takes)
 
     @property
+    def is_closed(self) -> bool:
+        """No call is let in any more."""
+        return self._closed
+
+    @property
     def log(self) -> TraceLog:
         """The way to the traces."""
         self._refuse_if_closed()

@@ -115,6 +115,11 @@ class Fleet:
             for row, model in enumerate(board.outlook.pool.models)
         ]
 
+    @property
+    def open_circuits(self) -> int:
+        """How many models are not called for a while."""
+        return len(self.board().outlook.open)
+
     def require_providers(self) -> None:
         """Raise ``NoProviders`` if nothing can be called."""
         if self._serves:

@@ -1,6 +1,10 @@
-"""The HTTP surface: ``create_app(router)`` is an ASGI application that serves ``/v1``."""
+"""The HTTP surface: ``create_app(router)`` is an ASGI application that serves ``/v1``, ``create_admin(router)`` one
+that tells operators how it does."""
 
+from .access import AccessLog
+from .admin import Admin, create_admin
 from .app import App, create_app
+from .exchange import Exchange, Observer
 from .limits import HttpLimits
 
-__all__ = ["App", "HttpLimits", "create_app"]
+__all__ = ["AccessLog", "Admin", "App", "Exchange", "HttpLimits", "Observer", "create_admin", "create_app"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from routewright._engine.identity import Ids
 from routewright.console import Console
@@ -11,7 +12,7 @@ from routewright.router import Router
 from routewright.wire import Environment
 
 from .errors import headers_of, told
-from .exchange import JSON, ClientLeft, Exchange, Receive, Scope, Send
+from .exchange import JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
 from .limits import HttpLimits
 from .routes import find, told_at
 from .service import Authenticate, Service
@@ -22,8 +23,9 @@ _log = logging.getLogger(__name__)
 class App:
     """An ASGI application. It needs no lifespan, and works at any mount point."""
 
-    def __init__(self, service: Service, limits: HttpLimits) -> None:
+    def __init__(self, service: Service, limits: HttpLimits, observers: Sequence[Observer] = ()) -> None:
         settings = service.parts.settings
+        self._observers = observers
         self._service = service
         self._limits = limits
         self._clock = settings.clock
@@ -45,9 +47,21 @@ class App:
             exchange.endpoint, exchange.parameter = endpoint.path, endpoint.parameter
             await endpoint.serve(self._service, exchange)
         except ClientLeft:
-            pass
+            exchange.left = True
         except Exception as error:
             await _fail(exchange, error)
+        finally:
+            if self._observers:
+                self._observed(exchange)
+
+    def _observed(self, exchange: Exchange) -> None:
+        """Let them know of an exchange that has ended. What they raise is logged, and harms nobody."""
+        exchange.ended_at = self._clock.monotonic()
+        for observer in self._observers:
+            try:
+                observer(exchange)
+            except Exception:
+                _log.exception("an observer of requests failed; it is called again all the same")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Begin and end with the server. Traces that wait are written before its end."""
@@ -71,6 +85,7 @@ def create_app(
     *,
     environment: Environment | None = None,
     limits: HttpLimits | None = None,
+    observers: Sequence[Observer] = (),
 ) -> App:
     """Put a Router on HTTP: an ASGI application, to be served by uvicorn or mounted in another.
 
@@ -78,9 +93,10 @@ def create_app(
 
     ``console`` knows the API keys; without one it is that of the Router's storage. ``authenticate`` says in its place
     who calls: a function, async or not, of the ASGI scope, that gives a ``Caller`` or raises ``AuthenticationFailed``.
-    ``environment``: the keys that this address takes, ``production`` or ``sandbox``; None: both.
+    ``environment``: the keys that this address takes, ``production`` or ``sandbox``; None: both. ``observers`` are told
+    of every request once it has ended, such as ``AccessLog()`` and ``Metrics(router)``; they must not take long.
     """
-    return App(Service(router, console, authenticate, environment), limits or HttpLimits())
+    return App(Service(router, console, authenticate, environment), limits or HttpLimits(), observers)
 
 
 async def _fail(exchange: Exchange, error: Exception) -> None:

@@ -31,6 +31,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 """What ASGI passes to an application."""
 
+Observer = Callable[["Exchange"], object]
+"""Is told of an exchange that has ended."""
+
 T = TypeVar("T")
 
 JSON = b"application/json"
@@ -40,6 +43,11 @@ _ONCE = frozenset(
     (b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-length", b"content-encoding")
 )
 """Headers that nobody may send twice: which of the two holds would be anybody's guess."""
+
+
+_METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT".split())
+CLIENT_LEFT = 499
+"""Stands where a status is told of an answer that its client did not wait for."""
 
 
 class ClientLeft(Exception):
@@ -55,14 +63,17 @@ class Exchange:
         "_send",
         "caller",
         "clock",
+        "ended_at",
         "endpoint",
         "headers",
+        "left",
         "limits",
         "method",
         "parameter",
         "path",
         "request_id",
         "scope",
+        "sent_bytes",
         "started_at",
         "status",
         "trace_id",
@@ -77,9 +88,13 @@ class Exchange:
         self.request_id = request_id
         self.clock = clock
         self.limits = limits
-        self.started_at = clock.monotonic()
         self.headers: dict[str, str] = {}
         """Of the response, whatever it turns out to be."""
+        self.started_at = self.ended_at = clock.monotonic()
+        self.left = False
+        """The client did not wait for the end."""
+        self.sent_bytes = 0
+        """Of the body."""
         self.status: int | None = None
         """That was sent; None: none was yet."""
         self.endpoint: str | None = None
@@ -104,6 +119,21 @@ class Exchange:
         if self._headers is None:
             self._headers = _read_headers(self.scope["headers"])
         return self._headers
+
+    @property
+    def final_status(self) -> int:
+        """How it ended, for figures and logs; 499 where nobody waited for that."""
+        return CLIENT_LEFT if self.left or self.status is None else self.status
+
+    @property
+    def known_method(self) -> str:
+        """The method, if it is one that HTTP has; ``other`` for the rest, which anybody may make up."""
+        return self.method if self.method in _METHODS else "other"
+
+    @property
+    def duration_s(self) -> float:
+        """From its first byte to its end."""
+        return self.ended_at - self.started_at
 
     @property
     def traceparent(self) -> TraceParent | None:
@@ -156,6 +186,7 @@ class Exchange:
     ) -> None:
         """Answer."""
         await self.start(status, content_type, headers, length=len(body))
+        self.sent_bytes += len(body)
         await self._send({"type": "http.response.body", "body": body})
 
     async def start(
@@ -177,6 +208,7 @@ class Exchange:
 
     async def piece(self, body: bytes, *, more: bool = True) -> None:
         """Send a piece of the answer."""
+        self.sent_bytes += len(body)
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     def _check_kind(self) -> None:

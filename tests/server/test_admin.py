@@ -1,0 +1,196 @@
+"""What operators ask: whether the process lives, whether it can serve, its figures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from routewright import MemoryStorage, Router, Settings, SqliteStorage, StorageUnavailable, ValidationFailed
+from routewright.server import create_admin
+from routewright.server.metrics import Metrics
+from routewright.testing import FakeClock
+
+from .asking import Told, ask
+from .serving import served
+
+pytestmark = pytest.mark.anyio
+
+
+class Store(MemoryStorage):
+    """A storage that is in a state."""
+
+    immediate = False
+
+    def __init__(self, state: Callable[[], Awaitable[object]]) -> None:
+        super().__init__()
+        self.state = state
+        self.reads = 0
+
+    async def read(self, account: str, query: Any) -> Any:
+        self.reads += 1
+        await self.state()
+        return await super().read(account, query)
+
+
+async def asked(app: Any, path: str, method: str = "GET", **scope: Any) -> Told:
+    told = await ask(app, path, method, **scope)
+    assert told is not None
+    return told
+
+
+async def fails() -> None:
+    raise StorageUnavailable("no such file: /secret/CANARY.db")
+
+
+async def breaks() -> None:
+    raise OSError("/secret/CANARY.db")
+
+
+async def test_a_process_that_answers_is_healthy_whatever_its_storage_does() -> None:
+    for state in (fails, anyio.sleep_forever):
+        told = await asked(create_admin(Router.sandbox(storage=Store(state))), "/healthz")
+        assert (told.status, told.json) == (200, {"status": "ok"})
+        assert told.headers["cache-control"] == "no-store"
+
+
+async def test_it_is_ready_where_its_storage_can_be_read(tmp_path: Path) -> None:
+    for storage in (MemoryStorage(), SqliteStorage(tmp_path / "traces.db")):
+        router = Router.sandbox(storage=storage)
+        told = await asked(create_admin(router), "/readyz")
+        assert (told.status, told.json) == (200, {"status": "ok"})
+        await router.aclose()
+
+
+async def test_it_is_not_ready_once_it_is_closed() -> None:
+    router = Router.sandbox()
+    admin = create_admin(router)
+    await router.aclose()
+    told = await asked(admin, "/readyz")
+    assert (told.status, told.json) == (503, {"status": "unavailable", "problem": "the router is closed"})
+    assert (await asked(admin, "/healthz")).status == 200
+
+
+@pytest.mark.parametrize(("state", "said"), [(fails, "storage_unavailable"), (breaks, "internal_error")])
+async def test_it_is_not_ready_where_its_storage_fails_and_tells_no_secret(state: Any, said: str) -> None:
+    told = await asked(create_admin(Router.sandbox(storage=Store(state))), "/readyz")
+    assert (told.status, told.json["problem"]) == (503, f"the storage cannot be read: {said}")
+    assert b"CANARY" not in told.body
+
+
+async def test_a_frozen_storage_holds_nobody_up_by_the_routers_clock() -> None:
+    clock = FakeClock(0.0)
+    storage = Store(anyio.sleep_forever)
+    admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)), ready_s=3)
+    told = await asked(admin, "/readyz")
+    assert (told.status, told.json["problem"]) == (503, "the storage was not read within 3 s")
+    assert clock.monotonic() == 3.0
+
+
+async def test_a_storage_that_is_stuck_is_asked_once_until_it_answers() -> None:
+    freed = anyio.Event()
+    storage = Store(freed.wait)
+    router = Router.sandbox(storage=storage, settings=Settings(clock=FakeClock(0.0)))
+    admin = create_admin(router)
+    assert [(await asked(admin, "/readyz")).status for _ in range(3)] == [503] * 3
+    assert storage.reads == 1
+    freed.set()
+    await anyio.lowlevel.checkpoint()
+    assert [(await asked(admin, "/readyz")).status for _ in range(2)] == [200] * 2
+
+
+async def test_one_that_does_not_hear_that_it_is_cancelled_holds_nobody_up_either() -> None:
+    freed = anyio.Event()
+
+    async def deaf() -> None:
+        with anyio.CancelScope(shield=True):
+            await freed.wait()
+
+    router = Router.sandbox(storage=Store(deaf), settings=Settings(clock=FakeClock(0.0)))
+    assert (await asked(create_admin(router), "/readyz")).status == 503
+    freed.set()
+
+
+async def test_nor_does_one_that_blocks_its_thread_on_real_time() -> None:
+    freed = threading.Event()
+
+    async def blocks() -> None:
+        freed.wait(20)
+
+    router = Router.sandbox(storage=Store(blocks))
+    admin = create_admin(router, ready_s=0.05)
+    began = time.monotonic()
+    told = await asked(admin, "/readyz")
+    assert (told.status, told.json["problem"]) == (503, "the storage was not read within 0.05 s")
+    assert time.monotonic() - began < 5
+    freed.set()
+    await router.aclose()
+
+
+async def test_figures_are_told_as_prometheus_reads_them() -> None:
+    router = Router.sandbox()
+    admin = create_admin(router)
+    await router.route("Hello")
+    await router.flush()
+    told = await asked(admin, "/metrics")
+    assert told.status == 200
+    assert told.headers["content-type"].startswith("text/plain")
+    assert b'routewright_calls_total{environment="sandbox"' in told.body
+
+
+async def test_figures_that_are_given_are_those() -> None:
+    router = Router.sandbox()
+    metrics = Metrics(router)
+    metrics._made["cost"].labels("house/m", "production").inc(42)
+    assert b"} 42.0" in (await asked(create_admin(router, metrics=metrics), "/metrics")).body
+
+
+def test_without_the_extra_there_are_none_and_the_sentence_says_why() -> None:
+    code = """
+import sys; sys.modules["prometheus_client"] = None
+import anyio
+from routewright import Router
+from routewright.server import create_admin
+from tests.server.asking import ask
+admin = create_admin(Router.sandbox())
+for path in ("/metrics", "/readyz"):
+    told = anyio.run(ask, admin, path)
+    print(told.status, told.body.decode())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    figures, ready = done.stdout.splitlines()
+    assert figures.startswith("404 ")
+    assert "needs the extra 'metrics'" in figures
+    assert "pip install 'routewright[metrics]'" in figures
+    assert ready.startswith("200 ")
+
+
+async def test_what_is_elsewhere_is_told() -> None:
+    admin = create_admin(Router.sandbox())
+    told = await asked(admin, "/CANARY")
+    assert (told.status, told.json["error"].count("/")) == (404, 3)
+    assert b"CANARY" not in told.body
+    told = await asked(admin, "/healthz", "POST")
+    assert (told.status, told.headers["allow"]) == (405, "GET, HEAD")
+    told = await asked(admin, "/healthz", "HEAD")
+    assert (told.status, told.body, told.headers["content-length"]) == (200, b"", "15")
+    assert (await asked(admin, "/admin/healthz", root_path="/admin")).status == 200
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 61, "2", True, None])
+def test_ready_s_is_a_number_of_seconds(wrong: Any) -> None:
+    with pytest.raises(ValidationFailed, match=r"ready_s: is .*take a number of seconds above 0, at most 60"):
+        create_admin(Router.sandbox(), ready_s=wrong)
+
+
+def test_it_is_served_by_a_real_server() -> None:
+    with served(create_admin(Router.sandbox())) as url, httpx2.Client(base_url=url) as client:
+        assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3

@@ -1,0 +1,288 @@
+"""What Prometheus is told: every figure, and nothing that a caller makes up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from routewright import Caller, DenyList, Router, Settings, Trace, UpstreamFailed
+from routewright.backends.storage.memory import MemoryStorage
+from routewright.server import create_app
+from routewright.server.figures import FIGURES
+from routewright.server.metrics import MOST_MODELS, Metrics
+from routewright.testing import FakeClock
+from routewright.wire import ModelSpan
+
+from .asking import ask
+from .serving import HELLO, Site, bearer
+
+ROOT = Path(__file__).parent.parent.parent
+MODELS = ["google/gemini-2.5-pro", "openai/gpt-4.1"]
+Labels = frozenset[tuple[str, str]]
+
+
+def samples(text: str) -> dict[tuple[str, Labels], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+def told(metrics: Metrics) -> dict[tuple[str, Labels], float]:
+    return samples(metrics.render().decode())
+
+
+def of(found: dict[tuple[str, Labels], float], name: str, **labels: str) -> float | None:
+    return found.get((f"routewright_{name}", frozenset(labels.items())))
+
+
+@pytest.fixture
+def site() -> Iterator[tuple[Site, Metrics]]:
+    storage = MemoryStorage()
+    made = Site(Router.sandbox(storage=storage), storage=storage)
+    metrics = Metrics(made.router)
+    made.app = create_app(made.router, made.console, observers=[metrics])
+    yield made, metrics
+    metrics.close()
+
+
+def test_requests_are_counted_by_template_method_and_status(site: tuple[Site, Metrics]) -> None:
+    made, metrics = site
+    with made.client(made.key(environment="sandbox")) as client:
+        for _ in range(2):
+            trace_id = client.post("/v1/route", json=HELLO).json()["trace_id"]
+            client.get(f"/v1/traces/{trace_id}")
+        client.get("/v1/models", headers={"Authorization": "Bearer nobody"})
+    found = told(metrics)
+    assert of(found, "http_requests_total", endpoint="/v1/route", method="POST", status="200") == 2
+    assert of(found, "http_requests_total", endpoint="/v1/traces/{trace_id}", method="GET", status="200") == 2
+    assert of(found, "http_requests_total", endpoint="/v1/models", method="GET", status="401") == 1
+    assert of(found, "http_request_duration_seconds_count", endpoint="/v1/route") == 2
+    assert 0 < (of(found, "http_request_duration_seconds_sum", endpoint="/v1/route") or 0) < 10
+
+
+@pytest.mark.anyio
+async def test_a_client_that_left_is_a_499(site: tuple[Site, Metrics]) -> None:
+    made, metrics = site
+    key = made.key(environment="sandbox")
+    assert await ask(made.app, "/v1/route", "POST", body=HELLO, headers=dict(lower(key)), leaves=True) is None
+    assert of(told(metrics), "http_requests_total", endpoint="/v1/route", method="POST", status="499") == 1
+
+
+def lower(key: str) -> list[tuple[str, str]]:
+    return [(name.lower(), value) for name, value in bearer(key).items()]
+
+
+@pytest.mark.anyio
+async def test_what_is_nowhere_is_one_endpoint_and_methods_are_those_of_http(site: tuple[Site, Metrics]) -> None:
+    made, metrics = site
+    for number in range(50):
+        await ask(made.app, f"/CANARY/{number}", f"CANARY{number}")
+        await ask(made.app, f"/v1/traces/a/CANARY-{number}", query=b"CANARY=1")
+        await ask(made.app, "/v1/models", f"CANARY{number}")
+    text = metrics.render().decode()
+    assert "CANARY" not in text
+    requests = {labels: count for (name, labels), count in samples(text).items() if name.endswith("requests_total")}
+    assert sorted(requests.values()) == [50, 50, 50]
+    assert all(("endpoint", "none") in labels for labels in requests)
+
+
+def test_calls_attempts_and_fallbacks_are_counted() -> None:
+    router = Router.sandbox(faults={MODELS[0]: "server"})
+    metrics = Metrics(router)
+    fallback: dict[str, Any] = {"models": MODELS[1:], "maxRetries": 0}
+    answer = router.blocking.route("Hello", models=MODELS, goal="quality", fallback=fallback)
+    with pytest.raises(UpstreamFailed):
+        router.blocking.route("Hello", models=MODELS[:1], fallback={"models": [], "maxRetries": 0})
+    router.blocking.flush()
+    found, here, second = told(metrics), {"environment": "sandbox"}, MODELS[1]
+    assert of(found, "calls_total", model=second, status="completed", **here) == 1
+    assert of(found, "calls_total", model="none", status="failed", **here) == 1
+    assert of(found, "call_duration_seconds_count", **here) == 2
+    assert of(found, "attempts_total", model=MODELS[0], outcome="server", **here) == 2
+    assert of(found, "attempts_total", model=second, outcome="ok", **here) == 1
+    assert of(found, "fallbacks_total", reason="upstream_5xx", **here) == 1
+    assert of(found, "tokens_total", model=second, kind="output", **here) == answer.trace.tokens.output
+    assert of(found, "cost_usd_total", model=second, **here) == pytest.approx(answer.routing.cost_usd)
+    assert of(found, "time_to_first_token_seconds_count", model=second) == 1
+
+
+def test_what_guardrails_find_is_counted() -> None:
+    router = Router.sandbox(guardrails=[DenyList(["Hello"], action="redact")])
+    metrics = Metrics(router)
+    router.blocking.route("Hello Hello")
+    router.blocking.flush()
+    assert of(told(metrics), "guardrail_hits_total", stage="input", action="redact") == 2
+
+
+def test_how_the_router_stands_is_told_when_it_is_asked() -> None:
+    router = Router.sandbox()
+    metrics, fleet = Metrics(router), router._parts.fleet("sandbox")
+    assert of(told(metrics), "circuits_open") == 0
+    for _ in range(5):
+        fleet.failed(0)
+    found = told(metrics)
+    assert of(found, "circuits_open") == 1
+    assert [of(found, name) for name in ("traces_waiting", "hooks_waiting", "limits_degraded")] == [0, 0, 0]
+    assert [of(found, f"{name}_total") for name in ("traces_lost", "hooks_failed", "limits_alone")] == [0, 0, 0]
+
+
+def test_a_hook_that_fails_is_counted_once() -> None:
+    router = Router.sandbox()
+    metrics = Metrics(router)
+    router.on_trace(lambda trace: 1 / 0)
+    router.blocking.route("Hello")
+    router.blocking.flush()
+    assert [of(told(metrics), "hooks_failed_total") for _ in range(2)] == [1, 1]
+
+
+def hostile(trace: Trace) -> Trace:
+    return replace(
+        trace,
+        account='CANARY"} 1\nfake_metric 1',
+        key_id="CANARY-key",
+        metadata={"CANARY": "CANARY"},
+        policy_version="CANARY@2026-01-01",
+        traceparent="CANARY",
+        error="CANARY",
+    )
+
+
+def test_no_account_key_or_metadata_is_a_label() -> None:
+    router = Router.sandbox().as_caller(Caller('CANARY"} 1 fake_metric 1'))
+    metrics = Metrics(router)
+    with router.tags(CANARY="CANARY"):
+        trace = router.blocking.route("CANARY").trace
+    router.blocking.flush()
+    metrics.tell(hostile(trace))
+    text = metrics.render().decode()
+    assert (
+        of(samples(text), "calls_total", model=trace.selected_model or "", status="completed", environment="sandbox")
+        == 2
+    )
+    assert "CANARY" not in text
+    assert "fake_metric" not in text
+
+
+def test_labels_stay_few_whatever_comes() -> None:
+    router = Router.sandbox()
+    metrics, trace = Metrics(router), router.blocking.route("Hello").trace
+    (model,) = [span for span in trace.spans if isinstance(span, ModelSpan)]
+    for number in range(MOST_MODELS + 500):
+        name = f"made-up/{number}"
+        span = replace(model, model=name, error=f"made up {number}")
+        metrics.tell(replace(trace, selected_model=name, spans=[span]))
+    found = told(metrics)
+    for name in ("calls_total", "attempts_total"):
+        labels = [dict(labels) for (each, labels) in found if each == f"routewright_{name}"]
+        assert len({each["model"] for each in labels}) <= MOST_MODELS + 2
+        assert {each.get("outcome", "other") for each in labels} <= {"other", "ok"}
+
+
+def test_every_figure_is_told_under_the_name_and_labels_of_the_table(site: tuple[Site, Metrics]) -> None:
+    _, metrics = site
+    told_of = {family.name: family.type for family in text_string_to_metric_families(metrics.render().decode())}
+    assert {name: kind for name, kind in told_of.items() if not name.endswith("_created")} == {
+        figure.name.removesuffix("_total"): figure.kind for figure in FIGURES.values()
+    }
+    private = {"account", "key", "key_id", "metadata", "trace_id", "path", "client"}
+    assert all(private.isdisjoint(figure.labels) for figure in FIGURES.values())
+
+
+def test_two_routers_have_figures_of_their_own() -> None:
+    first, second = (Metrics(Router.sandbox()) for _ in range(2))
+    first._router.blocking.route("Hello")
+    first._router.blocking.flush()
+    assert of(told(second), "call_duration_seconds_count", environment="sandbox") is None
+
+
+def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    made = Site()
+    seen: list[int] = []
+    made.app = create_app(
+        made.router,
+        made.console,
+        observers=[lambda exchange: 1 / 0, lambda exchange: seen.append(exchange.final_status)],
+    )
+    with made.client(made.key(environment="sandbox")) as client:
+        assert client.post("/v1/route", json=HELLO).status_code == 200
+    assert seen == [200]
+    assert "an observer of requests failed" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_a_duration_is_that_of_the_routers_clock() -> None:
+    clock = FakeClock(100.0)
+    router = Router.sandbox(settings=Settings(clock=clock))
+    seen: list[float] = []
+    app = create_app(router, observers=[lambda exchange: seen.append(exchange.duration_s)])
+
+    async def send(message: Any) -> None:
+        await clock.advance(2.0)
+
+    scope = {"type": "http", "method": "GET", "path": "/nowhere", "headers": []}
+    await app(scope, None, send)  # type: ignore[arg-type]
+    assert seen == [4.0]
+
+
+class Process:
+    """A process with figures."""
+
+    def __init__(self, folder: Path) -> None:
+        environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
+        command = [sys.executable, "-m", "tests.server.metrics_process"]
+        self._running = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ
+        )
+
+    def call(self) -> None:
+        self._say("call")
+        assert self._line() == "called\n"
+
+    def render(self) -> dict[tuple[str, Labels], float]:
+        self._say("render")
+        return samples("".join(iter(self._line, "# end\n")))
+
+    def end(self) -> None:
+        assert self._running.stdin is not None
+        assert self._running.stdout is not None
+        self._running.stdin.close()
+        self._running.wait(30)
+        self._running.stdout.close()
+
+    def _say(self, word: str) -> None:
+        assert self._running.stdin is not None
+        self._running.stdin.write(f"{word}\n")
+        self._running.stdin.flush()
+
+    def _line(self) -> str:
+        assert self._running.stdout is not None
+        line = self._running.stdout.readline()
+        assert line, "the process has ended"
+        return line
+
+
+def test_any_of_two_processes_tells_the_figures_of_both(tmp_path: Path) -> None:
+    first, second = Process(tmp_path), Process(tmp_path)
+    first.call()
+    for _ in range(2):
+        second.call()
+    for found in (first.render(), second.render()):
+        assert of(found, "call_duration_seconds_count", environment="sandbox") == 3
+        assert of(found, "http_requests_total", endpoint="none", method="GET", status="404") == 3
+    second.end()
+    found = first.render()
+    assert of(found, "call_duration_seconds_count", environment="sandbox") == 3, "what it counted stays"
+    assert of(found, "circuits_open") == 0
+    assert len([*tmp_path.glob("gauge_live*.db")]) == 1, "of its state nothing is left"
+    first.end()
