@@ -114,6 +114,7 @@ def full_trace() -> Trace:
         cache_hit=True,
         cost_usd=0.25,
         cost_range_usd=(0.1, 0.2),
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         charged_usd=0.5,
         tokens=Tokens(1, 2, 3),
         error="router.upstream_failed",
