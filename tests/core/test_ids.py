@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.ids import RANDOM_BITS, IdSequence, normalise_trace_id
+from routewright._core.ids import RANDOM_BITS, IdSequence, milliseconds_of, normalise_trace_id
 
 
 def sequence(milliseconds: int = 1_795_000_000_000, bits: int = 0) -> IdSequence:
@@ -29,6 +29,15 @@ def test_later_ids_are_greater(milliseconds: int, bits: int, step: int, later_bi
     made += [ids.next("tr_") for _ in range(5)]
     assert made == sorted(made)
     assert len(set(made)) == 10
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**RANDOM_BITS - 1))
+def test_an_id_tells_when_it_was_made(milliseconds: int, bits: int) -> None:
+    assert milliseconds_of(sequence(milliseconds, bits).next("tr_")) == milliseconds
+
+
+def test_what_is_no_id_was_made_at_the_beginning() -> None:
+    assert milliseconds_of("tr_ünlesbar") == milliseconds_of("") == 0
 
 
 def test_a_clock_that_steps_back_changes_nothing() -> None:

@@ -13,6 +13,8 @@ AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
 _COUNTER_BITS = 40
 _HEAD_BITS = 40
+_TIME_LENGTH = 10
+"""Letters of the milliseconds, before those of chance."""
 RANDOM_BITS = _HEAD_BITS + _COUNTER_BITS - 1
 """How many random bits a new millisecond takes."""
 
@@ -50,6 +52,18 @@ class IdSequence:
 
 def _write(number: int, pairs: int) -> str:
     return "".join(_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10))
+
+
+def milliseconds_of(id: str) -> int:
+    """When an id was made, in Unix milliseconds, as the clock of its maker had it; 0 for an id of another kind."""
+    written = id.rpartition("_")[2][:_TIME_LENGTH]
+    number = 0
+    for letter in written:
+        value = ALPHABET.find(letter)
+        if value < 0:
+            return 0
+        number = number << 5 | value
+    return number
 
 
 def normalise_trace_id(text: object) -> str:

@@ -12,6 +12,8 @@ from .anthropic import endpoints as anthropic
 from .anthropic import errors as anthropic_errors
 from .errors import envelope
 from .exchange import Exchange
+from .openai import endpoints as openai
+from .openai.errors import envelope as openai_envelope
 from .service import Service
 
 Serve = Callable[[Service, Exchange], Awaitable[None]]
@@ -37,10 +39,17 @@ ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/analytics/cache": {"GET": endpoints.cache},
     "/v1/analytics/fallback": {"GET": endpoints.fallback},
     "/v1/analytics/latency": {"GET": endpoints.latency},
-    anthropic.MESSAGES: {"POST": anthropic.messages},
-    anthropic.COUNT_TOKENS: {"POST": anthropic.count_tokens},
+    "/openai/v1/chat/completions": {"POST": openai.completions},
+    "/openai/v1/models": {"GET": openai.models},
+    "/openai/v1/models/{model...}": {"GET": openai.model},
+    "/anthropic/v1/messages": {"POST": anthropic.messages},
+    "/anthropic/v1/messages/count_tokens": {"POST": anthropic.count_tokens},
 }
-TELL: dict[str, Callable[[RouterError], bytes]] = {"/": envelope, "/anthropic/": anthropic_errors.body}
+TELL: dict[str, Callable[[RouterError], bytes]] = {
+    "/": envelope,
+    "/openai/": openai_envelope,
+    "/anthropic/": anthropic_errors.body,
+}
 """How an error's body is written, by what an address begins with; the longest such beginning holds."""
 _TELL = sorted(TELL.items(), key=lambda item: -len(item[0]))
 _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("}")}
