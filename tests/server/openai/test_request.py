@@ -1,0 +1,546 @@
+"""What is made of a body of chat completions: the route request, or an error in the words of the client."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.rules import completed
+from routewright.errors import InvalidJson, Problem, RouterError, ValidationFailed
+from routewright.server.door import ignored_header
+from routewright.server.openai.errors import envelope, in_words
+from routewright.server.openai.request import AS_EVER, Asked
+from routewright.wire import Budget, FunctionName, ImagePart, NamedToolChoice, RouteRequest, TextPart
+
+from .clients import CHAT, HI, TOOL
+
+KNOWN = {"openai/gpt-4.1", "anthropic/claude-x", "fast"}
+CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+
+
+def made(body: object) -> tuple[RouteRequest, Asked]:
+    asked = Asked(KNOWN)
+    return completed(asked.request_of(json.dumps(body).encode())), asked
+
+
+def request(**fields: Any) -> RouteRequest:
+    return made({**CHAT, **fields})[0]
+
+
+def ignored(**fields: Any) -> set[str]:
+    return set(made({**CHAT, **fields})[1].ignored)
+
+
+def refused(body: object) -> Problem:
+    asked = Asked(KNOWN)
+    with pytest.raises(ValidationFailed) as caught:
+        completed(asked.request_of(json.dumps(body).encode()))
+    told = in_words(caught.value, asked.words, 0.0)
+    assert isinstance(told, ValidationFailed)
+    assert told.message == "\n".join(map(str, told.problems))
+    return told.problems[0]
+
+
+def fault(**fields: Any) -> Problem:
+    return refused({**CHAT, **fields})
+
+
+# The fields.
+
+
+def test_every_honoured_field_finds_its_place() -> None:
+    found = request(
+        model="gpt-4.1",
+        max_completion_tokens=7,
+        temperature=0.5,
+        top_p=0.9,
+        stop=["a", "b"],
+        seed=3,
+        response_format={"type": "json_object"},
+        tools=[TOOL],
+        tool_choice="auto",
+        stream=True,
+        metadata={"team": "blue"},
+        routewright={"budget": {"maxCostUsd": 0.5}, "strategy": "balanced", "timeout_ms": 900},
+    )
+    assert found.models == ["openai/gpt-4.1"]
+    assert found.params is not None
+    assert msgspec.structs.asdict(found.params) == {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_output_tokens": 7,
+        "stop": ["a", "b"],
+        "seed": 3,
+        "response_format": {"type": "json_object"},
+    }
+    assert found.tools is not None
+    assert found.tools[0].function_spec.name == "weather"
+    assert (found.tool_choice, found.stream, found.metadata) == ("auto", True, {"team": "blue"})
+    assert (found.budget, found.timeout_ms) == (Budget(max_cost_usd=0.5), 900)
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "value"),
+    [
+        ("auto", "models", None),
+        ("auto:quality", "goal", "quality"),
+        ("policy:house", "policy_id", "house"),
+        ("gpt-4.1", "models", ["openai/gpt-4.1"]),
+        ("openai/gpt-4.1", "models", ["openai/gpt-4.1"]),
+        ("fast", "models", ["fast"]),
+        ("anthropic/claude-x", "models", ["anthropic/claude-x"]),
+    ],
+)
+def test_a_model_is_an_id_or_leaves_the_choice(model: str, field: str, value: object) -> None:
+    assert getattr(request(model=model), field) == value
+
+
+def test_the_older_cap_is_the_newer_one() -> None:
+    for fields in ({"max_tokens": 9}, {"max_tokens": 9, "max_completion_tokens": 9}):
+        params = request(**fields).params
+        assert params is not None
+        assert params.max_output_tokens == 9
+
+
+def test_metadata_of_both_places_is_joined() -> None:
+    assert request(metadata={"a": "1", "b": "1"}, routewright={"metadata": {"b": 2}}).metadata == {"a": "1", "b": 2}
+
+
+def test_usage_is_told_where_it_is_asked_for() -> None:
+    assert made({**CHAT, "stream": True, "stream_options": {"include_usage": True}})[1].wants_usage
+    assert not made({**CHAT, "stream": True, "stream_options": {"include_usage": False}})[1].wants_usage
+    assert not made({**CHAT, "stream": True})[1].wants_usage
+
+
+# What counts for nothing.
+
+
+def test_what_is_ignored_is_named() -> None:
+    fields: dict[str, Any] = {
+        "frequency_penalty": 0.5,
+        "logprobs": True,
+        "parallel_tool_calls": False,
+        "reasoning_effort": "high",
+        "user": "ann",
+        "something_new": {"deep": [1]},
+        "functions": None,
+    }
+    assert ignored(**fields) == {*fields} - {"functions"}
+
+
+def test_what_is_as_ever_is_not_named() -> None:
+    for name, values in AS_EVER.items():
+        for value in (*values, None):
+            assert ignored(**{name: value}) == set()
+
+
+def test_what_is_ignored_inside_is_named_too() -> None:
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": "Yes.", "reasoning_content": "hm", "audio": None, "refusal": "never"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{**CALL, "index": 0, "function": {**CALL["function"], "parsed_arguments": {}}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "Fine."},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y", "detail": "original"}}]},
+    ]
+    tool = {**TOOL, "cache_control": {}, "function": {**TOOL["function"], "title": "Weather"}}
+    assert ignored(messages=messages, tools=[tool], stream_options={"include_usage": True, "novel": 1}) == {
+        "cache_control",
+        "detail",
+        "index",
+        "novel",
+        "parsed_arguments",
+        "reasoning_content",
+        "refusal",
+        "stream_options",
+        "title",
+    }
+
+
+def test_the_header_of_what_is_ignored_stays_short_and_is_one_line() -> None:
+    names = {f"field_{number}": 1 for number in range(5_000)}
+    odd = {"a\r\nSet-Cookie: x": 1, "ü": 1, "b" * 65: 1, "": 1, "with space": 1}
+    (header,) = ignored_header(made({**odd, **CHAT, **names})[1].ignored).values()
+    assert len(header) < 1_000
+    assert set(header.split(", ")) <= {*names}
+
+
+# Messages.
+
+
+def test_parts_and_roles_are_as_they_are() -> None:
+    found = request(
+        messages=[
+            {"role": "developer", "content": "Be brief.", "name": "boss"},
+            {"role": "user", "content": [{"type": "text", "text": "What?"}, _image("https://x/y.png")]},
+            {"role": "assistant", "tool_calls": [CALL], "content": None, "refusal": None, "function_call": None},
+            {"role": "tool", "content": [{"type": "text", "text": "rain"}], "tool_call_id": "c1"},
+        ]
+    )
+    assert [message.role for message in found.messages] == ["developer", "user", "assistant", "tool"]
+    parts = found.messages[1].content
+    assert isinstance(parts, list)
+    assert isinstance(parts[0], TextPart)
+    assert isinstance(parts[1], ImagePart)
+    assert found.messages[2].tool_calls is not None
+    assert found.messages[0].name == "boss"
+
+
+def test_what_a_model_said_in_refusing_is_what_it_said() -> None:
+    told = [
+        {"role": "assistant", "refusal": "I will not."},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]},
+    ]
+    first, second = request(messages=told).messages
+    assert first.content == "I will not."
+    assert second.content == [TextPart("I will not.")]
+
+
+def test_no_tool_calls_are_none() -> None:
+    assert request(messages=[{"role": "assistant", "content": "Yes.", "tool_calls": []}]).messages[0].tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("message", "place", "said"),
+    [
+        ({"role": "function", "name": "f", "content": "1"}, ".role", "tool_call_id"),
+        ({"role": "assistant", "function_call": {"name": "f", "arguments": ""}}, ".function_call", "tool_calls"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, ".content[0]", "as text"),
+        ({"role": "user", "content": [{"type": "file", "file": {}}]}, ".content[0]", "image_url"),
+        ({"role": "user", "content": [{"type": "video"}]}, ".content[0].type", "text, image_url"),
+        ({"role": "user", "content": [{"type": "refusal"}]}, ".content[0].refusal", "a string"),
+        ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "missing"),
+        ({"role": "user", "content": None}, ".content", "missing"),
+        ({"role": "user", "content": 5}, ".content", "must be"),
+        ({"role": "robot", "content": "x"}, ".role", "must be one of"),
+        ({"role": "tool", "content": "x"}, ".tool_call_id", "missing"),
+        ("Hi", "", "an object"),
+    ],
+)
+def test_a_wrong_message_is_refused_at_its_place(message: object, place: str, said: str) -> None:
+    problem = fault(messages=[*HI, message])
+    assert problem.path == f"messages[1]{place}"
+    assert said in str(problem)
+
+
+# Tools.
+
+
+def test_a_choice_of_tools_leaves_those_allowed() -> None:
+    other = {"type": "function", "function": {"name": "news"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [other]}}
+    found = request(tools=[TOOL, other], tool_choice=choice)
+    assert found.tools is not None
+    assert [tool.function_spec.name for tool in found.tools] == ["news"]
+    assert found.tool_choice == "required"
+
+
+def test_one_tool_may_be_named() -> None:
+    choice = {"type": "function", "function": {"name": "weather"}}
+    assert request(tools=[TOOL], tool_choice=choice).tool_choice == NamedToolChoice(FunctionName("weather"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "said"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "'function'"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing"),
+        ({"tools": [TOOL], "tool_choice": {"type": "custom", "custom": {}}}, "tool_choice.type", "'function'"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice", "not declared"),
+        ({"tool_choice": "required"}, "tool_choice", "no tools"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "must be"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}},
+            "tool_choice.allowed_tools.tools[0].function",
+            "",
+        ),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "no"}}]},
+                },
+            },
+            "tool_choice.allowed_tools.tools[0].function.name",
+            "declared: 'weather'",
+        ),
+        ({"functions": [{"name": "f"}]}, "functions", "'tools'"),
+        ({"function_call": "auto"}, "function_call", "'tool_choice'"),
+    ],
+)
+def test_wrong_tools_are_refused_at_their_place(fields: dict[str, Any], path: str, said: str) -> None:
+    problem = fault(**fields)
+    assert problem.path.startswith(path)
+    assert said in str(problem)
+
+
+# Errors name what the client wrote.
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_completion_tokens": 1.5}, "max_completion_tokens"),
+        ({"max_completion_tokens": "7"}, "max_completion_tokens"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
+        ({"temperature": 3}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"stop": ["a"] * 5}, "stop"),
+        ({"seed": 0.5}, "seed"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": True}, "stream_options"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"metadata": []}, "metadata"),
+        ({"metadata": {"x": "y" * 20_000}}, "metadata"),
+        ({"routewright": {"metadata": {"x": "y" * 20_000}}}, "routewright.metadata"),
+        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": True}, "n"),
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hi"}, "messages"),
+        ({"model": None}, "model"),
+        ({"model": 5}, "model"),
+        ({"model": ""}, "model"),
+        ({"model": "policy:"}, "model"),
+        ({"model": "auto:best"}, "model"),
+        ({"model": "auto:cost", "routewright": {"goal": "quality"}}, "model"),
+        ({"model": "gpt-4.1", "routewright": {"models": ["a/b"]}}, "model"),
+        ({"routewright": 5}, "routewright"),
+        ({"routewright": {"goals": "cost"}}, "routewright.goals"),
+        ({"routewright": {"goal": "best"}}, "routewright.goal"),
+        ({"routewright": {"models": []}}, "routewright.models"),
+        ({"routewright": {"models": ["a/b", "a/b"]}}, "routewright.models[1]"),
+        ({"routewright": {"policy_id": ""}}, "routewright.policy_id"),
+        ({"routewright": {"budget": {"maxCostUsd": -1}}}, "routewright.budget.maxCostUsd"),
+        ({"routewright": {"timeout_ms": 0}}, "routewright.timeout_ms"),
+        ({"routewright": {"fallback": {"maxRetries": 9}}}, "routewright.fallback.maxRetries"),
+        ({"routewright": {"cache": {"ttl_seconds": 0}}}, "routewright.cache.ttl_seconds"),
+    ],
+)
+def test_a_fault_is_named_as_the_client_wrote_it(fields: dict[str, Any], path: str) -> None:
+    problem = fault(**fields)
+    assert problem.path == path
+    assert "params." not in str(problem)
+
+
+def test_a_body_is_one_strict_object() -> None:
+    assert "an array" in str(refused([]))
+    for body in (b"", b"{", b'{"model": NaN}', b"\xff\xfe{}"):
+        with pytest.raises(InvalidJson):
+            Asked(KNOWN).request_of(body)
+    for body in (b'{"model": "a", "model": "b"}', b'{"x": 1e999}', b'{"x": "\\ud800"}', b"[" * 70 + b"]" * 70):
+        with pytest.raises(ValidationFailed):
+            Asked(KNOWN).request_of(body)
+
+
+def test_no_text_of_a_message_is_repeated() -> None:
+    secret = "the prompt that nobody is to see"
+    for message in (
+        {"role": "user", "content": {"x": secret}},
+        {"role": "user", "content": [secret]},
+        {"role": "user", "content": [{"type": "text", "text": [secret]}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": secret}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": [secret]}]},
+        {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": "f", "arguments": [secret]}}]},
+        secret,
+    ):
+        assert secret not in str(fault(messages=[message]))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("lower params.max_output_tokens to 5", "lower max_tokens to 5"),
+        ("drop params.response_format", "drop response_format"),
+        ("raise budget.maxCostUsd to 1", "raise routewright.budget.maxCostUsd to 1"),
+        ("no answer within timeout_ms=5;", "no answer within routewright.timeout_ms=5;"),
+        ("add 'a/b' to models to admit a/b", "add 'a/b' to routewright.models to admit a/b"),
+        ("add 'a/b' to models of policy 'x'", "add 'a/b' to models of policy 'x'"),
+        ("shorten the input, or widen 'models'", "shorten the input, or widen 'routewright.models'"),
+        ("set models to ['a/b']", "set routewright.models to ['a/b']"),
+        ("the word models alone", "the word models alone"),
+    ],
+)
+def test_messages_speak_of_the_clients_fields(ours: str, theirs: str) -> None:
+    words = made({**CHAT, "max_tokens": 5})[1].words
+    assert words is not None
+    assert words.text(ours) == theirs
+    assert words.text(theirs) == theirs
+    error = RouterError(ours, detail={"suggestion": ours})
+    told = words.error(error)
+    assert (told.message, told.detail) == (theirs, {"suggestion": theirs})
+    assert (error.message, error.detail) == (ours, {"suggestion": ours}), "others may hold it, too"
+
+
+# Any body.
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+_text = st.text(max_size=8)
+_part = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": _text | _json}, optional={"cache_control": _json}),
+    st.fixed_dictionaries({"type": st.just("image_url"), "image_url": st.fixed_dictionaries({"url": _text}) | _json}),
+    st.fixed_dictionaries({"type": st.just("refusal"), "refusal": _text | _json}),
+    st.fixed_dictionaries({"type": st.sampled_from(["input_audio", "file", "video"]) | _json}),
+    _json,
+)
+_function = st.fixed_dictionaries({"name": st.sampled_from(["weather", "", "a b"]) | _json, "arguments": _text | _json})
+_call = st.fixed_dictionaries({"id": _text | _json, "type": st.just("function") | _json, "function": _function | _json})
+_message = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "function"]) | _json},
+    optional={
+        "content": _text | st.lists(_part, max_size=3) | _json,
+        "tool_calls": st.lists(_call, max_size=2) | _json,
+        "tool_call_id": _text | _json,
+        "name": _text | _json,
+        "refusal": _text | _json,
+        "function_call": st.none() | _json,
+    },
+)
+_choice = st.one_of(
+    st.sampled_from(["auto", "none", "required", "weather", "any"]),
+    st.fixed_dictionaries(
+        {"type": st.just("allowed_tools")},
+        optional={
+            "allowed_tools": st.fixed_dictionaries(
+                {
+                    "mode": st.sampled_from(["auto", "required", "all"]),
+                    "tools": st.lists(st.just(TOOL) | _json, max_size=2),
+                }
+            )
+            | _json
+        },
+    ),
+    st.fixed_dictionaries({"type": st.sampled_from(["function", "custom"]), "function": _json}),
+    _json,
+)
+_bodies = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(["auto", "auto:cost", "auto:", "policy:x", "policy:", "gpt-4.1", "", ":"]) | _json,
+        "messages": st.lists(_message | _json, max_size=4) | _json,
+    },
+    optional={
+        **dict.fromkeys(("max_tokens", "max_completion_tokens"), st.integers(-1, 9) | _json),
+        **dict.fromkeys(("temperature", "top_p"), st.floats(-1, 3) | _json),
+        **dict.fromkeys(
+            ("seed", "n", "stream", "metadata", "functions", "function_call", "stream_options", "user"), _json
+        ),
+        "stop": st.lists(_text, max_size=5) | _text | _json,
+        "tools": st.lists(st.just(TOOL) | st.just({"type": "function", "function": {"name": "x"}}) | _json, max_size=2),
+        "tool_choice": _choice,
+        "response_format": st.fixed_dictionaries(
+            {"type": st.sampled_from(["text", "json_object", "json_schema"])}, optional={"json_schema": _json}
+        )
+        | _json,
+        "routewright": st.fixed_dictionaries(
+            {}, optional={"goal": _text, "models": st.lists(_text, max_size=2), "budget": _json, "metadata": _json}
+        )
+        | _json,
+    },
+)
+
+
+@given(_bodies)
+def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> None:
+    asked = Asked(KNOWN)
+    try:
+        found = completed(asked.request_of(json.dumps(body).encode()))
+    except ValidationFailed as error:
+        told = in_words(error, asked.words, 0.0)
+        said = json.loads(envelope(told))["error"]
+        assert said["message"]
+        assert said["type"] == "invalid_request_error"
+        assert said["param"] is not None, "every fault of a field names it"
+        assert not said["param"].startswith(("params", "policy_id", "models", "goal", "budget"))
+    else:
+        assert completed(found) == found
+    assert ignored_header(asked.ignored).get("X-Routewright-Ignored", "").isprintable()
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_refused_or_read(body: bytes) -> None:
+    with suppress(ValidationFailed):
+        Asked(KNOWN).request_of(body)
+
+
+# What the classes of LangChain's ``ChatOpenAI`` send, and what agents send back that dump the SDK's own messages.
+
+
+def test_a_dumped_message_of_the_sdk_may_be_sent_back() -> None:
+    dumped = {
+        "content": None,
+        "refusal": None,
+        "role": "assistant",
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        "tool_calls": [{"id": "c1", "function": {"arguments": "{}", "name": "weather"}, "type": "function"}],
+    }
+    answered = {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "rain"}
+    found, asked = made({**CHAT, "messages": [*HI, dumped, answered], "tools": [TOOL]})
+    assert len(found.messages) == 3
+    assert not asked.ignored
+
+
+def test_what_langchain_sends_is_understood() -> None:
+    body = {
+        "messages": [
+            {"content": "Be brief.", "role": "system"},
+            {
+                "content": [{"type": "text", "text": "What is it?"}, _image("data:image/png;base64,AAAA")],
+                "role": "user",
+            },
+            {
+                "content": None,
+                "role": "assistant",
+                "tool_calls": [
+                    {"type": "function", "id": "c1", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
+                ],
+            },
+            {"content": "rain", "role": "tool", "tool_call_id": "c1"},
+        ],
+        "model": "gpt-4.1",
+        "max_completion_tokens": 100,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.0,
+        "tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "parallel_tool_calls": False,
+    }
+    found, asked = made(body)
+    assert found.stream
+    assert asked.wants_usage
+    assert asked.ignored == {"parallel_tool_calls"}
+
+
+def _image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
