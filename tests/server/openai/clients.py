@@ -35,6 +35,12 @@ def site_of(*providers: Provider) -> Site:
     return Site(Router(providers=providers, storage=storage), storage=storage)
 
 
+def sandbox(answers: Any = None, faults: Any = None) -> Site:
+    """A site with canned answers."""
+    storage = MemoryStorage()
+    return Site(Router.sandbox(answers, faults, storage=storage), storage=storage)
+
+
 @contextmanager
 def sdk(site: Site, key: str | None = None, **settings: Any) -> Iterator[OpenAI]:
     """The SDK at a site that is served. Without a key it has one to the sandbox. It does not try again."""

@@ -1,0 +1,271 @@
+"""Chat completions that are answered whole, asked for with the official SDK, and as they look on the wire."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+from routewright import CallableProvider, Delta, Finish, ToolDelta
+from routewright.testing import ScriptedProvider
+from routewright.wire import UpstreamCall, Usage
+from tests.server.serving import PATIENCE_S, Site, bearer
+
+from .clients import CHAT, HI, ONE, TOOL, TWO, raw, sandbox, sdk, site_of
+
+
+class Weather(BaseModel):
+    city: str
+    degrees: int
+
+
+def test_an_answer_is_a_chat_completion() -> None:
+    site = sandbox({"Hi": "Hello!"})
+    with sdk(site) as client:
+        answer = client.chat.completions.create(model="gpt-4.1", messages=HI)
+    (choice,) = answer.choices
+    assert (choice.index, choice.finish_reason, choice.message.content) == (0, "stop", "Hello!")
+    assert (choice.message.role, choice.message.refusal, choice.message.tool_calls) == ("assistant", None, None)
+    assert answer.model == "openai/gpt-4.1"
+    assert answer.object == "chat.completion"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens > 1
+
+
+def test_the_async_client_is_answered_as_well() -> None:
+    site = sandbox({"Hi": "Hello!"})
+
+    async def ask(url: str, key: str) -> str | None:
+        async with AsyncOpenAI(api_key=key, base_url=f"{url}/openai/v1", max_retries=0) as client:
+            answer = await client.chat.completions.create(model="auto", messages=HI)
+            return answer.choices[0].message.content
+
+    key = site.key(environment="sandbox")
+    with site.served() as url:
+        assert anyio.run(ask, url, key) == "Hello!"
+
+
+def test_on_the_wire_it_has_every_field_that_typed_clients_require() -> None:
+    provider = ScriptedProvider([[Delta("Four."), Usage(9, 2, cached=3), Finish("stop")]], models=[ONE])
+    site = site_of(provider)
+    with site.client(site.key()) as client:
+        answer = client.post("/openai/v1/chat/completions", json=CHAT)
+        trace = answer.headers["x-routewright-trace-id"]
+        began = client.get(f"/v1/traces/{trace}").json()["created_at"]
+    body = answer.json()
+    assert body.pop("created") == int(datetime.fromisoformat(began).timestamp())
+    assert body == {
+        "id": "chatcmpl-" + trace.removeprefix("tr_"),
+        "object": "chat.completion",
+        "model": "test/one",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Four.", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": 9,
+            "completion_tokens": 2,
+            "total_tokens": 11,
+            "prompt_tokens_details": {"cached_tokens": 3},
+        },
+    }
+
+
+def test_headers_say_how_it_was_routed_and_what_is_left() -> None:
+    site = Site()
+    with raw(site) as client:
+        headers = client.post("/chat/completions", json={**CHAT, "model": "gpt-4.1", "user": "ann", "top_k": 5}).headers
+    assert headers["content-type"] == "application/json"
+    assert headers["x-routewright-model"] == "openai/gpt-4.1"
+    assert float(headers["x-routewright-cost-usd"]) > 0
+    assert headers["x-routewright-ignored"] == "top_k, user"
+    assert headers["x-ratelimit-limit"] == headers["x-ratelimit-limit-requests"] == "3000"
+    assert headers["x-ratelimit-remaining"] == headers["x-ratelimit-remaining-requests"] == "2999"
+    assert 0 < int(headers["x-ratelimit-reset-requests"].removesuffix("s")) <= 61
+    assert "x-ratelimit-limit-tokens" not in headers
+    assert headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize(
+    ("fields", "model"),
+    [
+        ({"model": "openai/gpt-4.1"}, "openai/gpt-4.1"),
+        ({"model": "auto", "routewright": {"models": ["openai/gpt-4.1"]}}, "openai/gpt-4.1"),
+        ({"model": "gpt-4.1", "routewright": {"fallback": {"models": []}}}, "openai/gpt-4.1"),
+    ],
+)
+def test_the_routing_is_asked_for_in_model_and_beside_it(fields: dict[str, Any], model: str) -> None:
+    with raw(Site()) as client:
+        assert client.post("/chat/completions", json={**CHAT, **fields}).json()["model"] == model
+
+
+def test_the_model_is_the_one_that_served() -> None:
+    site = sandbox(faults={"openai/gpt-4.1": "server"})
+    wishes = {"models": ["openai/gpt-4.1", "openai/gpt-4o"], "fallback": {"models": ["openai/gpt-4o"]}}
+    with sdk(site) as client:
+        answer = client.chat.completions.create(model="auto", messages=HI, extra_body={"routewright": wishes})
+    assert answer.model == "openai/gpt-4o"
+
+
+def test_what_a_model_is_asked_is_what_was_sent() -> None:
+    provider = ScriptedProvider(["Fine."], models=[ONE])
+    site = site_of(provider)
+    with sdk(site, site.key()) as client:
+        client.chat.completions.create(
+            model="auto",
+            messages=[{"role": "developer", "content": "Be brief."}, *HI],
+            max_completion_tokens=50,
+            temperature=0.25,
+            top_p=0.5,
+            stop="END",
+            seed=7,
+            tools=[TOOL],
+            tool_choice="none",
+        )
+    (call,) = provider.calls
+    assert [message.content for message in call.messages] == ["Be brief.", "Hi"]
+    assert call.max_output_tokens == 50
+    assert (call.params.temperature, call.params.top_p, call.params.stop, call.params.seed) == (0.25, 0.5, "END", 7)
+    assert call.tools is not None
+    assert call.tool_choice == "none"
+
+
+def test_tools_are_called_and_their_results_sent_back() -> None:
+    script: list[Any] = [
+        [ToolDelta(0, '{"city": ', "call_1", "weather"), ToolDelta(0, '"Ulm"}'), Finish("stop")],
+        "It rains.",
+    ]
+    provider = ScriptedProvider(script, models=[ONE])
+    site = site_of(provider)
+    with sdk(site, site.key()) as client:
+        asked = client.chat.completions.create(model="auto", messages=HI, tools=[TOOL])
+        (choice,) = asked.choices
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        assert choice.message.tool_calls is not None
+        (call,) = choice.message.tool_calls
+        assert call.type == "function"
+        assert (call.id, call.function.name, call.function.arguments) == ("call_1", "weather", '{"city": "Ulm"}')
+        result: Any = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+        back: Any = choice.message.model_dump()
+        answer = client.chat.completions.create(model="auto", messages=[*HI, back, result], tools=[TOOL])
+    assert answer.choices[0].message.content == "It rains."
+    assert [message.role for message in provider.calls[1].messages] == ["user", "assistant", "tool"]
+    assert provider.calls[1].messages[1].tool_calls is not None
+
+
+def test_structured_output_is_parsed() -> None:
+    site = sandbox({"Hi": '{"city": "Ulm", "degrees": 12}'})
+    with sdk(site) as client:
+        answer = client.chat.completions.parse(model="auto", messages=HI, response_format=Weather)
+    assert answer.choices[0].message.parsed == Weather(city="Ulm", degrees=12)
+
+
+def test_an_answer_that_was_cut_ends_in_length() -> None:
+    with sdk(Site()) as client:
+        answer = client.chat.completions.create(model="auto", messages=HI, max_tokens=5)
+        budget = {"budget": {"maxTokens": 20}}
+        by_budget = client.chat.completions.create(
+            model="gpt-4.1", messages=HI, max_tokens=9, extra_body={"routewright": budget}
+        )
+    assert answer.choices[0].finish_reason == "length"
+    assert by_budget.choices[0].finish_reason == "length"
+
+
+def test_a_request_under_a_key_is_answered_once() -> None:
+    provider = ScriptedProvider(["One.", "Two."], models=[ONE])
+    site = site_of(provider)
+    with sdk(site, site.key()) as client:
+        answers = [
+            client.chat.completions.create(model="auto", messages=HI, extra_headers={"Idempotency-Key": "k1"})
+            for _ in range(2)
+        ]
+    assert answers[0] == answers[1]
+    assert len(provider.calls) == 1
+
+
+def test_a_key_of_another_address_is_another_request() -> None:
+    site = site_of(ScriptedProvider(["One.", "Two."], models=[ONE]))
+    headers = {"Idempotency-Key": "k1"}
+    with site.client(site.key()) as client:
+        assert client.post("/v1/route", json={"messages": HI}, headers=headers).status_code == 200
+        answer = client.post("/openai/v1/chat/completions", json=CHAT, headers=headers)
+    assert answer.status_code == 409
+
+
+class Held:
+    """A model that answers once it is told to."""
+
+    def __init__(self) -> None:
+        self.entered, self.left, self.go_on = threading.Event(), threading.Event(), threading.Event()
+        self.calls = 0
+        self.provider = CallableProvider(self.answer, models=[ONE])
+
+    async def answer(self, call: UpstreamCall) -> str:
+        self.calls += 1
+        self.entered.set()
+        try:
+            await anyio.to_thread.run_sync(self.go_on.wait, PATIENCE_S, abandon_on_cancel=True)
+        finally:
+            self.left.set()
+        return "At last."
+
+
+def leave(url: str, key: str, held: Held, **body: Any) -> None:
+    """Ask, and hang up while the model thinks."""
+
+    async def ask() -> None:
+        headers = {**bearer(key), "Idempotency-Key": "k1"} if body.pop("keyed", False) else bearer(key)
+        async with httpx2.AsyncClient(base_url=url, headers=headers) as client, anyio.create_task_group() as group:
+            group.start_soon(_post, client, {**CHAT, **body})
+            await anyio.to_thread.run_sync(held.entered.wait, PATIENCE_S)
+            group.cancel_scope.cancel()
+
+    anyio.run(ask)
+
+
+async def _post(client: httpx2.AsyncClient, body: dict[str, Any]) -> None:
+    await client.post("/openai/v1/chat/completions", json=body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_leaves_ends_the_call(stream: bool) -> None:
+    held = Held()
+    site = site_of(held.provider)
+    key = site.key()
+    with site.served() as url:
+        leave(url, key, held, stream=stream)
+        assert held.left.wait(PATIENCE_S)
+        assert not held.go_on.is_set()
+        held.go_on.set()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_with_a_key_the_call_goes_on_and_is_there_for_who_asks_again(stream: bool) -> None:
+    held = Held()
+    site = site_of(held.provider)
+    key = site.key()
+    with site.served() as url, httpx2.Client(base_url=url, headers=bearer(key), timeout=PATIENCE_S) as client:
+        leave(url, key, held, stream=stream, keyed=True)
+        held.go_on.set()
+        body = {**CHAT, "stream": stream}
+        answer = client.post("/openai/v1/chat/completions", json=body, headers={"Idempotency-Key": "k1"})
+    assert "At last." in answer.text
+    assert held.calls == 1
+
+
+def test_two_models_of_two_vendors_stand_in_for_each_other() -> None:
+    first, second = ScriptedProvider([], models=[ONE]), ScriptedProvider(["Here."], models=[TWO])
+    site = site_of(first, second)
+    with sdk(site, site.key()) as client:
+        answer = client.chat.completions.create(model="auto:quality", messages=HI)
+    assert (answer.model, answer.choices[0].message.content) == ("other/two", "Here.")
