@@ -1,0 +1,253 @@
+"""Every class of error that the official SDK raises, from a real cause; and how they look on the wire."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import openai
+import pytest
+from msgspec.structs import replace
+from openai import OpenAI
+
+from routewright import CallableProvider, Pricing, RateLimits
+from routewright.server.service import Service
+from routewright.testing import ScriptedProvider
+from tests.server.serving import PATIENCE_S, Site
+
+from .clients import CHAT, HI, NO_RETRY, ONE, raw, sandbox, sdk, site_of
+
+PRICED = replace(ONE, pricing_per_1m=Pricing(2.0, 8.0))
+
+
+def asked(client: OpenAI, **fields: Any) -> Any:
+    return client.chat.completions.create(**{"model": "auto", "messages": HI, **fields})
+
+
+def caught(site: Site, kind: type[openai.APIStatusError], key: str | None = None, **fields: Any) -> Any:
+    with sdk(site, key) as client, pytest.raises(kind) as found:
+        asked(client, **fields)
+    assert type(found.value) is kind
+    assert found.value.request_id is not None
+    return found.value
+
+
+def test_a_bad_key_is_an_authentication_error() -> None:
+    error = caught(Site(), openai.AuthenticationError, "sk_live_nobody")
+    assert error.code == "authentication_failed"
+    assert error.response.headers["www-authenticate"] == "Bearer"
+    assert "sk_live_nobody" not in error.response.text
+
+
+def test_a_missing_scope_is_permission_denied() -> None:
+    site = Site()
+    error = caught(site, openai.PermissionDeniedError, site.key(environment="sandbox", scopes=["models:read"]))
+    assert error.code == "permission_denied"
+    with (
+        sdk(site, site.key(environment="sandbox", scopes=["route"])) as client,
+        pytest.raises(openai.PermissionDeniedError, match="models:read"),
+    ):
+        client.models.list()
+
+
+def test_an_unknown_model_is_a_bad_request_that_names_it() -> None:
+    error = caught(Site(), openai.BadRequestError, model="gpt-4.l")
+    assert (error.param, error.type, error.code) == ("model", "invalid_request_error", "validation_failed")
+    assert "unknown model 'gpt-4.l'" in error.message
+
+
+def test_a_wrong_field_is_a_bad_request_that_names_it() -> None:
+    error = caught(Site(), openai.BadRequestError, max_completion_tokens=0)
+    assert error.param == "max_completion_tokens"
+    assert error.message.endswith("max_completion_tokens: must be a whole number of at least 1, got 0")
+
+
+def test_an_unknown_policy_is_a_bad_request_that_names_the_model() -> None:
+    assert caught(Site(), openai.BadRequestError, model="policy:none").param == "model"
+
+
+def test_what_cannot_be_paid_within_the_budget_cannot_be_processed() -> None:
+    wishes = {"budget": {"maxCostUsd": 1e-6}}
+    error = caught(
+        Site(), openai.UnprocessableEntityError, model="gpt-4.1", max_tokens=900, extra_body={"routewright": wishes}
+    )
+    assert (error.code, error.type) == ("router.budget_exceeded", "invalid_request_error")
+    assert "routewright.budget.maxCostUsd" in error.message
+    assert error.body["detail"]["suggestion"] in error.message
+    assert error.body["detail"]["rejected_candidates"]
+    assert error.body["trace_id"] == error.response.headers["x-routewright-trace-id"]
+
+
+def test_a_key_with_another_body_is_a_conflict_that_is_not_tried_again() -> None:
+    site = site_of(ScriptedProvider(["One."], models=[ONE]))
+    headers = {"Idempotency-Key": "k1"}
+    with sdk(site, site.key(), max_retries=2) as client:
+        asked(client, extra_headers=headers)
+        with pytest.raises(openai.ConflictError) as found:
+            asked(client, temperature=1, extra_headers=headers)
+    error: Any = found.value
+    assert error.code == "idempotency_key_reused_with_different_body"
+    assert error.response.headers["x-should-retry"] == "false"
+    assert error.response.request.headers["x-stainless-retry-count"] == "0"
+
+
+def test_a_key_that_is_too_long_is_named_as_the_header() -> None:
+    error = caught(Site(), openai.BadRequestError, extra_headers={"Idempotency-Key": "k" * 65})
+    assert error.param == "Idempotency-Key"
+
+
+def test_a_failure_upstream_is_a_server_error() -> None:
+    site = sandbox(faults={"*": "server"})
+    error = caught(site, openai.InternalServerError, extra_body={"routewright": NO_RETRY})
+    assert (error.status_code, error.code, error.type) == (502, "router.upstream_failed", "server_error")
+    assert error.response.headers["x-should-retry"] == "true"
+
+
+def test_a_call_that_takes_too_long_is_a_server_error() -> None:
+    gate = threading.Event()
+    site = site_of(CallableProvider(lambda call: str(gate.wait(PATIENCE_S)), models=[ONE]))
+    error = caught(site, openai.InternalServerError, site.key(), extra_body={"routewright": {"timeout_ms": 50}})
+    gate.set()
+    assert (error.status_code, error.code) == (504, "RouterTimeoutError")
+    assert "routewright.timeout_ms=50" in error.message
+
+
+def test_content_that_is_refused_is_permission_denied() -> None:
+    assert caught(sandbox(faults={"*": "refused"}), openai.PermissionDeniedError).code == "content_refused"
+
+
+def test_an_empty_account_pays_nothing() -> None:
+    site = site_of(ScriptedProvider([], models=[PRICED]))
+    error = caught(site, openai.APIStatusError, site.key(account_prepaid=True))
+    assert (error.status_code, error.code, error.type) == (402, "insufficient_balance", "insufficient_quota")
+
+
+def test_beyond_a_limit_is_a_rate_limit_error() -> None:
+    site = Site()
+    key = site.key(environment="sandbox", limits=RateLimits(requests_per_min=1))
+    with sdk(site, key) as client:
+        asked(client)
+        with pytest.raises(openai.RateLimitError) as found:
+            asked(client)
+    headers = found.value.response.headers
+    assert (found.value.code, found.value.type) == ("RATE_LIMITED", "rate_limit_error")
+    assert 50 < int(headers["retry-after"]) <= 60
+    assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("1", "0")
+
+
+def test_it_is_tried_again_when_the_retry_after_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def answer(call: object) -> str:
+        entered.set()
+        assert go_on.wait(PATIENCE_S)
+        return "There."
+
+    site = site_of(CallableProvider(answer, models=[ONE]))
+    key = site.key(limits=RateLimits(concurrency=1))
+    with sdk(site, key, max_retries=1) as client:
+        first = threading.Thread(target=partial(asked, client))
+        first.start()
+        assert entered.wait(PATIENCE_S)
+        slept: list[float] = []
+        monkeypatch.setattr(time, "sleep", _instead(slept, go_on, first))
+        told = asked(client)
+    assert told.choices[0].message.content == "There."
+    assert slept == [1.0]
+
+
+def _instead(slept: list[float], go_on: threading.Event, first: threading.Thread) -> Callable[[float], None]:
+    """In the place of sleeping the first call comes to its end."""
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        go_on.set()
+        first.join(PATIENCE_S)
+
+    return sleep
+
+
+def test_a_limit_of_calls_at_a_time_is_not_told_as_one_of_requests() -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def answer(call: object) -> str:
+        entered.set()
+        return str(gate.wait(PATIENCE_S))
+
+    site = site_of(CallableProvider(answer, models=[ONE]))
+    with sdk(site, site.key(limits=RateLimits(concurrency=1))) as client:
+        first = threading.Thread(target=partial(asked, client))
+        first.start()
+        assert entered.wait(PATIENCE_S)
+        with pytest.raises(openai.RateLimitError) as found:
+            asked(client)
+        gate.set()
+        first.join(PATIENCE_S)
+    assert "x-ratelimit-limit-requests" not in found.value.response.headers
+    assert found.value.response.headers["retry-after"] == "1"
+
+
+def test_on_the_wire_an_error_is_openais_envelope() -> None:
+    with raw(Site()) as client:
+        answer = client.post("/chat/completions", json={**CHAT, "n": 2})
+    assert answer.json() == {
+        "error": {
+            "message": "n: must be 1, got 2; leave it out, and send the request as often as you want answers",
+            "type": "invalid_request_error",
+            "param": "n",
+            "code": "validation_failed",
+            "request_id": answer.headers["x-request-id"],
+            "detail": {
+                "problems": [
+                    {
+                        "path": "n",
+                        "problem": "must be 1, got 2",
+                        "hint": "leave it out, and send the request as often as you want answers",
+                    }
+                ]
+            },
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/chat/completions", 405), ("POST", "/completions", 404), ("GET", "/models/", 404)],
+)
+def test_errors_of_addresses_have_it_too(method: str, path: str, status: int) -> None:
+    with raw(Site()) as client:
+        answer = client.request(method, path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code", "request_id"}
+
+
+def test_a_body_that_is_not_json_has_it_too() -> None:
+    with raw(Site()) as client:
+        broken = client.post("/chat/completions", content=b"{", headers={"Content-Type": "application/json"})
+        typed = client.post("/chat/completions", content=b"{}", headers={"Content-Type": "text/plain"})
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_json")
+    assert (typed.status_code, typed.json()["error"]["type"]) == (415, "invalid_request_error")
+
+
+def test_no_api_key_is_repeated() -> None:
+    site = Site()
+    key = site.key(environment="sandbox")
+    with raw(site, key) as client:
+        for body in ({**CHAT, "model": key}, {**CHAT, "tool_choice": key}, {**CHAT, "routewright": {key: 1}}):
+            answer = client.post("/chat/completions", json=body)
+            assert answer.status_code == 400
+            assert key not in answer.text
+
+
+def test_a_fault_of_ours_tells_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(*args: object) -> None:
+        raise LookupError("what only the operator is to see")
+
+    monkeypatch.setattr(Service, "answer", fail)
+    error = caught(Site(), openai.InternalServerError)
+    assert (error.status_code, error.code, error.type) == (500, "internal_error", "server_error")
+    assert "operator is to see" not in error.response.text
+    assert "operator is to see" in caplog.text

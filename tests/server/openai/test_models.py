@@ -1,0 +1,57 @@
+"""The list of models, and one of them."""
+
+from __future__ import annotations
+
+import pytest
+from openai import NotFoundError
+
+from routewright import Model
+from routewright.testing import ScriptedProvider
+from tests.server.serving import Site
+
+from .clients import ONE, raw, sdk, site_of
+
+
+def test_all_models_that_can_be_called_are_listed_and_may_be_asked() -> None:
+    site = site_of(ScriptedProvider(["Hello."], models=[ONE]))
+    with sdk(site, site.key()) as client:
+        ids = [model.id for model in client.models.list()]
+        assert ids == ["auto", "auto:cost", "auto:quality", "auto:stability", "test/one"]
+        answer = client.chat.completions.create(model=ids[-1], messages=[{"role": "user", "content": "Hi"}])
+    assert answer.model == "test/one"
+
+
+def test_on_the_wire_a_list_has_every_field_that_clients_require() -> None:
+    with raw(Site()) as client:
+        body = client.get("/models").json()
+    assert body["object"] == "list"
+    assert {tuple(each) for each in body["data"]} == {("id", "object", "created", "owned_by", "shutdown_date")}
+    assert {each["object"] for each in body["data"]} == {"model"}
+    (one,) = (each for each in body["data"] if each["id"] == "openai/gpt-4.1")
+    assert (one["owned_by"], one["created"]) == ("openai", 1744588800)  # 2025-04-14
+
+
+def test_a_day_that_is_not_known_is_none() -> None:
+    models = [
+        Model(id="test/month", quality=0.5, released_at="2025-04"),
+        Model(id="test/never", quality=0.5),
+    ]
+    site = site_of(ScriptedProvider([], models=models))
+    with raw(site, site.key()) as client:
+        made = {each["id"]: each["created"] for each in client.get("/models").json()["data"]}
+    assert made["test/month"] == 1743465600
+    assert made["test/never"] == 0
+
+
+@pytest.mark.parametrize("name", ["openai/gpt-4.1", "gpt-4.1", "auto", "auto:quality"])
+def test_a_model_is_found_by_any_name_that_a_request_may_give_it(name: str) -> None:
+    with sdk(Site()) as client:
+        found = client.models.retrieve(name)
+    assert found.id == ("openai/gpt-4.1" if "gpt" in name else name)
+
+
+def test_a_model_that_there_is_not_is_not_found() -> None:
+    with sdk(Site()) as client, pytest.raises(NotFoundError) as caught:
+        client.models.retrieve("gpt-4.l")
+    assert "did you mean 'openai/gpt-4.1'?" in caught.value.message
+    assert caught.value.code == "not_found"

@@ -1,0 +1,254 @@
+"""Chat completions in chunks: with the official SDK, and frame by frame."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from openai import APIError, AsyncOpenAI, InternalServerError
+
+from routewright import CallableProvider, Delta, Finish, ToolDelta
+from routewright.errors import ProviderFault
+from routewright.testing import ScriptedProvider
+from routewright.wire import UpstreamCall, Usage
+from tests.server.serving import PATIENCE_S, Site
+
+from .clients import CHAT, HI, NO_RETRY, ONE, TOOL, TWO, raw, sandbox, sdk, site_of
+
+TEXT: Any = [Delta("Hel"), Delta("lo!"), Usage(4, 2, cached=1), Finish("stop")]
+CALLS: Any = [
+    ToolDelta(3, "", "call_a", "weather"),
+    ToolDelta(3, '{"city":', "call_a", "weather"),
+    ToolDelta(1, "{}", "call_b", "weather"),
+    ToolDelta(3, ' "Ulm"}'),
+    Finish("tool_calls"),
+]
+PIECES = {"routewright": NO_RETRY}
+
+
+def scripted(*turns: Any) -> Site:
+    return site_of(ScriptedProvider(turns, models=[ONE]))
+
+
+def frames(site: Site, **fields: Any) -> tuple[httpx2.Response, list[Any]]:
+    """The response, and what its frames hold; the last one as it is."""
+    with raw(site, site.key()) as client:
+        response = client.post("/chat/completions", json={**CHAT, "stream": True, **fields})
+    assert response.text.endswith("\n\n")
+    told = [frame.removeprefix("data: ") for frame in response.text[:-2].split("\n\n")]
+    return response, [json.loads(each) if each != "[DONE]" else each for each in told]
+
+
+def test_on_the_wire_chunks_are_those_of_openai() -> None:
+    response, (first, second, third, last, done) = frames(scripted(TEXT))
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    trace = response.headers["x-routewright-trace-id"]
+    assert response.headers["x-routewright-model"] == "test/one"
+    assert response.headers["x-ratelimit-remaining-requests"] == "2999"
+    assert {key: first[key] for key in ("id", "object", "model")} == {
+        "id": "chatcmpl-" + trace.removeprefix("tr_"),
+        "object": "chat.completion.chunk",
+        "model": "test/one",
+    }
+    assert {tuple(each) for each in (first, second, third, last)} == {("id", "object", "created", "model", "choices")}
+    assert len({(each["id"], each["created"]) for each in (first, second, third, last)}) == 1
+    ended = {"index": 0, "logprobs": None, "finish_reason": None}
+    assert [each["choices"] for each in (first, second, third, last)] == [
+        [{**ended, "delta": {"role": "assistant", "content": ""}}],
+        [{**ended, "delta": {"content": "Hel"}}],
+        [{**ended, "delta": {"content": "lo!"}}],
+        [{**ended, "delta": {}, "finish_reason": "stop"}],
+    ]
+    assert done == "[DONE]"
+
+
+def test_usage_comes_last_where_it_is_asked_for() -> None:
+    _, (*chunks, usage, done) = frames(scripted(TEXT), stream_options={"include_usage": True})
+    assert [each["usage"] for each in chunks] == [None] * 4
+    assert usage["choices"] == []
+    assert usage["usage"] == {
+        "prompt_tokens": 4,
+        "completion_tokens": 2,
+        "total_tokens": 6,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+    assert done == "[DONE]"
+
+
+def test_the_sdk_reads_the_stream() -> None:
+    site = scripted(TEXT)
+    with sdk(site, site.key()) as client:
+        chunks = list(client.chat.completions.create(model="auto", messages=HI, stream=True))
+    assert "".join(each.choices[0].delta.content or "" for each in chunks) == "Hello!"
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_the_async_sdk_reads_the_stream() -> None:
+    site = scripted(TEXT)
+
+    async def ask(url: str, key: str) -> str:
+        async with AsyncOpenAI(api_key=key, base_url=f"{url}/openai/v1", max_retries=0) as client:
+            stream = await client.chat.completions.create(model="auto", messages=HI, stream=True)
+            return "".join([each.choices[0].delta.content or "" async for each in stream])
+
+    key = site.key()
+    with site.served() as url:
+        assert anyio.run(ask, url, key) == "Hello!"
+
+
+def test_pieces_of_tool_calls_are_told_once_each() -> None:
+    _, chunks = frames(scripted(CALLS), tools=[TOOL])
+    deltas = [each["choices"][0]["delta"] for each in chunks[:-1]]
+    assert deltas == [
+        {"role": "assistant", "content": None},
+        {
+            "tool_calls": [
+                {"index": 0, "id": "call_a", "type": "function", "function": {"name": "weather", "arguments": ""}}
+            ]
+        },
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":'}}]},
+        {
+            "tool_calls": [
+                {"index": 1, "id": "call_b", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+            ]
+        },
+        {"tool_calls": [{"index": 0, "function": {"arguments": ' "Ulm"}'}}]},
+        {},
+    ]
+    assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_the_sdk_puts_tool_calls_together_as_a_plain_answer_has_them() -> None:
+    site = scripted([*CALLS[:2], CALLS[3], CALLS[4]], [*CALLS[:2], CALLS[3], CALLS[4]])
+    with sdk(site, site.key()) as client:
+        with client.chat.completions.stream(model="auto", messages=HI, tools=[_strict(TOOL)]) as stream:
+            streamed = stream.get_final_completion().choices[0].message
+        plain = client.chat.completions.create(model="auto", messages=HI, tools=[TOOL]).choices[0].message
+    assert streamed.content is plain.content is None
+    assert streamed.tool_calls is not None
+    assert plain.tool_calls is not None
+    for one, other in zip(streamed.tool_calls, plain.tool_calls, strict=True):
+        assert one.type == other.type == "function"
+        assert (one.id, one.function.name) == (other.id, other.function.name)
+        assert one.function.arguments == other.function.arguments == '{"city": "Ulm"}'
+
+
+def test_structured_output_may_be_streamed() -> None:
+    site = sandbox({"Hi": '{"city": "Ulm", "degrees": 12}'})
+    form: Any = {"type": "json_schema", "json_schema": {"name": "w", "schema": {"type": "object"}}}
+    with (
+        sdk(site) as client,
+        client.chat.completions.stream(model="auto", messages=HI, response_format=form) as stream,
+    ):
+        answer = stream.get_final_completion()
+    assert json.loads(answer.choices[0].message.content or "") == {"city": "Ulm", "degrees": 12}
+
+
+def test_a_fault_before_the_first_word_moves_on_unseen() -> None:
+    first = ScriptedProvider([ProviderFault("server")] * 2, models=[ONE])
+    second = ScriptedProvider([TEXT], models=[TWO])
+    response, chunks = frames(site_of(first, second), model="auto:quality")
+    assert {each["model"] for each in chunks[:-1]} == {"other/two"}
+    assert response.headers["x-routewright-model"] == "other/two"
+    assert [each["choices"][0]["delta"].get("role") for each in chunks[:-1]] == ["assistant", None, None, None]
+
+
+class Breaking:
+    """A model that breaks off after its first word, once that was read."""
+
+    def __init__(self) -> None:
+        self.was_read = threading.Event()
+        self.provider = CallableProvider(self.answer, models=[ONE])
+
+    async def answer(self, call: UpstreamCall) -> AsyncIterator[Delta]:
+        yield Delta("Hel")
+        await anyio.to_thread.run_sync(self.was_read.wait, PATIENCE_S)
+        raise ProviderFault("reset")
+
+
+@pytest.mark.parametrize("wishes", [{}, {"fallback": {"on_partial": "restart"}}])
+def test_a_fault_after_it_ends_the_stream_with_an_error_and_never_as_a_whole_answer(wishes: dict[str, Any]) -> None:
+    breaking, other = Breaking(), ScriptedProvider(["Another answer."], models=[TWO])
+    site = site_of(breaking.provider, other)
+    body = {**CHAT, "stream": True, "model": "auto:quality", "routewright": wishes}
+    with raw(site, site.key()) as client, client.stream("POST", "/chat/completions", json=body) as response:
+        lines = response.iter_lines()
+        told = [line for line in (next(lines) for _ in range(4)) if line]
+        breaking.was_read.set()
+        told += [line for line in lines if line]
+    assert response.status_code == 200
+    _, word, last = (json.loads(each.removeprefix("data: ")) for each in told)
+    assert word["choices"][0]["delta"] == {"content": "Hel"}
+    error = last["error"]
+    assert (error["code"], error["type"], error["param"]) == ("router.upstream_failed", "server_error", None)
+    assert error["trace_id"] == response.headers["x-routewright-trace-id"]
+    assert error["request_id"] == response.headers["x-request-id"]
+    assert other.calls == []
+
+
+def test_the_sdk_raises_what_ends_a_stream() -> None:
+    breaking = Breaking()
+    site, words = site_of(breaking.provider), list[Any]()
+
+    def read(stream: Any) -> None:
+        for chunk in stream:
+            words.append(chunk.choices[0].delta.content)
+            if words[-1]:
+                breaking.was_read.set()
+
+    with sdk(site, site.key()) as client:
+        stream = client.chat.completions.create(model="auto", messages=HI, stream=True, extra_body=PIECES)
+        with pytest.raises(APIError, match="every attempt failed") as caught:
+            read(stream)
+    assert words == ["", "Hel"]
+    assert caught.value.code == "router.upstream_failed"
+
+
+def test_a_failure_before_it_keeps_its_status() -> None:
+    site = scripted(ProviderFault("server"))
+    with sdk(site, site.key()) as client, pytest.raises(InternalServerError) as caught:
+        client.chat.completions.create(model="auto", messages=HI, stream=True, extra_body=PIECES)
+    assert caught.value.status_code == 502
+    assert caught.value.code == "router.upstream_failed"
+
+
+def test_what_is_wrong_with_a_streamed_request_is_told_plainly() -> None:
+    with raw(Site()) as client:
+        answer = client.post("/chat/completions", json={**CHAT, "stream": True, "model": "gpt-99"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "model"
+
+
+def test_what_is_ignored_is_named_in_the_head_of_a_stream() -> None:
+    response, _ = frames(scripted(TEXT), user="ann", seed=None)
+    assert response.headers["x-routewright-ignored"] == "user"
+
+
+def test_an_answer_that_is_told_again_is_told_in_chunks() -> None:
+    provider = ScriptedProvider([CALLS], models=[ONE])
+    site = site_of(provider)
+    body = {**CHAT, "stream": True, "tools": [TOOL]}
+    with raw(site, site.key()) as client:
+        once, again = (client.post("/chat/completions", json=body, headers={"Idempotency-Key": "k"}) for _ in range(2))
+    assert len(provider.calls) == 1
+    first = json.loads(once.text.partition("\n")[0].removeprefix("data: "))
+    assert again.text.startswith("data: " + json.dumps(first, separators=(",", ":")))
+    assert '"arguments":"{\\"city\\": \\"Ulm\\"}"' in again.text
+    assert again.text.endswith("data: [DONE]\n\n")
+
+
+def test_line_breaks_in_answers_break_no_frame() -> None:
+    odd = "a\n\ndata: [DONE]\n\n\r\u2028b"
+    _, chunks = frames(scripted([Delta(odd), Finish("stop")]))
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in chunks[:-1]) == odd
+    assert len(chunks) == 4
+
+
+def _strict(tool: Any) -> Any:
+    """The helper of the SDK takes no other tools."""
+    return {**tool, "function": {**tool["function"], "strict": True}}
