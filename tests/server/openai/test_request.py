@@ -18,6 +18,7 @@ from routewright.server.openai.errors import envelope, in_words
 from routewright.server.openai.request import AS_EVER, Asked
 from routewright.wire import Budget, FunctionName, ImagePart, NamedToolChoice, RouteRequest, TextPart
 
+from .bodies import BODIES
 from .clients import CHAT, HI, TOOL
 
 KNOWN = {"openai/gpt-4.1", "anthropic/claude-x", "fast"}
@@ -395,80 +396,8 @@ def test_messages_speak_of_the_clients_fields(ours: str, theirs: str) -> None:
 
 # Any body.
 
-_json = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-5, 5)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-_text = st.text(max_size=8)
-_part = st.one_of(
-    st.fixed_dictionaries({"type": st.just("text"), "text": _text | _json}, optional={"cache_control": _json}),
-    st.fixed_dictionaries({"type": st.just("image_url"), "image_url": st.fixed_dictionaries({"url": _text}) | _json}),
-    st.fixed_dictionaries({"type": st.just("refusal"), "refusal": _text | _json}),
-    st.fixed_dictionaries({"type": st.sampled_from(["input_audio", "file", "video"]) | _json}),
-    _json,
-)
-_function = st.fixed_dictionaries({"name": st.sampled_from(["weather", "", "a b"]) | _json, "arguments": _text | _json})
-_call = st.fixed_dictionaries({"id": _text | _json, "type": st.just("function") | _json, "function": _function | _json})
-_message = st.fixed_dictionaries(
-    {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "function"]) | _json},
-    optional={
-        "content": _text | st.lists(_part, max_size=3) | _json,
-        "tool_calls": st.lists(_call, max_size=2) | _json,
-        "tool_call_id": _text | _json,
-        "name": _text | _json,
-        "refusal": _text | _json,
-        "function_call": st.none() | _json,
-    },
-)
-_choice = st.one_of(
-    st.sampled_from(["auto", "none", "required", "weather", "any"]),
-    st.fixed_dictionaries(
-        {"type": st.just("allowed_tools")},
-        optional={
-            "allowed_tools": st.fixed_dictionaries(
-                {
-                    "mode": st.sampled_from(["auto", "required", "all"]),
-                    "tools": st.lists(st.just(TOOL) | _json, max_size=2),
-                }
-            )
-            | _json
-        },
-    ),
-    st.fixed_dictionaries({"type": st.sampled_from(["function", "custom"]), "function": _json}),
-    _json,
-)
-_bodies = st.fixed_dictionaries(
-    {
-        "model": st.sampled_from(["auto", "auto:cost", "auto:", "policy:x", "policy:", "gpt-4.1", "", ":"]) | _json,
-        "messages": st.lists(_message | _json, max_size=4) | _json,
-    },
-    optional={
-        **dict.fromkeys(("max_tokens", "max_completion_tokens"), st.integers(-1, 9) | _json),
-        **dict.fromkeys(("temperature", "top_p"), st.floats(-1, 3) | _json),
-        **dict.fromkeys(
-            ("seed", "n", "stream", "metadata", "functions", "function_call", "stream_options", "user"), _json
-        ),
-        "stop": st.lists(_text, max_size=5) | _text | _json,
-        "tools": st.lists(st.just(TOOL) | st.just({"type": "function", "function": {"name": "x"}}) | _json, max_size=2),
-        "tool_choice": _choice,
-        "response_format": st.fixed_dictionaries(
-            {"type": st.sampled_from(["text", "json_object", "json_schema"])}, optional={"json_schema": _json}
-        )
-        | _json,
-        "routewright": st.fixed_dictionaries(
-            {}, optional={"goal": _text, "models": st.lists(_text, max_size=2), "budget": _json, "metadata": _json}
-        )
-        | _json,
-    },
-)
 
-
-@given(_bodies)
+@given(BODIES)
 def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> None:
     asked = Asked(KNOWN)
     try:
