@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
 import httpx2
 from openai import OpenAI
 
@@ -61,3 +63,23 @@ def raw(site: Site, key: str | None = None) -> Iterator[httpx2.Client]:
         httpx2.Client(base_url=f"{url}/openai/v1", headers=bearer(key), timeout=30) as client,
     ):
         yield client
+
+
+async def sent(site: Site, key: str, body: dict[str, Any]) -> tuple[int, dict[bytes, bytes], bytes]:
+    """What the application answers, without a server."""
+    told: list[Any] = []
+    coming = [{"type": "http.request", "body": json.dumps(body).encode()}]
+
+    async def receive() -> Any:
+        if not coming:
+            await anyio.sleep_forever()
+        return coming.pop()
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"authorization", f"Bearer {key}".encode())]
+    scope = {"type": "http", "method": "POST", "path": "/openai/v1/chat/completions", "headers": headers}
+    await site.app(scope, receive, send)
+    start, *pieces = told
+    return start["status"], dict(start["headers"]), b"".join(each["body"] for each in pieces)

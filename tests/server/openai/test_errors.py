@@ -22,7 +22,7 @@ from routewright.testing import ScriptedProvider
 from tests.server.serving import PATIENCE_S, Site
 
 from .bodies import BODIES
-from .clients import CHAT, HI, NO_RETRY, ONE, raw, sandbox, sdk, site_of
+from .clients import CHAT, HI, NO_RETRY, ONE, raw, sandbox, sdk, sent, site_of
 
 PRICED = replace(ONE, pricing_per_1m=Pricing(2.0, 8.0))
 
@@ -262,7 +262,7 @@ def test_a_fault_of_ours_tells_nothing(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 @given(BODIES)
 def test_no_body_is_a_fault_of_ours(body: dict[str, Any]) -> None:
-    status, headers, told = anyio.run(_sent, ANY_SITE, json.dumps(body).encode())
+    status, headers, told = anyio.run(sent, ANY_SITE, ANY_KEY, body)
     assert status in (200, 400, 422)
     assert all(value.decode().isprintable() for value in headers.values())
     if headers[b"content-type"] == b"application/json":
@@ -273,28 +273,7 @@ def test_no_body_is_a_fault_of_ours(body: dict[str, Any]) -> None:
 
 def test_names_of_fields_put_nothing_into_the_head() -> None:
     odd = {"a\r\nSet-Cookie: x=1": 1, "b\n": 1, "c, d": 1, "é": 1, "fine": 1}
-    status, headers, _ = anyio.run(_sent, ANY_SITE, json.dumps({**CHAT, **odd}).encode())
+    status, headers, _ = anyio.run(sent, ANY_SITE, ANY_KEY, {**CHAT, **odd})
     assert status == 200
     assert headers[b"x-routewright-ignored"] == b"fine"
     assert b"set-cookie" not in headers
-
-
-async def _sent(site: Site, body: bytes) -> tuple[int, dict[bytes, bytes], bytes]:
-    """What the application answers, without a server."""
-    sent: list[Any] = []
-    coming = [{"type": "http.request", "body": body}]
-
-    async def receive() -> Any:
-        if not coming:
-            await anyio.sleep_forever()
-        return coming.pop()
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    authorization = f"Bearer {ANY_KEY}".encode()
-    headers = [(b"content-type", b"application/json"), (b"authorization", authorization)]
-    scope = {"type": "http", "method": "POST", "path": "/openai/v1/chat/completions", "headers": headers}
-    await site.app(scope, receive, send)
-    start, *pieces = sent
-    return start["status"], dict(start["headers"]), b"".join(each["body"] for each in pieces)

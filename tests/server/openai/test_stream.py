@@ -18,7 +18,7 @@ from routewright.testing import ScriptedProvider
 from routewright.wire import UpstreamCall, Usage
 from tests.server.serving import PATIENCE_S, Site
 
-from .clients import CHAT, HI, NO_RETRY, ONE, TOOL, TWO, raw, sandbox, sdk, site_of
+from .clients import CHAT, HI, NO_RETRY, ONE, TOOL, TWO, raw, sandbox, sdk, sent, site_of
 
 TEXT: Any = [Delta("Hel"), Delta("lo!"), Usage(4, 2, cached=1), Finish("stop")]
 CALLS: Any = [
@@ -99,6 +99,14 @@ def test_the_async_sdk_reads_the_stream() -> None:
     key = site.key()
     with site.served() as url:
         assert anyio.run(ask, url, key) == "Hello!"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_it_is_served_on_any_loop(stream: bool, anyio_backend: str) -> None:
+    site = scripted(TEXT)
+    status, _, told = anyio.run(sent, site, site.key(), {**CHAT, "stream": stream}, backend=anyio_backend)
+    assert status == 200
+    assert told.endswith(b"data: [DONE]\n\n") if stream else b'"content":"Hello!"' in told
 
 
 def test_pieces_of_tool_calls_are_told_once_each() -> None:

@@ -34,7 +34,6 @@ async def completions(service: Service, exchange: Exchange) -> None:
     try:
         await _complete(service, exchange, caller, asked)
     except RouterError as error:
-        exchange.trace_id = error.trace_id
         raise in_words(error, asked.words, exchange.clock.time()) from None
 
 
