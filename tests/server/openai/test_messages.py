@@ -1,0 +1,176 @@
+"""Messages and tools of chat completions: what is made of them, and what is refused at its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routewright.wire import FunctionName, ImagePart, NamedToolChoice, TextPart
+
+from .clients import CHAT, HI, TOOL
+from .reading import CALL, fault, made, request
+
+# Messages.
+
+
+def test_parts_and_roles_are_as_they_are() -> None:
+    found = request(
+        messages=[
+            {"role": "developer", "content": "Be brief.", "name": "boss"},
+            {"role": "user", "content": [{"type": "text", "text": "What?"}, _image("https://x/y.png")]},
+            {"role": "assistant", "tool_calls": [CALL], "content": None, "refusal": None, "function_call": None},
+            {"role": "tool", "content": [{"type": "text", "text": "rain"}], "tool_call_id": "c1"},
+        ]
+    )
+    assert [message.role for message in found.messages] == ["developer", "user", "assistant", "tool"]
+    parts = found.messages[1].content
+    assert isinstance(parts, list)
+    assert isinstance(parts[0], TextPart)
+    assert isinstance(parts[1], ImagePart)
+    assert found.messages[2].tool_calls is not None
+    assert found.messages[0].name == "boss"
+
+
+def test_what_a_model_said_in_refusing_is_what_it_said() -> None:
+    told = [
+        {"role": "assistant", "refusal": "I will not."},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]},
+    ]
+    first, second = request(messages=told).messages
+    assert first.content == "I will not."
+    assert second.content == [TextPart("I will not.")]
+
+
+def test_no_tool_calls_are_none() -> None:
+    assert request(messages=[{"role": "assistant", "content": "Yes.", "tool_calls": []}]).messages[0].tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("message", "place", "said"),
+    [
+        ({"role": "function", "name": "f", "content": "1"}, ".role", "tool_call_id"),
+        ({"role": "assistant", "function_call": {"name": "f", "arguments": ""}}, ".function_call", "tool_calls"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, ".content[0]", "as text"),
+        ({"role": "user", "content": [{"type": "file", "file": {}}]}, ".content[0]", "image_url"),
+        ({"role": "user", "content": [{"type": "video"}]}, ".content[0].type", "text, image_url"),
+        ({"role": "user", "content": [{"type": "refusal"}]}, ".content[0].refusal", "a string"),
+        ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "missing"),
+        ({"role": "user", "content": None}, ".content", "missing"),
+        ({"role": "user", "content": 5}, ".content", "must be"),
+        ({"role": "robot", "content": "x"}, ".role", "must be one of"),
+        ({"role": "tool", "content": "x"}, ".tool_call_id", "missing"),
+        ("Hi", "", "an object"),
+    ],
+)
+def test_a_wrong_message_is_refused_at_its_place(message: object, place: str, said: str) -> None:
+    problem = fault(messages=[*HI, message])
+    assert problem.path == f"messages[1]{place}"
+    assert said in str(problem)
+
+
+# Tools.
+
+
+def test_a_choice_of_tools_leaves_those_allowed() -> None:
+    other = {"type": "function", "function": {"name": "news"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [other]}}
+    found = request(tools=[TOOL, other], tool_choice=choice)
+    assert found.tools is not None
+    assert [tool.function_spec.name for tool in found.tools] == ["news"]
+    assert found.tool_choice == "required"
+
+
+def test_one_tool_may_be_named() -> None:
+    choice = {"type": "function", "function": {"name": "weather"}}
+    assert request(tools=[TOOL], tool_choice=choice).tool_choice == NamedToolChoice(FunctionName("weather"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "said"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type", "'function'"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "missing"),
+        ({"tools": [TOOL], "tool_choice": {"type": "custom", "custom": {}}}, "tool_choice.type", "'function'"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice", "not declared"),
+        ({"tool_choice": "required"}, "tool_choice", "no tools"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools", "must be"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}},
+            "tool_choice.allowed_tools.tools[0].function",
+            "",
+        ),
+        (
+            {
+                "tools": [TOOL],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "no"}}]},
+                },
+            },
+            "tool_choice.allowed_tools.tools[0].function.name",
+            "declared: 'weather'",
+        ),
+        ({"functions": [{"name": "f"}]}, "functions", "'tools'"),
+        ({"function_call": "auto"}, "function_call", "'tool_choice'"),
+    ],
+)
+def test_wrong_tools_are_refused_at_their_place(fields: dict[str, Any], path: str, said: str) -> None:
+    problem = fault(**fields)
+    assert problem.path.startswith(path)
+    assert said in str(problem)
+
+
+# What the classes of LangChain's ``ChatOpenAI`` send, and what agents send back that dump the SDK's own messages.
+
+
+def test_a_dumped_message_of_the_sdk_may_be_sent_back() -> None:
+    dumped = {
+        "content": None,
+        "refusal": None,
+        "role": "assistant",
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        "tool_calls": [{"id": "c1", "function": {"arguments": "{}", "name": "weather"}, "type": "function"}],
+    }
+    answered = {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "rain"}
+    found, asked = made({**CHAT, "messages": [*HI, dumped, answered], "tools": [TOOL]})
+    assert len(found.messages) == 3
+    assert not asked.ignored
+
+
+def test_what_langchain_sends_is_understood() -> None:
+    body = {
+        "messages": [
+            {"content": "Be brief.", "role": "system"},
+            {
+                "content": [{"type": "text", "text": "What is it?"}, _image("data:image/png;base64,AAAA")],
+                "role": "user",
+            },
+            {
+                "content": None,
+                "role": "assistant",
+                "tool_calls": [
+                    {"type": "function", "id": "c1", "function": {"name": "weather", "arguments": '{"city": "Ulm"}'}}
+                ],
+            },
+            {"content": "rain", "role": "tool", "tool_call_id": "c1"},
+        ],
+        "model": "gpt-4.1",
+        "max_completion_tokens": 100,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.0,
+        "tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+        "parallel_tool_calls": False,
+    }
+    found, asked = made(body)
+    assert found.stream
+    assert asked.wants_usage
+    assert asked.ignored == {"parallel_tool_calls"}
+
+
+def _image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
