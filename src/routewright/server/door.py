@@ -4,12 +4,13 @@ for beside it, and what is said of it in headers.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from routewright._core.account import holds_key
 from routewright._core.problem import CHOICES, did_you_mean, shown
 from routewright._core.shape import converted
 from routewright.errors import Problem, ValidationFailed
@@ -18,6 +19,20 @@ from routewright.wire import Budget, CacheOpts, Fallback, Goal, RouteRequest, Ro
 FIELD = "routewright"
 """The field of another vendor's request that holds what only we know."""
 AUTO = "auto"
+
+
+MOST_IGNORED, LONGEST_IGNORED = 50, 64
+"""Names of ignored fields go into one header."""
+
+
+class Ignored(set[str]):
+    """Names of fields that a request holds and nobody heeds: of many the first, and no long ones; never what they
+    hold."""
+
+    def add(self, name: str) -> None:
+        """Note one."""
+        if len(self) < MOST_IGNORED and len(name) <= LONGEST_IGNORED and not holds_key(name):
+            super().add(name)
 
 
 class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -34,9 +49,22 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     timeout_ms: float | None = None
 
 
+_WISHES = tuple(name for name in Wishes.__struct_fields__ if name != "metadata")
+"""Of those the ones that no other vendor has a field for."""
+
+
 def wishes_of(given: object) -> Wishes:
     """What the field ``routewright`` asks for. Raises ``ValidationFailed`` naming the place."""
     return Wishes() if given is None else converted(given, Wishes, FIELD)
+
+
+def check_placed(given: Mapping[str, Any]) -> None:
+    """Refuse wishes that stand beside the field instead of in it: to ignore a budget would be to spend it. Raises
+    ``ValidationFailed``."""
+    for name in _WISHES:
+        if given.get(name) is not None:
+            hint = f"send it as {FIELD}.{name}: {{{FIELD!r}: {{{name!r}: ...}}}}".replace("'", '"')
+            raise ValidationFailed.of(Problem(name, "is not a field of this interface", hint))
 
 
 def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known: Container[str]) -> RouteRequest:
@@ -71,7 +99,7 @@ def routing_headers(told: RouteResponse | StartedData) -> dict[str, str]:
     }
 
 
-def ignored_header(names: Iterable[str]) -> dict[str, str]:
+def ignored_header(names: Ignored) -> dict[str, str]:
     """Which fields of a request were left unheeded, by their names."""
     told = ", ".join(sorted(name for name in names if name.isascii() and name.isidentifier()))
     return {"X-Routewright-Ignored": told} if told else {}

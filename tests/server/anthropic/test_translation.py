@@ -93,6 +93,9 @@ def turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             merged.append({"role": message["role"], "content": content})
     for turn in merged:
         turn["content"].sort(key=lambda each: each["type"] != "tool_result")
+    if merged and merged[-1]["role"] == "assistant" and merged[-1]["content"][-1]["type"] == "text":
+        last = merged[-1]["content"][-1]
+        last["text"] = last["text"].rstrip()  # the API refuses words to go on with that end with white space
     return merged
 
 

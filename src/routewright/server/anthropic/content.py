@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Struct, field
 
 from routewright._core.problem import shown
+from routewright.server.door import Ignored
 from routewright.wire import FunctionCall, ImagePart, ImageUrl, Message, Part, Role, TextPart, ToolCall
 
-from .fields import Fields, Ignored, blocks, wrong
+from .fields import Fields, blocks, wrong
 
 MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 FAILED = "The tool failed"

@@ -97,7 +97,7 @@ async def _read(service: Service, exchange: Exchange, reading: Reading, path: st
     exchange.query(MessagesQuery)
     with _renamed(reading):
         read = await service.read(exchange, reading.decode, path)
-    exchange.headers |= ignored_header(reading.ignored.names)
+    exchange.headers |= ignored_header(reading.ignored)
     return read
 
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from routewright._core.account import holds_key
 from routewright._core.problem import shown
 from routewright._core.scan import joined
 from routewright.errors import Problem, ValidationFailed
+from routewright.server.door import Ignored
 
 T = TypeVar("T")
 
-MOST_NAMES = 32
-LONGEST_NAME = 64
-"""Names of ignored fields go into one header."""
 _KINDS: dict[type, str] = {
     str: "a string",
     bool: "true or false",
@@ -29,18 +26,6 @@ _KINDS: dict[type, str] = {
 }
 _SHOWN = frozenset(("model", "max_tokens", "temperature", "top_p", "stream"))
 """What holds no words of a prompt."""
-
-
-class Ignored:
-    """Names of fields and blocks that a request holds and nobody heeds; never what they hold."""
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def add(self, name: str) -> None:
-        """Note one."""
-        if len(self.names) < MOST_NAMES and len(name) <= LONGEST_NAME and not holds_key(name):
-            self.names.add(name)
 
 
 class Fields:

@@ -12,11 +12,11 @@ from routewright._core.problem import did_you_mean, shown
 from routewright._core.scan import scan
 from routewright._engine.fleet import Fleet
 from routewright.errors import Problem, ValidationFailed
-from routewright.server.door import AUTO, FIELD, Wishes, wished, wishes_of
+from routewright.server.door import AUTO, FIELD, Ignored, Wishes, check_placed, wished, wishes_of
 from routewright.wire import Params, RouteRequest
 
 from .content import messages_of, system_of
-from .fields import Fields, Ignored, wrong
+from .fields import Fields, wrong
 from .tools import choice_of, form_of, tools_of
 
 VENDOR = "anthropic"
@@ -49,7 +49,9 @@ class Reading:
     def decode(self, body: bytes) -> RouteRequest:
         """Raises ``InvalidJson`` and ``ValidationFailed``, which names fields as the Messages API does."""
         scan(body)
-        fields = Fields(_tree(body), "", self.ignored)
+        tree = _tree(body)
+        fields = Fields(tree, "", self.ignored)
+        check_placed(tree)
         self.model = self._id_of(fields.need("model", str, "an id, or 'auto'"))
         wishes = wishes_of(fields.get(FIELD, dict))
         request = self._request(fields, wishes)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from routewright._core.scan import quoted
 from routewright.errors import Problem, ValidationFailed
+from routewright.server.door import Ignored
 
 Fields = dict[str, Any]
 
@@ -30,17 +31,10 @@ _NO_PARTS = {
     "file": "send its text, or its pages as image_url parts",
 }
 """Parts that no model is sent here, and what to send in their place."""
-_MOST_NOTED = 50
-_LONGEST_NOTED = 64
 
 
-class Noted(set[str]):
-    """Names of fields that count for nothing: of many the first, and no long ones, since they end up in a header."""
-
-    def add(self, name: str) -> None:
-        """Note a name."""
-        if len(name) <= _LONGEST_NOTED and len(self) < _MOST_NOTED:
-            super().add(name)
+class Noted(Ignored):
+    """Names of fields that count for nothing."""
 
     def keep(self, value: Any, known: frozenset[str]) -> Any:
         """An object's known fields. The others are noted, unless they are null."""

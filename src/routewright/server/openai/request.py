@@ -13,7 +13,7 @@ from routewright._core.problem import listed, problem_of, shown
 from routewright._core.scan import scan
 from routewright._core.shape import converted
 from routewright.errors import Problem, ValidationFailed
-from routewright.server.door import AUTO, FIELD, Wishes, wished, wishes_of
+from routewright.server.door import AUTO, FIELD, Wishes, check_placed, wished, wishes_of
 from routewright.wire import NamedToolChoice, RouteRequest
 
 from .messages import Fields, Noted, choice_of, messages_of, tools_of
@@ -76,6 +76,7 @@ class Asked:
         scan(body)
         given = _decoded(body)
         _check(given)
+        check_placed(given)
         wishes, cap = wishes_of(given.get(FIELD)), _cap(given)
         self._note(given)
         choice = given.get("tool_choice")
