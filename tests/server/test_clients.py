@@ -1,0 +1,36 @@
+"""The example clients against a real server: an answer, a stream, an error."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .serving import Site
+
+CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
+PROGRAMS = {"client.py": [sys.executable, "-W", "error"], "client.sh": ["bash"], "client.mjs": ["node"]}
+NEEDED = {"client.sh": "curl", "client.mjs": "node"}
+
+
+def test_every_client_is_run() -> None:
+    assert {path.name for path in CLIENTS.iterdir() if path.is_file()} == {*PROGRAMS}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_client_gets_an_answer_a_stream_and_an_error(name: str) -> None:
+    needed = NEEDED.get(name)
+    if needed is not None and shutil.which(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    site = Site()
+    with site.served() as url:
+        environment = {**os.environ, "ROUTEWRIGHT_URL": url, "ROUTEWRIGHT_KEY": site.key(environment="sandbox")}
+        program = [*PROGRAMS[name], str(CLIENTS / name)]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("canned answer") >= 2
+    assert "budget" in done.stdout if name != "client.sh" else '"code":"validation_failed"' in done.stdout
