@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import anyio
+
 from routewright._engine.identity import Ids
 from routewright.console import Console
 from routewright.errors import RouterError
 from routewright.router import Router
 from routewright.wire import Environment
 
-from .errors import headers_of, told
+from .errors import headers_of, stopped, told
 from .exchange import JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
 from .limits import HttpLimits
 from .routes import find, told_at
@@ -48,6 +50,10 @@ class App:
             await endpoint.serve(self._service, exchange)
         except ClientLeft:
             exchange.left = True
+        except anyio.get_cancelled_exc_class():
+            if exchange.status is None:
+                await exchange.shielded(_fail(exchange, stopped()))
+            raise
         except Exception as error:
             await _fail(exchange, error)
         finally:

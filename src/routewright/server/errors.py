@@ -22,6 +22,11 @@ def told(error: Exception, request_id: str) -> RouterError:
     return error
 
 
+def stopped() -> InternalError:
+    """What is said of a request that the end of the server cuts short."""
+    return InternalError("the server was stopped before the answer was whole: send the request again")
+
+
 def envelope(error: RouterError) -> bytes:
     """The body of an error response (spec 7). No API key is repeated that stood in a wrong place."""
     text = msgspec.json.encode(error_envelope(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -39,6 +40,8 @@ T = TypeVar("T")
 JSON = b"application/json"
 _encode = msgspec.json.encode
 _MOST_PARAMETERS = 64
+LAST_WORDS_S = 1.0
+"""So long a client may take to hear that its request was cut short."""
 _ONCE = frozenset(
     (b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-length", b"content-encoding")
 )
@@ -210,6 +213,11 @@ class Exchange:
         """Send a piece of the answer."""
         self.sent_bytes += len(body)
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def shielded(self, saying: Awaitable[None]) -> None:
+        """Say a last thing though the request is cancelled, to a client that takes it soon."""
+        with self.clock.deadline(self.clock.monotonic() + LAST_WORDS_S, shield=True), suppress(Exception):
+            await saying
 
     def _check_kind(self) -> None:
         kind = self.header(b"content-type")

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
+from .errors import stopped
 from .exchange import ClientLeft, Exchange
 
 TYPE = b"text/event-stream; charset=utf-8"
@@ -69,17 +70,24 @@ class EventStream:
     async def run(self, *, finishes: bool) -> None:
         """Send it all. ``finishes``: where the client leaves, the call goes on to its end all the same.
 
-        Raises ``ClientLeft``, and what the frames raise before anything was sent.
+        Raises ``ClientLeft``, and what the frames raise before anything was sent. A stream that has begun and is
+        cancelled, by a server that ends, says so.
         """
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._produce)
-            group.start_soon(self._watch)
-            group.start_soon(self._tick, group)
-            with self._sender:
-                await self._send()
-            if self._gone and finishes:
-                await self._is_over.wait()
-            group.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._produce)
+                group.start_soon(self._watch)
+                group.start_soon(self._tick, group)
+                with self._sender:
+                    await self._send()
+                if self._gone and finishes:
+                    await self._is_over.wait()
+                group.cancel_scope.cancel()
+        except anyio.get_cancelled_exc_class():
+            if self._exchange.status is not None and not self._gone:
+                last_words = self._frames.last_words(stopped())
+                await self._exchange.shielded(self._exchange.piece(last_words, more=False))
+            raise
         if self._gone:
             raise ClientLeft
         if self._error is not None and self._exchange.status is None:
