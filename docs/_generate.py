@@ -37,11 +37,23 @@ from routewright._core.usage_export import ALIASES, FORMS, Form
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
 from routewright.cli.exits import EXIT_CODES
+from routewright.cli.serve_options import FLAGS as FLAGS_OF_SERVE
 from routewright.config import Strict
 from routewright.options import RequestLike
 from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, WeightsEntry
 from routewright.semconv import ATTRIBUTES, HISTOGRAMS
+from routewright.serve.configuration import (
+    VARIABLES,
+    AdminEntry,
+    CaptureEntry,
+    RetentionEntry,
+    ServeFile,
+    SettingsEntry,
+    TlsEntry,
+    table_of,
+)
 from routewright.server.figures import FIGURES
+from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.testing import CELLS, FakeClock, ScriptedProvider
 from routewright.testing.faulty import Play
 from routewright.wire import (
@@ -500,6 +512,61 @@ def _default(value: object, *, required: bool) -> str:
     return "" if value in (None, "") else f"`{value}`"
 
 
+def _entry_at(path: str) -> type[Strict]:
+    """The table of the configuration of a server that stands there."""
+    entry: type[Strict] | None = ServeFile
+    for name in path.split("."):
+        assert entry is not None
+        entry = table_of(entry.model_fields[name])
+    assert entry is not None
+    return entry
+
+
+SERVE_PARTS: dict[str, tuple[type[Strict], str, type]] = {
+    "## The top of the file": (ServeFile, "", ServeFile),
+    "## `[tls]`": (TlsEntry, "tls", TlsEntry),
+    "## `[admin]`": (AdminEntry, "admin", AdminEntry),
+    "## `[http]`": (_entry_at("http"), "http", HttpLimits),
+    "## `[connections]`": (_entry_at("connections"), "connections", ConnectionLimits),
+    "## `[settings]`": (SettingsEntry, "settings", SettingsEntry),
+    "## `[settings.retention]`": (RetentionEntry, "settings.retention", RetentionEntry),
+    "## `[settings.capture]`": (CaptureEntry, "settings.capture", CaptureEntry),
+    "## `[settings.execution]`": (_entry_at("settings.execution"), "settings.execution", ExecutionLimits),
+}
+"""The tables of the configuration of a server, where each stands, and what says the meaning of its keys."""
+
+
+def serve_tables() -> str:
+    """The keys of the configuration of a server."""
+    return "\n".join(f"{title}\n\n{_serve_table(*each)}" for title, each in SERVE_PARTS.items())
+
+
+def _serve_table(entry: type[Strict], at: str, says: type) -> str:
+    said, variables = _field_docs(says), {path: name for name, path in VARIABLES.items()}
+    rows = []
+    for name, field in entry.model_fields.items():
+        path = f"{at}.{name}".lstrip(".")
+        if table_of(field) is None:
+            flag = f"`{FLAGS_OF_SERVE[path]}`" if path in FLAGS_OF_SERVE else ""
+            meaning = said[name].replace("``", "`")
+            rows.append((f"`{name}`", meaning, _told(field.default), flag, f"`{variables[path]}`"))
+    about = re.sub(r" \([^)]*\)", "", _first(says))
+    return f"{about}\n\n" + table(("key", "meaning", "default", "flag", "variable"), rows)
+
+
+def _told(default: object) -> str:
+    """A default as TOML writes it."""
+    if default is None or default == "":
+        return ""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, tuple):
+        return f"`{list(default)}`"
+    if isinstance(default, str):
+        return f'`"{default}"`'
+    return f"`{default:_}`" if isinstance(default, int) and default > 9_999 else f"`{default:g}`"
+
+
 def plan_table() -> str:
     """What the plans allow."""
     rows = [(f"`{name}`", *_limit_cells(name, limits)) for name, limits in PLANS.items()]
@@ -596,6 +663,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "picks": picks,
     "plans": plan_table,
     "policy-file": policy_tables,
+    "serve": serve_tables,
     "signs": sign_table,
     "spans": span_table,
     "trace": trace_table,

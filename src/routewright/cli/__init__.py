@@ -1,4 +1,4 @@
-"""The command ``routewright``: ``route``, ``decide``, ``models``, ``catalogue``, ``policies``, ``traces``,
+"""The command ``routewright``: ``route``, ``decide``, ``serve``, ``models``, ``catalogue``, ``policies``, ``traces``,
 ``analytics``, ``feedback``, ``accounts``, ``keys``, ``incidents``, ``secret`` and ``store``.
 
     0  done                     3  no model fits (422)          6  time ran out (504)      130  interrupted

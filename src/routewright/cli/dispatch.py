@@ -66,6 +66,10 @@ def run(args: Arguments, screen: Screen) -> int:
             from .store import run_store
 
             return run_store(args, screen)
+        case "serve":
+            from .serve import run_serve
+
+            return run_serve(args, screen)
         case _:
             from .commands import run_request
 

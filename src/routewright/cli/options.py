@@ -16,6 +16,7 @@ from .console_options import add_accounts, add_incidents, add_keys, add_secret
 from .exits import exit_table
 from .ledger_options import add_ledger
 from .policies_options import add_policies
+from .serve_options import add_serve
 from .store_options import add_place, add_store
 from .traces_options import add_feedback, add_traces
 
@@ -38,7 +39,8 @@ examples:
   routewright traces ls --store traces.db "status=failed" --since 2h
   routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week
   routewright ledger reconcile openai_costs.json --store traces.db
-  KEY=$(routewright keys create acme --name website --store traces.db)"""
+  KEY=$(routewright keys create acme --name website --store traces.db)
+  routewright serve --port 8080 --store routewright.db"""
 
 _PROMPT = """
 
@@ -51,6 +53,13 @@ _COMMANDS = {
         "say which model would answer, and why; nothing is called",
         f"No key is needed.{_PROMPT}",
         _TAKES,
+    ),
+    "serve": (
+        "answer requests over HTTP at /v1",
+        "The first start makes a store, an account and its keys, and says how to ask.\n\n"
+        "What is not said here is taken from the environment (ROUTEWRIGHT_PORT, ...), else from the file of --config,\n"
+        "else it is the default. SIGHUP reads the file anew; SIGTERM and Ctrl-C end what was begun, then the server.",
+        "[OPTIONS]",
     ),
     "models": ("list the models that can be routed to", "Prices are US dollars per million tokens.", "[OPTIONS]"),
     "catalogue": (
@@ -145,6 +154,10 @@ class Arguments(argparse.Namespace):
     explain: bool
     trace: bool
     quiet: bool
+
+    # serve
+    config: str | None
+    check: bool
 
     # models
     modality: list[Modality]
@@ -348,6 +361,7 @@ def _add_store(command: argparse.ArgumentParser) -> None:
 _ADD = {
     "route": _add_route,
     "decide": _add_decide,
+    "serve": add_serve,
     "models": _add_models,
     "catalogue": _add_catalogue,
     "policies": _add_policies,

@@ -50,7 +50,7 @@ _HINTS = {
 def said(text: object, args: Arguments) -> str:
     """What the library says, with options in the place of fields."""
     message = str(text)
-    if args.request is not None or args.command in OF_A_STORE:
+    if args.request is not None or args.command in (*OF_A_STORE, "serve"):
         return message  # who writes JSON knows the fields by their own names; a filter's keys are no options
     for field, option in _OPTIONS.items():
         message = message.replace(field, option)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec import Struct
 
 from routewright._core.problem import shown
@@ -26,9 +28,38 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     """A longer query is 400."""
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value: object = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-            if not number or (name.endswith("_bytes") and not isinstance(value, int)):
-                kind = "a whole number of bytes" if name.endswith("_bytes") else "seconds"
-                raise ValidationFailed.of(Problem(f"HttpLimits.{name}", f"is {shown(value)}", f"take {kind} above 0"))
+        _check(self)
+
+
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
+    """Bounds of one connection, before there is a request (``routewright serve``)."""
+
+    header_bytes: int = 32 << 10
+    """A longer request line with its headers is 431."""
+    headers: int = 100
+    """More of them are 431."""
+    header_s: float = 10.0
+    """So long a request's headers may take to come whole, from the first byte on; then it is 408. A new connection that
+    sends nothing is closed."""
+    keep_alive_s: float = 75.0
+    """A connection without a request is closed after so long. Longer than proxies keep theirs, so that none sends a
+    request into one that is being closed."""
+    pipelined: int = 16
+    """So many requests may wait on one connection for the answer to the one before them; one more is 400."""
+    open: int = 10_000
+    """So many connections a worker has open at most; the next is told 503 and closed."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(limits: HttpLimits | ConnectionLimits) -> None:
+    """Raises ``ValidationFailed`` for what is no such number."""
+    for name in limits.__struct_fields__:
+        value: object = getattr(limits, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf
+        whole = not name.endswith("_s")
+        if not number or (whole and not isinstance(value, int)):
+            kind = "a whole number of bytes" if name.endswith("_bytes") else "a whole number" if whole else "seconds"
+            problem = Problem(f"{type(limits).__name__}.{name}", f"is {shown(value)}", f"take {kind} above 0")
+            raise ValidationFailed.of(problem)

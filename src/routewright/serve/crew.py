@@ -1,0 +1,111 @@
+"""A worker as its supervisor sees it: a process, and a line on which it is asked how it is.
+
+The line also tells the worker that nobody supervises it any more: it ends, then, as if it were asked to.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from socket import socket
+from time import monotonic
+
+from .plan import Plan
+
+SPAWN = get_context("spawn")
+START_S = 60.0
+"""So long a worker may take until it is ready."""
+SILENT_S = 30.0
+"""So long one that is ready may leave its supervisor without an answer."""
+HELD_BACK = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)}
+"""Signals that a terminal sends to all processes, and that the supervisor alone answers."""
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What is started inside never hears of those signals; this process does a moment later."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Worker:
+    """A process that answers requests."""
+
+    def __init__(self, place: int, plan: Plan, listeners: Sequence[socket]) -> None:
+        self.place = place
+        """Which one of them it is, from 0."""
+        self.plan = plan
+        self.is_ready = False
+        self.began_at = self._heard_at = monotonic()
+        self.leaves_by: float | None = None
+        """When it is ended by force; None: it was not asked to leave."""
+        self._asked = False
+        self._line, theirs = SPAWN.Pipe()
+        self._process: SpawnProcess = SPAWN.Process(
+            target=_work, args=(plan, list(listeners), theirs), name=f"routewright-{place + 1}"
+        )
+        with undisturbed():
+            self._process.start()
+        theirs.close()
+
+    def __str__(self) -> str:
+        return f"worker {self.place + 1} (process {self._process.pid})"
+
+    @property
+    def is_alive(self) -> bool:
+        """Its process runs."""
+        return self._process.is_alive()
+
+    @property
+    def hangs(self) -> bool:
+        """It does not answer, or does not come to be ready."""
+        now = monotonic()
+        return now - self._heard_at > SILENT_S if self.is_ready else now - self.began_at > START_S
+
+    def listen(self) -> None:
+        """Ask how it is, and hear what it answered to the time before. Never waits."""
+        with suppress(OSError, EOFError):
+            if self._line.poll(0):
+                self.is_ready = self._line.recv_bytes() == b"ready"
+                self._asked, self._heard_at = False, monotonic()
+            if not self._asked:
+                self._line.send_bytes(b"?")
+                self._asked = True
+
+    def leave(self, within_s: float) -> None:
+        """Let it end what it has begun, and end."""
+        if self.leaves_by is None:
+            self.leaves_by = monotonic() + within_s
+            if os.name == "posix":
+                self._process.terminate()
+            else:
+                self._line.close()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def bury(self) -> int | None:
+        """Free what it leaves, once it has ended. Gives its exit code."""
+        self._process.join()
+        code = self._process.exitcode
+        self._process.close()
+        self._line.close()
+        return code
+
+
+def _work(plan: Plan, listeners: list[socket], line: Connection) -> None:
+    from .worker import work  # loads the library, which the supervisor does not need
+
+    work(plan, listeners, line)

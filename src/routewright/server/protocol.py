@@ -1,0 +1,298 @@
+"""HTTP/1.1 at the socket, within bounds: what is no request is refused, once, in its turn, and in a bounded time.
+
+uvicorn's protocol reads requests and starts the application. This one counts what comes before a request is there, asks
+for what RFC 9112 asks for, and keeps answers in their order when one is an error.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, TimerHandle, Transport
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from .limits import ConnectionLimits
+from .refusal import Refusal
+
+LINGER_S = 0.5
+"""So long a connection without a request stays open when the server ends, so that what is on its way is answered."""
+FLUSH_S = 5.0
+"""So long a client may take to fetch what stands written when its connection is closed."""
+DEAF_S = 1.0
+"""So long a refused client is listened to, and nothing heard: closed at once, it might lose the answer."""
+_OVERHEAD = 128 << 10
+_OVERHEAD_SHARE = 8
+"""What chunks may take besides what they bring: sizes, extensions, trailers."""
+
+
+class ListenerState(ServerState):
+    """What the connections of one listener share."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        super().__init__()
+        self.limits = limits
+        self.is_ending = False
+        """Each connection is closed after the next answer."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._shared = server_state if isinstance(server_state, ListenerState) else ListenerState(ConnectionLimits())
+        self._limits = limits = self._shared.limits
+        self._most_bytes, self._most_headers = limits.header_bytes, limits.headers
+        self._timer: TimerHandle | None = None
+        self._reason = Refusal.MALFORMED
+        """Why the parser is stopped by one of its own callbacks."""
+        self._refusal: Refusal | None = None
+        """What is to be said once all before it is; nothing is read any more."""
+        self._unanswered = 0
+        self._in_head = True
+        """The next byte belongs to a request line, or to headers."""
+        self._heads = self._head_bytes = self._head_fed = 0
+        self._begin_head()
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.open:
+            self._refuse(Refusal.BUSY)
+            return
+        self._wait(self._limits.header_s, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget all that waits."""
+        self._stop_waiting()
+        for cycle, _ in self.pipeline:
+            cycle.disconnected = True
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came, unless this client is refused already."""
+        if self._refusal is not None:
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._refuse(self._reason)
+            return
+        if self._timer is None and self._in_head and self._head_bytes and not self._unanswered:
+            self._wait(self._limits.header_s, self._head_is_late)
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._head_bytes = self._head_bytes or 1
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the request line."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. What stands behind a body is none: it could pass for one that was checked."""
+        self._header_count += 1
+        self._count(len(name) + len(value) + 4)
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Let a request in that is one."""
+        refusal = self._refused()
+        if refusal is not None:
+            self._stop(refusal)
+        super().on_headers_complete()
+        self._in_head = False
+        self._unanswered += 1
+        self._stop_waiting()
+        self._place()
+        if self._shared.is_ending:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request: what follows is the next."""
+        super().on_message_complete()
+        self._in_head = True
+        self._begin_head()
+        if not self._unanswered:  # it was answered before it was there
+            self._stop_waiting()
+            self._idle()
+
+    def on_response_complete(self) -> None:
+        """Go on with what waits on this connection: a request, an error, or nothing."""
+        self._unanswered -= 1
+        super().on_response_complete()
+        if self.parser is None:
+            return
+        if self.transport.is_closing():
+            self._abort_later()
+        elif self._refusal is not None:
+            if not self._unanswered:
+                self._say(self._refusal)
+        elif not self._unanswered and not self._in_head:
+            self._unset_keepalive_if_required()
+            self._wait(self._limits.header_s, self._close)  # the rest of a body that nobody reads
+        elif not self._unanswered and self._head_bytes:
+            self._unset_keepalive_if_required()
+            self._wait(self._limits.header_s, self._head_is_late)
+
+    def shutdown(self) -> None:
+        """Answer what is there, and close; without a request a little later, since one may be on its way."""
+        if self._unanswered:
+            self.cycle.keep_alive = False
+        elif not self._head_bytes:
+            self._wait(LINGER_S, self._close)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End a connection on which nothing was asked for long."""
+        self._close()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse, in pieces that no head can exceed."""
+        while data:
+            if not self._in_head:
+                piece, data = data, b""
+            else:
+                room = self._limits.header_bytes - self._head_fed
+                if room <= 0:
+                    self._stop(Refusal.TOO_LARGE)
+                piece, data = data[:room], data[room:]
+            self._head_bytes += len(piece)
+            heads = self._heads
+            self.parser.feed_data(piece)
+            if not self._in_head:
+                self._check_overhead(len(piece))
+            elif heads == self._heads:
+                self._head_fed += len(piece)
+
+    def _check_overhead(self, fed: int) -> None:
+        self._body_fed += fed
+        if self._body_fed - self._body_bytes > _OVERHEAD + _OVERHEAD_SHARE * self._body_bytes:
+            self._stop(Refusal.MALFORMED)
+
+    def _begin_head(self) -> None:
+        self._heads += 1
+        self._head_fed = self._head_bytes = self._counted = self._header_count = 0
+        self._body_fed = self._body_bytes = 0
+
+    def _count(self, size: int) -> None:
+        self._counted += size
+        if self._counted > self._most_bytes or self._header_count > self._most_headers:
+            self._stop(Refusal.TOO_LARGE)
+
+    def _refused(self) -> Refusal | None:
+        """What is wrong with a head that the parser let pass."""
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            return Refusal.VERSION
+        if self.parser.get_method() == b"CONNECT":
+            return Refusal.CONNECT
+        if self.parser.should_upgrade():
+            return Refusal.UPGRADE
+        names = [name for name, _ in self.headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (version == "1.1" and not hosts):
+            return Refusal.HOST  # RFC 9112, 3.2
+        if version == "1.0" and b"transfer-encoding" in names:
+            return Refusal.MALFORMED  # RFC 9112, 6.1: it may have been smuggled past a proxy
+        if len(self.pipeline) >= self._limits.pipelined:
+            return Refusal.PIPELINED
+        return None
+
+    def _place(self) -> None:
+        """Let the prefix of a proxy stand there once: ASGI has it before a path, where some proxies leave it, too."""
+        prefix = self.root_path
+        if prefix and str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):
+            self.scope["path"] = self.scope["path"][len(prefix) :]
+            self.scope["raw_path"] = (self.scope["raw_path"] or b"")[len(prefix) :]
+
+    def _stop(self, refusal: Refusal) -> None:
+        """End parsing, from inside the parser's callbacks too."""
+        self._reason = refusal
+        raise httptools.HttpParserError(refusal.name)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Read no more, and say so, after all answers that come before it. A request of which an answer has begun gets
+        no second one."""
+        self._refusal = refusal
+        self._stop_waiting()
+        if not self._in_head:
+            cycle = self.cycle
+            if cycle.response_complete:
+                self._close()
+                return
+            if cycle.response_started:
+                cycle.keep_alive = False
+                return
+            self._drop()
+        if not self._unanswered:
+            self._say(refusal)
+
+    def _drop(self) -> None:
+        """Leave a request whose body is none: for the application its client has left."""
+        cycle = self.cycle
+        cycle.disconnected = True
+        cycle.message_event.set()
+        waiting = [each for each in self.pipeline if each[0] is not cycle]
+        self.pipeline.clear()
+        self.pipeline.extend(waiting)
+        self._unanswered -= 1
+
+    def _say(self, refusal: Refusal) -> None:
+        if self.transport.is_closing():
+            return
+        self._unset_keepalive_if_required()
+        self.logger.debug("a client is refused: %s", refusal.name)
+        self.transport.write(refusal.response(self.server_state.default_headers))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._wait(DEAF_S, self._close)
+
+    def _head_is_late(self) -> None:
+        self._timer = None
+        if self._head_bytes:
+            self._refuse(Refusal.LATE)
+        else:
+            self._close()
+
+    def _idle(self) -> None:
+        wait_s = LINGER_S if self._shared.is_ending else self.timeout_keep_alive
+        self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._stop_waiting()
+        self._timer = self.loop.call_later(seconds, then)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _close(self) -> None:
+        self._stop_waiting()
+        if not self.transport.is_closing():
+            self.transport.close()
+        self._abort_later()
+
+    def _abort_later(self) -> None:
+        """Not wait for ever for a client to fetch what it was sent."""
+        self._wait(FLUSH_S, self.transport.abort)

@@ -1,0 +1,192 @@
+"""``routewright serve`` as a process of its own on the loopback, and a vendor that answers when it is let go."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from routewright.backends.providers.environment import VENDORS
+
+PATIENCE_S = 30.0
+HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
+_KEY = re.compile(r"sk_(live|test)_[0-9A-Za-z]+")
+_AT = re.compile(r"serves at (https?)://127\.0\.0\.1:(\d+)")
+
+
+class Server:
+    """One that runs, or ran."""
+
+    def __init__(self, folder: Path, *options: str, **variables: str) -> None:
+        self.opened: list[HTTPConnection] = []
+        kept = {name: value for name, value in os.environ.items() if not _is_configured_by(name)}
+        kept.pop("PYTHONUNBUFFERED", None)
+        self.out, self._err = folder / "out.txt", folder / "err.txt"
+        command = [sys.executable, "-m", "routewright", "serve", "--port", "0", *options]
+        with self.out.open("w") as out, self._err.open("a") as err:
+            self.process = subprocess.Popen(command, cwd=folder, env=kept | variables, stdout=out, stderr=err)
+
+    @property
+    def log(self) -> str:
+        """What stands on its standard error, and on those of the servers before it in the folder."""
+        return self._err.read_text("utf-8")
+
+    @property
+    def page(self) -> str:
+        """What it has said when it was ready."""
+        self.until(lambda: "serves at" in self.out.read_text("utf-8"))
+        return self.out.read_text("utf-8")
+
+    @property
+    def port(self) -> int:
+        found = _AT.search(self.page)
+        assert found is not None, self.page
+        return int(found[2])
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Those of the page: ``live`` and ``test``."""
+        return {found[1]: found[0] for found in _KEY.finditer(self.page)}
+
+    @property
+    def children(self) -> list[int]:
+        """The workers that run, and one that prepares; not the helper that Python starts with them."""
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return sorted(int(child) for child in listed if b"spawn_main" in _command_of(child))
+
+    def until(self, happened: Callable[[], object]) -> None:
+        """Wait for something that its process brings about."""
+        ends = time.monotonic() + PATIENCE_S
+        while not happened():
+            assert time.monotonic() < ends, f"{self.out.read_text('utf-8')}\n{self.log}"
+            assert self.process.poll() is None or happened(), self.log
+            time.sleep(0.02)
+
+    def connect(self, context: ssl.SSLContext | None = None) -> HTTPConnection:
+        if context is not None:
+            made: HTTPConnection = HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE_S, context=context)
+        else:
+            made = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        self.opened.append(made)
+        return made
+
+    def ask(self, key: str, connection: HTTPConnection | None = None, **more: Any) -> HTTPResponse:
+        """Route a request, and give the response as it begins."""
+        connection = connection or self.connect()
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection.request("POST", "/v1/route", json.dumps({**HELLO, **more}), headers)
+        return connection.getresponse()
+
+    def signal(self, *numbers: int) -> None:
+        for number in numbers:
+            self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Its exit code."""
+        return self.process.wait(PATIENCE_S)
+
+
+def _is_configured_by(name: str) -> bool:
+    vendors = {each for host in VENDORS for each in (*host.key_variables, host.url_variable)}
+    return name.startswith("ROUTEWRIGHT_") or name in vendors
+
+
+@contextmanager
+def serving(folder: Path, *options: str, **variables: str) -> Iterator[Server]:
+    """Serve until the end of the block, if it does not end before."""
+    server = Server(folder, *options, **variables)
+    try:
+        yield server
+    finally:
+        for connection in server.opened:
+            connection.close()
+        if server.process.poll() is None:
+            server.signal(signal.SIGTERM)
+            try:
+                server.process.wait(10)
+            except subprocess.TimeoutExpired:
+                server.process.kill()
+                server.process.wait(10)
+
+
+class Vendor:
+    """Speaks chat completions on the loopback: a first word at once, the rest when it is let go."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.let_go = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Let a server call it."""
+        return {"OPENAI_API_KEY": "sk-of-the-vendor", "OPENAI_BASE_URL": f"http://127.0.0.1:{self._server.server_port}"}
+
+    def __enter__(self) -> Vendor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.let_go.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        vendor = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.end_headers()
+                self._tell({"choices": [{"index": 0, "delta": {"role": "assistant", "content": "First"}}]})
+                vendor.asked.set()
+                vendor.let_go.wait(PATIENCE_S)
+                self._tell({"choices": [{"index": 0, "delta": {"content": " last"}, "finish_reason": "stop"}]})
+                self._tell({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}})
+                self.wfile.write(b"data: [DONE]\n\n")
+
+            def _tell(self, data: dict[str, Any]) -> None:
+                self.wfile.write(b"data: %s\n\n" % json.dumps({"id": "x", "object": "chunk", **data}).encode())
+                self.wfile.flush()
+
+            def log_message(self, *_: object) -> None: ...
+
+        return Handler
+
+
+def _command_of(process: str) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+def free_ports(count: int) -> int:
+    """The first of so many in a row that were free a moment ago, beyond those that are given out by chance."""
+    for first in range(20_000 + os.getpid() % 5_000, 32_000, count):
+        with ExitStack() as taken:
+            try:
+                for place in range(count):
+                    taken.enter_context(socket.create_server(("127.0.0.1", first + place)))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no ports are free")

@@ -1,0 +1,19 @@
+"""Private keys for tests of TLS, which are no secrets: one of no certificate, and the same kind behind a password."""
+
+OTHER = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgNmc97gqKPFQfdudR
+NNHXW2/uTD3U/EjS/lFWpX55EzGhRANCAATgty+jI9x+O2+r1wIpD2/VASri2BvM
+U0mi+J19lXSjI/y0bJNKRijFkSf7ck3xFedOhX1NvdLOpfSTcr+PHnfT
+-----END PRIVATE KEY-----
+"""
+PASSWORD = "opensesame"
+LOCKED = """\
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAgPZUzPU831IQICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEAQIEEH67J82xUaeTDdYkZ+rhBMQEgZBo
+O5YLJgNS0giK3DZY2WMv8odvQMU8Rcg2lKpq0bLq1x55ZXKqrECeYWrdunnyb/jh
+ONWd32Z3L3/IzKYqRijelgsJjPeKPpLEn16KIQKYFZfEtiA6fCXmzlG957dy2W3r
+xo5YOB3hH+MFAafJ89OFDPC4pnZJO1oj/V/cYFEGvSVkozmm5EFM4GiRj7eF4eY=
+-----END ENCRYPTED PRIVATE KEY-----
+"""

@@ -1,0 +1,363 @@
+"""HTTP/1.1 at the socket: whatever is sent, one answer to one request, none of them a fault of ours, all in bounds."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from routewright.serve.worker import Listener
+from routewright.server.limits import ConnectionLimits
+from routewright.server.protocol import BoundedProtocol
+
+from .serving import PATIENCE_S, Site, bearer
+
+LIMITS = ConnectionLimits(header_s=0.3, keep_alive_s=0.6, pipelined=4, header_bytes=4096, headers=20, open=8)
+_servers: list[Listener] = []
+_STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+
+
+@contextmanager
+def listening(app: Any, limits: ConnectionLimits = LIMITS, loop: str = "auto") -> Iterator[int]:
+    """Serve within such limits. Gives the port."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        loop=loop,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=5,
+    )
+    server = Listener(config, limits)
+    _servers.append(server)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    try:
+        yield bound.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+        bound.close()
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module", params=["uvloop", "asyncio"])
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    with listening(Site().app, loop=request.param) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def key_and_port() -> Iterator[tuple[str, int]]:
+    site = Site()
+    with listening(site.app) as port:
+        yield site.key(environment="sandbox"), port
+
+
+def said(port: int, *pieces: bytes, most: int = 1 << 20) -> bytes:
+    """All that comes back until the connection is closed, which has to be soon."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        heard = b""
+        try:
+            for piece in pieces:
+                client.sendall(piece)
+            while more := client.recv(65_536):
+                heard += more
+                assert len(heard) < most
+        except ConnectionError:
+            pass
+        return heard
+
+
+def statuses(heard: bytes) -> list[int]:
+    return [int(found) for found in _STATUS.findall(heard)]
+
+
+POST = b"POST /v1/route HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n"
+
+REFUSED = {
+    "both Content-Length and Transfer-Encoding": POST
+    + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "both, the other way round": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    "two Content-Lengths": POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    "two equal Content-Lengths": POST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    "a list as Content-Length": POST + b"Content-Length: 3, 3\r\n\r\nabc",
+    "a sign in Content-Length": POST + b"Content-Length: +3\r\n\r\nabc",
+    "a negative Content-Length": POST + b"Content-Length: -3\r\n\r\nabc",
+    "a huge Content-Length": POST + b"Content-Length: 99999999999999999999999\r\n\r\nabc",
+    "a Transfer-Encoding that is none": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "a Transfer-Encoding after chunked": POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "Transfer-Encoding: identity": POST + b"Transfer-Encoding: identity\r\n\r\nabc",
+    "Transfer-Encoding in HTTP/1.0": b"POST /v1/route HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a folded header": GET + b"X: a\r\n b\r\n\r\n",
+    "a folded Transfer-Encoding": POST + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "a chunk size that is none": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n0\r\n\r\n",
+    "a chunk size beyond all bounds": POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nabc",
+    "a chunk that is longer than its size": POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n0\r\n\r\n",
+    "a bare LF after a chunk size": POST + b"Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
+    "bare LF": b"GET /v1/models HTTP/1.1\nHost: a\n\n",
+    "a bare LF in the headers": b"GET /v1/models HTTP/1.1\r\nHost: a\nX: y\r\n\r\n",
+    "NUL in a header": GET + b"X: a\x00b\r\n\r\n",
+    "CR in a header": GET + b"X: a\rb\r\n\r\n",
+    "a space before the colon": GET + b"X : y\r\n\r\n",
+    "a space before the first header": b"GET /v1/models HTTP/1.1\r\n Host: a\r\n\r\n",
+    "a header without a name": GET + b": y\r\n\r\n",
+    "no Host": b"GET /v1/models HTTP/1.1\r\n\r\n",
+    "two Hosts": GET + b"Host: b\r\n\r\n",
+    "an authority as target": b"GET a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "CONNECT": b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a space in the target": b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
+    "bytes that are no ASCII in the target": b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n",
+    "HTTP/0.9": b"GET /v1/models\r\n\r\n",
+    "HTTP/0.9 by name": b"GET /v1/models HTTP/0.9\r\n\r\n",
+    "HTTP/2.0 by name": b"GET /v1/models HTTP/2.0\r\nHost: a\r\n\r\n",
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+    "a version that is none": b"GET / HTTP/9.9\r\nHost: a\r\n\r\n",
+    "a huge method": b"A" * 100_000 + b" / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "TLS to a plain port": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+    "a WebSocket": GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    "h2c, with a body": POST + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n{}",
+}
+
+
+@pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
+def test_what_is_no_request_gets_one_answer_and_is_cut_off(port: int, sent: bytes) -> None:
+    heard = said(port, sent + GET + b"\r\n")
+    assert statuses(heard) == [400]
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"connection: close" in head
+    error = json.loads(body)["error"]
+    assert (error["code"], error["type"]) == ("malformed_request", "request_error")
+    assert error["request_id"].encode() in head
+
+
+@pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)
+def test_the_same_in_single_bytes(port: int, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        heard = b""
+        try:
+            for place in range(min(len(sent), 200)):
+                client.sendall(sent[place : place + 1])
+            client.sendall(sent[200:])
+            while more := client.recv(65_536):
+                heard += more
+        except ConnectionError:
+            pass
+    assert statuses(heard) in ([], [400], [401])  # which it may have been before the fault came
+
+
+ANSWERED = {
+    "HTTP/1.0": (b"GET /v1/models HTTP/1.0\r\n\r\n", [401]),
+    "an absolute target": (b"GET http://a/v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", [401]),
+    "OPTIONS *": (b"OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", [404]),
+    "empty lines before it": (b"\r\n\r\n" + GET + b"Connection: close\r\n\r\n", [401]),
+    "chunk extensions": (
+        POST + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\n\r\n", [401],
+    ),
+    "nothing after Connection: close": (GET + b"Connection: close\r\n\r\n" + GET + b"\r\n", [401]),
+    "three in a row": ((GET + b"\r\n") * 2 + GET + b"Connection: close\r\n\r\n", [401, 401, 401]),
+    "one that is none after one that is": (GET + b"\r\n" + b"BAD\r\n\r\n", [401, 400]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sent", "expected"), ANSWERED.values(), ids=ANSWERED)
+def test_what_is_a_request_is_answered_in_its_turn(port: int, sent: bytes, expected: list[int]) -> None:
+    assert statuses(said(port, sent)) == expected
+
+
+def test_a_trailer_is_no_header(key_and_port: tuple[str, int]) -> None:
+    key, port = key_and_port
+    sent = (
+        POST
+        + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nAuthorization: Bearer %s\r\n\r\n"
+    )
+    assert statuses(said(port, sent % key.encode())) == [401]
+
+
+TOO_LARGE = {
+    "a long target": b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a target without an end": b"GET /" + b"a" * 50_000,
+    "a long header": GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
+    "a header without an end": GET + b"X: " + b"a" * 50_000,
+    "a name without an end": GET + b"a" * 50_000,
+    "many headers": GET + b"X: a\r\n" * 30 + b"\r\n",
+    "empty lines without an end": b"\r\n" * 30_000,
+    "a long one behind another": GET + b"\r\n" + GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", TOO_LARGE.values(), ids=TOO_LARGE)
+def test_a_head_beyond_its_bounds_is_431(port: int, sent: bytes) -> None:
+    assert statuses(said(port, sent))[-1:] == [431]
+
+
+def test_headers_that_never_end_are_408_and_silence_is_nothing(port: int) -> None:
+    assert statuses(said(port, b"GET /v1/mo")) == [408]
+    assert statuses(said(port, GET + b"\r\n", GET)) == [401, 408]
+    assert said(port) == b""
+    assert statuses(said(port, GET + b"\r\n")) == [401]
+
+
+def test_headers_that_drip_are_408_however_often(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.settimeout(0.1)
+        heard, dripped = b"", 0
+        client.sendall(GET)
+        while not heard:
+            client.sendall(b"X")
+            dripped += 1
+            try:
+                heard = client.recv(65_536)
+            except TimeoutError:
+                assert dripped < 50
+        assert statuses(heard) == [408]
+
+
+def test_a_body_that_nobody_reads_does_not_keep_a_connection(port: int) -> None:
+    heard = said(port, POST + b"Content-Length: 1000000\r\n\r\n" + b"{")
+    assert statuses(heard) == [401]
+
+
+def test_extensions_of_chunks_are_bounded(key_and_port: tuple[str, int]) -> None:
+    key, port = key_and_port
+    head = POST + b"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n" % key.encode()
+    assert statuses(said(port, head + b"1;" + b"a" * 400_000)) == [400]
+    chunks = b"1\r\n \r\n" * 5000 + b"2\r\n{}\r\n0\r\n\r\n"
+    assert statuses(said(port, head.replace(b"Transfer", b"Connection: close\r\nTransfer") + chunks)) == [400]
+
+
+class Held:
+    """Answers once it is let go."""
+
+    def __init__(self, *, begins: bool = False) -> None:
+        self.let_go = threading.Event()
+        self.asked = threading.Semaphore(0)
+        self.begins = begins
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        import anyio.to_thread
+
+        if scope["type"] != "http":
+            raise RuntimeError("no lifespan here")
+        start = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]}
+        if self.begins:
+            await send(start)
+            await send({"type": "http.response.body", "body": b"do", "more_body": True})
+        self.asked.release()
+        await anyio.to_thread.run_sync(self.let_go.wait, 10)
+        if not self.begins:
+            await send(start)
+            await send({"type": "http.response.body", "body": b"do", "more_body": True})
+        await send({"type": "http.response.body", "body": b"ne"})
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_error_never_stands_inside_an_answer(begins: bool) -> None:
+    app = Held(begins=begins)
+    with listening(app) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(GET + b"\r\n")
+        assert app.asked.acquire(timeout=10)
+        client.sendall(b"NONSENSE\r\n\r\n")
+        app.let_go.set()
+        heard = b""
+        while more := client.recv(65_536):
+            heard += more
+    assert statuses(heard) == [200, 400]
+    assert b"\r\n\r\ndoneHTTP/1.1 400" in heard
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_body_that_is_none_gets_one_answer(begins: bool) -> None:
+    app = Held(begins=begins)
+    with listening(app) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
+        assert app.asked.acquire(timeout=10)
+        client.sendall(b"zz\r\n")
+        heard = b"" if begins else client.recv(65_536)
+        app.let_go.set()
+        while more := client.recv(65_536):
+            heard += more
+    assert statuses(heard) == ([200] if begins else [400])
+
+
+def test_pipelined_requests_are_bounded() -> None:
+    app = Held()
+    with listening(app) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall((GET + b"\r\n") * 50)
+        assert app.asked.acquire(timeout=10)
+        app.let_go.set()
+        heard = b""
+        while more := client.recv(65_536):
+            heard += more
+    assert statuses(heard) == [200] * 5 + [400]
+
+
+def test_open_connections_are_bounded() -> None:
+    with listening(Site().app, ConnectionLimits(open=2, header_s=20)) as port:
+        held = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(2)]
+        heard = said(port, GET + b"\r\n")
+        assert statuses(heard) == [503]
+        assert b"retry-after: 1" in heard
+        for each in held:
+            each.close()
+        while statuses(heard := said(port, GET + b"Connection: close\r\n\r\n")) == [503]:
+            pass
+        assert statuses(heard) == [401]
+
+
+def test_a_kept_connection_is_answered_once_more_while_the_server_ends() -> None:
+    site = Site()
+    line = GET + f"Authorization: {bearer(site.key(environment='sandbox'))['Authorization']}\r\n\r\n".encode()
+    with listening(site.app, ConnectionLimits()) as port, socket.create_connection(("127.0.0.1", port)) as client:
+        client.settimeout(10)
+        client.sendall(line)
+        assert b"200 OK" in client.recv(65_536)
+        _servers[-1].should_exit = True
+        while not _servers[-1].server_state.is_ending:
+            threading.Event().wait(0.01)
+        client.sendall(line)
+        heard = b""
+        while more := client.recv(65_536):
+            heard += more
+    assert statuses(heard)[-1] == 200
+    assert b"connection: close" in heard
+
+
+PIECES = [*REFUSED.values(), *TOO_LARGE.values(), GET, POST, b"\r\n", b"\r\n\r\n", b"0\r\n\r\n", b"\x00",
+          b"5\r\nhello\r\n", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(PIECES), max_size=6), st.binary(max_size=20))
+def test_nothing_that_is_sent_is_a_fault_of_ours(sent: list[bytes], more: bytes) -> None:
+    heard = said(_shared_port(), b"".join(sent) + more)
+    assert all(status < 500 for status in statuses(heard))
+
+
+_running: list[int] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared() -> Iterator[None]:
+    with listening(Site().app, ConnectionLimits(header_s=0.05, keep_alive_s=0.05, header_bytes=4096)) as port:
+        _running.append(port)
+        yield
+
+
+def _shared_port() -> int:
+    return _running[0]

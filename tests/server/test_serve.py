@@ -1,0 +1,330 @@
+"""``routewright serve``, run as people run it: its first start, its end, its reloads, its workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from http.client import HTTPConnection, HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import Console
+from routewright.testing.faulty.certificate import _PEM
+
+from .command import HELLO, Server, Vendor, free_ports, serving
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux shows them")
+
+STREAM: dict[str, Any] = {"stream": True, "models": ["openai/gpt-4.1"]}
+
+
+def curl_of(page: str) -> list[str]:
+    (line,) = [line for line in page.splitlines() if line.startswith("curl ")]
+    return shlex.split(line)
+
+
+def asked_as_printed(page: str) -> dict[str, object]:
+    """Run the line, with curl where there is one."""
+    command = curl_of(page)
+    if shutil.which("curl"):
+        done = subprocess.run([*command, "-sS"], capture_output=True, text=True, check=True, timeout=30)
+        answer = done.stdout
+    else:
+        headers = dict(command[place + 1].split(": ", 1) for place, word in enumerate(command) if word == "-H")
+        address = command[1].removeprefix("http://")
+        host, slash, path = address.partition("/")
+        connection = HTTPConnection(host, timeout=30)
+        connection.request("POST", slash + path, command[command.index("-d") + 1], headers)
+        answer = connection.getresponse().read().decode()
+        connection.close()
+    found: dict[str, object] = json.loads(answer)
+    return found
+
+
+def test_the_first_start_shows_keys_once_and_a_line_that_works(tmp_path: Path) -> None:
+    with serving(tmp_path, "--log-level", "debug", OPENAI_API_KEY="sk-CANARY") as server:
+        assert set(server.keys) == {"live", "test"}
+        assert "ITS PLAN IS 'unlimited'" in server.page
+        assert "OPENAI_API_KEY" in server.page
+        assert "CANARY" not in server.page + server.log
+        assert "canned answer" in str(asked_as_printed(server.page)["output"])
+        assert server.ask(server.keys["test"]).status == 200
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+        keys = server.keys
+    account = Console(f"sqlite:///{tmp_path}/routewright.db").blocking.account("main")
+    assert account.plan == "unlimited"
+    with serving(tmp_path, "--log-level", "debug") as server:
+        assert server.keys == {}
+        assert "first start" not in server.page
+        assert "routewright keys create main" in server.page
+        assert "reach no model yet" in server.page
+        assert server.ask(keys["test"]).status == 200
+        assert not any(key in server.log for key in keys.values())
+
+
+def test_two_first_starts_at_once_set_one_account_up(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    servers = [Server(folder, "--store", str(tmp_path / "one.db"), "--environment", "sandbox") for folder in folders]
+    try:
+        shown = [server.keys for server in servers]
+        assert sorted(map(len, shown)) == [0, 1]
+    finally:
+        for server in servers:
+            server.signal(signal.SIGTERM)
+        assert [server.ended() for server in servers] == [0, 0]
+    console = Console(f"sqlite:///{tmp_path}/one.db").blocking
+    assert [account.name for account in console.accounts()] == ["main"]
+    assert len(console.keys("main")) == 1
+
+
+def test_a_stream_that_runs_comes_to_its_end_before_the_server_does(tmp_path: Path) -> None:
+    with Vendor() as vendor, serving(tmp_path, **vendor.variables) as server:
+        port = server.port
+        response = server.ask(server.keys["live"], **STREAM)
+        first = response.readline()
+        server.signal(signal.SIGTERM)
+        server.until(lambda: "accepting no more" in server.log)
+        server.until(lambda: is_refused(port))
+        assert server.process.poll() is None
+        vendor.let_go.set()
+        rest = response.read().decode()
+        assert "First last" in (first.decode() + rest)
+        assert "event: route.completed" in rest
+        assert server.ended() == 0
+    assert "Traceback" not in server.log
+
+
+def test_what_outlasts_the_grace_is_told_so(tmp_path: Path) -> None:
+    with Vendor() as vendor, serving(tmp_path, "--graceful-timeout", "0.5", **vendor.variables) as server:
+        streamed = server.ask(server.keys["live"], **STREAM)
+        plain: list[tuple[int, bytes]] = []
+
+        def ask() -> None:
+            response = server.ask(server.keys["live"], models=["openai/gpt-4.1"])
+            plain.append((response.status, response.read()))
+
+        vendor.asked.clear()
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert vendor.asked.wait(20)
+        server.signal(signal.SIGINT)
+        *_, last = streamed.read().decode().strip().split("\n\n")
+        assert last.startswith("event: error")
+        assert "the server was stopped" in last
+        thread.join(20)
+        ((status, body),) = plain
+        assert (status, json.loads(body)["error"]["code"]) == (500, "internal_error")
+        assert server.ended() == 0
+    assert "Traceback" not in server.log
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    with Vendor() as vendor, serving(tmp_path, **vendor.variables) as server:
+        response = server.ask(server.keys["live"], **STREAM)
+        assert response.readline()
+        server.signal(signal.SIGINT)
+        server.until(lambda: "accepting no more" in server.log)
+        server.signal(signal.SIGINT)
+        assert server.process.wait(3) == 130
+
+
+def test_a_reload_takes_a_new_configuration_and_refuses_no_request(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text("workers = 2\n[http]\nbody_bytes = 1_000_000\n")
+    with serving(tmp_path, "--config", "serve.toml") as server:
+        key, before = server.keys["test"], server.children
+        with Load(server, key) as load:
+            file.write_text("workers = 2\n[http]\nbody_bytes = 'much'\n")
+            server.signal(signal.SIGHUP)
+            server.until(lambda: "the configuration is not valid" in server.log)
+            assert "serve.toml:3: http.body_bytes: must be a whole number, got 'much'" in server.log
+            load.for_more(50)
+            assert server.children == before
+            file.write_text("workers = 3\n[http]\nbody_bytes = 200\n")
+            server.signal(signal.SIGHUP)
+            server.until(lambda: "the new configuration is in force" in server.log)
+            server.until(lambda: len(server.children) == 3 and not set(before) & set(server.children))
+            load.for_more(50)
+        assert load.failed == []
+        assert server.ask(key, metadata={"long": "x" * 300}).status == 413
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+
+
+def test_workers_share_one_store_and_one_that_dies_is_replaced(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "3") as server:
+        assert server.page
+        before = server.children
+        assert len(before) == 3
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        assert int(status.partition("VmRSS:")[2].split()[0]) < 45_000, "kB that a supervisor takes, without the library"
+        console = Console(f"sqlite:///{tmp_path}/routewright.db").blocking
+        console.create_account("acme", plan="free")
+        key = console.create_key("acme", name="k", environment="sandbox").secret.reveal()
+        statuses = [server.ask(key).status for _ in range(65)]
+        assert statuses.count(200) == 60
+        assert statuses.count(429) == 5
+        os.kill(before[0], signal.SIGKILL)
+        server.until(lambda: len(server.children) == 3 and before[0] not in server.children)
+        assert server.ask(server.keys["test"]).status == 200
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+
+
+def test_workers_end_when_nobody_supervises_them(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        (worker,) = (server.page, server.children)[1]
+        server.process.kill()
+        server.process.wait(10)
+        ends = threading.Event()
+        for _ in range(200):
+            if not Path(f"/proc/{worker}").exists():
+                return
+            ends.wait(0.05)
+        raise AssertionError("the worker goes on")
+
+
+def test_tls_is_1_2_or_higher_and_speaks_http_1_1(tmp_path: Path) -> None:
+    (tmp_path / "both.pem").write_text(_PEM)
+    with serving(tmp_path, "--tls-cert", "both.pem") as server:
+        assert "https://127.0.0.1:" in server.page
+        context = ssl.create_default_context(cadata=_PEM[_PEM.index("-----BEGIN CERT") :])
+        context.check_hostname = False
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        assert server.ask(server.keys["test"], server.connect(context)).status == 200
+        with socket.create_connection(("127.0.0.1", server.port)) as plain, context.wrap_socket(plain) as tls:
+            assert tls.selected_alpn_protocol() == "http/1.1"
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with (
+            socket.create_connection(("127.0.0.1", server.port)) as plain,
+            pytest.raises((ssl.SSLError, ConnectionError)),
+            old.wrap_socket(plain),
+        ):
+            pass
+
+
+def test_a_store_in_memory_keeps_its_keys_over_a_reload(tmp_path: Path) -> None:
+    with serving(tmp_path, "--store", "memory:") as server:
+        key, before = server.keys["test"], server.children
+        assert server.ask(key).status == 200
+        server.signal(signal.SIGHUP)
+        server.until(lambda: "in force" in server.log and not set(server.children) & set(before))
+        assert server.ask(key).status == 200
+        assert list(tmp_path.glob("*.db")) == []
+
+
+def test_a_prefix_may_be_left_or_taken_away_by_the_proxy(tmp_path: Path) -> None:
+    with serving(tmp_path, "--root-path", "/llm", "--environment", "sandbox") as server:
+        headers = {"Authorization": f"Bearer {server.keys['test']}"}
+        for path in ("/v1/models", "/llm/v1/models"):
+            connection = server.connect()
+            connection.request("GET", path, headers=headers)
+            assert connection.getresponse().status == 200
+
+
+@pytest.mark.skipif(find_spec("routewright.server.admin") is not None, reason="the real one has tests of its own")
+def test_each_worker_answers_the_administrator_at_a_port_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_STAND_IN)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    port = free_ports(2)
+    with serving(tmp_path, "--admin-port", str(port), "--workers", "2", PYTHONPATH=path) as server:
+        assert f"http://127.0.0.1:{port}" in server.page
+        for each in (port, port + 1):
+            connection = HTTPConnection("127.0.0.1", each, timeout=20)
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() == b"well"
+            connection.close()
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+
+
+def test_nothing_is_made_where_the_port_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Server(tmp_path, "--port", str(port))
+        assert server.ended() == 2
+        assert f"--port: nothing can listen at 127.0.0.1 port {port}" in server.log
+    assert list(tmp_path.glob("*.db*")) == []
+
+
+_STAND_IN = """
+import sys, types
+async def admin(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await send({"type": "http.response.body", "body": b"well"})
+sys.modules["routewright.server.admin"] = types.SimpleNamespace(create_admin=lambda router: admin)
+"""
+
+
+def is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+class Load:
+    """Clients that ask without pause: two that keep their connections, two that make a new one each time."""
+
+    def __init__(self, server: Server, key: str) -> None:
+        self.failed: list[str] = []
+        self.count = 0
+        self._more = threading.Condition()
+        self._enough = threading.Event()
+        self._port, self._key = server.port, key
+        self._threads = [threading.Thread(target=self._ask, args=(keeps,)) for keeps in (True, True, False, False)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        self.for_more(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def for_more(self, requests: int) -> None:
+        """Wait until so many more were answered."""
+        with self._more:
+            goal = self.count + requests
+            assert self._more.wait_for(lambda: self.count >= goal or self.failed, 30)
+
+    def _ask(self, keeps: bool) -> None:
+        connection = HTTPConnection("127.0.0.1", self._port, timeout=30)
+        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        while not self._enough.is_set():
+            try:
+                connection.request("POST", "/v1/route", json.dumps(HELLO), headers)
+                response = connection.getresponse()
+                response.read()
+                if response.status != 200:
+                    self.failed.append(str(response.status))
+            except (OSError, HTTPException) as error:
+                self.failed.append(repr(error))
+                connection.close()
+            if not keeps:
+                connection.close()
+            with self._more:
+                self.count += 1
+                self._more.notify_all()
+        connection.close()

@@ -1,0 +1,207 @@
+"""What ``routewright serve`` is told: a flag before the environment before the file before the default, and each in its
+own words where it is wrong.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from routewright.cli import main
+from routewright.cli.serve_options import FLAGS
+from routewright.serve.building import settings_of
+from routewright.serve.configuration import VARIABLES, ServeFile, keys_of
+from routewright.serve.plan import Plan, Tls
+from routewright.serve.planning import plan_of
+from routewright.serve.sources import gather
+from routewright.testing.faulty.certificate import _PEM
+
+from .keys import LOCKED, OTHER, PASSWORD
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+Refused = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: Patch, noon: None) -> None:
+    for name in list(os.environ):
+        if name.startswith("ROUTEWRIGHT_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def refused(capsys: Capture) -> Refused:
+    """What a check says that fails, and nothing but that."""
+
+    def check(*options: str) -> str:
+        capsys.readouterr()
+        assert main(["serve", "--check", *options]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        return err.removeprefix("routewright: ").rstrip("\n")
+
+    return check
+
+
+def planned(config: str | None = None, environ: dict[str, str] | None = None, **flags: object) -> Plan:
+    return plan_of(gather(flags, FLAGS, environ or {}, config))
+
+
+def test_a_flag_is_before_the_environment_before_the_file_before_the_default() -> None:
+    Path("serve.toml").write_text("port = 1\nworkers = 2\nhost = '127.0.0.3'\n")
+    environ = {"ROUTEWRIGHT_PORT": "4", "ROUTEWRIGHT_WORKERS": "5", "ROUTEWRIGHT_CONFIG": "serve.toml"}
+    plan = planned(environ=environ, port=7)
+    assert (plan.address.port, plan.workers, plan.address.host) == (7, 5, "127.0.0.3")
+    assert plan.graceful_timeout_s == 30
+    assert planned("serve.toml").address.port == 1
+
+
+def test_every_key_can_be_said_by_a_variable() -> None:
+    environ = {
+        "ROUTEWRIGHT_INSECURE_BIND": "yes",
+        "ROUTEWRIGHT_HOST": "0.0.0.0",
+        "ROUTEWRIGHT_TRUSTED_PROXIES": "10.0.0.1, 10.0.0.2",
+        "ROUTEWRIGHT_HTTP_BODY_S": "2.5",
+        "ROUTEWRIGHT_CONNECTIONS_HEADERS": "50",
+        "ROUTEWRIGHT_SETTINGS_DURABILITY": "committed",
+        "ROUTEWRIGHT_SETTINGS_STALE_AFTER_DAYS": "never",
+        "ROUTEWRIGHT_SETTINGS_ROLLUP_KEYS": "team,app",
+        "ROUTEWRIGHT_SETTINGS_RETENTION_PRODUCTION_DAYS": "forever",
+        "ROUTEWRIGHT_SETTINGS_RETENTION_SANDBOX_DAYS": "2",
+        "ROUTEWRIGHT_SETTINGS_CAPTURE_PROMPTS": "false",
+        "ROUTEWRIGHT_SETTINGS_EXECUTION_OPEN_AFTER": "9",
+    }
+    plan = planned(environ=environ)
+    settings = settings_of(plan)
+    assert plan.trusted_proxies == ("10.0.0.1", "10.0.0.2")
+    assert (plan.http["body_s"], plan.connections["headers"]) == (2.5, 50)
+    assert (settings.durability, settings.stale_after_days, settings.execution.open_after) == ("committed", None, 9)
+    assert settings.rollup_keys == ("team", "app")
+    assert settings.retention is not None
+    assert (settings.retention.production_days, settings.retention.sandbox_days) == (None, 2)
+    assert settings.capture is not None
+    assert (settings.capture.prompts, settings.capture.answers) == (False, True)
+    assert len(VARIABLES) == len(list(keys_of(ServeFile)))
+
+
+def test_workers_share_the_limits_between_them() -> None:
+    assert settings_of(planned(workers=3)).limits.workers == 3
+
+
+def test_kubernetes_may_set_a_port_of_its_own() -> None:
+    assert planned(environ={"ROUTEWRIGHT_PORT": "tcp://10.0.0.1:80"}).address.port == 8080
+
+
+def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: Patch) -> None:
+    Path("serve.toml").write_text("# mine\nport = 70_000\n\n[tls]\ncerts = 'x'\n")
+    said = refused("--config", "serve.toml")
+    assert "serve.toml:2: port: must be from 0 to 65535, got 70000" in said
+    assert "serve.toml:5: tls.certs: unknown key; did you mean 'cert'" in said
+    Path("serve.toml").write_text("[http]\nbody_bytes = -1\n")
+    assert refused("--config", "serve.toml").startswith("serve.toml:2: http.body_bytes: is -1; take")
+    monkeypatch.setenv("ROUTEWRIGHT_WORKERS", "many")
+    assert refused() == "ROUTEWRIGHT_WORKERS: must be a whole number, got 'many'"
+    monkeypatch.setenv("ROUTEWRIGHT_WORKERS", "2")
+    monkeypatch.setenv("ROUTEWRIGHT_CONNECTIONS_OPEN", "0")
+    assert refused().startswith("ROUTEWRIGHT_CONNECTIONS_OPEN: is 0; take")
+    monkeypatch.delenv("ROUTEWRIGHT_CONNECTIONS_OPEN")
+    assert refused("--workers", "0") == "--workers: must be from 1 to 256, got 0"
+    assert "--root-path: must begin with a slash" in refused("--root-path", "llm/")
+
+
+def test_a_variable_that_is_misspelt_is_told(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_WORKER", "2")
+    assert main(["serve", "--check"]) == 0
+    assert "ROUTEWRIGHT_WORKER says nothing here; did you mean 'ROUTEWRIGHT_WORKERS'" in capsys.readouterr().err
+
+
+def test_a_check_starts_and_makes_nothing(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY")
+    assert main(["serve", "--check", "--workers", "2", "--admin-port", "9100"]) == 0
+    shown = capsys.readouterr().out
+    assert "http://127.0.0.1:8080" in shown
+    assert "routewright.db, to be made" in shown
+    assert "CANARY" not in shown
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "example.com"])
+def test_plain_http_stays_on_this_machine_unless_told_otherwise(refused: Refused, host: str) -> None:
+    said = refused("--host", host)
+    assert said.startswith(f"--host: is {host!r}, which other machines reach")
+    assert "--insecure-bind" in said
+    assert main(["serve", "--check", "--host", host, "--insecure-bind"]) == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_leave(host: str) -> None:
+    assert main(["serve", "--check", "--host", host]) == 0
+
+
+def test_memory_is_not_for_several(refused: Refused) -> None:
+    assert refused("--store", "memory:", "--workers", "2").startswith("--store: is memory:, which 2 workers")
+    assert main(["serve", "--check", "--store", "memory:"]) == 0
+
+
+def test_the_administrator_has_ports_of_his_own(refused: Refused) -> None:
+    said = refused("--admin-port", "8079", "--workers", "3")
+    assert said.startswith("--admin-port: is 8079, so that workers take 8079 to 8081, and 8080 is")
+    assert refused("--admin-port", "65535", "--workers", "2").startswith("--admin-port: is 65535, and 2 workers")
+
+
+def test_files_of_tls_are_tried_before_anything_starts(refused: Refused, monkeypatch: Patch) -> None:
+    key, certificate = (f"-----BEGIN {each}" for each in _PEM.split("-----BEGIN ")[1:])
+    Path("key.pem").write_text(key)
+    Path("cert.pem").write_text(certificate)
+    Path("other.pem").write_text(OTHER)
+    Path("locked.pem").write_text(LOCKED)
+    Path("text.pem").write_text("nothing of the kind\n")
+    given = ("--tls-cert", "cert.pem", "--tls-key")
+    assert main(["serve", "--check", *given, "key.pem", "--host", "0.0.0.0"]) == 0
+    assert refused("--tls-cert", "none.pem").startswith("--tls-cert: none.pem cannot be read: No such file")
+    assert refused("--tls-key", "key.pem") == "--tls-key: is given without a certificate; give that, too"
+    assert "holds a private key that is not the one of the certificate" in refused(*given, "other.pem")
+    assert refused("--tls-cert", "cert.pem").startswith("--tls-cert: cert.pem holds no private key")
+    assert refused(*given, "text.pem").startswith("--tls-key: text.pem holds no private key")
+    assert "holds no certificate" in refused("--tls-cert", "text.pem", "--tls-key", "key.pem")
+    assert refused(*given, "locked.pem").startswith(
+        "tls.key_password: is missing, and the private key in locked.pem is"
+    )
+    monkeypatch.setenv("ROUTEWRIGHT_TLS_KEY_PASSWORD", "CANARY")
+    said = refused(*given, "locked.pem")
+    assert said == "ROUTEWRIGHT_TLS_KEY_PASSWORD: does not open the private key in locked.pem; check it"
+    monkeypatch.setenv("ROUTEWRIGHT_TLS_KEY_PASSWORD", PASSWORD)
+    assert "is not the one of the certificate" in refused(*given, "locked.pem")
+
+
+def test_a_password_is_never_repeated(refused: Refused) -> None:
+    Path("serve.toml").write_text("[tls]\ncert = 'c'\nkey_password = ['CANARY']\n")
+    assert "CANARY" not in refused("--config", "serve.toml")
+    assert "CANARY" not in repr(Tls("c", "k", "CANARY"))
+
+
+def test_policies_and_a_catalogue_are_read_before_anything_starts(refused: Refused) -> None:
+    Path("policies.toml").write_text("[[policies]]\nname = 'a'\ngoal = 'fast'\n")
+    assert refused("--policies", "policies.toml").startswith("policies.toml:3: policies[0].goal")
+    assert "none.toml: cannot be read" in refused("--policies", "none.toml")
+    assert "none.toml: cannot be read" in refused("--catalogue", "none.toml")
+
+
+def test_a_missing_extra_is_named(refused: Refused, monkeypatch: Patch) -> None:
+    find = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> object:
+        return None if name == "uvicorn" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    monkeypatch.delitem(sys.modules, "routewright.cli.serve", raising=False)
+    said = refused()
+    assert said == "'routewright serve' needs uvicorn, which is not installed; run: pip install 'routewright[server]'"
+    assert isinstance(sys.modules.pop("routewright.cli.serve"), ModuleType)

@@ -1,0 +1,182 @@
+"""The supervisor as a machine: who is exchanged when, and what becomes of one that cannot start. Nothing is started."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from routewright.errors import RouterError, ValidationFailed
+from routewright.serve import supervisor as floor
+from routewright.serve.plan import Address, Plan
+from routewright.serve.preparation import Asked, Prepared
+from routewright.serve.supervisor import LONGEST_PAUSE_S, Supervisor
+
+PLAN = Plan(
+    address=Address("127.0.0.1", 8080),
+    admin=None,
+    tls=None,
+    workers=2,
+    root_path="",
+    environment=None,
+    trusted_proxies=(),
+    graceful_timeout_s=5,
+    log_level="info",
+    store="sqlite:///a.db",
+    policies=None,
+    catalogue=None,
+    http={},
+    connections={},
+    settings={},
+)
+
+
+class Hand:
+    """A worker that does what the test says."""
+
+    made: list[Hand]
+    starts = True
+
+    def __init__(self, place: int, plan: Plan, listeners: object) -> None:
+        self.place, self.plan = place, plan
+        self.is_alive, self.is_ready, self.hangs = self.starts, False, False
+        self.leaves_by: float | None = None
+        self.began_at = time.monotonic()
+        self.left = self.killed = False
+        self.made.append(self)
+
+    def listen(self) -> None:
+        self.is_ready = self.is_alive
+
+    def leave(self, within_s: float) -> None:
+        self.left, self.leaves_by = True, time.monotonic() + within_s
+
+    def kill(self) -> None:
+        self.killed, self.is_alive = True, False
+
+    def bury(self) -> int:
+        return -9
+
+
+class Reading:
+    """A preparation that has come to its end."""
+
+    outcome: Plan | RouterError
+    is_done = True
+
+    def __init__(self, asked: Asked) -> None: ...
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def plan(self) -> Prepared:
+        if isinstance(self.outcome, RouterError):
+            raise self.outcome
+        return Prepared(self.outcome, {}, (), ())
+
+
+@pytest.fixture
+def crew(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """One with two workers that are ready."""
+    Hand.made, Hand.starts = [], True
+    monkeypatch.setattr(floor, "Worker", Hand)
+    monkeypatch.setattr(floor, "Preparation", Reading)
+    supervisor = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], lambda: None)
+    supervisor._fill()
+    supervisor._tick()
+    assert supervisor.has_served
+    return supervisor
+
+
+def hup(supervisor: Supervisor, outcome: Plan | RouterError) -> None:
+    Reading.outcome = outcome
+    supervisor._note(signal.SIGHUP, None)
+    supervisor._tick()
+
+
+def test_a_worker_leaves_only_when_its_successor_is_ready(crew: Supervisor) -> None:
+    first, second = Hand.made
+    hup(crew, replace(PLAN, graceful_timeout_s=7))
+    crew._tick()
+    third = Hand.made[2]
+    assert not first.left
+    crew._tick()
+    assert first.left
+    assert not second.left
+    for _ in range(4):
+        crew._tick()
+    assert second.left
+    assert third.plan.graceful_timeout_s == 7
+    assert len(Hand.made) == 4
+
+
+def test_a_successor_that_cannot_start_leaves_all_as_it_is(crew: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = Hand.made
+    Hand.starts = False
+    hup(crew, PLAN)
+    for _ in range(6):
+        crew._tick()
+    assert not first.left
+    assert not second.left
+    assert len(Hand.made) == 3
+    assert "could not start" in caplog.text
+
+
+def test_a_configuration_that_is_not_valid_changes_nothing(crew: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+    hup(crew, ValidationFailed("serve.toml:3: port: is wrong"))
+    for _ in range(4):
+        crew._tick()
+    assert len(Hand.made) == 2
+    assert "nothing changes" in caplog.text
+    assert "serve.toml:3: port: is wrong" in caplog.text
+
+
+def test_more_and_fewer_workers_are_taken_at_a_reload(crew: Supervisor) -> None:
+    hup(crew, replace(PLAN, workers=3))
+    for _ in range(8):
+        crew._tick()
+    assert sorted(crew._crew) == [0, 1, 2]
+    hup(crew, replace(PLAN, workers=1))
+    for _ in range(8):
+        crew._tick()
+    assert sorted(crew._crew) == [0]
+
+
+def test_what_only_a_new_start_changes_is_said(crew: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+    hup(crew, replace(PLAN, store="sqlite:///b.db", address=Address("127.0.0.1", 9)))
+    crew._tick()
+    assert "the store stays what it is" in caplog.text
+    assert "the address stays what it is" in caplog.text
+    assert crew._plan.store == PLAN.store
+
+
+def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(
+    crew: Supervisor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    pauses = []
+    for _ in range(8):
+        crew._crew[0].is_alive = False  # type: ignore[misc]
+        crew._tick()
+        assert 0 not in crew._crew
+        pauses.append(crew._pauses[0])
+        now[0] += pauses[-1]
+        crew._tick()
+        assert 0 in crew._crew
+    assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+
+
+def test_one_that_hangs_is_replaced(crew: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+    first = Hand.made[0]
+    first.hangs = True
+    with caplog.at_level(logging.ERROR):
+        crew._tick()
+    assert first.killed
+    assert "hangs, and is killed" in caplog.text
