@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import threading
 from http.client import HTTPConnection, HTTPException
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -239,20 +238,38 @@ def test_a_prefix_may_be_left_or_taken_away_by_the_proxy(tmp_path: Path) -> None
             assert connection.getresponse().status == 200
 
 
-@pytest.mark.skipif(find_spec("routewright.server.admin") is not None, reason="the real one has tests of its own")
-def test_each_worker_answers_the_administrator_at_a_port_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(_STAND_IN)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+def test_each_worker_answers_the_administrator_and_tells_the_figures_of_all(tmp_path: Path) -> None:
     port = free_ports(2)
-    with serving(tmp_path, "--admin-port", str(port), "--workers", "2", PYTHONPATH=path) as server:
+    with serving(tmp_path, "--admin-port", str(port), "--workers", "2") as server:
         assert f"http://127.0.0.1:{port}" in server.page
+        for _ in range(8):
+            assert server.ask(server.keys["test"]).status == 200
         for each in (port, port + 1):
-            connection = HTTPConnection("127.0.0.1", each, timeout=20)
-            connection.request("GET", "/healthz")
-            assert connection.getresponse().read() == b"well"
-            connection.close()
+            assert got(each, "/healthz") == got(each, "/readyz") == b'{"status":"ok"}'
+            count = 'routewright_http_requests_total{endpoint="/v1/route",method="POST",status="200"} 8.0'
+            server.until(lambda each=each, count=count: count.encode() in got(each, "/metrics"))  # type: ignore[misc]
         server.signal(signal.SIGTERM)
         assert server.ended() == 0
+
+
+def test_each_request_is_a_line_of_json_on_standard_output(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        key = server.keys["test"]
+        server.ask(key, metadata={"secret": "CANARY"})
+        server.until(lambda: '"endpoint"' in server.out.read_text("utf-8"))
+        lines = [line for line in server.out.read_text("utf-8").splitlines() if line.startswith("{")]
+    told = json.loads(lines[-1])
+    assert (told["endpoint"], told["status"], told["account"]) == ("/v1/route", 200, "main")
+    assert "CANARY" not in lines[-1]
+    assert key not in lines[-1]
+
+
+def test_the_access_log_can_be_left_out(tmp_path: Path) -> None:
+    with serving(tmp_path, "--no-access-log") as server:
+        server.ask(server.keys["test"])
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+    assert '"endpoint"' not in server.out.read_text("utf-8")
 
 
 def test_nothing_is_made_where_the_port_is_taken(tmp_path: Path) -> None:
@@ -264,13 +281,13 @@ def test_nothing_is_made_where_the_port_is_taken(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.db*")) == []
 
 
-_STAND_IN = """
-import sys, types
-async def admin(scope, receive, send):
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
-    await send({"type": "http.response.body", "body": b"well"})
-sys.modules["routewright.server.admin"] = types.SimpleNamespace(create_admin=lambda router: admin)
-"""
+def got(port: int, path: str) -> bytes:
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
 
 
 def is_refused(port: int) -> bool:

@@ -26,6 +26,7 @@ PLAN = Plan(
     trusted_proxies=(),
     graceful_timeout_s=5,
     log_level="info",
+    access_log=False,
     store="sqlite:///a.db",
     policies=None,
     catalogue=None,

@@ -65,6 +65,12 @@ _GROUPS: dict[str, tuple[_Flag, ...]] = {
             "debug, info, warning or error (default: info)",
             {"choices": ("debug", "info", "warning", "error"), "metavar": "LEVEL"},
         ),
+        _Flag(
+            "access_log",
+            "--access-log",
+            "a line of JSON for each request, on standard output (default: yes)",
+            {"action": argparse.BooleanOptionalAction},
+        ),
     ),
 }
 FLAGS: dict[str, str] = {flag.key: flag.option for flags in _GROUPS.values() for flag in flags}

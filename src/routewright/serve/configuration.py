@@ -148,6 +148,8 @@ class ServeFile(Strict):
     """When the server ends, or takes a new configuration, requests may take so long to end by themselves."""
     log_level: LogLevel = "info"
     """What is logged at least."""
+    access_log: Switch = True
+    """Write a line of JSON to standard output for each request."""
     tls: TlsEntry = TlsEntry()
     """See below."""
     admin: AdminEntry = AdminEntry()

@@ -66,6 +66,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     trusted_proxies: tuple[str, ...]
     graceful_timeout_s: float
     log_level: str
+    access_log: bool
     store: str
     """Its URL."""
     policies: str | None

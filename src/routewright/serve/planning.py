@@ -32,6 +32,7 @@ def plan_of(sources: Sources) -> Plan:
             environment=None if file.environment == "both" else file.environment,
             graceful_timeout_s=file.graceful_timeout_s,
             log_level=file.log_level,
+            access_log=file.access_log,
             store=_store(file.store),
             policies=file.policies,
             catalogue=file.catalogue,

@@ -7,11 +7,13 @@ another is ready before that one is asked to leave; connections wait at sockets 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from socket import socket
+from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
 
@@ -29,6 +31,8 @@ LONGEST_PAUSE_S = 30.0
 """Between two starts of a worker that dies soon, again and again."""
 LASTING_S = 10.0
 """One that has lived for so long did not die soon."""
+FIGURES_IN = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable by which processes share what Prometheus reads."""
 FIXED = ("address", "admin", "store", "seed")
 """What only a new start changes."""
 FORCED: dict[str, int] = {name: 128 + getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)}
@@ -68,11 +72,12 @@ class Supervisor:
         handled = [getattr(signal, f"SIG{name}", None) for name in ("TERM", "INT", "HUP", "QUIT", "BREAK")]
         before = {each: signal.signal(each, self._note) for each in handled if each is not None}
         try:
-            self._fill()
-            while self._code is None:
-                time.sleep(TICK_S)
-                self._tick()
-            return self._end()
+            with _shared_figures(self._plan):
+                self._fill()
+                while self._code is None:
+                    time.sleep(TICK_S)
+                    self._tick()
+                return self._end()
         finally:
             for worker in self._all():
                 worker.kill()
@@ -243,6 +248,20 @@ class Supervisor:
             if forced:
                 return forced[0]
         return self._code
+
+
+@contextmanager
+def _shared_figures(plan: Plan) -> Iterator[None]:
+    """Have each worker tell the figures of all, also of those that it replaces."""
+    if plan.admin is None or FIGURES_IN in os.environ:
+        yield
+        return
+    with TemporaryDirectory(prefix="routewright-figures-") as folder:
+        os.environ[FIGURES_IN] = folder
+        try:
+            yield
+        finally:
+            del os.environ[FIGURES_IN]
 
 
 def _name(number: int) -> str:

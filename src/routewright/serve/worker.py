@@ -10,10 +10,9 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from importlib import import_module
 from multiprocessing.connection import Connection
 from socket import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
@@ -21,7 +20,10 @@ from uvicorn.config import STARTUP_FAILURE
 from routewright.errors import RouterError
 from routewright.protocols import Storage
 from routewright.router import Router
+from routewright.server.access import AccessLog
+from routewright.server.admin import Admin, create_admin
 from routewright.server.app import create_app
+from routewright.server.exchange import Observer
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import FLUSH_S, BoundedProtocol, ListenerState
 
@@ -29,6 +31,9 @@ from .building import console_of, router_of, sow, storage_of
 from .logs import set_up
 from .plan import Plan
 from .tls import server_context
+
+if TYPE_CHECKING:
+    from routewright.server.metrics import Metrics
 
 _Asgi = Callable[..., Awaitable[None]]
 _log = logging.getLogger("routewright.serve")
@@ -39,7 +44,7 @@ LAST_WORDS_S = 2.0
 
 def work(plan: Plan, listeners: list[socket], line: Connection) -> None:
     """Serve. ``listeners``: that of requests, and that of the administrator, if there is one."""
-    set_up(plan.log_level)
+    set_up(plan.log_level, access=plan.access_log)
     server = WorkerServer(plan, line)
     server.run(listeners)
 
@@ -102,22 +107,26 @@ class WorkerServer(Listener):
             async with _opened(self._plan) as (router, storage):
                 console = console_of(self._plan, router, storage)
                 limits = HttpLimits(**self._plan.http)
-                app = create_app(router, console, environment=self._plan.environment, limits=limits)
+                metrics = _metrics_of(router) if rest else None
+                observers: list[Observer] = [AccessLog()] if self._plan.access_log else []
+                observers += [] if metrics is None else [metrics]
+                app = create_app(
+                    router, console, environment=self._plan.environment, limits=limits, observers=observers
+                )
                 self.config.app = _quiet(app)
-                async with self._administered(router, rest):
+                async with self._administered(create_admin(router, metrics=metrics), rest):
                     await self._serve([first])
         except RouterError as error:
             _log.error("this worker cannot serve: %s", error)
             sys.exit(STARTUP_FAILURE)
 
     @asynccontextmanager
-    async def _administered(self, router: Router, listeners: list[socket]) -> AsyncIterator[None]:
+    async def _administered(self, admin: Admin, listeners: list[socket]) -> AsyncIterator[None]:
         """Answer the administrator, too, from before the first request until after the last."""
         if not listeners:
             yield
             return
-        create_admin = import_module("routewright.server.admin").create_admin
-        config = uvicorn.Config(create_admin(router), lifespan="off", **_COMMON)
+        config = uvicorn.Config(admin, lifespan="off", **_COMMON)
         server = Listener(config, ConnectionLimits())
         task = asyncio.create_task(server.serve(listeners))
         try:
@@ -156,6 +165,15 @@ async def _opened(plan: Plan) -> AsyncIterator[tuple[Router, Storage]]:
         yield router, storage
     finally:
         await router.aclose()
+
+
+def _metrics_of(router: Router) -> Metrics | None:
+    """Figures, if what keeps them is installed; without them the administrator is told so."""
+    try:
+        from routewright.server.metrics import Metrics
+    except ModuleNotFoundError:
+        return None
+    return Metrics(router)
 
 
 _COMMON: dict[str, Any] = {
