@@ -6,7 +6,6 @@ well, see ``_blocks.py``. A test holds every page to what this would write.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import sys
@@ -39,6 +38,7 @@ from routewright.backends.providers.environment import VENDORS, providers_from_e
 from routewright.cli.exits import EXIT_CODES
 from routewright.cli.serve_options import FLAGS as FLAGS_OF_SERVE
 from routewright.config import Strict
+from routewright.docstrings import field_docs, prose, summary
 from routewright.options import RequestLike
 from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, WeightsEntry
 from routewright.semconv import ATTRIBUTES, HISTOGRAMS
@@ -305,23 +305,17 @@ def error_table() -> str:
     """The errors a caller can see, in the order of their statuses."""
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, RouterError)]
     rows = [
-        (str(kind.status), f"`{kind.code}`", f"`{kind.__name__}`", "yes" if kind.retryable else "no", _first(kind))
+        (str(kind.status), f"`{kind.code}`", f"`{kind.__name__}`", "yes" if kind.retryable else "no", summary(kind))
         for kind in sorted(kinds, key=lambda kind: (kind.status, inspect.getsourcelines(kind)[1]))
         if kind is not RouterError
     ]
     return table(("status", "code", "class", "retryable", "when"), rows)
 
 
-def _first(kind: object) -> str:
-    """The first paragraph of a docstring, without the clauses it cites."""
-    words = " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
-    return re.sub(r" \(spec [^)]*\)", "", words.replace("``", "`"))
-
-
 def name_table() -> str:
     """What the package gives by name, errors aside."""
     public = ((name, getattr(routewright, name)) for name in routewright.__all__)
-    rows = [(f"`{name}`", _first(each)) for name, each in public if not _is_error(each)]
+    rows = [(f"`{name}`", summary(each)) for name, each in public if not _is_error(each)]
     return table(("name", "what it is"), [*rows, ("errors", "[a page of their own](errors.md)")])
 
 
@@ -343,7 +337,7 @@ def _rule_cells(rule: Rule) -> tuple[str, str, str, str]:
 
 def execution_table() -> str:
     """The limits of carrying a request out."""
-    defaults, docs = ExecutionLimits(), _field_docs(ExecutionLimits)
+    defaults, docs = ExecutionLimits(), field_docs(ExecutionLimits)
     rows = [(f"`{name}`", docs[name], f"{getattr(defaults, name):g}") for name in ExecutionLimits.__struct_fields__]
     return table(("field", "meaning", "default"), rows)
 
@@ -377,7 +371,7 @@ def span_table() -> str:
 
 
 def _span_rows(name: str, kind: type) -> list[tuple[str, ...]]:
-    docs = {field: said.replace("``", "`") for field, said in _field_docs(kind).items()}
+    docs = {field: prose(said) for field, said in field_docs(kind).items()}
     return [
         (name, f"`{field}`", f"`{kind_of}`", docs.get(field, "")) for field, kind_of in kind.__annotations__.items()
     ]
@@ -400,23 +394,23 @@ def trace_table() -> str:
 
 def analytics_tables() -> str:
     """What the reports hold."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_struct_table(kind)}" for kind in REPORTS)
+    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in REPORTS)
 
 
 def ledger_tables() -> str:
     """What the ledger holds, and statements of it."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_struct_table(kind)}" for kind in LEDGER)
+    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in LEDGER)
 
 
 def account_tables() -> str:
     """Who calls, and on what terms."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_whole_table(kind)}" for kind in ACCOUNTS)
+    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_whole_table(kind)}" for kind in ACCOUNTS)
 
 
 def _whole_table(kind: type[Struct]) -> str:
     """The fields of a struct, and what it says besides."""
     said = [
-        (f"`{name}`", f"`{each.fget.__annotations__['return']}`", _first(each))
+        (f"`{name}`", f"`{each.fget.__annotations__['return']}`", summary(each))
         for name, each in vars(kind).items()
         if isinstance(each, property)
     ]
@@ -425,7 +419,7 @@ def _whole_table(kind: type[Struct]) -> str:
 
 def bill_tables() -> str:
     """What a provider's export is read into, and how it compares."""
-    return "\n".join(f"### `{kind.__name__}`\n\n{_first(kind)}\n\n{_struct_table(kind)}" for kind in BILLS)
+    return "\n".join(f"### `{kind.__name__}`\n\n{summary(kind)}\n\n{_struct_table(kind)}" for kind in BILLS)
 
 
 def export_table() -> str:
@@ -449,7 +443,7 @@ def _struct_table(kind: type[Struct]) -> str:
 
 
 def _rows(kind: type[Struct]) -> list[tuple[str, ...]]:
-    docs = {field: said.replace("``", "`") for field, said in _field_docs(kind).items()}
+    docs = {field: prose(said) for field, said in field_docs(kind).items()}
     return [(f"`{field}`", f"`{of}`", docs.get(field, "")) for field, of in kind.__annotations__.items()]
 
 
@@ -467,23 +461,12 @@ def policy_tables() -> str:
 
 
 def _key_table(entry: type[Strict], kind: type[Struct]) -> str:
-    said = _field_docs(entry)
+    said = field_docs(entry)
     rows = [
         (f"`{name}`", _type(entry, name, kind), said[name], _default(field.default, required=field.is_required()))
         for name, field in entry.model_fields.items()
     ]
     return table(("key", "type", "meaning", "default"), rows)
-
-
-def _field_docs(entry: type) -> dict[str, str]:
-    """The string below each field of a class."""
-    lines = ast.parse(inspect.getsource(entry)).body[0]
-    assert isinstance(lines, ast.ClassDef)
-    return {
-        field.target.id: " ".join(str(ast.literal_eval(said.value)).split())
-        for field, said in pairwise(lines.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(said, ast.Expr)
-    }
 
 
 def _type(entry: type[Strict], name: str, kind: type[Struct]) -> str:

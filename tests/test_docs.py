@@ -8,12 +8,13 @@ from typing import get_args
 
 import pytest
 from docs._blocks import ROOT, blocks, pages, run
-from docs._generate import _field_docs, with_parts
+from docs._generate import with_parts
 from msgspec import Struct
 from msgspec.structs import fields
 
 from routewright import Budget, CacheOpts, ExecutionLimits, Fallback, Limits, Message, Params, RouteRequest, Settings
 from routewright.config import ModelEntry
+from routewright.docstrings import field_docs
 from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, WeightsEntry
 from routewright.wire import Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
 
@@ -65,7 +66,7 @@ def test_the_keys_of_files_are_all_named() -> None:
     assert set(ModelEntry.model_fields) <= _named("how-to/own-models.md")
     for entry in (PolicyEntry, WeightsEntry, FallbackEntry, BudgetEntry, CacheEntry, GuardrailEntry):
         assert set(entry.model_fields) <= _named("reference/policy-file.md")
-        assert set(entry.model_fields) == set(_field_docs(entry)), f"a string below each field of {entry.__name__}"
+        assert set(entry.model_fields) == set(field_docs(entry)), f"a string below each field of {entry.__name__}"
 
 
 def test_every_reason_of_rejection_is_explained() -> None:

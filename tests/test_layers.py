@@ -17,8 +17,8 @@ FLOORS = [
     ["_core"],
     ["_engine", "backends"],
     (
-        "settings storage companion coordination secret_file root_secret options guardrail lines document config "
-        "policy_entry policy_file usage_export catalogue price_list output arguments authentication announcer "
+        "docstrings settings storage companion coordination secret_file root_secret options guardrail lines document "
+        "config policy_entry policy_file usage_export catalogue price_list output arguments authentication announcer "
         "incidents webhook twin trace console correction ledger counting assembly replay blocking router policy_loss "
         "semconv otel testing"
     ).split(),

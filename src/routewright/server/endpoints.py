@@ -8,17 +8,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from routewright.errors import RouterError
-from routewright.wire import Bucket, Candidate, Model, Rejection
+from routewright.wire import Bucket, Caller, Candidate, Model, Rejection
 
 from .departure import while_connected
 from .events import RouteFrames
 from .exchange import Exchange
+from .operation import NoQuery
 from .service import Service
 from .sse import EventStream
-
-
-class NoQuery(Struct, frozen=True):
-    """No parameters."""
 
 
 class TracesQuery(Struct, frozen=True, omit_defaults=True):
@@ -82,10 +79,8 @@ class Decided(Struct, frozen=True, kw_only=True):
     """Equal digests are equal decisions."""
 
 
-async def route(service: Service, exchange: Exchange) -> None:
+async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """Answer a request, falling back along the chain where a model fails."""
-    caller = await service.caller(exchange, "route")
-    exchange.query(NoQuery)
     read = await service.read(exchange)
     keyed = read.request.idempotency_key is not None
     if read.request.stream:
@@ -102,10 +97,8 @@ async def route(service: Service, exchange: Exchange) -> None:
     await exchange.json(answer.response, headers=answer.headers)
 
 
-async def decide(service: Service, exchange: Exchange) -> None:
+async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """Choose without calling anything."""
-    caller = await service.caller(exchange, "route")
-    exchange.query(NoQuery)
     decision = await service.decide(await service.read(exchange), caller)
     await exchange.json(
         Decided(
@@ -122,32 +115,24 @@ async def decide(service: Service, exchange: Exchange) -> None:
     )
 
 
-async def models(service: Service, exchange: Exchange) -> None:
+async def models(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """The models that can be routed to, with price, window, abilities and availability."""
-    caller = await service.caller(exchange, "models:read")
-    exchange.query(NoQuery)
     await exchange.json(Models(service.router.models(caller=caller)))
 
 
-async def policies(service: Service, exchange: Exchange) -> None:
+async def policies(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """The policies that ``policy_id`` can name."""
-    await service.caller(exchange, "policies:read")
-    exchange.query(NoQuery)
     # what guardrails look for is the operator's to know: who has it can write around it
     await exchange.json([replace(policy, guardrails=None) for policy in service.router.policies()])
 
 
-async def trace(service: Service, exchange: Exchange) -> None:
+async def trace(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """One trace with its spans."""
-    caller = await service.caller(exchange, "traces:read")
-    exchange.query(NoQuery)
     await exchange.json(await service.traces(caller).get(exchange.parameter, environment=caller.environment))
 
 
-async def traces(service: Service, exchange: Exchange) -> None:
+async def traces(service: Service, exchange: Exchange, caller: Caller, asked: TracesQuery) -> None:
     """A page of traces without their spans, newest first."""
-    caller = await service.caller(exchange, "traces:read")
-    asked = exchange.query(TracesQuery)
     page = await service.traces(caller).query(
         filter=asked.filter,
         since=asked.since,
@@ -159,10 +144,8 @@ async def traces(service: Service, exchange: Exchange) -> None:
     await exchange.json(page)
 
 
-async def usage(service: Service, exchange: Exchange) -> None:
+async def usage(service: Service, exchange: Exchange, caller: Caller, asked: UsageQuery) -> None:
     """Requests, money and tokens by time and group."""
-    caller = await service.caller(exchange, "analytics:read")
-    asked = exchange.query(UsageQuery)
     report = await service.traces(caller).usage(
         asked.start_date,
         asked.end_date,
@@ -173,25 +156,19 @@ async def usage(service: Service, exchange: Exchange) -> None:
     await exchange.json(report)
 
 
-async def cache(service: Service, exchange: Exchange) -> None:
+async def cache(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """Hit rate, dollars saved, hits by the age of their entries."""
-    caller = await service.caller(exchange, "analytics:read")
-    asked = exchange.query(DatesQuery)
     store, environment = service.traces(caller), caller.environment
     await exchange.json(await store.cache_report(asked.start_date, asked.end_date, environment=environment))
 
 
-async def fallback(service: Service, exchange: Exchange) -> None:
+async def fallback(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """How often a fallback served, why, and how attempts at each model ended."""
-    caller = await service.caller(exchange, "analytics:read")
-    asked = exchange.query(DatesQuery)
     store, environment = service.traces(caller), caller.environment
     await exchange.json(await store.fallback_report(asked.start_date, asked.end_date, environment=environment))
 
 
-async def latency(service: Service, exchange: Exchange) -> None:
+async def latency(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """Quantiles of the latency by model and strategy."""
-    caller = await service.caller(exchange, "analytics:read")
-    asked = exchange.query(DatesQuery)
     store, environment = service.traces(caller), caller.environment
     await exchange.json(await store.latency_report(asked.start_date, asked.end_date, environment=environment))

@@ -44,13 +44,14 @@ class RouteFrames:
                         self.headers |= stream.headers
                         self._exchange.trace_id = event.data.trace_id
                 self._last_id = event.id
-                yield Frame(_framed(event), isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted))
+                yield Frame(framed(event), isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted))
 
     def last_words(self, error: Exception) -> bytes:
         """The event ``error``."""
         envelope = msgspec.to_builtins(error_envelope(told(error, self._exchange.request_id)))
-        return _framed(StreamError(self._last_id + 1, envelope))
+        return framed(StreamError(self._last_id + 1, envelope))
 
 
-def _framed(event: RouteEvent) -> bytes:
+def framed(event: RouteEvent) -> bytes:
+    """An event as it is sent."""
     return b"event: %s\nid: %d\ndata: %s\n\n" % (event.event.encode(), event.id, _encode(event.data))

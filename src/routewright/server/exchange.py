@@ -197,17 +197,18 @@ class Exchange:
     ) -> None:
         """Begin an answer: what follows are pieces of it."""
         self.status = status
-        told = [
-            (b"content-type", content_type),
-            (b"x-request-id", self.request_id.encode()),
-            (b"cache-control", b"no-store"),
-            (b"x-content-type-options", b"nosniff"),
-        ]
+        told = {
+            b"content-type": content_type,
+            b"x-request-id": self.request_id.encode(),
+            b"cache-control": b"no-store",
+            b"x-content-type-options": b"nosniff",
+        }
         if length is not None:
-            told.append((b"content-length", b"%d" % length))
-        named = {**self.headers, **(headers or {})}
-        told += [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in named.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": told})
+            told[b"content-length"] = b"%d" % length
+        for named in (self.headers, headers or {}):
+            for name, value in named.items():
+                told[name.lower().encode()] = value.encode("latin-1", "replace")
+        await self._send({"type": "http.response.start", "status": status, "headers": [*told.items()]})
 
     async def piece(self, body: bytes, *, more: bool = True) -> None:
         """Send a piece of the answer."""

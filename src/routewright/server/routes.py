@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
-from routewright.errors import MethodNotAllowed, NotFound, RouterError
+from routewright.errors import (
+    BlockedByPolicy,
+    BudgetExceeded,
+    ContentRefused,
+    CursorExpired,
+    CursorInvalid,
+    IdempotencyKeyReused,
+    InsufficientBalance,
+    MethodNotAllowed,
+    NoCandidates,
+    NotFound,
+    QuotaExhausted,
+    RateLimited,
+    RouterError,
+    RouterTimeoutError,
+    UpstreamFailed,
+)
+from routewright.wire import (
+    CacheReport,
+    FallbackReport,
+    LatencyReport,
+    Page,
+    Policy,
+    RouteEvent,
+    RouteRequest,
+    RouteResponse,
+    Trace,
+    TraceItem,
+    UsageReport,
+)
 
-from . import endpoints
+from . import document, endpoints
 from .anthropic import endpoints as anthropic
 from .anthropic import errors as anthropic_errors
+from .endpoints import DatesQuery, Decided, Models, TracesQuery, UsageQuery
 from .errors import envelope
-from .exchange import Exchange
 from .openai import endpoints as openai
 from .openai.errors import envelope as openai_envelope
-from .service import Service
-
-Serve = Callable[[Service, Exchange], Awaitable[None]]
+from .operation import Operation, Serve
 
 
 class Endpoint(NamedTuple):
@@ -28,23 +55,38 @@ class Endpoint(NamedTuple):
     parameter: str = ""
 
 
+_CALL = (
+    *(InsufficientBalance, QuotaExhausted, BlockedByPolicy, ContentRefused, IdempotencyKeyReused),
+    *(NoCandidates, BudgetExceeded, RateLimited, UpstreamFailed, RouterTimeoutError),
+)
+"""What a call of models can end in."""
 ENDPOINTS: dict[str, dict[str, Serve]] = {
-    "/v1/route": {"POST": endpoints.route},
-    "/v1/decide": {"POST": endpoints.decide},
-    "/v1/models": {"GET": endpoints.models},
-    "/v1/policies": {"GET": endpoints.policies},
-    "/v1/traces": {"GET": endpoints.traces},
-    "/v1/traces/{trace_id}": {"GET": endpoints.trace},
-    "/v1/analytics/usage": {"GET": endpoints.usage},
-    "/v1/analytics/cache": {"GET": endpoints.cache},
-    "/v1/analytics/fallback": {"GET": endpoints.fallback},
-    "/v1/analytics/latency": {"GET": endpoints.latency},
+    "/v1/route": {
+        "POST": Operation(endpoints.route, "route", RouteResponse, body=RouteRequest, events=RouteEvent, raises=_CALL)
+    },
+    "/v1/decide": {
+        "POST": Operation(endpoints.decide, "route", Decided, body=RouteRequest, raises=(NoCandidates, BudgetExceeded))
+    },
+    "/v1/models": {"GET": Operation(endpoints.models, "models:read", Models)},
+    "/v1/policies": {"GET": Operation(endpoints.policies, "policies:read", list[Policy])},
+    "/v1/traces": {
+        "GET": Operation(
+            endpoints.traces, "traces:read", Page[TraceItem], TracesQuery, raises=(CursorInvalid, CursorExpired)
+        )
+    },
+    "/v1/traces/{trace_id}": {"GET": Operation(endpoints.trace, "traces:read", Trace)},
+    "/v1/analytics/usage": {"GET": Operation(endpoints.usage, "analytics:read", UsageReport, UsageQuery)},
+    "/v1/analytics/cache": {"GET": Operation(endpoints.cache, "analytics:read", CacheReport, DatesQuery)},
+    "/v1/analytics/fallback": {"GET": Operation(endpoints.fallback, "analytics:read", FallbackReport, DatesQuery)},
+    "/v1/analytics/latency": {"GET": Operation(endpoints.latency, "analytics:read", LatencyReport, DatesQuery)},
+    "/v1/openapi.json": {"GET": document.openapi},
     "/openai/v1/chat/completions": {"POST": openai.completions},
     "/openai/v1/models": {"GET": openai.models},
     "/openai/v1/models/{model...}": {"GET": openai.model},
     "/anthropic/v1/messages": {"POST": anthropic.messages},
     "/anthropic/v1/messages/count_tokens": {"POST": anthropic.count_tokens},
 }
+"""What serves a method at an address. What is an ``Operation`` is described in ``/v1/openapi.json``."""
 TELL: dict[str, Callable[[RouterError], bytes]] = {
     "/": envelope,
     "/openai/": openai_envelope,

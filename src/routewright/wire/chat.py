@@ -19,7 +19,9 @@ class ImageUrl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     """Where an image is: an ``https:`` address or a ``data:`` URL. Passed on to the provider, never fetched here."""
 
     url: str
+    """Begins with ``https://``, ``http://`` or ``data:image/``."""
     detail: Literal["auto", "low", "high"] | None = None
+    """How closely the model looks."""
 
 
 class ImagePart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image_url"):
@@ -51,9 +53,13 @@ class Message(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
     role: Role
     content: str | list[Part] | None = None
+    """A text or parts. None, or nothing, beside ``tool_calls`` alone."""
     tool_calls: list[ToolCall] | None = None
+    """Of the role ``assistant``: what it wanted called."""
     tool_call_id: str | None = None
+    """Of the role ``tool``: the ``id`` of the call that it answers."""
     name: str | None = None
+    """Who speaks."""
 
 
 class FunctionSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -61,8 +67,11 @@ class FunctionSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     name: str
     description: str | None = None
+    """For the model."""
     parameters: dict[str, Any] | None = None
+    """A JSON schema of an object."""
     strict: bool | None = None
+    """Whether arguments are held to the schema by the letter."""
 
 
 class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -70,7 +79,9 @@ class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 
     type: Literal["function"] = "function"
     function: FunctionSpec | None = None
+    """The nested form: then the others are left out."""
     name: str | None = None
+    """This and the next three: the flat form."""
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
