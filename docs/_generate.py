@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,8 @@ if __name__ == "__main__":  # then only this folder can be imported from
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from docs._blocks import NOON, ROOT, Shown, pages, run
+from docs._http import http_reference
+from docs._table import table
 from msgspec import Struct
 
 import routewright
@@ -215,12 +217,6 @@ AUDIENCES = {
     "An Anthropic key alone": "anthropic",
     "A Google key alone": "google",
 }
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 @cache
@@ -639,6 +635,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "execution": execution_table,
     "grid": grid,
     "hosts": host_table,
+    "http": http_reference,
     "ledger": ledger_tables,
     "names": name_table,
     "otel-attributes": attribute_table,

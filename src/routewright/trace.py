@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from ._core.cursor import seal, unseal
 from ._core.filter import parse_filter
 from ._core.ids import normalise_trace_id
-from ._core.moment import moment
+from ._core.moment import span_of
 from ._core.problem import shown
 from ._core.ranges import Range
 from ._core.recorded import checked_trace
@@ -350,10 +350,7 @@ class TraceStore(Closing):
     def _selection(
         self, filter: str, since: When | None, until: When | None, environment: Environment | None
     ) -> dict[str, Any]:
-        first = None if since is None else moment("since", since)
-        last = None if until is None else moment("until", until)
-        if first is not None and last is not None and first > last:
-            raise ValidationFailed.of(Problem("since", f"is {first}, after {last}, the until", ""))
+        first, last = span_of(since, until)
         terms = parse_filter(filter)
         return {"environment": check_environment(environment), "since": first, "until": last, "terms": terms}
 

@@ -36,6 +36,22 @@ def moment(path: str, given: str | datetime | date) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def span_of(
+    since: str | datetime | date | None,
+    until: str | datetime | date | None,
+    names: tuple[str, str] = ("since", "until"),
+) -> tuple[str | None, str | None]:
+    """Two moments in the one form, of which neither need be there. ``names``: what the caller calls them.
+
+    Raises ``ValidationFailed``.
+    """
+    first = None if since is None else moment(names[0], since)
+    last = None if until is None else moment(names[1], until)
+    if first is not None and last is not None and first > last:
+        raise ValidationFailed.of(Problem(names[0], f"is {first}, after {last}, the {names[1]}", ""))
+    return first, last
+
+
 def _read(given: object) -> datetime | None:
     if isinstance(given, str):
         try:

@@ -7,6 +7,7 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from routewright._core.moment import span_of
 from routewright.errors import RouterError
 from routewright.wire import Bucket, Caller, Candidate, Model, Rejection
 
@@ -133,10 +134,11 @@ async def trace(service: Service, exchange: Exchange, caller: Caller, _: NoQuery
 
 async def traces(service: Service, exchange: Exchange, caller: Caller, asked: TracesQuery) -> None:
     """A page of traces without their spans, newest first."""
+    since, until = span_of(asked.since, asked.until, ("from", "to"))
     page = await service.traces(caller).query(
         filter=asked.filter,
-        since=asked.since,
-        until=asked.until,
+        since=since,
+        until=until,
         limit=asked.limit,
         cursor=asked.cursor,
         environment=caller.environment,

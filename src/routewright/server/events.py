@@ -44,14 +44,13 @@ class RouteFrames:
                         self.headers |= stream.headers
                         self._exchange.trace_id = event.data.trace_id
                 self._last_id = event.id
-                yield Frame(framed(event), isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted))
+                yield Frame(_framed(event), isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted))
 
     def last_words(self, error: Exception) -> bytes:
         """The event ``error``."""
         envelope = msgspec.to_builtins(error_envelope(told(error, self._exchange.request_id)))
-        return framed(StreamError(self._last_id + 1, envelope))
+        return _framed(StreamError(self._last_id + 1, envelope))
 
 
-def framed(event: RouteEvent) -> bytes:
-    """An event as it is sent."""
+def _framed(event: RouteEvent) -> bytes:
     return b"event: %s\nid: %d\ndata: %s\n\n" % (event.event.encode(), event.id, _encode(event.data))

@@ -60,13 +60,13 @@ _CALL = (
     *(NoCandidates, BudgetExceeded, RateLimited, UpstreamFailed, RouterTimeoutError),
 )
 """What a call of models can end in."""
+_CHOICE = (NoCandidates, BudgetExceeded, RouterTimeoutError)
+"""What choosing alone can end in: counting tokens takes time."""
 ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/route": {
         "POST": Operation(endpoints.route, "route", RouteResponse, body=RouteRequest, events=RouteEvent, raises=_CALL)
     },
-    "/v1/decide": {
-        "POST": Operation(endpoints.decide, "route", Decided, body=RouteRequest, raises=(NoCandidates, BudgetExceeded))
-    },
+    "/v1/decide": {"POST": Operation(endpoints.decide, "route", Decided, body=RouteRequest, raises=_CHOICE)},
     "/v1/models": {"GET": Operation(endpoints.models, "models:read", Models)},
     "/v1/policies": {"GET": Operation(endpoints.policies, "policies:read", list[Policy])},
     "/v1/traces": {

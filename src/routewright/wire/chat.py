@@ -83,8 +83,11 @@ class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     name: str | None = None
     """This and the next three: the flat form."""
     description: str | None = None
+    """For the model."""
     parameters: dict[str, Any] | None = None
+    """A JSON schema of an object."""
     strict: bool | None = None
+    """Whether arguments are held to the schema by the letter."""
 
     @property
     def function_spec(self) -> FunctionSpec:

@@ -32,7 +32,6 @@ from routewright.errors import (
     ValidationFailed,
 )
 from routewright.server.endpoints import Decided, Models
-from routewright.server.events import framed
 from routewright.wire import (
     Availability,
     Budget,
@@ -252,13 +251,12 @@ OPERATIONS: dict[str, Shown] = {
 }
 """By address."""
 
-_EVENTS: tuple[RouteEvent, ...] = (
+EVENTS: tuple[RouteEvent, ...] = (
     RouteStarted(1, StartedData(_TRACE_ID, _SECOND, [_FIRST], "inline@2026-11-20")),
     OutputDelta(2, OutputData(_TEXT, 1)),
     RouteCompleted(3, _ANSWER),
 )
-STREAM = b"".join(map(framed, _EVENTS)).decode()
-"""A stream, as it is sent."""
+"""A stream."""
 
 _LIMIT = {"level": "key", "resource": "requests", "limit_of": "requests_per_min", "limit": 60, "remaining": 0}
 _ATTEMPTS = {"attempts": [{"model": _SECOND, "attempt": 1, "error": "server", "message": "503", "latency_ms": 210.0}]}

@@ -18,7 +18,7 @@ from routewright.server.routes import ENDPOINTS
 from routewright.wire import ErrorEnvelope, RouteRequest, StreamError
 
 from .answers import LIMITED, errors_of, headers, references
-from .examples import OPERATIONS, STREAM, Shown
+from .examples import EVENTS, OPERATIONS, Shown
 from .limits import LIMITS
 from .schemas import Schema, field_schemas, schemas_of, text_of
 
@@ -31,7 +31,10 @@ _KEY_SAID = (
     "A name for the call, at most 64 bytes in UTF-8: sent again within 24 hours with the same body it brings the first"
     " answer and is billed once; with another it is 409. The field `idempotency_key` does the same."
 )
-_STREAM_SAID = "With `stream` true: server-sent events, the `data` of each in one line. The last is {last} or `error`."
+_STREAM_SAID = (
+    "With `stream` true: server-sent events, each as the schema says of its lines, the `data` in one. The last is"
+    " {last} or `error`; lines that begin with a colon keep the stream open."
+)
 
 
 class Told(NamedTuple):
@@ -126,27 +129,30 @@ def _success(operation: Operation, shown: Shown, schemas: Mapping[Any, Schema]) 
         (last,) = (each.event for each in events if each.event.endswith(".completed"))
         said = f"The answer, or a stream of it. {_STREAM_SAID.format(last=f'`{last}`')}"
         content["text/event-stream"] = {
-            "schema": {"type": "string", "contentMediaType": "text/event-stream"},
-            "x-itemSchema": {"oneOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in events]},
-            "examples": {"plain": {"value": STREAM}},
+            "schema": {"oneOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in events]},
+            "examples": {each.event: {"value": _shown(each)} for each in EVENTS},
         }
     counted = IdempotencyKeyReused in operation.raises
     return {"description": said, "headers": headers(*(LIMITED if counted else ())), "content": content}
 
 
 def _event(event: Any, schemas: Mapping[Any, Schema]) -> Schema:
-    """An event as OpenAPI 3.2 describes one: ``data`` is JSON in a text."""
+    """An event as its lines are read: all of them are texts, ``data`` one that is JSON."""
     data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schemas[_data_of(event)]}
     return {
         "type": "object",
         "description": text_of(event.__doc__ or "", event),
         "properties": {
             "event": {"type": "string", "const": event.event},
-            "id": {"type": "integer", "minimum": 1, "description": "One more than that of the event before."},
+            "id": {"type": "string", "pattern": "^[1-9][0-9]*$", "description": "A number that only ever grows."},
             "data": data,
         },
         "required": ["event", "id", "data"],
     }
+
+
+def _shown(event: Any) -> dict[str, str]:
+    return {"event": event.event, "id": str(event.id), "data": msgspec.json.encode(event.data).decode()}
 
 
 def _data_of(event: type[Struct]) -> Any:

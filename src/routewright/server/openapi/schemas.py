@@ -111,6 +111,7 @@ def _title(schema: Schema) -> str:
 def _described(schema: Schema, kind: type[Struct], *, may_lack: bool) -> Schema:
     """The schema of a struct. ``may_lack``: what has a default may be left out; else all that is encoded is there."""
     said, ranges, limits = field_docs(kind), NUMBERS.get(kind, {}), _limits_of(kind)
+    lacks = may_lack or kind.__struct_config__.omit_defaults
     names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     properties = {}
     for wire, raw in schema["properties"].items():
@@ -118,13 +119,14 @@ def _described(schema: Schema, kind: type[Struct], *, may_lack: bool) -> Schema:
         told = {"description": text_of(said[name], kind)} if name in said else {}
         made = _bounded(_plain(raw), ranges.get(name), limits.get(name, {}))
         properties[wire] = {**made, **told}
-    always = may_lack or kind.__struct_config__.omit_defaults
+        if not lacks:
+            properties[wire].pop("default", None)
     doc = inspect.cleandoc(kind.__doc__ or "")
     made = {
         "type": "object",
         "description": text_of(doc, kind),
         "properties": properties,
-        "required": schema["required"] if always else [*properties],
+        "required": schema["required"] if lacks else [*properties],
         **{word: schema[word] for word in ("additionalProperties",) if word in schema},
         **limits.get(WHOLE, {}),
     }

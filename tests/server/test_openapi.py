@@ -1,0 +1,234 @@
+"""``GET /v1/openapi.json``: it is valid, it is whole, its examples are true, and it is made when it is asked for."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+import routewright
+from routewright import Router, docstrings, errors
+from routewright._core.ranges import NUMBERS
+from routewright.errors import RouterError, SignatureError
+from routewright.server.openapi import openapi
+from routewright.server.openapi.operations import told_operations
+from routewright.server.openapi.schemas import structs_in
+from routewright.server.routes import ENDPOINTS
+from routewright.wire import RouteEvent, RouteRequest, Scope
+
+from .serving import HELLO, Site
+
+DOCUMENT = openapi()
+OPERATIONS = [pytest.param(told, id=f"{told.method} {told.path}") for told in told_operations()]
+
+
+def conforms(value: object, schema: dict[str, Any]) -> None:
+    """Hold a value to a schema of the document."""
+    validators = pytest.importorskip("jsonschema", reason="the test group installs it with openapi-spec-validator")
+    whole = {**schema, "components": DOCUMENT["components"]}
+    errors = [*validators.Draft202012Validator(whole).iter_errors(value)]
+    assert not errors, "\n".join(f"{error.json_path}: {error.message[:300]}" for error in errors)
+
+
+def strictly(schema: Any) -> Any:
+    """The schema without what nobody described: objects with properties have no others."""
+    if isinstance(schema, list):
+        return [strictly(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {word: strictly(value) for word, value in schema.items()}
+    if schema.get("type") == "object" and "properties" in schema:
+        made["additionalProperties"] = False
+    return made
+
+
+def described(told: Any) -> dict[str, Any]:
+    operation: dict[str, Any] = DOCUMENT["paths"][told.path][told.method]
+    return operation
+
+
+def answer_schema(told: Any, kind: str = "application/json") -> dict[str, Any]:
+    schema: dict[str, Any] = described(told)["responses"]["200"]["content"][kind]["schema"]
+    return schema
+
+
+def test_it_is_valid() -> None:
+    validator = pytest.importorskip("openapi_spec_validator", reason="the test group installs it")
+    validator.validate(json.loads(msgspec.json.encode(DOCUMENT)))
+
+
+def test_it_names_every_address_of_this_version() -> None:
+    told = {(path, method) for path, methods in ENDPOINTS.items() if path.startswith("/v1/") for method in methods}
+    assert told == {(path, word.upper()) for path, words in DOCUMENT["paths"].items() for word in words}
+
+
+def test_it_says_which_version_is_served() -> None:
+    assert DOCUMENT["info"]["version"] == routewright.__version__
+
+
+def test_every_error_code_is_in_the_answer_of_its_status() -> None:
+    kinds = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, RouterError)]
+    told: dict[str, set[str]] = {}
+    for answer in DOCUMENT["components"]["responses"].values():
+        content = answer["content"]["application/json"]
+        for code in content["schema"]["allOf"][1]["properties"]["error"]["properties"]["code"]["enum"]:
+            told.setdefault(code, set()).add(answer["description"])
+        for example in content["examples"].values():
+            conforms(example["value"], content["schema"])
+        assert content["examples"]
+    assert {each.code for each in kinds if each is not SignatureError} == told.keys()
+    assert all(len(answers) == 1 for answers in told.values())
+
+
+def test_every_scope_is_asked_for() -> None:
+    asked = {scope for told in told_operations() for scope in described(told)["security"][0]["bearer"]}
+    assert asked <= set(get_args(Scope))
+    assert set(get_args(Scope)) - asked <= {"agents"}
+
+
+def test_every_field_and_parameter_of_a_request_is_explained() -> None:
+    for name, kind in structs_in([RouteRequest]).items():
+        properties = DOCUMENT["components"]["schemas"][name]["properties"]
+        plain = {"type", "text", "id", "name", "role", "arguments", "function", "image_url"}
+        missing = [field for field, schema in properties.items() if "description" not in schema and field not in plain]
+        assert not missing, f"{missing} of {kind.__name__} want a string below them"
+    for told in told_operations():
+        assert all(each["description"] for each in described(told).get("parameters", []))
+
+
+def test_numbers_have_the_ranges_that_requests_are_held_to() -> None:
+    for kind in structs_in([RouteRequest]).values():
+        for name, allowed in NUMBERS.get(kind, {}).items():
+            wire = kind.__struct_encode_fields__[kind.__struct_fields__.index(name)]
+            schema = DOCUMENT["components"]["schemas"][kind.__name__]["properties"][wire]
+            assert allowed.low == schema["exclusiveMinimum" if allowed.above else "minimum"]
+            assert allowed.high == schema.get("maximum", allowed.high)
+            assert ("multipleOf" in schema) == allowed.whole
+
+
+def test_words_are_those_of_json() -> None:
+    text = msgspec.json.encode(DOCUMENT).decode()
+    assert not re.search(r"(?<!-)\b(None|True|False)\b", text)
+    assert "``" not in text
+    assert "(spec" not in text
+    assert "max_retries` are further" not in text  # it is maxRetries here
+
+
+@pytest.mark.parametrize("told", OPERATIONS)
+def test_examples_fit_their_own_schemas(told: Any) -> None:
+    operation = described(told)
+    for example in operation["responses"]["200"]["content"]["application/json"]["examples"].values():
+        conforms(json.loads(msgspec.json.encode(example["value"])), strictly(answer_schema(told)))
+    for parameter in operation.get("parameters", []):
+        if "example" in parameter:
+            conforms(parameter["example"], parameter["schema"])
+    if "requestBody" in operation:
+        content = operation["requestBody"]["content"]["application/json"]
+        for example in content["examples"].values():
+            conforms(example["value"], content["schema"])
+
+
+def test_requests_of_the_examples_are_answered_as_described() -> None:
+    site = Site()
+    with site.client(site.key(environment="sandbox")) as client:
+        trace_id = client.post("/v1/route", json=HELLO).json()["trace_id"]
+        for told in told_operations():
+            operation = described(told)
+            parameters = {
+                each["name"]: each["example"] for each in operation.get("parameters", []) if "example" in each
+            }
+            path = told.path.replace("{trace_id}", trace_id)
+            parameters.pop("trace_id", None)
+            examples = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("examples")
+            for body in [each["value"] for each in examples.values()] if examples else [None]:
+                answer = client.request(told.method.upper(), path, params=parameters, json=body)
+                assert answer.status_code == 200, answer.text
+                conforms(answer.json(), strictly(answer_schema(told)))
+
+
+def test_a_stream_is_what_its_events_are_described_as() -> None:
+    site = Site()
+    (told,) = (each for each in told_operations() if each.operation.events is not None)
+    schema = answer_schema(told, "text/event-stream")
+    examples = described(told)["responses"]["200"]["content"]["text/event-stream"]["examples"].values()
+    with site.client(site.key(environment="sandbox")) as client:
+        body = client.post(told.path, json={**HELLO, "stream": True}).text
+    sent = [dict(line.split(": ", 1) for line in event.split("\n")) for event in body.split("\n\n") if event]
+    assert {event["event"] for event in sent} == {"route.started", "output.delta", "route.completed"}
+    for event in [*sent, *(each["value"] for each in examples)]:
+        conforms(event, schema)
+        data = DOCUMENT["components"]["schemas"][NAMES[event["event"]]]["properties"]["data"]
+        conforms(json.loads(event["data"]), strictly(data["contentSchema"]))
+
+
+NAMES = {kind.event: kind.__name__ for kind in get_args(RouteEvent)}
+
+
+def test_everybody_may_read_it_and_head_asks_for_its_tag_alone() -> None:
+    with Site().client() as client:
+        read = client.get("/v1/openapi.json")
+        head = client.head("/v1/openapi.json")
+    assert read.json() == json.loads(msgspec.json.encode(DOCUMENT))
+    assert read.headers["content-type"] == "application/json"
+    assert read.headers["cache-control"] == "no-cache"
+    assert head.status_code == 200
+    assert head.content == b""
+    assert head.headers["etag"] == read.headers["etag"]
+
+
+@pytest.mark.parametrize("known", ["{}", "W/{}", '"another", {}', "*"])
+def test_a_client_that_has_it_is_told_so(known: str) -> None:
+    with Site().client() as client:
+        tag = client.get("/v1/openapi.json").headers["etag"]
+        answer = client.get("/v1/openapi.json", headers={"If-None-Match": known.format(tag)})
+        other = client.get("/v1/openapi.json", headers={"If-None-Match": '"another"'})
+    assert answer.status_code == 304
+    assert answer.content == b""
+    assert answer.headers["etag"] == tag
+    assert other.status_code == 200
+
+
+def test_its_addresses_are_those_below_the_mount_point() -> None:
+    with Site().client(root_path="/llm") as client:
+        told = client.get("/v1/openapi.json").json()
+    assert told["servers"] == [{"url": "/llm"}]
+    assert openapi("/über mir/")["servers"] == [{"url": "/%C3%BCber%20mir"}]
+    assert openapi()["servers"] == [{"url": "/"}]
+
+
+def test_parameters_are_refused() -> None:
+    with Site().client() as client:
+        assert client.get("/v1/openapi.json?version=3").status_code == 400
+
+
+def test_a_wrong_time_is_named_as_the_address_names_it() -> None:
+    site = Site()
+    with site.client(site.key(environment="sandbox")) as client:
+        for query in ("from=yesterday", "from=2026-11-22&to=2026-11-21"):
+            told = client.get(f"/v1/traces?{query}").json()["error"]["detail"]["problems"]
+            assert [problem["path"] for problem in told] == ["from"]
+
+
+def test_nothing_of_it_is_there_before_somebody_asks() -> None:
+    code = "import sys, routewright.server; print(sorted(name for name in sys.modules if 'server.openapi' in name))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.strip() == "[]"
+
+
+def test_without_source_it_is_only_less_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: object) -> str:
+        raise OSError("could not get source code")
+
+    monkeypatch.setattr(inspect, "getsource", gone)
+    docstrings._docs_of_module.cache_clear()
+    try:
+        assert docstrings.field_docs(RouteRequest) == {}
+    finally:
+        docstrings._docs_of_module.cache_clear()
+    assert docstrings.field_docs(Router) == {}

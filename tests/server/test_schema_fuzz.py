@@ -1,0 +1,116 @@
+"""The document tells the truth: schemathesis sends what it allows and what it forbids, and holds answers to it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from routewright.server.openapi import openapi
+
+from .serving import Site, bearer
+
+schemathesis = pytest.importorskip("schemathesis", reason="the test group installs it")
+checks = pytest.importorskip("schemathesis.specs.openapi.checks")
+
+FULL = settings().max_examples > 1_000
+"""``--full``: the profile of hypothesis says so when this is read."""
+CASES = {
+    "/v1/route": (60, 8_000),
+    "/v1/decide": (40, 5_000),
+    "/v1/traces": (40, 4_000),
+    "/v1/traces/{trace_id}": (20, 1_000),
+    "/v1/analytics/usage": (20, 2_000),
+    "/v1/analytics/cache": (10, 1_000),
+    "/v1/analytics/fallback": (10, 1_000),
+    "/v1/analytics/latency": (10, 1_000),
+    "/v1/models": (5, 500),
+    "/v1/policies": (5, 500),
+}
+"""How many of each operation are generated, by chance; with ``--full`` the edges of everything come on top."""
+PROMISED = 20_000
+
+UNTOLD = re.compile(
+    r"unknown (model|policy)"
+    r"|takes \d+ bytes|holds half of a surrogate|nests more than"
+    r"|which is not declared|is 'required', but there are no tools|declares .* again"
+    r"|is .*, and the body says"
+    r"|unknown key|is no term|cannot be compared|is compared with|it is one of|has no value|write true or false"
+    r"|the value of .* is|the quotes of|the cursor is"
+    r"|after .*, the (end_date|to)|days up to|over \d+ days|must be a date|YYYY-MM-DD|write a timestamp|a year from 1"
+    r"|is outside|none of|group_by: is|more than 32 terms",
+    re.DOTALL,
+)
+"""What may be refused of a request that the schema allows: no schema can tell."""
+
+schema = schemathesis.openapi.from_dict(
+    openapi(),
+    config=schemathesis.Config.from_dict(
+        {
+            "generation": {"with-security-parameters": False},
+            "phases": {"coverage": {"enabled": FULL}, "stateful": {"enabled": False}},
+            "operations": [
+                {"include-path": path, "generation": {"max-examples": numbers[FULL]}} for path, numbers in CASES.items()
+            ],
+        }
+    ),
+)
+sent: Counter[str] = Counter()
+answered: Counter[int] = Counter()
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[tuple[str, str]]:
+    site = Site()
+    key = site.key(environment="sandbox", account_plan="unlimited")
+    with site.served() as url:
+        yield url, key
+
+
+def refused_only_for_what_no_schema_tells(ctx: Any, response: Any, case: Any) -> None:
+    """Stands in the place of schemathesis's check, which knows no reason to refuse what the schema allows."""
+    if case.meta is None or not case.meta.generation.mode.is_positive or response.status_code != 400:
+        return
+    said = response.json()["error"]["message"]
+    strangers = [line for line in said.split("\n") if not UNTOLD.search(line)]
+    assert not strangers, f"the schema allows what is refused: {strangers}"
+
+
+def with_known_names(body: Any) -> None:
+    """A body that names nothing which is not there, and is not taken for another."""
+    body.pop("policy_id", None)
+    body.pop("tool_choice", None)
+    for holder in (body, body.get("fallback") or {}):
+        if holder.get("models"):
+            holder["models"] = ["openai/gpt-4.1", "openai/gpt-4.1-mini"][: len(holder["models"])]
+    if body.get("idempotency_key"):
+        body["idempotency_key"] = f"key {next(numbers)}"
+
+
+@schema.parametrize()  # type: ignore[untyped-decorator]
+def test_the_application_does_what_its_document_says(case: Any, site: tuple[str, str]) -> None:
+    url, key = site
+    sent[case.path] += 1
+    positive = case.meta is not None and case.meta.generation.mode.is_positive
+    if positive and sent[case.path] % 2 and isinstance(case.body, dict):
+        with_known_names(case.body)
+        case.headers.pop("Idempotency-Key", None)
+    response = case.call_and_validate(
+        base_url=url,
+        headers=bearer(key),
+        additional_checks=[refused_only_for_what_no_schema_tells],
+        excluded_checks=[checks.positive_data_acceptance],
+    )
+    answered[response.status_code] += 1
+
+
+def test_enough_was_sent() -> None:
+    if FULL:
+        assert sent.total() >= PROMISED
+    print(dict(sent), dict(answered))
