@@ -22,30 +22,10 @@ from routewright.server.openapi.schemas import structs_in
 from routewright.server.routes import ENDPOINTS
 from routewright.wire import RouteEvent, RouteRequest, Scope
 
-from .serving import HELLO, Site
+from .described import DOCUMENT, conforms, strictly
+from .serving import HELLO, Site, bearer
 
-DOCUMENT = openapi()
 OPERATIONS = [pytest.param(told, id=f"{told.method} {told.path}") for told in told_operations()]
-
-
-def conforms(value: object, schema: dict[str, Any]) -> None:
-    """Hold a value to a schema of the document."""
-    validators = pytest.importorskip("jsonschema", reason="the test group installs it with openapi-spec-validator")
-    whole = {**schema, "components": DOCUMENT["components"]}
-    errors = [*validators.Draft202012Validator(whole).iter_errors(value)]
-    assert not errors, "\n".join(f"{error.json_path}: {error.message[:300]}" for error in errors)
-
-
-def strictly(schema: Any) -> Any:
-    """The schema without what nobody described: objects with properties have no others."""
-    if isinstance(schema, list):
-        return [strictly(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {word: strictly(value) for word, value in schema.items()}
-    if schema.get("type") == "object" and "properties" in schema:
-        made["additionalProperties"] = False
-    return made
 
 
 def described(told: Any) -> dict[str, Any]:
@@ -150,6 +130,22 @@ def test_requests_of_the_examples_are_answered_as_described() -> None:
                 answer = client.request(told.method.upper(), path, params=parameters, json=body)
                 assert answer.status_code == 200, answer.text
                 conforms(answer.json(), strictly(answer_schema(told)))
+
+
+def test_every_operation_wants_a_key_and_refuses_other_methods_and_parameters() -> None:
+    site = Site()
+    key = site.key(environment="sandbox")
+    with site.client() as client:
+        for told in told_operations():
+            path = told.path.replace("{trace_id}", "tr_1")
+            nobody = client.request(told.method.upper(), path)
+            other = client.request("PUT", path, headers=bearer(key))
+            strange = client.request(told.method.upper(), f"{path}?strange=1", headers=bearer(key), json=HELLO)
+            assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, "Bearer")
+            assert (other.status_code, other.headers["allow"]) == (405, told.method.upper())
+            assert strange.status_code == 400
+            for answer in (nobody, other, strange):
+                conforms(answer.json(), {"$ref": "#/components/schemas/ErrorEnvelope"})
 
 
 def test_a_stream_is_what_its_events_are_described_as() -> None:

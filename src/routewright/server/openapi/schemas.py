@@ -24,6 +24,7 @@ _HIGHEST = 2**63
 _PYTHON = {"None": "null", "True": "true", "False": "false"}
 _WORD = re.compile(r"\b(None|True|False)\b")
 _CODE = re.compile(r"`[^`]*`")
+_NAME = re.compile(r"\w+")
 _NULL = {"type": "null"}
 _NUMBERS = frozenset("minimum exclusiveMinimum maximum multipleOf".split())
 _BOUNDS = {
@@ -84,10 +85,8 @@ def text_of(doc: str, kind: type | None = None) -> str:
     said = _WORD.sub(lambda found: _PYTHON[found[1]], prose(doc))
     if kind is None or not issubclass(kind, Struct):
         return said
-    for name, wire in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
-        if name != wire:
-            said = _CODE.sub(lambda code, name=name, wire=wire: re.sub(rf"\b{name}\b", wire, code[0]), said)  # type: ignore[misc]
-    return said
+    wires = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+    return _CODE.sub(lambda code: _NAME.sub(lambda name: wires.get(name[0], name[0]), code[0]), said)
 
 
 def _collect(node: object, found: dict[str, type[Struct]]) -> None:
@@ -127,7 +126,7 @@ def _described(schema: Schema, kind: type[Struct], *, may_lack: bool) -> Schema:
         "description": text_of(doc, kind),
         "properties": properties,
         "required": schema["required"] if lacks else [*properties],
-        **{word: schema[word] for word in ("additionalProperties",) if word in schema},
+        **({"additionalProperties": False} if kind.__struct_config__.forbid_unknown_fields else {}),
         **limits.get(WHOLE, {}),
     }
     return {word: value for word, value in made.items() if value not in ([], "")}
