@@ -10,6 +10,7 @@ import msgspec
 from docs._table import table
 
 from routewright.server.openapi import openapi
+from routewright.server.openapi.answers import codes
 
 Schema = dict[str, Any]
 _WIDTH = 100
@@ -87,15 +88,12 @@ def _event(example: Any) -> str:
 
 
 def _errors(responses: Any) -> str:
-    rows = []
-    for each in responses.values():
-        content = each["content"]["application/json"]
-        example = next(iter(content["examples"].values()))["value"]["error"]
-        codes = content["schema"]["allOf"][1]["properties"]["error"]["properties"]["code"]["enum"]
-        rows.append((_coded(codes), f"`{example['type']}`", f"`{example['message']}`"))
     shown = next(iter(responses["BadRequest"]["content"]["application/json"]["examples"].values()))["value"]
-    head = table(("codes of one status", "type", "for example"), rows)
-    return f"All are an [`ErrorEnvelope`](#errorenvelope):\n\n{_json(shown)}\n{head}"
+    rows = [(str(status), f"`{code}`", said) for status, code, said in codes()]
+    every = table(("status", "code", "when"), rows)
+    return (
+        f"All are an [`ErrorEnvelope`](#errorenvelope). [Details](errors.md#details) differ.\n\n{_json(shown)}\n{every}"
+    )
 
 
 def _headers(headers: Any) -> str:

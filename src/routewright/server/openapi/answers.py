@@ -95,13 +95,9 @@ def references(kinds: Iterable[type[RouterError]]) -> dict[str, Any]:
     }
 
 
-def codes() -> dict[str, str]:
-    """Every code that an answer may have, and when."""
-    told: dict[str, str] = {}
-    for kinds in _by_status(_all()).values():
-        for kind in kinds:
-            told.setdefault(kind.code, summary(kind))
-    return told
+def codes() -> list[tuple[int, str, str]]:
+    """Every status and code that an answer may have, and when."""
+    return [(status, *told) for status, kinds in _by_status(_all()).items() for told in _told(kinds).items()]
 
 
 def _all() -> list[type[RouterError]]:
@@ -120,16 +116,23 @@ def _name(status: int) -> str:
     return HTTPStatus(status).phrase.title().replace(" ", "").replace("-", "")
 
 
+def _told(kinds: Iterable[type[RouterError]]) -> dict[str, str]:
+    """What each code means: of several errors with one it is the first that says so, which the others are kinds of."""
+    told: dict[str, str] = {}
+    for kind in kinds:
+        told.setdefault(kind.code, summary(kind))
+    return told
+
+
 def _answer(status: int, kinds: list[type[RouterError]]) -> dict[str, Any]:
-    told = {kind.code: summary(kind) for kind in reversed(kinds)}  # of one code the first, which the others follow
-    codes = [*reversed(told)]
+    told = _told(kinds)
     body = {
         "type": "object",
         "properties": {
             "error": {
                 "type": "object",
                 "properties": {
-                    "code": {"type": "string", "enum": codes},
+                    "code": {"type": "string", "enum": [*told]},
                     "type": {"type": "string", "enum": [*dict.fromkeys(kind.type for kind in kinds)]},
                 },
             }
@@ -137,7 +140,7 @@ def _answer(status: int, kinds: list[type[RouterError]]) -> dict[str, Any]:
     }
     again = " The same request may succeed later." if any(kind.retryable for kind in kinds) else ""
     return {
-        "description": " ".join(f"`{code}`: {told[code]}" for code in codes) + again,
+        "description": " ".join(f"`{code}`: {said}" for code, said in told.items()) + again,
         "headers": headers(*_BESIDES.get(status, ())),
         "content": {
             "application/json": {
