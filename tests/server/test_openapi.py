@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec.structs import fields
 
 import routewright
 from routewright import Router, docstrings, errors
@@ -80,6 +81,14 @@ def test_every_field_and_parameter_of_a_request_is_explained() -> None:
         assert not missing, f"{missing} of {kind.__name__} want a string below them"
     for told in told_operations():
         assert all(each["description"] for each in described(told).get("parameters", []))
+
+
+def test_what_may_be_left_out_may_be_null() -> None:
+    for kind in structs_in([RouteRequest]).values():
+        properties = DOCUMENT["components"]["schemas"][kind.__name__]["properties"]
+        for field in fields(kind):
+            if field.default is None:
+                conforms(None, properties[field.encode_name])
 
 
 def test_numbers_have_the_ranges_that_requests_are_held_to() -> None:

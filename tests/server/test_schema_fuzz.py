@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from .described import DOCUMENT, flaws
+from .described import DOCUMENT
 from .serving import Site, bearer
 
 schemathesis = pytest.importorskip("schemathesis", reason="the test group installs it")
 checks = pytest.importorskip("schemathesis.specs.openapi.checks")
-failures = pytest.importorskip("schemathesis.core.failures")
 
 FULL = settings().max_examples > 1_000
 """``--full``: the profile of hypothesis says so when this is read."""
@@ -87,26 +86,11 @@ def refused_only_for_what_no_schema_tells(ctx: Any, response: Any, case: Any) ->
     assert not strangers, f"the schema allows what is refused: {strangers}"
 
 
-def accepted_only_if_the_schema_allows_it(ctx: Any, response: Any, case: Any) -> None:
-    """As schemathesis asks, which at times changes a part of the schema that the body then does not need."""
-    try:
-        checks.negative_data_rejection(ctx, response, case)
-    except failures.AcceptedNegativeData:
-        changed = [place.value for place, made in case.meta.components.items() if made.mode.is_negative]
-        if changed != ["body"] or flaws(json.loads(response.request.body), body_schema(case.path)):
-            raise
-
-
 def no_fault_of_the_server(ctx: Any, response: Any, case: Any) -> None:
     if response.status_code == 504:
         assert json.loads(response.request.body)["timeout_ms"] < HURRIED_MS
     else:
         assert response.status_code < 500, response.text
-
-
-def body_schema(path: str) -> dict[str, Any]:
-    schema: dict[str, Any] = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    return schema
 
 
 def with_known_names(body: Any) -> None:
@@ -120,8 +104,8 @@ def with_known_names(body: Any) -> None:
         body["idempotency_key"] = f"key {next(numbers)}"
 
 
-MENDED = [refused_only_for_what_no_schema_tells, accepted_only_if_the_schema_allows_it, no_fault_of_the_server]
-"""Checks in the place of three of schemathesis's; all its others hold as they are."""
+MENDED = [refused_only_for_what_no_schema_tells, no_fault_of_the_server]
+"""Checks in the place of two of schemathesis's; all its others hold as they are."""
 
 
 @schema.parametrize()  # type: ignore[untyped-decorator]
@@ -136,7 +120,7 @@ def test_the_application_does_what_its_document_says(case: Any, site: tuple[str,
         base_url=url,
         headers=bearer(key),
         additional_checks=MENDED,
-        excluded_checks=[checks.positive_data_acceptance, checks.negative_data_rejection, not_a_server_error],
+        excluded_checks=[checks.positive_data_acceptance, not_a_server_error],
     )
     answered[response.status_code] += 1
 

@@ -96,7 +96,7 @@ _RESPONSE_FORMAT: Final = {
     "properties": {"type": {"type": "string", "enum": [*_FORMATS]}, "json_schema": {"type": ["object", "null"]}},
     "required": ["type"],
     "additionalProperties": False,
-    "oneOf": [
+    "anyOf": [
         {"properties": {"type": {"enum": [each for each in _FORMATS if each != "json_schema"]}, "json_schema": _NULL}},
         {"properties": {"type": {"const": "json_schema"}, "json_schema": _JSON_SCHEMA}, "required": ["json_schema"]},
     ],
