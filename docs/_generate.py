@@ -521,7 +521,7 @@ def serve_tables() -> str:
 
 
 def _serve_table(entry: type[Strict], at: str, says: type) -> str:
-    said, variables = _field_docs(says), {path: name for name, path in VARIABLES.items()}
+    said, variables = field_docs(says), {path: name for name, path in VARIABLES.items()}
     rows = []
     for name, field in entry.model_fields.items():
         path = f"{at}.{name}".lstrip(".")
@@ -529,7 +529,7 @@ def _serve_table(entry: type[Strict], at: str, says: type) -> str:
             flag = f"`{FLAGS_OF_SERVE[path]}`" if path in FLAGS_OF_SERVE else ""
             meaning = said[name].replace("``", "`")
             rows.append((f"`{name}`", meaning, _told(field.default), flag, f"`{variables[path]}`"))
-    about = re.sub(r" \([^)]*\)", "", _first(says))
+    about = re.sub(r" \([^)]*\)", "", summary(says))
     return f"{about}\n\n" + table(("key", "meaning", "default", "flag", "variable"), rows)
 
 

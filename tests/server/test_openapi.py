@@ -237,3 +237,9 @@ def test_without_source_it_is_only_less_explained(monkeypatch: pytest.MonkeyPatc
     finally:
         docstrings._docs_of_module.cache_clear()
     assert docstrings.field_docs(Router) == {}
+
+
+def test_who_changes_what_he_was_given_changes_nothing_for_others() -> None:
+    before, told = openapi(), openapi()
+    told["paths"]["/v1/route"]["post"]["requestBody"].clear()
+    assert openapi() == before

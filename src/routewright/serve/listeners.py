@@ -17,7 +17,7 @@ def listen(address: Address, key: str) -> socket.socket:
         (family, *_, place), *_ = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or no answer is sent at once
     except OSError as error:
         raise _refusal(address, key, error) from error
     try:
