@@ -172,6 +172,31 @@ async def test_no_key_is_repeated_that_stands_in_a_wrong_place() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("path", "fields", "hint"),
+    [
+        ("/v1/route", {"models": ["zzz"]}, "GET /v1/models lists the known ids"),
+        ("/v1/route", {"policy_id": "p"}, "this server has no policies: ask its operator"),
+        ("/anthropic/v1/messages", {"model": "policy:p", "max_tokens": 9}, "this server has no policies"),
+        ("/openai/v1/chat/completions", {"model": "policy:p"}, "this server has no policies"),
+    ],
+)
+async def test_hints_are_those_of_http(path: str, fields: dict[str, Any], hint: str) -> None:
+    client = await ask(app_of(), scope_of(path=path), {**HELLO, **fields})
+    assert client.status == 400
+    assert hint in client.body.decode()
+    assert "Router" not in client.body.decode()
+
+
+@pytest.mark.anyio
+async def test_where_nothing_is_configured_the_operator_has_to() -> None:
+    app = create_app(Router(providers=[]), authenticate=lambda scope: Caller())
+    client = await ask(app, scope_of(), BODY)
+    assert (client.status, client.json["error"]["code"]) == (422, "router.no_candidates")
+    assert "the operator of the server has to set a provider's key" in client.json["error"]["message"]
+
+
+@pytest.mark.anyio
 async def test_without_console_the_keys_are_those_of_the_routers_storage() -> None:
     app = create_app(Router.sandbox(storage=MemoryStorage()))
     assert (await ask(app, scope_of(), BODY)).status == 401

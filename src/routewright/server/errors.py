@@ -10,6 +10,14 @@ from routewright._core.account import without_keys
 from routewright.errors import AuthenticationFailed, InternalError, RouterError
 from routewright.wire import error_envelope
 
+_WORDS = {
+    b"Router.models()": b"GET /v1/models",
+    b"pass it to Router(policies=...)": b"this server has no policies: ask its operator",
+    b"set a provider's key in the environment (OPENAI_API_KEY ...), pass Router(providers=[...]), or use "
+    b"Router.sandbox() for canned answers": b"the operator of the server has to set a provider's key; a test key "
+    b"(sk_test_...) gets canned answers",
+}
+"""What Python is told to do, and what clients are."""
 _log = logging.getLogger("routewright.server")
 
 
@@ -28,8 +36,16 @@ def stopped() -> InternalError:
 
 
 def envelope(error: RouterError) -> bytes:
-    """The body of an error response (spec 7). No API key is repeated that stood in a wrong place."""
-    text = msgspec.json.encode(error_envelope(error))
+    """The body of an error response (spec 7)."""
+    return fit(msgspec.json.encode(error_envelope(error)))
+
+
+def fit(text: bytes) -> bytes:
+    """The body of an error as clients may have it: nothing of Python in it, and no API key that stood in a wrong
+    place."""
+    if b"Router" in text:
+        for ours, theirs in _WORDS.items():
+            text = text.replace(ours, theirs)
     return without_keys(text.decode()).encode() if b"sk_" in text else text
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from routewright._core.account import without_keys
 from routewright.errors import RouterError
+from routewright.server.errors import fit
 
 TYPES = {
     400: "invalid_request_error",
@@ -27,8 +27,7 @@ def body(error: RouterError) -> bytes:
     is repeated that stood in a wrong place."""
     kind = TYPES.get(error.status, TYPES[400] if error.status < 500 else "api_error")
     told = {"type": kind, "message": error.message, "details": _details(error)}
-    text = msgspec.json.encode({"type": "error", "error": told, "request_id": error.request_id})
-    return without_keys(text.decode()).encode() if b"sk_" in text else text
+    return fit(msgspec.json.encode({"type": "error", "error": told, "request_id": error.request_id}))
 
 
 def _details(error: RouterError) -> dict[str, object]:

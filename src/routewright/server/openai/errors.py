@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from routewright._core.account import without_keys
 from routewright.errors import RateLimited, RouterError, ValidationFailed
+from routewright.server.errors import fit
 from routewright.wire import error_envelope
 
 from .response import limit_headers
@@ -50,8 +50,7 @@ def envelope(error: RouterError) -> bytes:
         trace_id=ours.trace_id,
         detail=ours.detail,
     )
-    text = msgspec.json.encode({"error": body})
-    return without_keys(text.decode()).encode() if b"sk_" in text else text
+    return fit(msgspec.json.encode({"error": body}))
 
 
 def in_words(error: RouterError, words: Words | None, now: float) -> RouterError:
