@@ -51,6 +51,7 @@ from routewright.serve.configuration import (
     RetentionEntry,
     ServeFile,
     SettingsEntry,
+    TelemetryEntry,
     TlsEntry,
     table_of,
 )
@@ -505,6 +506,7 @@ SERVE_PARTS: dict[str, tuple[type[Strict], str, type]] = {
     "## The top of the file": (ServeFile, "", ServeFile),
     "## `[tls]`": (TlsEntry, "tls", TlsEntry),
     "## `[admin]`": (AdminEntry, "admin", AdminEntry),
+    "## `[telemetry]`": (TelemetryEntry, "telemetry", TelemetryEntry),
     "## `[http]`": (_entry_at("http"), "http", HttpLimits),
     "## `[connections]`": (_entry_at("connections"), "connections", ConnectionLimits),
     "## `[settings]`": (SettingsEntry, "settings", SettingsEntry),

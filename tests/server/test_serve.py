@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shlex
@@ -12,6 +13,7 @@ import ssl
 import subprocess
 import threading
 from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -345,3 +347,57 @@ class Load:
                 self.count += 1
                 self._more.notify_all()
         connection.close()
+
+
+class Collector:
+    """Takes what is sent by OTLP."""
+
+    def __init__(self) -> None:
+        self.came: dict[str, bytes] = {}
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                plain = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+                collector.came[self.path] = collector.came.get(self.path, b"") + plain
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+
+    def __enter__(self) -> Collector:
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_spans_go_where_the_environment_says_and_belong_to_the_callers_trace(tmp_path: Path) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    with Collector() as collector:
+        endpoint = f"http://127.0.0.1:{collector.server.server_port}"
+        variables = {"ROUTEWRIGHT_TELEMETRY_OTEL": "on", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        with serving(tmp_path, **variables) as server:
+            connection = server.connect()
+            headers = {
+                "Authorization": f"Bearer {server.keys['test']}",
+                "Content-Type": "application/json",
+                "traceparent": f"00-{trace_id}-b7ad6b7169203331-01",
+            }
+            connection.request("POST", "/v1/route", json.dumps(HELLO), headers)
+            assert connection.getresponse().status == 200
+            server.signal(signal.SIGTERM)
+            assert server.ended() == 0
+    spans, figures = collector.came["/v1/traces"], collector.came["/v1/metrics"]
+    assert bytes.fromhex(trace_id) in spans
+    for name in (b"routewright.route", b"gen_ai.request.model", b"gen_ai.provider.name", b"service.name"):
+        assert name in spans
+    assert b"gen_ai.client.token.usage" in figures
+    assert b"Hello" not in spans

@@ -27,6 +27,7 @@ PLAN = Plan(
     graceful_timeout_s=5,
     log_level="info",
     access_log=False,
+    semconv=None,
     store="sqlite:///a.db",
     policies=None,
     catalogue=None,

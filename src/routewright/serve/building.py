@@ -30,6 +30,7 @@ def settings_of(plan: Plan) -> Settings:
         capture=None if told["capture"] is None else Capture(**told["capture"]),
         durability=told["durability"],
         lease_s=told["lease_s"],
+        traceparent_to=told["traceparent_to"],
         rollup_keys=told["rollup_keys"],
         stale_after_days=None if stale_after == "never" else stale_after,
     )

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from routewright._core.limits import ExecutionLimits
 from routewright.config import STRICT, Name, Strict, Switch
+from routewright.semconv import Version
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.settings import Limits, Settings
 from routewright.wire import Durability, Environment
@@ -82,6 +83,15 @@ class AdminEntry(Strict):
     """Whom it is open to: this machine alone, unless another address is named."""
 
 
+class TelemetryEntry(Strict):
+    """OpenTelemetry. Spans and figures of calls go by OTLP to where `OTEL_EXPORTER_OTLP_ENDPOINT` says."""
+
+    otel: Switch = False
+    """Export them. It needs the extra `otel`."""
+    semconv: Version = "1.44"
+    """The version of the semantic conventions whose names they have."""
+
+
 class RetentionEntry(Strict):
     """How long traces are kept. Without the table it is as the store was told before: 30 days, and 1."""
 
@@ -109,6 +119,8 @@ class SettingsEntry(Strict):
     """When an answer is given: `buffered`, at once, its trace within 50 ms; `committed`, with its trace on the disk."""
     lease_s: Number = Settings().lease_s
     """After so long what a worker held that died is free again."""
+    traceparent_to: tuple[Name, ...] = ()
+    """Providers that are sent the header `traceparent` of calls that had one; `"*"` is all."""
     rollup_keys: tuple[Name, ...] = ()
     """Metadata that usage reports can group by: at most 8 keys."""
     stale_after_days: Whole | Literal["never"] = Settings().stale_after_days or "never"
@@ -153,6 +165,8 @@ class ServeFile(Strict):
     tls: TlsEntry = TlsEntry()
     """See below."""
     admin: AdminEntry = AdminEntry()
+    """See below."""
+    telemetry: TelemetryEntry = TelemetryEntry()
     """See below."""
     http: HttpEntry = HttpEntry()  # type: ignore[valid-type]
     """See below."""

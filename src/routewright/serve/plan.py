@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from routewright.semconv import Version
 from routewright.wire import Account, Environment, Key
 
 ACCOUNT = "main"
@@ -67,6 +68,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     graceful_timeout_s: float
     log_level: str
     access_log: bool
+    semconv: Version | None
+    """Whose names spans have; None: none are exported."""
     store: str
     """Its URL."""
     policies: str | None

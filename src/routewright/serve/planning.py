@@ -15,6 +15,7 @@ from .building import settings_of
 from .configuration import ServeFile, TlsEntry
 from .plan import Address, Plan, Tls
 from .sources import Sources
+from .telemetry import check_installed
 from .tls import server_context
 
 
@@ -33,6 +34,7 @@ def plan_of(sources: Sources) -> Plan:
             graceful_timeout_s=file.graceful_timeout_s,
             log_level=file.log_level,
             access_log=file.access_log,
+            semconv=file.telemetry.semconv if file.telemetry.otel else None,
             store=_store(file.store),
             policies=file.policies,
             catalogue=file.catalogue,
@@ -44,6 +46,8 @@ def plan_of(sources: Sources) -> Plan:
         _check_store(plan)
         _check_admin(plan)
         _check_limits(plan)
+        if plan.semconv is not None:
+            check_installed()
     return plan
 
 

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from socket import socket
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
@@ -30,6 +31,7 @@ from routewright.server.protocol import FLUSH_S, BoundedProtocol, ListenerState
 from .building import console_of, router_of, sow, storage_of
 from .logs import set_up
 from .plan import Plan
+from .telemetry import export
 from .tls import server_context
 
 if TYPE_CHECKING:
@@ -157,6 +159,7 @@ async def _opened(plan: Plan) -> AsyncIterator[tuple[Router, Storage]]:
     storage = storage_of(plan)
     await sow(plan, storage)
     router = router_of(plan, storage)
+    stop = None if plan.semconv is None else export(router, plan.semconv)
     try:
         console = console_of(plan, router, storage)
         await console.accounts()
@@ -165,6 +168,8 @@ async def _opened(plan: Plan) -> AsyncIterator[tuple[Router, Storage]]:
         yield router, storage
     finally:
         await router.aclose()
+        if stop is not None:
+            await anyio.to_thread.run_sync(stop)
 
 
 def _metrics_of(router: Router) -> Metrics | None:
