@@ -19,6 +19,8 @@ class Client:
         self.sent: list[Message] = []
         self.reads = True
         """False: it takes nothing, as one whose network is stuck."""
+        self.breaks_after: int | None = None
+        """So many messages it takes; None: all."""
         self._pieces = list(pieces) or [b""]
         self._ends = ends
         self._gone = anyio.Event()
@@ -40,10 +42,14 @@ class Client:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
+        if self.breaks_after is not None and len(self.sent) >= self.breaks_after:
+            raise BrokenPipeError
         while not self.reads:
             self._reading = anyio.Event()
             await self._reading.wait()
         self.sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._gone.set()  # as uvicorn says it
         self._changed.set()
         self._changed = anyio.Event()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -120,6 +121,11 @@ class Stream:
     def headers(self) -> dict[str, str]:
         """What HTTP says of its rate limits (``Answer.headers``), once the first event is there."""
         return self._headers
+
+    @property
+    def deadline(self) -> float:
+        """When its time is over, on the monotonic scale; infinity before the call is let in."""
+        return inf if self._entry is None else self._entry.deadline
 
     def raise_failure(self) -> None:
         """Raise what ended the stream, if it was not an answer."""

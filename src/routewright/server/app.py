@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
 import anyio
 
@@ -110,4 +111,5 @@ async def _fail(exchange: Exchange, error: Exception) -> None:
     error = told(error, exchange.request_id)
     exchange.trace_id = exchange.trace_id or error.trace_id
     if exchange.status is None:
-        await exchange.respond(told_at(exchange.path, error), error.status, JSON, headers_of(error))
+        with suppress(ClientLeft):
+            await exchange.respond(told_at(exchange.path, error), error.status, JSON, headers_of(error))

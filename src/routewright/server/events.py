@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgspec
 
@@ -14,10 +14,9 @@ from routewright.wire import (
     RouteStarted,
     StreamError,
     ToolCallDelta,
-    error_envelope,
 )
 
-from .errors import told
+from .errors import envelope, told
 from .exchange import Exchange
 from .sse import Frame
 
@@ -30,27 +29,29 @@ class RouteFrames:
     def __init__(self, exchange: Exchange, stream: Stream) -> None:
         self.headers: dict[str, str] = {}
         self._exchange = exchange
-        self._stream = stream
+        self.stream = stream
         self._last_id = 0
 
-    async def __aiter__(self) -> AsyncIterator[Frame]:
+    async def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises what the call ends in, if that is no answer."""
-        async with self._stream as stream:
+        async with self.stream as stream:
             async for event in stream:
                 match event:
                     case StreamError():
                         stream.raise_failure()
                     case RouteStarted():
-                        self.headers |= stream.headers
                         self._exchange.trace_id = event.data.trace_id
                 self._last_id = event.id
                 yield Frame(_framed(event), isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted))
 
     def last_words(self, error: Exception) -> bytes:
         """The event ``error``."""
-        envelope = msgspec.to_builtins(error_envelope(told(error, self._exchange.request_id)))
-        return _framed(StreamError(self._last_id + 1, envelope))
+        return _written(StreamError.event, self._last_id + 1, envelope(told(error, self._exchange.request_id)))
 
 
 def _framed(event: RouteEvent) -> bytes:
-    return b"event: %s\nid: %d\ndata: %s\n\n" % (event.event.encode(), event.id, _encode(event.data))
+    return _written(event.event, event.id, _encode(event.data))
+
+
+def _written(name: str, number: int, data: bytes) -> bytes:
+    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, data)

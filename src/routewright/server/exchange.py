@@ -190,7 +190,7 @@ class Exchange:
         """Answer."""
         await self.start(status, content_type, headers, length=len(body))
         self.sent_bytes += len(body)
-        await self._send({"type": "http.response.body", "body": body})
+        await self._say({"type": "http.response.body", "body": body})
 
     async def start(
         self, status: int, content_type: bytes, headers: Mapping[str, str] | None = None, *, length: int | None = None
@@ -208,17 +208,23 @@ class Exchange:
         for named in (self.headers, headers or {}):
             for name, value in named.items():
                 told[name.lower().encode()] = value.encode("latin-1", "replace")
-        await self._send({"type": "http.response.start", "status": status, "headers": [*told.items()]})
+        await self._say({"type": "http.response.start", "status": status, "headers": [*told.items()]})
 
     async def piece(self, body: bytes, *, more: bool = True) -> None:
         """Send a piece of the answer."""
         self.sent_bytes += len(body)
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        await self._say({"type": "http.response.body", "body": body, "more_body": more})
 
     async def shielded(self, saying: Awaitable[None]) -> None:
         """Say a last thing though the request is cancelled, to a client that takes it soon."""
         with self.clock.deadline(self.clock.monotonic() + LAST_WORDS_S, shield=True), suppress(Exception):
             await saying
+
+    async def _say(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except OSError:  # so ASGI has servers tell that nobody reads
+            raise ClientLeft from None
 
     def _check_kind(self) -> None:
         kind = self.header(b"content-type")

@@ -7,11 +7,14 @@ A client that reads slowly holds up who produces, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
+
+from routewright._engine.stream import Stream
 
 from .errors import stopped
 from .exchange import ClientLeft, Exchange
@@ -36,9 +39,14 @@ class Frames(Protocol):
     """The events of one answer, in the words of one interface."""
 
     headers: dict[str, str]
-    """Of the response; complete once the first frame is there."""
+    """Of the response, besides those that the stream has; complete once the first frame is there."""
 
-    def __aiter__(self) -> AsyncIterator[Frame]:
+    @property
+    def stream(self) -> Stream:
+        """What they are of."""
+        ...
+
+    def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises what the answer ends in, if that is no success."""
         ...
 
@@ -66,6 +74,7 @@ class EventStream:
         self._sends_since: float | None = None
         self._sent_at = exchange.clock.monotonic()
         self._gone = False
+        self._is_sent = False
 
     async def run(self, *, finishes: bool) -> None:
         """Send it all. ``finishes``: where the client leaves, the call goes on to its end all the same.
@@ -95,15 +104,24 @@ class EventStream:
 
     async def _produce(self) -> None:
         try:
-            async for frame in self._frames:
-                self._put(frame)
-                while self._waiting_bytes > HIGH_BYTES:
-                    self._went = anyio.Event()
-                    await self._went.wait()
+            async with aclosing(aiter(self._frames)) as frames:
+                async for frame in frames:
+                    self._put(frame)
+                    if self._waiting_bytes > HIGH_BYTES:
+                        await self._have_room()
         except Exception as error:  # a group would wrap it
             self._error = error
         self._is_over.set()
         self._came.set()
+
+    async def _have_room(self) -> None:
+        """Wait for the client to take what is there, but no longer than the call has time: then its model is heard to
+        its end, which is near."""
+        clock, until = self._exchange.clock, self._frames.stream.deadline
+        with clock.deadline(until):
+            while self._waiting_bytes > HIGH_BYTES:
+                self._went = anyio.Event()
+                await self._went.wait()
 
     def _put(self, frame: Frame) -> None:
         if self._gone:
@@ -125,10 +143,14 @@ class EventStream:
                 if exchange.status is None:
                     return
                 body += self._frames.last_words(self._error)
-            self._sends_since = exchange.clock.monotonic()
-            if exchange.status is None:
-                await exchange.start(200, TYPE, self._frames.headers)
-            await exchange.piece(body, more=not is_last)
+            self._sends_since, self._is_sent = exchange.clock.monotonic(), is_last
+            try:
+                if exchange.status is None:
+                    await exchange.start(200, TYPE, self._frames.stream.headers | self._frames.headers)
+                await exchange.piece(body, more=not is_last)
+            except ClientLeft:
+                self._leave()
+                return
             self._sends_since, self._sent_at = None, exchange.clock.monotonic()
             if is_last:
                 return
@@ -142,7 +164,8 @@ class EventStream:
 
     async def _watch(self) -> None:
         await self._exchange.disconnected()
-        self._leave()
+        if not self._is_sent:  # servers say so, too, of a client that has all
+            self._leave()
 
     async def _tick(self, group: TaskGroup) -> None:
         """Keep a silent stream open; leave a client that takes nothing."""

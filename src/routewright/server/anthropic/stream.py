@@ -6,7 +6,7 @@ the other; a call whose arguments are not whole when the next begins stays open:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import msgspec
@@ -117,7 +117,7 @@ class MessageFrames:
         """``input_tokens``: an estimate, told first and corrected at the end."""
         self.headers: dict[str, str] = {}
         self._exchange = exchange
-        self._stream = stream
+        self.stream = stream
         self._input_tokens = input_tokens
         self._trace_id = ""
         self._model = ""
@@ -125,9 +125,9 @@ class MessageFrames:
         self._blocks = MessageBlocks()
         stream.expect_text()  # there are no words for taking back what was said (contract 4)
 
-    async def __aiter__(self) -> AsyncIterator[Frame]:
+    async def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises what the call ends in, if that is no answer."""
-        async with self._stream as stream:
+        async with self.stream as stream:
             async for event in stream:
                 if isinstance(event, StreamError):
                     stream.raise_failure()
@@ -144,7 +144,7 @@ class MessageFrames:
             case RouteStarted(data=data):
                 self._trace_id, self._model = data.trace_id, data.selected_model
                 self._exchange.trace_id = data.trace_id
-                self.headers |= routing_headers(data) | self._stream.headers
+                self.headers |= routing_headers(data)
             case RouteFallback(data=data):
                 self._model = self.headers["X-Routewright-Model"] = data.to_model
             case OutputDelta(data=data) if data.text:

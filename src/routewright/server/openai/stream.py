@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Literal
 
 import msgspec
@@ -84,7 +84,7 @@ class ChunkFrames:
         self.headers = ignored_header(asked.ignored)
         stream.expect_text()
         self._exchange = exchange
-        self._stream = stream
+        self.stream = stream
         self._asked = asked
         self._id = self._model = ""
         self._created = 0
@@ -94,9 +94,9 @@ class ChunkFrames:
         self._told: set[tuple[int, str]] = set()
         """What of which call was told, and is not told again."""
 
-    async def __aiter__(self) -> AsyncIterator[Frame]:
+    async def __aiter__(self) -> AsyncGenerator[Frame, None]:
         """Give them in order. Raises what the call ends in, if that is no answer."""
-        async with self._stream as stream:
+        async with self.stream as stream:
             async for event in stream:
                 match event:
                     case RouteStarted():
@@ -123,8 +123,8 @@ class ChunkFrames:
         self._exchange.trace_id = data.trace_id
         self._id, self._created = completion_id(data.trace_id), created_at(data.trace_id)
         self._model = data.selected_model
-        limits = self._stream.headers
-        self.headers |= routing_headers(data) | limits | limit_headers(limits, self._exchange.clock.time())
+        limits = limit_headers(self.stream.headers, self._exchange.clock.time())
+        self.headers |= routing_headers(data) | limits
 
     def _begin(self, content: str | None) -> bytes:
         """The chunk that says who speaks, before the first one."""
