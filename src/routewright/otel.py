@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, assert_never, get_args
 
 import msgspec
@@ -73,13 +74,18 @@ class OpenTelemetry:
         content: bool = False,
     ) -> None:
         _check(semconv, content=content)
-        provider = trace.get_tracer_provider() if tracer_provider is None else tracer_provider
-        self._tracer = _with_given_ids(provider.get_tracer(SCOPE))
+        self._provider = tracer_provider
         self._named = names_of(ATTRIBUTES, semconv)
         self._providers = PROVIDERS[semconv]
         self._figures = {} if meter_provider is None else _histograms(meter_provider, semconv)
         self._account = account
         self._content = content
+
+    @cached_property
+    def _tracer(self) -> trace.Tracer:
+        """Taken at the first call, since a program may say only then who its provider is."""
+        provider = trace.get_tracer_provider() if self._provider is None else self._provider
+        return _with_given_ids(provider.get_tracer(SCOPE))
 
     def watch(self, router: Router) -> Subscription:
         """Tell of the calls of a Router from now on. Call what is given back, or leave it as a context manager, to

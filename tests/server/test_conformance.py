@@ -666,6 +666,15 @@ def test_8_429_says_when_to_come_again(place: Place, stream: bool) -> None:
     assert answers[1].headers["x-ratelimit-remaining"] == "0"
 
 
+@pytest.mark.parametrize("path", ["/v1/decide", "/anthropic/v1/messages/count_tokens"])
+def test_8_what_calls_no_model_counts_as_a_request(place: Place, path: str) -> None:
+    key = place.site.key(f"asks {path}", limits=RateLimits(requests_per_min=2, tokens_per_min=1_000_000))
+    body = HELLO if path == "/v1/decide" else {**HELLO, "model": "auto", "max_tokens": 9}
+    answers = [httpx2.post(f"{place.url}{path}", headers=bearer(key), json=body) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[0].headers["x-ratelimit-remaining"] == "1"
+
+
 @pytest.mark.parametrize("row", ["422 budget", "502", "403 provider"])
 def test_8_failures_that_count_have_the_headers(place: Place, row: str) -> None:
     answer = place.live.post("/v1/route", json=STATUSES[row].request)

@@ -61,6 +61,38 @@ def test_what_is_no_wish_is_refused_by_its_place(given: Any) -> None:
         wishes_of(given)
 
 
+DOORS = ["/openai/v1/chat/completions", "/anthropic/v1/messages"]
+BODY = {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", DOORS)
+async def test_another_body_under_the_same_key_is_409_though_what_differs_is_ignored(path: str) -> None:
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
+    scope = scope_of(path=path, headers={"idempotency-key": "k"})
+    first, again = await ask(app, scope, BODY), await ask(app, scope, dict(reversed(BODY.items())))
+    other = await ask(app, scope, {**BODY, "top_k": 5})
+    assert (first.status, again.body, other.status) == (200, first.body, 409)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", DOORS)
+async def test_a_key_in_the_body_is_refused_and_not_ignored(path: str) -> None:
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
+    client = await ask(app, scope_of(path=path), {**BODY, "idempotency_key": "k"})
+    assert client.status == 400
+    assert "send it as the header Idempotency-Key" in client.json["error"]["message"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", DOORS)
+async def test_what_is_suggested_can_be_followed(path: str) -> None:
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
+    client = await ask(app, scope_of(path=path), {**BODY, FIELD: {"budget": {"maxCostUsd": 1e-9}}})
+    assert client.status == 422
+    assert f"raise {FIELD}.budget.maxCostUsd" in client.body.decode()
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/openai/v1/chat/completions", "/anthropic/v1/messages"])
 @pytest.mark.parametrize(

@@ -83,6 +83,29 @@ async def test_a_header_that_says_who_or_what_comes_once(name: str) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("application/json; charset=utf-8; profile=x", 200),
+        ("application/json; profile=x", 200),
+        ('application/json; Charset="UTF-8"', 200),
+        ("application/json; Charset=utf-16", 415),
+        ("application/json; profile=x; charset=latin-1", 415),
+    ],
+)
+async def test_a_kind_of_content_has_parameters(kind: str, status: int) -> None:
+    assert (await ask(app_of(), scope_of(headers={"content-type": kind}), BODY)).status == status
+
+
+@pytest.mark.anyio
+async def test_an_address_of_one_environment_takes_no_callers_of_the_other() -> None:
+    router = Router(providers=[])
+    app = create_app(router, authenticate=lambda scope: Caller(environment="sandbox"), environment="production")
+    client = await ask(app, scope_of("GET", "/v1/models"))
+    assert (client.status, client.json["error"]["code"]) == (401, "authentication_failed")
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip"])
 async def test_a_packed_body_is_415(coding: str) -> None:
     assert (await ask(app_of(), scope_of(headers={"content-encoding": coding}), BODY)).status == 415
@@ -113,7 +136,9 @@ async def test_an_address_below_a_mount_point(path: str, root: str, status: int)
 
 @pytest.mark.anyio
 async def test_head_is_answered_as_get() -> None:
-    assert (await ask(app_of(), scope_of("HEAD", "/v1/models"))).status == 200
+    client = await ask(app_of(), scope_of("HEAD", "/v1/models"))
+    assert (client.status, client.body) == (200, b"")
+    assert int(client.headers["content-length"]) > 1_000
 
 
 @pytest.mark.anyio

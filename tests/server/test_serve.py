@@ -221,14 +221,28 @@ def test_tls_is_1_2_or_higher_and_speaks_http_1_1(tmp_path: Path) -> None:
             pass
 
 
-def test_a_store_in_memory_keeps_its_keys_over_a_reload(tmp_path: Path) -> None:
+def test_a_store_in_memory_is_not_lost_to_a_reload_and_keys_outlive_a_worker(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "memory:") as server:
         key, before = server.keys["test"], server.children
-        assert server.ask(key).status == 200
+        trace_id = json.load(server.ask(key))["trace_id"]
         server.signal(signal.SIGHUP)
-        server.until(lambda: "in force" in server.log and not set(server.children) & set(before))
-        assert server.ask(key).status == 200
+        server.until(lambda: "what is kept in memory would be lost" in server.log)
+        assert server.children == before
+        assert json.load(server.ask(key, idempotency_key="k"))["trace_id"] != trace_id
+        os.kill(before[0], signal.SIGKILL)
+        server.until(lambda: server.children and server.children != before)
+        assert answers(server, key)
         assert list(tmp_path.glob("*.db")) == []
+
+
+def answers(server: Server, key: str) -> bool:
+    """Whether it does, in a moment."""
+    for _ in range(50):
+        try:
+            return server.ask(key).status == 200
+        except (OSError, HTTPException):
+            threading.Event().wait(0.1)
+    return False
 
 
 def test_a_prefix_may_be_left_or_taken_away_by_the_proxy(tmp_path: Path) -> None:

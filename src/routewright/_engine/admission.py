@@ -187,6 +187,7 @@ class Admission:
         self._request = read.request
         self._tokens = read.tokens
         self._path = read.path
+        self._body = read.body
         self._payer = Payer(caller, run)
         self._deadline = self.started_at + (read.request.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
         self._waits_until = self._deadline if patient else self.started_at
@@ -251,7 +252,8 @@ class Admission:
         key = self._request.idempotency_key
         if key is None:
             return None
-        told = fingerprint("POST", self._path, msgspec.to_builtins(self._request))
+        body = msgspec.to_builtins(self._request) if self._body is None else self._body
+        told = fingerprint("POST", self._path, body)
         claim = Claim(self._payer.caller, key, self.trace_id, told)
         kept = await self._shared.claims.take(claim, self._deadline, self._waits_until)
         if kept is None:

@@ -29,6 +29,8 @@ class Read(NamedTuple):
     """Where it was sent to: under one idempotency key another address is another request."""
     traceparent: TraceParent | None = None
     """Where it was asked from."""
+    body: Any = None
+    """What was sent, in plain types, where that was another interface's request; None: the request itself."""
 
 
 class Asked(NamedTuple):

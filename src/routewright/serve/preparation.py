@@ -82,6 +82,9 @@ class Preparation:
             heard = self._ours.recv()
         except (EOFError, OSError) as error:
             raise InternalError("reading the configuration ended in a fault: see above") from error
+        except Exception as error:  # it speaks another version, which was installed since this process began
+            said = "another version of routewright is installed by now"
+            raise InternalError(f"{said}: end the server, and start it anew") from error
         if isinstance(heard, RouterError):
             raise heard
         return heard

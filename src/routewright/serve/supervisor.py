@@ -162,6 +162,9 @@ class Supervisor:
     def _take_plan(self) -> None:
         """On SIGHUP read the configuration anew. What is not valid changes nothing."""
         if self._preparation is None:
+            if self._reload_wanted and self._plan.in_memory:
+                self._reload_wanted = False
+                _log.error("nothing changes: what is kept in memory would be lost; end the server and start anew")
             if self._reload_wanted and not self._due and self._coming is None and self._ready is None:
                 self._reload_wanted = False
                 _log.info("SIGHUP: reading the configuration anew")

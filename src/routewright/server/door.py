@@ -49,6 +49,7 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     timeout_ms: float | None = None
 
 
+_KEY_HINT = "send it as the header Idempotency-Key"
 _WISHES = tuple(name for name in Wishes.__struct_fields__ if name != "metadata")
 """Of those the ones that no other vendor has a field for."""
 
@@ -61,6 +62,8 @@ def wishes_of(given: object) -> Wishes:
 def check_placed(given: Mapping[str, Any]) -> None:
     """Refuse wishes that stand beside the field instead of in it: to ignore a budget would be to spend it. Raises
     ``ValidationFailed``."""
+    if given.get("idempotency_key") is not None:
+        raise ValidationFailed.of(Problem("idempotency_key", "is not a field of this interface", _KEY_HINT))
     for name in _WISHES:
         if given.get(name) is not None:
             hint = f"send it as {FIELD}.{name}: {{{FIELD!r}: {{{name!r}: ...}}}}".replace("'", '"')
@@ -73,6 +76,9 @@ def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known
     ``model`` is an id, ``auto``, ``auto:<goal>`` or ``policy:<id>``; a name without its vendor means this one's, where
     that is ``known``. Raises ``ValidationFailed`` where the two disagree.
     """
+    if request.stream and wishes.fallback is not None and wishes.fallback.on_partial == "restart":
+        hint = "leave it out, and a fault behind the first words ends the stream; POST /v1/route can begin again"
+        raise ValidationFailed.of(Problem(f"{FIELD}.fallback.on_partial", "has no words in these streams", hint))
     told = {name: value for name in Wishes.__struct_fields__ if (value := getattr(wishes, name)) is not None}
     kind, colon, rest = model.partition(":")
     if model == AUTO:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from routewright._core.moment import span_of
-from routewright.errors import RouterError
 from routewright.wire import Bucket, Caller, Candidate, Model, Rejection
 
-from .departure import while_connected
 from .events import RouteFrames
 from .exchange import Exchange
 from .operation import NoQuery
 from .service import Service
-from .sse import EventStream
 
 
 class TracesQuery(Struct, frozen=True, omit_defaults=True):
@@ -83,24 +78,18 @@ class Decided(Struct, frozen=True, kw_only=True):
 async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """Answer a request, falling back along the chain where a model fails."""
     read = await service.read(exchange)
-    keyed = read.request.idempotency_key is not None
     if read.request.stream:
-        await EventStream(exchange, RouteFrames(exchange, service.stream(read, caller))).run(finishes=keyed)
+        await service.send(exchange, read, RouteFrames(exchange, service.stream(read, caller)))
         return
-    try:
-        # with a key the call finishes when the client has left, so that it can ask again (contract 7)
-        asking = partial(service.answer, read, caller)
-        answer = await asking() if keyed else await while_connected(exchange, asking)
-    except RouterError as error:
-        exchange.trace_id = error.trace_id
-        raise
-    exchange.trace_id = answer.trace_id
+    answer = await service.answer(exchange, read, caller)
     await exchange.json(answer.response, headers=answer.headers)
 
 
 async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
-    """Choose without calling anything."""
-    decision = await service.decide(await service.read(exchange), caller)
+    """Choose without calling anything. It counts as a request, and as no tokens."""
+    read = await service.read(exchange)
+    async with service.counted(exchange, read, caller):
+        decision = await service.decide(read, caller)
     await exchange.json(
         Decided(
             model=decision.model,

@@ -189,6 +189,7 @@ class Exchange:
     ) -> None:
         """Answer."""
         await self.start(status, content_type, headers, length=len(body))
+        body = b"" if self.method == "HEAD" else body
         self.sent_bytes += len(body)
         await self._say({"type": "http.response.body", "body": body})
 
@@ -234,7 +235,9 @@ class Exchange:
         if media.strip().lower() != "application/json":
             got = "none" if kind is None else quoted(kind)
             raise UnsupportedMediaType(f"the Content-Type is {got}: send 'Content-Type: application/json'")
-        charset = rest.partition("charset=")[2].strip().strip('"').lower()
+        told = (each.partition("=") for each in rest.split(";"))
+        charset = next((value for name, _, value in told if name.strip().lower() == "charset"), "")
+        charset = charset.strip().strip('"').lower()
         if charset not in ("", "utf-8", "utf8"):
             raise UnsupportedMediaType(f"the charset is {quoted(charset)}: send UTF-8")  # spec 1
         encoding = self.header(b"content-encoding")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from contextlib import asynccontextmanager
 from functools import partial
 from inspect import isawaitable
 from typing import Any
 
 import anyio.to_thread
+import msgspec
 from msgspec.structs import replace
 
 from routewright._core.account import may
@@ -18,19 +20,22 @@ from routewright._core.rules import completed
 from routewright._core.tags import tagged
 from routewright._core.tokens import bounds_of
 from routewright._core.traceparent import TraceParent
+from routewright._engine.admission import Admission
 from routewright._engine.answer import Answer
 from routewright._engine.reading import LARGE_CHARACTERS, Read
 from routewright._engine.stream import Stream
 from routewright._engine.traceparent import parent_here
 from routewright.arguments import check_caller
 from routewright.console import Console
-from routewright.errors import PermissionDenied, Problem, ValidationFailed
+from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, ValidationFailed
 from routewright.router import Router
 from routewright.trace import TraceStore
 from routewright.wire import Caller, Environment, RouteRequest, Scope
 
+from .departure import while_connected
 from .exchange import Exchange
 from .exchange import Scope as AsgiScope
+from .sse import EventStream, Frames
 
 Authenticate = Callable[[AsgiScope], Caller | Awaitable[Caller]]
 """Says who calls by an ASGI scope. Raises ``AuthenticationFailed``."""
@@ -63,6 +68,7 @@ class Service:
             said = self._authenticate(exchange.scope)
             caller = await said if isawaitable(said) else said
             check_caller(caller)
+            self._check_environment(caller)
         else:
             header = exchange.header(b"authorization") if key is None else key
             caller = await self.console.authenticate(header, self.environment)
@@ -93,18 +99,41 @@ class Service:
             return reading()
         return await anyio.to_thread.run_sync(reading, abandon_on_cancel=True)
 
-    async def answer(self, read: Read, caller: Caller) -> Answer[Any]:
-        """Answer a request whole."""
-        return self.router._answer(await self.parts.engine.route(read, caller))
+    async def answer(self, exchange: Exchange, read: Read, caller: Caller) -> Answer[Any]:
+        """Answer a request whole. It ends when its client leaves; with an idempotency key it finishes, so that the
+        client can ask again (contract 7). Raises ``ClientLeft``."""
+        asking = partial(self.parts.engine.route, read, caller)
+        keyed = read.request.idempotency_key is not None
+        answer = self.router._answer(await asking() if keyed else await while_connected(exchange, asking))
+        exchange.trace_id = answer.trace_id
+        return answer
 
     def stream(self, read: Read, caller: Caller) -> Stream:
         """Answer a request piece by piece."""
         return Stream(self.parts.engine, read, caller, self.router.replay)
 
+    async def send(self, exchange: Exchange, read: Read, frames: Frames) -> None:
+        """Send a stream as it comes. With an idempotency key it finishes, as ``answer`` does."""
+        await EventStream(exchange, frames).run(finishes=read.request.idempotency_key is not None)
+
     async def decide(self, read: Read, caller: Caller) -> Decision:
         """Choose, without holding up others where many tokens are to be counted."""
         engine = self.parts.engine
         return Decision(await engine.choices.plan(engine.admit(read, caller)))
+
+    @asynccontextmanager
+    async def counted(self, exchange: Exchange, read: Read, caller: Caller) -> AsyncIterator[None]:
+        """Let in what calls no model: it counts as a request, and as no tokens. Raises what ``Admission`` does."""
+        shared = self.parts.engine.admissions
+        read = read._replace(request=replace(read.request, idempotency_key=None))
+        if shared.is_open(read.request, caller):
+            yield
+            return
+        async with Admission(shared, read, caller) as admission:
+            await admission.look()
+            await admission.enter()
+            exchange.headers |= admission.headers
+            yield
 
     def known_models(self, caller: Caller) -> Container[str]:
         """Ids and aliases of models that a request may name."""
@@ -115,12 +144,18 @@ class Service:
         """The traces of an account."""
         return self.parts.traces.as_account(caller.account)
 
+    def _check_environment(self, caller: Caller) -> None:
+        if self.environment not in (None, self.router._as(caller).environment):
+            said = f"this address is that of the {self.environment} environment, and you are in the other"
+            raise AuthenticationFailed(f"{said}: ask at the {caller.environment} address")
+
     def _read(self, body: bytes, decode: Decode, key: str | None, path: str, traceparent: TraceParent | None) -> Read:
         request = completed(_keyed(decode(body), key))
         tags = self.parts.tags.here()
         if tags:
             request = tagged(request, tags)
-        return Read(request, bounds_of(request), path, traceparent)
+        is_ours = decode is shaped_request or request.idempotency_key is None
+        return Read(request, bounds_of(request), path, traceparent, None if is_ours else msgspec.json.decode(body))
 
 
 def _keyed(request: RouteRequest, key: str | None) -> RouteRequest:

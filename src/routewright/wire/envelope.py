@@ -39,5 +39,5 @@ class Page(Struct, Generic[T], frozen=True):
 def error_envelope(error: RouterError) -> ErrorEnvelope:
     """Put an error into the shape callers see."""
     return ErrorEnvelope(
-        ErrorBody(error.code, error.message, error.type, error.request_id, error.trace_id, error.detail or None)
+        ErrorBody(error.code, error.message, error.type, error.request_id, error.trace_id, error.detail)
     )

@@ -228,7 +228,7 @@ def test_errors_of_addresses_have_it_too(method: str, path: str, status: int) ->
     with raw(Site()) as client:
         answer = client.request(method, path)
     assert answer.status_code == status
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code", "request_id"}
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code", "request_id", "detail"}
 
 
 def test_a_body_that_is_not_json_has_it_too() -> None:

@@ -179,7 +179,18 @@ class Breaking:
         raise ProviderFault("reset")
 
 
-@pytest.mark.parametrize("wishes", [{}, {"fallback": {"on_partial": "restart"}}])
+def test_a_stream_that_is_to_begin_again_is_refused_since_chunks_cannot_say_so() -> None:
+    wishes = {"fallback": {"on_partial": "restart"}}
+    site = site_of(ScriptedProvider(["Hello."], models=[ONE]))
+    with raw(site, site.key()) as client:
+        body = {**CHAT, "stream": True, "model": "auto", "routewright": wishes}
+        answer = client.post("/chat/completions", json=body)
+        plain = client.post("/chat/completions", json={**body, "stream": False})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "routewright.fallback.on_partial")
+    assert plain.status_code == 200
+
+
+@pytest.mark.parametrize("wishes", [{}, {"fallback": {"on_partial": "error"}}])
 def test_a_fault_after_it_ends_the_stream_with_an_error_and_never_as_a_whole_answer(wishes: dict[str, Any]) -> None:
     breaking, other = Breaking(), ScriptedProvider(["Another answer."], models=[TWO])
     site = site_of(breaking.provider, other)

@@ -13,26 +13,19 @@ from routewright._core.tokens import Length, length
 from routewright._engine.entry import Entry
 from routewright._engine.reading import Read
 from routewright.errors import AuthenticationFailed, RouterError, ValidationFailed
-from routewright.server.departure import while_connected
 from routewright.server.door import ignored_header, routing_headers
 from routewright.server.exchange import Exchange
 from routewright.server.service import Service
-from routewright.server.sse import EventStream
+from routewright.server.words import Words
 from routewright.wire import Caller
 
 from .request import Reading
 from .response import message_of
 from .stream import MessageFrames
 
+WORDS = Words(cap="max_tokens", listed_at="GET /v1/models")
 MESSAGES = "/anthropic/v1/messages"
 COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"
-
-
-class MessagesQuery(Struct, frozen=True, omit_defaults=True):
-    """What clients put behind the address."""
-
-    beta: str | None = None
-    """Nothing depends on it."""
 
 
 class TokenCount(Struct, frozen=True):
@@ -47,13 +40,12 @@ async def messages(service: Service, exchange: Exchange) -> None:
         caller = await _caller(service, exchange)
         reading = Reading(service.parts.fleet(caller.environment), capped=True)
         read = await _read(service, exchange, reading, MESSAGES)
-        keyed = read.request.idempotency_key is not None
         with _renamed(reading):
             if read.request.stream:
                 frames = MessageFrames(exchange, service.stream(read, caller), read.tokens.estimate)
-                await EventStream(exchange, frames).run(finishes=keyed)
+                await service.send(exchange, read, frames)
             else:
-                await _whole(service, exchange, read, caller, keyed=keyed)
+                await _whole(service, exchange, read, caller)
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
@@ -63,9 +55,10 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
         reading = Reading(service.parts.fleet(caller.environment), capped=False)
         read = await _read(service, exchange, reading, COUNT_TOKENS)
         with _renamed(reading):
-            model = await _model(service, read, caller, reading)
-            entry = service.parts.engine.admit(read, caller)
-            low, high, usual = await _counted(service, entry, model)
+            async with service.counted(exchange, read, caller):
+                model = await _model(service, read, caller, reading)
+                entry = service.parts.engine.admit(read, caller)
+                low, high, usual = await _counted(service, entry, model)
         told = {
             "X-Routewright-Model": model,
             "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
@@ -73,11 +66,8 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
         await exchange.json(TokenCount(usual), headers=told)
 
 
-async def _whole(service: Service, exchange: Exchange, read: Read, caller: Caller, *, keyed: bool) -> None:
-    # with a key the call finishes when the client has left, so that it can ask again (contract 7)
-    asking = partial(service.answer, read, caller)
-    answer = await asking() if keyed else await while_connected(exchange, asking)
-    exchange.trace_id = answer.trace_id
+async def _whole(service: Service, exchange: Exchange, read: Read, caller: Caller) -> None:
+    answer = await service.answer(exchange, read, caller)
     headers = routing_headers(answer.response) | answer.headers
     await exchange.json(message_of(answer.response), headers=headers)
 
@@ -94,7 +84,6 @@ async def _caller(service: Service, exchange: Exchange) -> Caller:
 
 
 async def _read(service: Service, exchange: Exchange, reading: Reading, path: str) -> Read:
-    exchange.query(MessagesQuery)
     with _renamed(reading):
         read = await service.read(exchange, reading.decode, path)
     exchange.headers |= ignored_header(reading.ignored)
@@ -136,7 +125,8 @@ def _in_our_words(exchange: Exchange) -> Iterator[None]:
     try:
         yield
     except RouterError as error:
-        exchange.trace_id = exchange.trace_id or error.trace_id
         if not error.retryable:  # they would try again after any 409 and 500
             exchange.headers["x-should-retry"] = "false"
-        raise
+        if isinstance(error, ValidationFailed):
+            raise
+        raise WORDS.error(error) from None

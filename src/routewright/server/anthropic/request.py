@@ -43,6 +43,7 @@ class Reading:
         self.model = AUTO
         """As it was asked for; a name without doubt is the id that it means."""
         self.ignored = Ignored()
+        self._is_made = False
         self._fleet = fleet
         self._capped = capped
 
@@ -56,10 +57,14 @@ class Reading:
         wishes = wishes_of(fields.get(FIELD, dict))
         request = self._request(fields, wishes)
         fields.end()
-        return wished(request, self.model, VENDOR, replace(wishes, metadata=None), self._fleet.pool.row)
+        made = wished(request, self.model, VENDOR, replace(wishes, metadata=None), self._fleet.pool.row)
+        self._is_made = True
+        return made
 
     def renamed(self, error: ValidationFailed) -> ValidationFailed:
         """The error of a rule of the route request, in the words of this body."""
+        if not self._is_made:
+            return error
         problems = [problem._replace(path=self._place(problem.path)) for problem in error.problems]
         return type(error).of(*problems) if problems else error
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import get_args
 
 from routewright._core.problem import did_you_mean
 from routewright._core.scan import quoted
 from routewright.errors import NotFound, RouterError
-from routewright.server.departure import while_connected
 from routewright.server.door import AUTO, ignored_header, routing_headers
 from routewright.server.exchange import Exchange
 from routewright.server.service import Service
-from routewright.server.sse import EventStream
 from routewright.wire import Caller, Goal
 
 from .errors import in_words
@@ -62,15 +59,10 @@ async def model(service: Service, exchange: Exchange) -> None:
 
 async def _complete(service: Service, exchange: Exchange, caller: Caller, asked: Asked) -> None:
     read = await service.read(exchange, asked.request_of, PATH)
-    keyed = read.request.idempotency_key is not None
     if read.request.stream:
-        frames = ChunkFrames(exchange, service.stream(read, caller), asked)
-        await EventStream(exchange, frames).run(finishes=keyed)
+        await service.send(exchange, read, ChunkFrames(exchange, service.stream(read, caller), asked))
         return
-    # with a key the call finishes when the client has left, so that it can ask again (contract 7)
-    asking = partial(service.answer, read, caller)
-    answer = await asking() if keyed else await while_connected(exchange, asking)
-    exchange.trace_id = answer.trace_id
+    answer = await service.answer(exchange, read, caller)
     limits = answer.headers
     headers = routing_headers(answer.response) | limits | limit_headers(limits, exchange.clock.time())
     await exchange.json(completion_of(answer.response), headers=headers | ignored_header(asked.ignored))

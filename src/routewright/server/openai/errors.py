@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from routewright.errors import RateLimited, RouterError, ValidationFailed
 from routewright.server.errors import fit
+from routewright.server.words import Words
 from routewright.wire import error_envelope
 
 from .response import limit_headers
-from .words import Words
 
 TYPES = {
     "validation_error": "invalid_request_error",

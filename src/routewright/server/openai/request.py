@@ -14,10 +14,10 @@ from routewright._core.scan import scan
 from routewright._core.shape import converted
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.door import AUTO, FIELD, Wishes, check_placed, wished, wishes_of
+from routewright.server.words import Words
 from routewright.wire import NamedToolChoice, RouteRequest
 
 from .messages import Fields, Noted, choice_of, messages_of, tools_of
-from .words import Words
 
 PATH = "/openai/v1/chat/completions"
 VENDOR = "openai"

@@ -29,6 +29,8 @@ class Words(Struct, frozen=True):
     models: str = f"{FIELD}.models"
     policy: str = f"{FIELD}.policy_id"
     metadata: str = "metadata"
+    listed_at: str = "GET /openai/v1/models"
+    """Where a client finds the models that it may name."""
 
     def path(self, path: str) -> str:
         """The place of a fault."""
@@ -50,7 +52,7 @@ class Words(Struct, frozen=True):
 
     def text(self, text: str) -> str:
         """A message, or what to do."""
-        return _IN_TEXT.sub(self._word, text.replace("Router.models()", "GET /openai/v1/models"))
+        return _IN_TEXT.sub(self._word, text.replace("Router.models()", self.listed_at))
 
     def problem(self, problem: Problem) -> Problem:
         """One fault."""
