@@ -58,12 +58,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash[REPORT].lines()
-    if not lines:
+    lines, loads = config.stash[REPORT].lines(), config.stash[REPORT].load_lines()
+    if not lines and not loads:
         return
     terminalreporter.section("figures")
     told = conditions(use_uvloop=config.getoption("--uvloop"), brief=config.getoption("--brief"))
-    for line in [*told, "", *lines]:
+    for line in [*told, "", *lines, *[""][: len(lines)], *loads]:
         terminalreporter.write_line(line)
     terminalreporter.write_line("")
     terminalreporter.write_line("µs: p50 / p99 of single calls (mean of a loop), each the median over the rounds")
@@ -242,15 +242,20 @@ def peer(request: pytest.FixtureRequest, effort: Effort) -> Peer:
 
 def peer_python(config: pytest.Config, environment: str) -> str:
     """The interpreter of a peer's environment. Skips if peers are not asked for or this one is not there."""
+    return str(peer_file(config, environment, "bin/python"))
+
+
+def peer_file(config: pytest.Config, environment: str, name: str) -> Path:
+    """A file of a peer's environment. Skips as ``peer_python`` does."""
     if not config.getoption("--peers"):
         pytest.skip(f"{environment}: a peer, measured with --peers")
     folder = os.environ.get("PEER_VENVS")
     if folder is None:
         pytest.skip(f"{environment}: PEER_VENVS names no folder with the peers' environments")
-    python = Path(folder) / environment / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"{environment}: there is no {python}")
-    return str(python)
+    file = Path(folder) / environment / name
+    if not file.exists():
+        pytest.skip(f"{environment}: there is no {file}")
+    return file
 
 
 def _uvloop() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+from .load import Load
 from .measure import Figure, Unit
 
 Who = Literal[
@@ -23,6 +24,9 @@ Who = Literal[
     "standardwebhooks",
     "svix",
     "limits",
+    "litellm's proxy",
+    "Portkey",
+    "Switchyard",
     "routewright",
 ]
 """``floor`` is the cheapest way, ``full scan`` the plain one; both are hand-written loops. ``provider``: one of
@@ -43,10 +47,22 @@ class Report:
 
     def __init__(self) -> None:
         self._figures: dict[Question, dict[Who, Figure]] = {}
+        self._loads: dict[Question, dict[Who, Load]] = {}
 
     def add(self, question: Question, who: Who, figure: Figure) -> None:
         """Keep a figure."""
         self._figures.setdefault(question, {})[who] = figure
+
+    def add_load(self, question: Question, who: Who, load: Load) -> None:
+        """Keep what a server did under load."""
+        self._loads.setdefault(question, {})[who] = load
+
+    def load_lines(self) -> list[str]:
+        """A Markdown table with a line for everybody who served. Nothing: nobody did."""
+        figures = ["requests/s", "p50 / p99 µs", "CPU µs", "per core-second", "× floor"]
+        head = ["over HTTP", "who", *figures, "target"]
+        rows = [_line(_load_cells(question, who, loads)) for question, loads in self._loads.items() for who in loads]
+        return [_line(head), _line(["---"] * len(head)), *rows] if rows else []
 
     def lines(self) -> list[str]:
         """A Markdown table with a column for everybody who was measured."""
@@ -94,6 +110,15 @@ def _cell(figure: Figure | None) -> str:
     if figure.p99 is not None:
         cell += f" / {_number(figure.p99)}"
     return cell if figure.mean is None else f"{cell} ({_number(figure.mean)})"
+
+
+def _load_cells(question: Question, who: Who, loads: dict[Who, Load]) -> list[str]:
+    load, floor = loads[who], loads.get("floor")
+    speed = [f"{load.per_s:,.0f}", f"{_number(load.p50_us)} / {_number(load.p99_us)}"]
+    cost = [_number(load.cpu_us), f"{load.per_core_s:,.0f}"]
+    ratio = "" if floor is None or who == "floor" else f"{load.cpu_us / floor.cpu_us:.1f}"
+    target = question.target if who == "routewright" else ""
+    return [question.what, who, *speed, *cost, ratio, target]
 
 
 def _ratio(figures: dict[Who, Figure]) -> str:

@@ -13,7 +13,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,9 +40,9 @@ class Upstream(NamedTuple):
 
 
 @contextmanager
-def upstream() -> Iterator[Upstream]:
-    """Run one."""
-    command = [sys.executable, "-m", "benchmarks.upstream"]
+def upstream(before: Sequence[str] = ()) -> Iterator[Upstream]:
+    """Run one. ``before`` goes in front of its command."""
+    command = [*before, sys.executable, "-m", "benchmarks.upstream"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as running:
         assert running.stdout is not None, "it is piped"
         try:
