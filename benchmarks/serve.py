@@ -1,5 +1,5 @@
-"""An ASGI application under uvicorn, one process, as it is run for speed. Knows nothing of ours, so that a floor's memory
-is its own.
+"""An ASGI application under uvicorn, one process, as it is run for speed. Knows nothing of ours, so that a floor's
+memory is its own.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import anyio
@@ -9,7 +10,9 @@ import msgspec
 import pytest
 
 from routewright import Caller, Model, Router, Settings
+from routewright.backends.clock import SystemClock
 from routewright.errors import ProviderFault
+from routewright.protocols import Clock
 from routewright.server import HttpLimits, create_app
 from routewright.server.app import App
 from routewright.testing import FakeClock, ScriptedProvider
@@ -37,11 +40,11 @@ class Counted(ScriptedProvider):
 class House:
     """A Router whose answers take sixteen seconds, and its application."""
 
-    def __init__(self, *script: Any) -> None:
-        self.clock = FakeClock()
+    def __init__(self, *script: Any, clock: Clock | None = None, limits: HttpLimits = LIMITS) -> None:
+        self.clock = clock or FakeClock()
         self.provider = Counted(list(script) or [LONG], models=[MODEL], clock=self.clock)
         self.router = Router(providers=[self.provider], settings=Settings(clock=self.clock))
-        self.app: App = create_app(self.router, authenticate=lambda scope: Caller(), limits=LIMITS)
+        self.app: App = create_app(self.router, authenticate=lambda scope: Caller(), limits=limits)
 
     async def serve(self, client: Client) -> None:
         await self.app(scope_of(), client.receive, client.send)
@@ -241,3 +244,45 @@ async def test_a_reader_that_takes_nothing_for_long_is_taken_to_have_left() -> N
     assert house.clock.monotonic() == LIMITS.send_s
     assert (await house.only_trace()).status == "cancelled"
     assert house.provider.open_calls == 0
+
+
+async def alone_in_its_loop() -> bool:
+    """Whether this task is, once those that were cancelled have ended."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_in_asyncio_no_task_outlives_a_stream_by_more_than_its_cancellation(leaves: bool) -> None:
+    async def serve() -> None:
+        house = House([Delta("one "), Pause(3_600.0 if leaves else 0.0), *LONG[-3:]], clock=SystemClock())
+        client = client_of(stream=True)
+        async with anyio.create_task_group() as group:
+            group.start_soon(house.serve, client)
+            await client.until(lambda it: it.status == 200)
+            if leaves:
+                client.leave()
+        assert client.is_whole != leaves
+        assert house.provider.open_calls == 0
+        assert (await house.only_trace()).status == ("cancelled" if leaves else "completed")
+        assert await alone_in_its_loop()
+
+    asyncio.run(serve())
+
+
+def test_in_asyncio_a_silent_stream_is_kept_open_and_a_stuck_reader_left() -> None:
+    async def serve() -> None:
+        limits = HttpLimits(heartbeat_s=0.01, send_s=0.01)
+        house, client = (
+            House([Delta("one "), Pause(3_600.0)], clock=SystemClock(), limits=limits),
+            client_of(stream=True),
+        )
+        async with anyio.create_task_group() as group:
+            group.start_soon(house.serve, client)
+            await client.until(lambda it: b": keep-alive\n\n" in it.body)
+            client.reads = False
+        assert (await house.only_trace()).status == "cancelled"
+        assert await alone_in_its_loop()
+
+    asyncio.run(serve())
