@@ -22,7 +22,8 @@ ANSWER = {
     "usage": {"rate_limit_remaining": 1, "rate_limit_reset_unix": 1},
 }
 EVENTS = [
-    b"event: %s\ndata: %s\n\n" % (name, msgspec.json.encode(ANSWER)) for name in (b"started", b"output", b"completed")
+    b"event: route.%s\ndata: %s\n\n" % (name, msgspec.json.encode(ANSWER))
+    for name in (b"started", b"output", b"completed")
 ]
 
 Scope = dict[str, Any]

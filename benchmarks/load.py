@@ -25,8 +25,9 @@ from .upstream import ROOT
 
 STARTS_WITHIN_S = 90.0
 ENDS_WITHIN_S = 10.0
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PROCESSES = Path("/proc")
+_GROUP, _USER, _SYSTEM, _RESIDENT = 1, 10, 11, 20
+"""Where a process's numbers have them, counted from its parent's."""
 
 
 class Ask(NamedTuple):
@@ -70,30 +71,30 @@ class Served(NamedTuple):
     @property
     def mb(self) -> float:
         """Resident memory, of all its processes."""
-        return sum(int(_read(pid, "statm").split()[1]) for pid in self._processes()) * _PAGE / 2**20
+        return sum(stat[_RESIDENT] for stat in self._stats()) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     @property
     def cpu_s(self) -> float:
         """Spent so far, by all of them."""
-        stats = [_stat(pid) for pid in self._processes()]
-        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / _TICKS
+        return sum(stat[_USER] + stat[_SYSTEM] for stat in self._stats()) / os.sysconf("SC_CLK_TCK")
 
-    def _processes(self) -> list[str]:
-        running = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with suppress(OSError):  # it ended meanwhile
-                if int(_stat(pid)[2]) == self.group:
-                    running.append(pid)
-        return running
+    def _stats(self) -> list[list[int]]:
+        every = [_stat(pid) for pid in os.listdir(_PROCESSES) if pid.isdigit()]
+        return [stat for stat in every if stat is not None and stat[_GROUP] == self.group]
 
 
-def _read(pid: str, name: str) -> str:
-    return Path("/proc", pid, name).read_text()
+def _stat(pid: str) -> list[int] | None:
+    """A process's numbers, from its parent on; None: it has ended."""
+    try:
+        text = (_PROCESSES / pid / "stat").read_text()
+    except OSError:
+        return None
+    return [int(number) for number in text.rpartition(") ")[2].split()[1:]]  # what stands before may hold spaces
 
 
-def _stat(pid: str) -> list[str]:
-    """Its numbers from the state on: what stands before may hold spaces."""
-    return _read(pid, "stat").rpartition(") ")[2].split()
+def tells_processor_time() -> bool:
+    """Whether the system tells what a process spent, as Linux does."""
+    return _PROCESSES.joinpath("self", "stat").exists()
 
 
 @contextmanager
