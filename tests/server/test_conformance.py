@@ -142,6 +142,16 @@ def test_1_a_request_is_utf_8(place: Place, body: bytes) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/openai/chat/completions", "/v1/messages", "/anthropic/messages"]
+)
+def test_1_a_wrong_base_url_is_told_the_right_one(place: Place, path: str) -> None:
+    answer = place.live.post(path, json={})
+    assert answer.status_code == 404
+    assert "/openai/v1" in answer.text
+    assert "/anthropic" in answer.text
+
+
 # 2.1: the route request
 
 ACCEPTED: dict[str, Any] = {

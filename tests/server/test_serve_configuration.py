@@ -91,6 +91,12 @@ def test_every_key_can_be_said_by_a_variable() -> None:
     assert len(VARIABLES) == len(list(keys_of(ServeFile)))
 
 
+@pytest.mark.parametrize("key", ["PRODUCTION_DAYS", "SANDBOX_DAYS"])
+@pytest.mark.parametrize("days", ["9", "forever"])
+def test_one_key_of_a_table_may_stand_alone(key: str, days: str) -> None:
+    assert settings_of(planned(environ={f"ROUTEWRIGHT_SETTINGS_RETENTION_{key}": days})).retention is not None
+
+
 def test_workers_share_the_limits_between_them() -> None:
     assert settings_of(planned(workers=3)).limits.workers == 3
 
