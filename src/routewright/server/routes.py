@@ -95,8 +95,8 @@ TELL: dict[str, Callable[[RouterError], bytes]] = {
 """How an error's body is written, by what an address begins with; the longest such beginning holds."""
 _TELL = sorted(TELL.items(), key=lambda item: -len(item[0]))
 _NOTHING = (
-    "there is nothing at this address; /v1/openapi.json lists what there is below /v1; the base URL of clients of OpenAI "
-    "ends with /openai/v1, that of clients of Anthropic with /anthropic"
+    "there is nothing at this address; /v1/openapi.json lists what there is below /v1; the base URL of clients of "
+    "OpenAI ends with /openai/v1, that of clients of Anthropic with /anthropic"
 )
 _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("}")}
 """Addresses that end with a parameter, by what stands before it."""
