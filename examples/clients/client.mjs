@@ -12,7 +12,11 @@ async function post(path, body, key) {
   if (key) headers["Idempotency-Key"] = key;
   for (let attempt = 1; ; attempt++) {
     const answer = await fetch(url + path, { method: "POST", headers, body: JSON.stringify(body) });
-    if (![429, 500, 502, 504].includes(answer.status) || attempt === tries) return answer;
+    if (answer.ok) return answer;
+    if (![429, 500, 502, 504].includes(answer.status) || attempt === tries) {
+      const { error } = await answer.json();
+      throw Object.assign(new Error(`${error.code}: ${error.message}`), { error });
+    }
     const seconds = Number(answer.headers.get("Retry-After") ?? 2 ** (attempt - 1));
     await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
   }
@@ -43,6 +47,8 @@ for await (const [name, data] of events(await post("/v1/route", { ...ask, stream
 }
 console.log();
 
-const refused = await post("/v1/route", { ...ask, budget: { maxCostUsd: 1e-9 } });
-const { error } = await refused.json();
-console.log(refused.status, error.code, "-", error.detail.suggestion);
+try {
+  await post("/v1/route", { ...ask, budget: { maxCostUsd: 1e-9 } });
+} catch ({ error }) {
+  console.log(error.code, "-", error.detail.suggestion);
+}

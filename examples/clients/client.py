@@ -20,6 +20,14 @@ KEY = os.environ.get("ROUTEWRIGHT_KEY", "")
 TRIES = 4
 
 
+class Refused(Exception):
+    """What the server says of a request that it does not answer."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.error = error
+
+
 def post(path: str, body: dict[str, Any], *, key: str | None = None) -> HTTPResponse:
     """Send a request, and again where the server says that it may help. ``key``: it is answered, and paid, once."""
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
@@ -32,7 +40,7 @@ def post(path: str, body: dict[str, Any], *, key: str | None = None) -> HTTPResp
             return answer
         except urllib.error.HTTPError as error:
             if error.code not in (429, 500, 502, 504) or attempt == TRIES - 1:
-                raise
+                raise Refused(json.load(error)["error"]) from error
             time.sleep(float(error.headers.get("Retry-After", 2**attempt)))
     raise AssertionError("the last try returned or raised")
 
@@ -66,10 +74,12 @@ def main() -> None:
 
     try:
         post("/v1/route", {**ask, "budget": {"maxCostUsd": 1e-9}})
-    except urllib.error.HTTPError as error:
-        told = json.load(error)["error"]
-        print(error.code, told["code"], "-", told["detail"]["suggestion"])
+    except Refused as refused:
+        print(refused.error["code"], "-", refused.error["detail"]["suggestion"])
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Refused as refused:
+        raise SystemExit(f"{refused.error['code']}: {refused}") from None

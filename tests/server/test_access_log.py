@@ -17,7 +17,7 @@ from routewright.server.routes import ENDPOINTS
 from .asking import ask
 from .serving import HELLO, Site
 
-FIELDS = "time method endpoint status duration_ms bytes request_id trace_id account key_id environment".split()
+FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment".split()
 CANARY = "CANARY"
 
 
@@ -77,6 +77,7 @@ def test_a_stream_is_told_at_its_end(lines: Lines) -> None:
     site = logged()
     with site.client(site.key(environment="sandbox")) as client:
         answer = client.post("/v1/route", json={**HELLO, "stream": True})
+    assert (lines.last["status"], lines.last["code"]) == (200, None)
     assert lines.last["bytes"] == len(answer.content)
     assert lines.last["trace_id"] in answer.text
 
@@ -92,7 +93,7 @@ async def test_a_client_that_left_is_a_499(lines: Lines) -> None:
 @pytest.mark.anyio
 async def test_who_is_not_known_is_nobody(lines: Lines) -> None:
     await ask(logged().app, "/v1/models", headers={"authorization": "Bearer sk_live_CANARY"})
-    assert lines.last["status"] == 401
+    assert (lines.last["status"], lines.last["code"]) == (401, "authentication_failed")
     assert [lines.last[name] for name in ("account", "key_id", "environment", "trace_id")] == [None] * 4
 
 

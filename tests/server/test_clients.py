@@ -34,3 +34,16 @@ def test_a_client_gets_an_answer_a_stream_and_an_error(name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("canned answer") >= 2
     assert "budget" in done.stdout if name != "client.sh" else '"code":"validation_failed"' in done.stdout
+
+
+@pytest.mark.parametrize("name", ["client.py", "client.mjs"])
+def test_a_client_repeats_what_the_server_says_of_a_wrong_key(name: str) -> None:
+    needed = NEEDED.get(name)
+    if needed is not None and shutil.which(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    with Site().served() as url:
+        environment = {**os.environ, "ROUTEWRIGHT_URL": url, "ROUTEWRIGHT_KEY": "sk_test_wrong"}
+        program = [*PROGRAMS[name], str(CLIENTS / name)]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "authentication_failed: the API key is unknown or was revoked" in done.stderr

@@ -40,6 +40,7 @@ class AccessLog:
             "method": exchange.known_method,
             "endpoint": exchange.endpoint,
             "status": exchange.final_status,
+            "code": exchange.code,
             "duration_ms": round(exchange.duration_s * 1000, 3),
             "bytes": exchange.sent_bytes,
             "request_id": exchange.request_id,

@@ -109,7 +109,7 @@ def create_app(
 async def _fail(exchange: Exchange, error: Exception) -> None:
     """Answer with an error, if nothing was sent yet."""
     error = told(error, exchange.request_id)
-    exchange.trace_id = exchange.trace_id or error.trace_id
+    exchange.trace_id, exchange.code = exchange.trace_id or error.trace_id, error.code
     if exchange.status is None:
         with suppress(ClientLeft):
             await exchange.respond(told_at(exchange.path, error), error.status, JSON, headers_of(error))

@@ -66,6 +66,7 @@ class Exchange:
         "_send",
         "caller",
         "clock",
+        "code",
         "ended_at",
         "endpoint",
         "headers",
@@ -107,6 +108,8 @@ class Exchange:
         self.caller: Caller | None = None
         """Who asks, once that is known."""
         self.trace_id: str | None = None
+        self.code: str | None = None
+        """Of the error that it ended in."""
         self._receive = receive
         self._send = send
         self._headers: dict[bytes, bytes] | None = None

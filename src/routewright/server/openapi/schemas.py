@@ -166,6 +166,8 @@ def _plain(schema: Any) -> Any:
         return schema
     made = {word: _plain(value) for word, value in schema.items() if (word, value) != ("default", None)}
     made.pop("title", None)
+    if made.get("items") is False:  # beside maxItems it says nothing, and some generators do not know it
+        del made["items"]
     if "$ref" in made:
         made["$ref"] = _named_in(made["$ref"])
     if "enum" in made:
