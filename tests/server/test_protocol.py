@@ -307,6 +307,43 @@ def test_pipelined_requests_are_bounded() -> None:
     assert statuses(heard) == [200] * 5 + [400]
 
 
+class Long:
+    """Answers with more than a socket holds, and says when it is through."""
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces = pieces
+        self.ended = threading.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in range(self.pieces):
+            more = number < self.pieces - 1
+            await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": more})
+        self.ended.set()
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(loop: str) -> None:
+    app = Long(1_000)
+    limits = ConnectionLimits(send_s=0.1)
+    with listening(app, limits, loop) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(GET + b"\r\n")
+        assert app.ended.wait(PATIENCE_S)
+
+
+def test_a_client_that_reads_slowly_has_its_time() -> None:
+    app, limits = Long(200), ConnectionLimits(send_s=0.1)
+    with listening(app, limits) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(GET + b"Connection: close\r\n\r\n")
+        heard, never = 0, threading.Event()
+        while more := client.recv(262_144):
+            heard += len(more)
+            never.wait(0.005)
+    assert heard > 200 * 65_536
+
+
 def test_open_connections_are_bounded() -> None:
     with listening(Site().app, ConnectionLimits(open=2, header_s=20)) as port:
         held = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(2)]

@@ -7,7 +7,7 @@ import logging
 import msgspec
 
 from routewright._core.account import without_keys
-from routewright.errors import AuthenticationFailed, InternalError, RouterError
+from routewright.errors import AuthenticationFailed, InternalError, RouterError, StorageUnavailable
 from routewright.wire import error_envelope
 
 _WORDS = {
@@ -26,8 +26,19 @@ def told(error: Exception, request_id: str) -> RouterError:
     if not isinstance(error, RouterError):
         _log.error("request %s ended in a fault of the server", request_id, exc_info=error)
         error = InternalError(f"the server failed to answer; the operator finds why in its log under {request_id}")
+    if isinstance(error, StorageUnavailable):  # which speaks of files, and to who keeps them
+        _log.error("request %s: %s", request_id, error)
+        error = _of_storage(error, request_id)
     error.request_id = request_id
     return error
+
+
+def _of_storage(error: StorageUnavailable, request_id: str) -> StorageUnavailable:
+    """The same as clients may have it."""
+    said = f"the storage of the server is not available; the operator finds why in its log under {request_id}"
+    told = StorageUnavailable(said, trace_id=error.trace_id)
+    told.headers = error.headers
+    return told
 
 
 def stopped() -> InternalError:

@@ -44,6 +44,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     keep_alive_s: float = 75.0
     """A connection without a request is closed after so long. Longer than proxies keep theirs, so that none sends a
     request into one that is being closed."""
+    send_s: float = 30.0
+    """A client that takes nothing of what it is sent for so long is cut off."""
     pipelined: int = 16
     """So many requests may wait on one connection for the answer to the one before them; one more is 400."""
     open: int = 10_000

@@ -54,6 +54,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = limits = self._shared.limits
         self._most_bytes, self._most_headers = limits.header_bytes, limits.headers
         self._timer: TimerHandle | None = None
+        self._stuck: TimerHandle | None = None
+        self._unread = 0
+        """Bytes that were written and not sent when it was looked last."""
         self._reason = Refusal.MALFORMED
         """Why the parser is stopped by one of its own callbacks."""
         self._refusal: Refusal | None = None
@@ -75,6 +78,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget all that waits."""
         self._stop_waiting()
+        if self._stuck is not None:
+            self._stuck.cancel()
         for cycle, _ in self.pipeline:
             cycle.disconnected = True
         super().connection_lost(exc)
@@ -153,6 +158,28 @@ class BoundedProtocol(HttpToolsProtocol):
         elif not self._unanswered and self._head_bytes:
             self._unset_keepalive_if_required()
             self._wait(self._limits.header_s, self._head_is_late)
+
+    def pause_writing(self) -> None:
+        """Give a client that does not read a time to go on."""
+        super().pause_writing()
+        self._unread = self.transport.get_write_buffer_size()
+        self._stuck = self.loop.call_later(self._limits.send_s, self._is_stuck)
+
+    def resume_writing(self) -> None:
+        """Go on: it reads."""
+        super().resume_writing()
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+    def _is_stuck(self) -> None:
+        """Cut off a client that has taken nothing since; one that is slow has more time."""
+        unread = self.transport.get_write_buffer_size()
+        if unread >= self._unread:
+            self.transport.abort()
+            return
+        self._unread = unread
+        self._stuck = self.loop.call_later(self._limits.send_s, self._is_stuck)
 
     def shutdown(self) -> None:
         """Answer what is there, and close; without a request a little later, since one may be on its way."""

@@ -204,3 +204,13 @@ def test_parameters_of_the_address_change_nothing() -> None:
     site = sandbox()
     with site.client(site.key(environment="sandbox")) as client:
         assert client.post(f"{AT}?beta=true&stream=true", json=ASKED).json()["type"] == "message"
+
+
+@pytest.mark.parametrize("empty", ["", "Bearer"])
+def test_an_empty_header_is_not_there(empty: str) -> None:
+    site = sandbox()
+    key = site.key(environment="sandbox")
+    with site.client() as client:
+        answer = client.post(AT, json=ASKED, headers={"x-api-key": key, "Authorization": empty})
+        bearer = client.post(AT, json=ASKED, headers={"x-api-key": empty, "Authorization": f"Bearer {key}"})
+    assert (answer.status_code, bearer.status_code) == (200, 200 if not empty else 401)

@@ -74,11 +74,11 @@ async def _whole(service: Service, exchange: Exchange, read: Read, caller: Calle
 
 async def _caller(service: Service, exchange: Exchange) -> Caller:
     """Who asks, by either header that this vendor's clients send a key in."""
-    key = exchange.header(b"x-api-key")
-    header = exchange.header(b"authorization")
-    if key is None:
+    key = (exchange.header(b"x-api-key") or "").strip()
+    told = (exchange.header(b"authorization") or "").partition(" ")[2].strip()
+    if not key:  # an empty header is none
         return await service.caller(exchange, "route")
-    if service.takes_keys and header is not None and header.partition(" ")[2].strip() != key.strip():
+    if service.takes_keys and told not in ("", key):
         raise AuthenticationFailed("x-api-key and Authorization name two API keys: send one of the two")
     return await service.caller(exchange, "route", key=f"Bearer {key}")
 
