@@ -14,6 +14,9 @@ from .suite import ME, OTHER, Suite, denied, requests, slots, taken, tokens
 CANCELLED_AFTER = 20
 """So many moments are tried: with each, other tasks had one turn more."""
 
+EACH = 20
+"""So often each of them: in which order tasks have their turns is chance on trio."""
+
 
 class Slots(Suite):
     """Leases."""
@@ -78,19 +81,19 @@ class Slots(Suite):
     async def test_a_take_that_is_cancelled_has_taken_nothing(
         self, coordination: Coordination, clock: FakeClock
     ) -> None:
-        takes, found = [*slots("a", 100), *requests("b", 100)], list[Taken | Denied]()
+        takes, found = [*slots("a", 1_000), *requests("b", 1_000)], list[Taken | Denied]()
 
         async def take() -> None:
             found.append(await coordination.take(takes, ME))
 
-        for steps in range(CANCELLED_AFTER):
+        for steps in [*range(CANCELLED_AFTER)] * EACH:
             async with anyio.create_task_group() as group:
                 group.start_soon(take)
                 for _ in range(steps):
                     await checkpoint()
                 group.cancel_scope.cancel()
         states = (await taken(coordination, takes)).states
-        assert [state.remaining for state in states] == [99 - len(found)] * 2, "only what was answered is taken"
+        assert [state.remaining for state in states] == [999 - len(found)] * 2, "only what was answered is taken"
 
     async def test_it_does_not_age(self, coordination: Coordination, clock: FakeClock) -> None:
         await taken(coordination, slots("a", 1))
