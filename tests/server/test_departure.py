@@ -96,6 +96,30 @@ async def test_with_an_idempotency_key_it_finishes_and_is_there_for_who_asks_aga
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_stream_that_the_end_of_the_server_cuts_off_is_not_charged(key: str | None) -> None:
+    house = House(LONG, LONG)
+    first, again = (client_of(stream=True, **({} if key is None else {"idempotency_key": key})) for _ in "12")
+    with anyio.CancelScope() as life:
+
+        async def end() -> None:
+            await house.clock.sleep(5.0)
+            life.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(end)
+            await house.serve(first)
+    assert b"the server was stopped" in first.body
+    trace = await house.only_trace()
+    assert (trace.status, trace.error, trace.charged_usd) == ("failed", "internal_error", 0.0)
+    assert trace.cost_usd > 0
+    await house.serve(again)
+    assert b"one two three" in again.body
+    assert len(house.provider.calls) == 2  # the retry, which is the only bill
+    assert [trace.charged_usd > 0 for trace in (await house.router.traces.query()).data] == [True, False]
+
+
+@pytest.mark.anyio
 async def test_a_client_that_comes_again_in_the_meantime_joins_the_call() -> None:
     house = House()
     first, again = (client_of(stream=True, idempotency_key="k") for _ in "12")

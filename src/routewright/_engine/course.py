@@ -115,6 +115,11 @@ class Course:
             case other:
                 assert_never(other)
 
+    def fail(self, error: RouterError | None) -> None:
+        """End it for what is no provider's fault, unless it has ended; None ends nothing."""
+        if error is not None and self.end is None:
+            self.error, self.end = error, End.FAILED
+
     @property
     def used(self) -> Amount:
         """What may be gone of its budget. An answer whose provider did not tell the usage is taken at its worst."""

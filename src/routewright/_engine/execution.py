@@ -13,7 +13,6 @@ from math import inf
 
 import anyio.lowlevel
 
-from routewright._core.call import End
 from routewright.wire import Chunk
 
 from .cancel import CancelWatch
@@ -146,7 +145,7 @@ class Execution(Course):
         except Blocked as blocked:
             fault, abandoned = blocked.told, True
         except GuardrailFailed as error:
-            self.error, self.end = error, End.FAILED
+            self.fail(error)
             await self._abandon(line)
             return None
         except BaseException as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self, assert_never
 
 from msgspec import Struct
 
-from routewright._core.call import End, Wait
+from routewright._core.call import Wait
 from routewright.errors import ProviderFault
 from routewright.wire import Caller, Chunk, FaultKind, UpstreamCall
 
@@ -201,7 +201,7 @@ class HostedCourse(Course):
             fault = self._fault(line, outcome) if isinstance(outcome, ProviderFault) else self._read(line, outcome)
         except GuardrailFailed as error:
             self.leave()
-            self.error, self.end = error, End.FAILED
+            self.fail(error)
             return
         if self.line is None:  # it was left while it was fed
             return

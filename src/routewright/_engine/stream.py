@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from math import inf
 from types import TracebackType
 from typing import Self, assert_never
@@ -10,6 +11,7 @@ from typing import Self, assert_never
 import anyio
 import msgspec
 
+from routewright.errors import RouterError
 from routewright.wire import (
     Caller,
     Delta,
@@ -74,6 +76,8 @@ class Stream:
         """Set once the reader has stopped, for those who wait to close."""
         self._left: anyio.Event | None = None
         """Made by the one who leaves the call, and set once it is left."""
+        self.why_left: Callable[[], RouterError | None] = lambda: None
+        """What a call failed of that is left before its end, which is not charged; None where its reader left."""
 
     def __del__(self) -> None:
         """Without ``async with`` a stream may be dropped before its end; what it cost is not."""
@@ -165,6 +169,7 @@ class Stream:
             await execution.aclose()
         finally:
             try:
+                execution.fail(self.why_left())
                 self._outcome = self._engine.records.conclude(entry, execution)
                 await self._give_back()
             finally:

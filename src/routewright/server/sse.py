@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from routewright._engine.stream import Stream
+from routewright.errors import RouterError
 from routewright.loop import this_loop
 
 from .errors import stopped
@@ -84,6 +85,7 @@ class EventStream:
         Raises ``ClientLeft``, and what the frames raise before anything was sent. A stream that has begun and is
         cancelled, by a server that ends, says so.
         """
+        self._frames.stream.why_left = self._why_left
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._produce)
@@ -101,6 +103,10 @@ class EventStream:
             raise ClientLeft
         if self._error is not None and self._exchange.status is None:
             raise self._error
+
+    def _why_left(self) -> RouterError | None:
+        """What the call failed of: it is the client's doing, or that of a server that ends, and is not paid for."""
+        return None if self._gone else stopped()
 
     @contextmanager
     def _attended(self, group: TaskGroup) -> Iterator[None]:
