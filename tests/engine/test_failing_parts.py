@@ -161,6 +161,19 @@ async def test_a_paid_answer_is_given_though_it_cannot_be_settled_and_its_reserv
     assert (again.output, len(bank.good.calls)) == ("an answer", 1)
 
 
+async def test_what_waits_for_a_storage_that_stands_still_is_written_within_five_seconds_of_its_recovery() -> None:
+    bank, storage = await failing()
+    storage.still = (Settle,)
+    for _ in range(3):
+        await bank.route(timeout_ms=2_000)
+    await bank.clock.sleep(60.0)
+    assert (await bank.purse())[1] == 0
+    storage.still = ()
+    await bank.clock.sleep(5.1)
+    assert await bank.purse() == (10**9, 3 * COST, 0)
+    assert bank.router.trace_counts.waiting == 0
+
+
 async def test_what_a_refused_call_held_is_given_back_as_soon_as_that_can_be() -> None:
     bank, storage = await failing()
     storage.away = (Settle, EndClaim)

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from .ending import Ending
 
 BATCH = 256
-LONGEST_S, HUNG_S = 10.0, 30.0
-"""What takes longer is given up and tried again, as all that is written may be; and so long later."""
+LONGEST_S = 10.0
+"""What takes longer is given up and tried again, as all that is written may be."""
+PROBE_S, REST_S = 2.0, 3.0
+"""An account whose batch was never answered rests for so long, and is then asked for so long to take one call, so that
+it holds the others up for little, and is heard of within five seconds of its recovery."""
 AT_ONCE = 32
 """Accounts that are written to at a time."""
 
@@ -56,7 +59,7 @@ class Writing:
         self._forget = forget
         self._snapshots = Snapshots(partial(self._apply, SYSTEM_ACCOUNT), trouble.note, clock, durability)
         self._hung: dict[str, float] = {}
-        """Until when accounts are let alone whose batch was never answered, so that they do not hold the others up."""
+        """Until when accounts rest whose batch was never answered."""
         self._books = True
         """Whether the storage keeps more than traces, as far as is known."""
 
@@ -98,13 +101,15 @@ class Writing:
 
     async def _write_queue(self, queue: list[Waiting], round: Round) -> None:
         """Write what waits of one account."""
-        for place in range(0, len(queue), BATCH):
-            batch = queue[place : place + BATCH]
-            if not round.seems_down(batch[0].account):
+        place, account = 0, queue[0].account
+        while place < len(queue):
+            batch = queue[place : place + (1 if account in self._hung else BATCH)]
+            place += len(batch)
+            if not round.seems_down(account):
                 try:
                     await self._write(batch, round)
                 except StorageUnavailable as error:
-                    round.down.add(batch[0].account)
+                    round.down.add(account)
                     self._trouble.note(error)
             release(batch)  # not where this pass is cancelled: what it leaves is for the next
 
@@ -226,16 +231,17 @@ class Writing:
         waiting.written()
 
     async def _apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        now = self._clock.monotonic()
-        if now < self._hung.get(account, -inf):
-            raise StorageUnavailable(f"the storage stood still for this account {HUNG_S:g} s ago or less")
+        now, rests_until = self._clock.monotonic(), self._hung.get(account)
+        if rests_until is not None and now < rests_until:
+            raise StorageUnavailable(f"the storage stood still for this account {REST_S:g} s ago or less")
+        bound_s = LONGEST_S if rests_until is None else PROBE_S
         try:
-            with self._clock.deadline(now + LONGEST_S):
+            with self._clock.deadline(now + bound_s):
                 done = await self._storage.apply(account, writes)
                 self._hung.pop(account, None)
                 return done
-            self._hung[account] = now + LONGEST_S + HUNG_S
-            raise StorageUnavailable(f"the storage took longer than {LONGEST_S:g} s")
+            self._hung[account] = now + bound_s + REST_S
+            raise StorageUnavailable(f"the storage took longer than {bound_s:g} s")
         except asyncio.CancelledError as error:
             if is_cancelled():
                 raise
