@@ -648,7 +648,7 @@ def test_a_refusal_keeps_to_the_models_that_were_named_and_never_offers_a_free_t
     with pytest.raises(BudgetExceeded, match=r"a/dear budget_cost; raise budget.maxCostUsd to 0.202 to admit a/dear"):
         decide(simple(models=("a/dear",), budget_nanos=10_000_000), board(pool))
     pool.append(model("d/gone", deprecated_at="2026-10-23"))
-    with pytest.raises(NoCandidates, match=r"d/gone deprecated since 2026-10-23; add 'b/cheap' to models"):
+    with pytest.raises(NoCandidates, match=r"d/gone deprecated since 2026-10-23; add 'b/cheap' to 'models'"):
         decide(simple(models=("d/gone",)), board(pool))
 
 

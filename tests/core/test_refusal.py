@@ -213,10 +213,10 @@ def asked_otherwise(words: str, admitted: str, case: Ruled, *, also: bool) -> Ru
     asked, own, policy = case.asked, case.own, case.policy or Policy(name="p")
     limits = policy.budget or Budget()
     match words.split():
-        case ["add", name, "to", "models"]:
+        case ["add", name, "to", "'models'"]:
             assert name == repr(admitted)
             asked = replace(asked, models=(*(asked.models or ()), admitted))
-        case ["set", "models", "to", *_]:
+        case ["set", "'models'", "to", *_]:
             models = ast.literal_eval(words.partition(" to ")[2])
             assert set(asked.fallback or ()) < {*models} | {admitted, ""}
             asked = replace(asked, models=tuple(models))
@@ -422,7 +422,7 @@ def test_what_of_the_policy_keeps_a_model_out_is_named() -> None:
     other = model("b/other", disabled=True, modalities=("text", "tool"), structured_output=True)
     policy = Policy(name="p", models=["b/*"], exclude=["tag:eu", "a/*"], capabilities=["json", "tools"])
     assert suggested(simple(models=("b/other",)), one, other, policy=policy) == (
-        "add 'a/one' to models and add 'a/one' to models of policy 'p' and drop 'tag:eu', 'a/*' from exclude of "
+        "add 'a/one' to 'models' and add 'a/one' to models of policy 'p' and drop 'tag:eu', 'a/*' from exclude of "
         "policy 'p' and drop 'tools' from capabilities of policy 'p' to admit a/one"
     )
 
@@ -480,7 +480,7 @@ def test_a_limit_of_the_policy_is_named_where_the_request_cannot_help_itself() -
         "to admit a/dear"
     )
     assert suggested(asked, model("a/dear", disabled=True), far, policy=policy) == (
-        "add 'b/far' to models and add 'b/far' to models of policy 'thrifty' "
+        "add 'b/far' to 'models' and add 'b/far' to models of policy 'thrifty' "
         "and drop eu from the regions of policy 'thrifty' to admit b/far"
     )
 
@@ -504,9 +504,9 @@ def test_a_budget_is_to_blame_only_where_it_alone_keeps_a_model_out() -> None:
 
 def test_a_free_tier_is_offered_only_where_nothing_else_is_left() -> None:
     free = model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
-    assert suggested(simple(), free) == "set models to ['c/free'] to admit c/free"
+    assert suggested(simple(), free) == "set 'models' to ['c/free'] to admit c/free"
     assert suggested(simple(fallback=("b/off",)), free, model("b/off", disabled=True)) == (
-        "set models to ['b/off', 'c/free'] to admit c/free"
+        "set 'models' to ['b/off', 'c/free'] to admit c/free"
     )
     dear = model("a/dear")
     assert suggested(simple(budget_nanos=1), free, dear).endswith("to admit a/dear")

@@ -170,9 +170,9 @@ def test_a_time_out_is_the_smaller_of_those_that_were_given(policys: int | None,
 @pytest.mark.anyio
 async def test_lists_without_a_common_model_are_refused_like_any_request_that_nothing_fits() -> None:
     router = House(["x"], policies=[Policy(name="p", models=["spare/two"])]).router
-    with pytest.raises(NoCandidates, match="add 'spare/two' to models to admit") as refused:
+    with pytest.raises(NoCandidates, match="add 'spare/two' to 'models' to admit") as refused:
         await router.route("hi", policy_id="p", models=["good/one"])
-    said = "rejected: all, since policy 'p' allows none of the request's models; add 'spare/two' to models to admit"
+    said = "rejected: all, since policy 'p' allows none of the request's models; add 'spare/two' to 'models' to admit"
     assert said in str(refused.value)
     assert {"model": "good/one", "reason": "whitelist"}.items() <= refused.value.detail["rejected_candidates"][
         -2

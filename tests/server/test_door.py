@@ -8,11 +8,13 @@ import pytest
 
 from routewright import Budget, Caller, Message, Router, ValidationFailed
 from routewright.server import create_app
-from routewright.server.door import FIELD, Ignored, Wishes, ignored_header, wished, wishes_of
+from routewright.server.door import FIELD, PLACES, Ignored, Wishes, ignored_header, wished, wishes_of
+from routewright.server.words import Words
 from routewright.wire import Goal, RouteRequest
 
 from .wire import ask, scope_of
 
+WORDS = Words(PLACES, "GET /models")
 HI = RouteRequest([Message("user", "Hi")])
 KNOWN = {"openai/gpt-4o", "anthropic/claude", "mine"}
 
@@ -35,7 +37,7 @@ def test_the_forms_of_model(model: str, field: str, value: Any) -> None:
 
 
 def test_what_is_wished_goes_into_the_request() -> None:
-    wishes = wishes_of({"budget": {"maxCostUsd": 0.5}, "strategy": "balanced", "timeout_ms": 900})
+    wishes = wishes_of({"budget": {"maxCostUsd": 0.5}, "strategy": "balanced", "timeout_ms": 900}, WORDS)
     found = wished(HI, "auto:cost", "openai", wishes, KNOWN)
     assert (found.budget, found.goal, found.timeout_ms) == (Budget(max_cost_usd=0.5), "cost", 900)
 
@@ -58,7 +60,7 @@ def test_a_model_that_says_something_else_is_refused(model: str, wishes: Wishes)
 @pytest.mark.parametrize("given", [[], "fast", {"budgets": {}}, {"goal": "speed"}, {"budget": {"max_cost_usd": 1}}])
 def test_what_is_no_wish_is_refused_by_its_place(given: Any) -> None:
     with pytest.raises(ValidationFailed, match=FIELD):
-        wishes_of(given)
+        wishes_of(given, WORDS)
 
 
 DOORS = ["/openai/v1/chat/completions", "/anthropic/v1/messages"]

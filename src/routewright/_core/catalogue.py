@@ -134,9 +134,8 @@ def resolve_lists(
         inside = set(allowed)
         outside = [model for model in asked if model not in inside]
         if outside:
-            lists = f"fallback.models: {listed(asked)}; models: {listed(allowed)}"
             hint = "add it to 'models', or take it out of 'fallback.models'"
-            problem = f"{listed(outside)} is outside the whitelist ({lists})"
+            problem = f"{listed(outside)} is outside the whitelist of {listed(allowed)}"
             raise ValidationFailed.of(Problem("fallback.models", problem, hint))
     return allowed, asked
 

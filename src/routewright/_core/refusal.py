@@ -131,9 +131,9 @@ def _naming(given: DecisionInput, way: Way, ruling: Ruling) -> Iterator[str]:
     """Who has to name the model, the request or the policy or both, and what else of the policy keeps it out."""
     asked = ruling.laid.asked
     if given.models is None:
-        yield f"set models to {list(way.given.models or ())}"
+        yield f"set 'models' to {list(way.given.models or ())}"
     elif asked is not None and way.model not in asked:
-        yield f"add {way.model!r} to models"
+        yield f"add {way.model!r} to 'models'"
     if way.obstacles is not None:
         yield from _cleared(way.model, way.obstacles, ruling)
 

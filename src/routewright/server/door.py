@@ -11,10 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.account import holds_key
-from routewright._core.problem import CHOICES, did_you_mean, shown
+from routewright._core.problem import CHOICES, did_you_mean, hint_for, shown
+from routewright._core.scan import beneath, joined
 from routewright._core.shape import converted
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Budget, CacheOpts, Fallback, Goal, RouteRequest, RouteResponse, StartedData, Strategy
+
+from .words import Words
 
 FIELD = "routewright"
 """The field of another vendor's request that holds what only we know."""
@@ -53,10 +56,31 @@ _KEY_HINT = "send it as the header Idempotency-Key"
 _WISHES = tuple(name for name in Wishes.__struct_fields__ if name != "metadata")
 """Of those the ones that no other vendor has a field for."""
 
+PLACES = {"params": "", "idempotency_key": "Idempotency-Key", **{name: f"{FIELD}.{name}" for name in _WISHES}}
+"""What places of the route request are called at every door (``Words.places``)."""
 
-def wishes_of(given: object) -> Wishes:
+
+def places_of(model: str) -> dict[str, str]:
+    """What ``model`` says in the place of other fields."""
+    kind, colon, _ = model.partition(":")
+    if kind == "policy" and colon:
+        return {"policy_id": "model"}
+    return {} if kind == AUTO else {"models[0]": "model"}
+
+
+def wishes_of(given: object, words: Words) -> Wishes:
     """What the field ``routewright`` asks for. Raises ``ValidationFailed`` naming the place."""
-    return Wishes() if given is None else converted(given, Wishes, FIELD)
+    if given is None:
+        return Wishes()
+    for name in given if isinstance(given, dict) else ():
+        if name not in Wishes.__struct_fields__:
+            hint = _KEY_HINT if name == "idempotency_key" else hint_for(name, "", Wishes.__struct_fields__)
+            raise ValidationFailed.of(Problem(joined(FIELD, name), "is not a field", words.text(hint)))
+    try:
+        return converted(given, Wishes, "")
+    except ValidationFailed as error:
+        found = [each._replace(path=beneath(FIELD, each.path), hint=words.text(each.hint)) for each in error.problems]
+    raise ValidationFailed.of(*found)
 
 
 def check_placed(given: Mapping[str, Any]) -> None:

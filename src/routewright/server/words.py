@@ -3,59 +3,53 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routewright.errors import Problem, RouterError, ValidationFailed
-from routewright.server.door import FIELD
 
 E = TypeVar("E", bound=RouterError)
 
-_HEAD = re.compile(r"[^.\[]*")
-_WISHES = ("goal", "strategy", "fallback", "budget", "cache", "timeout_ms")
-_IN_TEXT = re.compile(
-    r"(?<![\w.])(?:(?P<cap>params\.max_output_tokens)|params\.|(?P<wish>(?:budget|fallback)\.|timeout_ms)"
-    r"|(?P<list>(?<=to )models(?! of)|(?<=set )models(?= to)|(?<=')models(?=')))"
-)
-"""Fields of the route request that messages speak of."""
+_TURN = re.compile(r"messages\[(\d+)\]")
+_NAME = re.compile(r"(?<![\w./-])[a-z_]+(?:\.\w+|\[\d+\])*")
 
 
 class Words(Struct, frozen=True):
-    """What the fields of one route request are called where its client wrote them."""
+    """What the places of one route request are called where its client wrote them."""
 
-    cap: str = "max_completion_tokens"
-    models: str = f"{FIELD}.models"
-    policy: str = f"{FIELD}.policy_id"
-    metadata: str = "metadata"
-    listed_at: str = "GET /openai/v1/models"
+    places: Mapping[str, str]
+    """Theirs by ours. Of several that a place begins with the longest holds, and what follows it stays."""
+    listed_at: str
     """Where a client finds the models that it may name."""
+    turns: Sequence[str] | None = None
+    """Where each message was written; what is inside has no like there. None: they stand as they were sent."""
+
+    def having(self, places: Mapping[str, str], turns: Sequence[str] | None = None) -> Words:
+        """The words of a request that says more of where its fields were written."""
+        return replace(self, places={**self.places, **places}, turns=turns)
 
     def path(self, path: str) -> str:
         """The place of a fault."""
-        head = _HEAD.match(path)[0]  # type: ignore[index]  # it matches the empty string
-        rest = path[len(head) :]
-        match head:
-            case "params":
-                return self.cap if rest == ".max_output_tokens" else rest.removeprefix(".")
-            case "models":
-                return "model" if self.models == "model" else self.models + rest
-            case "policy_id":
-                return self.policy
-            case "metadata":
-                return self.metadata + rest
-            case "idempotency_key":
-                return "Idempotency-Key"
-            case _:
-                return f"{FIELD}.{path}" if head in _WISHES else path
+        turn = None if self.turns is None else _TURN.match(path)
+        if turn is not None and self.turns is not None:
+            return self.turns[int(turn[1])]
+        head = path
+        while head:
+            if head in self.places:
+                return (self.places[head] + path[len(head) :]).removeprefix(".")
+            head = head[: max(head.rfind("."), head.rfind("["), 0)]
+        return path
 
     def text(self, text: str) -> str:
-        """A message, or what to do."""
-        return _IN_TEXT.sub(self._word, text.replace("Router.models()", self.listed_at))
+        """A message, or what to do: fields are what has a dot or an underscore, or stands in quotes."""
+        return _NAME.sub(self._named, text.replace("Router.models()", self.listed_at))
 
     def problem(self, problem: Problem) -> Problem:
-        """One fault."""
+        """One fault. What is wrong is said with the value, which is the client's own."""
         return Problem(self.path(problem.path), problem.problem, self.text(problem.hint))
 
     def error(self, error: E) -> E:
@@ -65,18 +59,14 @@ class Words(Struct, frozen=True):
             told.problems = [self.problem(each) for each in told.problems]
             told.message = "\n".join(map(str, told.problems))
             told.detail = told.detail | {"problems": [each._asdict() for each in told.problems]}
-        else:
-            told.message = self.text(told.message)
-            told.detail = told.detail | self._advice(told.detail)
+            return told
+        told.message = self.text(told.message)
+        suggestion = told.detail.get("suggestion")
+        if isinstance(suggestion, str):
+            told.detail = told.detail | {"suggestion": self.text(suggestion)}
         return told
 
-    def _word(self, found: re.Match[str]) -> str:
-        if found["cap"]:
-            return self.cap
-        if found["list"]:
-            return f"{FIELD}.models"
-        return f"{FIELD}.{found['wish']}" if found["wish"] else ""
-
-    def _advice(self, detail: dict[str, Any]) -> dict[str, str]:
-        suggestion = detail.get("suggestion")
-        return {"suggestion": self.text(suggestion)} if isinstance(suggestion, str) else {}
+    def _named(self, found: re.Match[str]) -> str:
+        name = found[0]
+        is_quoted = found.string[found.start() - 1 : found.end() + 1] == f"'{name}'"
+        return self.path(name) if is_quoted or "." in name or "_" in name else name

@@ -42,7 +42,8 @@ def test_every_other_body_is_refused_as_such(body: Any) -> None:
     try:
         bounds_of(completed(reading.decode(msgspec.json.encode(body))))
     except ValidationFailed as error:
-        reading.renamed(error)
+        if reading.words is not None:
+            reading.words.error(error)
 
 
 @given(bodies())

@@ -236,10 +236,10 @@ def test_no_text_of_a_message_is_repeated() -> None:
         ("drop params.response_format", "drop response_format"),
         ("raise budget.maxCostUsd to 1", "raise routewright.budget.maxCostUsd to 1"),
         ("no answer within timeout_ms=5;", "no answer within routewright.timeout_ms=5;"),
-        ("add 'a/b' to models to admit a/b", "add 'a/b' to routewright.models to admit a/b"),
+        ("add 'a/b' to 'models' to admit a/b", "add 'a/b' to 'routewright.models' to admit a/b"),
         ("add 'a/b' to models of policy 'x'", "add 'a/b' to models of policy 'x'"),
         ("shorten the input, or widen 'models'", "shorten the input, or widen 'routewright.models'"),
-        ("set models to ['a/b']", "set routewright.models to ['a/b']"),
+        ("set 'models' to ['a/b']", "set 'routewright.models' to ['a/b']"),
         ("the word models alone", "the word models alone"),
     ],
 )

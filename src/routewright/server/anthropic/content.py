@@ -25,26 +25,30 @@ FAILED = "The tool failed"
 _ROLES = ("user", "assistant", "system")
 
 
+Placed = tuple[str, Message]
+"""A message, and where it was written."""
+
+
 class _Turn(Struct):
     """What the blocks of one turn come to."""
 
     parts: list[Part] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
-    results: list[Message] = field(default_factory=list)
+    results: list[Placed] = field(default_factory=list)
 
 
-def messages_of(turns: list[Fields]) -> list[Message]:
+def messages_of(turns: list[Fields]) -> list[Placed]:
     """The turns as messages. Raises ``ValidationFailed``."""
     return [message for turn in turns for message in _messages_of(turn)]
 
 
-def system_of(given: str | list[Any] | None, ignored: Ignored) -> list[Message]:
+def system_of(given: str | list[Any] | None, ignored: Ignored) -> list[Placed]:
     """The field ``system`` as a message, or none."""
     texts = [given] if isinstance(given, str) else _texts(given or [], "system", ignored)
-    return [Message("system", "\n\n".join(texts))] if any(texts) else []
+    return [("system", Message("system", "\n\n".join(texts)))] if any(texts) else []
 
 
-def _messages_of(fields: Fields) -> list[Message]:
+def _messages_of(fields: Fields) -> list[Placed]:
     role, path = fields.need("role", str, f"one of {', '.join(_ROLES)}"), fields.at("content")
     if role not in _ROLES:
         raise wrong(fields.at("role"), f"must be one of {', '.join(_ROLES)}, got {shown(role)}")
@@ -53,13 +57,14 @@ def _messages_of(fields: Fields) -> list[Message]:
     if given is None:
         raise wrong(path, "is missing", "send a string or an array of blocks")
     if isinstance(given, str):
-        return [Message(_ROLE[role], given)]
+        return [(fields.path, Message(_ROLE[role], given))]
     if not given and role != "assistant":
         raise wrong(path, "must hold at least one block")
     turn = _read(given, path, role, fields.ignored)
     if not turn.parts and not turn.calls:
         return turn.results  # an assistant's turn of thought alone says nothing that may be repeated
-    return [*turn.results, Message(_ROLE[role], _content(turn.parts), tool_calls=turn.calls or None)]
+    message = Message(_ROLE[role], _content(turn.parts), tool_calls=turn.calls or None)
+    return [*turn.results, (fields.path, message)]
 
 
 def _read(given: list[Any], path: str, role: str, ignored: Ignored) -> _Turn:
@@ -136,7 +141,7 @@ def _tool_result(block: Fields, turn: _Turn) -> None:
     if isinstance(given, list):
         inner = _read(given, block.at("content"), "tool", block.ignored)
     parts = _failed(inner.parts) if failed else inner.parts
-    turn.results.append(Message("tool", _content(parts) or "", tool_call_id=id))
+    turn.results.append((block.path, Message("tool", _content(parts) or "", tool_call_id=id)))
 
 
 def _failed(parts: list[Part]) -> list[Part]:

@@ -12,18 +12,16 @@ from msgspec import Struct
 from routewright._core.tokens import Length, length
 from routewright._engine.entry import Entry
 from routewright._engine.reading import Read
-from routewright.errors import AuthenticationFailed, RouterError, ValidationFailed
+from routewright.errors import AuthenticationFailed, RouterError
 from routewright.server.door import ignored_header, routing_headers
 from routewright.server.exchange import Exchange
 from routewright.server.service import Service
-from routewright.server.words import Words
 from routewright.wire import Caller
 
 from .request import Reading
 from .response import message_of
 from .stream import MessageFrames
 
-WORDS = Words(cap="max_tokens", listed_at="GET /v1/models")
 MESSAGES = "/anthropic/v1/messages"
 COUNT_TOKENS = "/anthropic/v1/messages/count_tokens"
 
@@ -36,13 +34,13 @@ class TokenCount(Struct, frozen=True):
 
 async def messages(service: Service, exchange: Exchange) -> None:
     """Answer with a message, whole or as it comes."""
-    with _in_our_words(exchange):
+    with _headed(exchange):
         caller = await _caller(service, exchange)
         reading = Reading(service.parts.fleet(caller.environment), capped=True)
-        read = await _read(service, exchange, reading, MESSAGES)
-        with _renamed(reading):
+        with _in_their_words(reading):
+            read = await _read(service, exchange, reading, MESSAGES)
             if read.request.stream:
-                frames = MessageFrames(exchange, service.stream(read, caller), read.tokens.estimate)
+                frames = MessageFrames(exchange, service.stream(read, caller), read.tokens.estimate, reading.words)
                 await service.send(exchange, read, frames)
             else:
                 await _whole(service, exchange, read, caller)
@@ -50,11 +48,11 @@ async def messages(service: Service, exchange: Exchange) -> None:
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
     """Say how many tokens a request's input has for the model that it names, or that would serve it."""
-    with _in_our_words(exchange):
+    with _headed(exchange):
         caller = await _caller(service, exchange)
         reading = Reading(service.parts.fleet(caller.environment), capped=False)
-        read = await _read(service, exchange, reading, COUNT_TOKENS)
-        with _renamed(reading):
+        with _in_their_words(reading):
+            read = await _read(service, exchange, reading, COUNT_TOKENS)
             async with service.counted(exchange, read, caller):
                 model = await _model(service, read, caller, reading)
                 entry = service.parts.engine.admit(read, caller)
@@ -84,8 +82,7 @@ async def _caller(service: Service, exchange: Exchange) -> Caller:
 
 
 async def _read(service: Service, exchange: Exchange, reading: Reading, path: str) -> Read:
-    with _renamed(reading):
-        read = await service.read(exchange, reading.decode, path)
+    read = await service.read(exchange, reading.decode, path)
     exchange.headers |= ignored_header(reading.ignored)
     return read
 
@@ -107,19 +104,21 @@ async def _counted(service: Service, entry: Entry, model: str) -> Length:
 
 
 @contextmanager
-def _renamed(reading: Reading) -> Iterator[None]:
+def _in_their_words(reading: Reading) -> Iterator[None]:
     """Tell what is wrong with a request by the names that its fields have here."""
     try:
         yield
-    except ValidationFailed as error:
-        renamed = reading.renamed(error)
+    except RouterError as error:
+        if reading.words is None:
+            raise
+        told = reading.words.error(error)
     else:
         return
-    raise renamed
+    raise told
 
 
 @contextmanager
-def _in_our_words(exchange: Exchange) -> Iterator[None]:
+def _headed(exchange: Exchange) -> Iterator[None]:
     """Send what this vendor's clients look for in every response."""
     exchange.headers["request-id"] = exchange.request_id
     try:
@@ -127,6 +126,4 @@ def _in_our_words(exchange: Exchange) -> Iterator[None]:
     except RouterError as error:
         if not error.retryable:  # they would try again after any 409 and 500
             exchange.headers["x-should-retry"] = "false"
-        if isinstance(error, ValidationFailed):
-            raise
-        raise WORDS.error(error) from None
+        raise

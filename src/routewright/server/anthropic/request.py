@@ -12,27 +12,29 @@ from routewright._core.problem import did_you_mean, shown
 from routewright._core.scan import scan
 from routewright._engine.fleet import Fleet
 from routewright.errors import Problem, ValidationFailed
-from routewright.server.door import AUTO, FIELD, Ignored, Wishes, check_placed, wished, wishes_of
-from routewright.wire import Params, RouteRequest
+from routewright.server.door import AUTO, FIELD, PLACES, Ignored, Wishes, check_placed, places_of, wished, wishes_of
+from routewright.server.words import Words
+from routewright.wire import Message, Params, RouteRequest
 
-from .content import messages_of, system_of
+from .content import Placed, messages_of, system_of
 from .fields import Fields, wrong
 from .tools import choice_of, form_of, tools_of
 
 VENDOR = "anthropic"
 _decode = msgspec.json.Decoder().decode
 _MOST_TOKENS = 2**53 - 1
-_RENAMED = {
-    "params.max_output_tokens": "max_tokens",
-    "params.stop": "stop_sequences",
-    "params.response_format.json_schema.schema": "output_config.format.schema",
-    "params.response_format": "output_config.format",
-    "params.": "",
-    "tool_choice.function.name": "tool_choice.name",
-    "idempotency_key": "Idempotency-Key",
-    **{name: f"{FIELD}.{name}" for name in Wishes.__struct_fields__ if name != "metadata"},
-}
-"""What a place of the route request is here, by what it begins with; the first that fits holds."""
+_FORM = "output_config.format"
+WORDS = Words(
+    {
+        **PLACES,
+        "params.max_output_tokens": "max_tokens",
+        "params.stop": "stop_sequences",
+        "params.response_format": _FORM,
+        "params.response_format.json_schema": _FORM,
+        "tool_choice.function": "tool_choice",
+    },
+    "GET /v1/models",
+)
 
 
 class Reading:
@@ -43,7 +45,8 @@ class Reading:
         self.model = AUTO
         """As it was asked for; a name without doubt is the id that it means."""
         self.ignored = Ignored()
-        self._is_made = False
+        self.words: Words | None = None
+        """What fields are called; None: the route request has not been made, and errors speak of what was sent."""
         self._fleet = fleet
         self._capped = capped
 
@@ -54,28 +57,34 @@ class Reading:
         fields = Fields(tree, "", self.ignored)
         check_placed(tree)
         self.model = self._id_of(fields.need("model", str, "an id, or 'auto'"))
-        wishes = wishes_of(fields.get(FIELD, dict))
-        request = self._request(fields, wishes)
+        wishes = wishes_of(fields.get(FIELD, dict), WORDS)
+        turns = self._turns(fields)
+        request = self._request(fields, wishes, [message for _, message in turns])
         fields.end()
         made = wished(request, self.model, VENDOR, replace(wishes, metadata=None), self._fleet.pool.row)
-        self._is_made = True
+        self.words = WORDS.having(self._places(tree, wishes), [place for place, _ in turns])
         return made
 
-    def renamed(self, error: ValidationFailed) -> ValidationFailed:
-        """The error of a rule of the route request, in the words of this body."""
-        if not self._is_made:
-            return error
-        problems = [problem._replace(path=self._place(problem.path)) for problem in error.problems]
-        return type(error).of(*problems) if problems else error
+    def _places(self, tree: dict[str, Any], wishes: Wishes) -> dict[str, str]:
+        """Where this body says what may be said in several places."""
+        told = places_of(self.model)
+        if wishes.metadata and tree.get("metadata") is None:
+            told["metadata"] = f"{FIELD}.metadata"
+        if (tree.get("output_config") or {}).get("format") is None:
+            told |= dict.fromkeys(("params.response_format", "params.response_format.json_schema"), "output_format")
+        return told
 
-    def _request(self, fields: Fields, wishes: Wishes) -> RouteRequest:
-        tools = tools_of(fields.each("tools"))
+    def _turns(self, fields: Fields) -> list[Placed]:
         system = system_of(fields.either("system"), self.ignored)
         turns = fields.each("messages")
         if not turns:
             raise wrong("messages", "must hold at least one message")
+        return [*system, *messages_of(turns)]
+
+    def _request(self, fields: Fields, wishes: Wishes, messages: list[Message]) -> RouteRequest:
+        tools = tools_of(fields.each("tools"))
         return RouteRequest(
-            messages=[*system, *messages_of(turns)],
+            messages=messages,
             tools=tools or None,
             tool_choice=choice_of(fields.inner("tool_choice"), tools),
             params=self._params(fields),
@@ -114,14 +123,6 @@ class Reading:
             return meant
         hint = did_you_mean(model, [*pool.row, *aliases]) or "GET /v1/models lists the known ids, 'auto' chooses one"
         raise wrong("model", f"is {shown(model)}, which is no known model", hint)
-
-    def _place(self, path: str) -> str:
-        if path.startswith("policy_id") and self.model.startswith("policy:"):
-            return "model"
-        for theirs, ours in _RENAMED.items():
-            if path.startswith(theirs):
-                return ours + path.removeprefix(theirs)
-        return path
 
 
 def _tree(body: bytes) -> Any:

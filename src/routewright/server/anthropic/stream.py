@@ -16,6 +16,7 @@ from routewright.server.door import routing_headers
 from routewright.server.errors import told
 from routewright.server.exchange import Exchange
 from routewright.server.sse import Frame
+from routewright.server.words import Words
 from routewright.wire import (
     OutputDelta,
     RouteCompleted,
@@ -113,8 +114,9 @@ class MessageBlocks:
 class MessageFrames:
     """The events of one call, as the Messages API sends them (``sse.Frames``)."""
 
-    def __init__(self, exchange: Exchange, stream: Stream, input_tokens: int) -> None:
+    def __init__(self, exchange: Exchange, stream: Stream, input_tokens: int, words: Words | None) -> None:
         """``input_tokens``: an estimate, told first and corrected at the end."""
+        self._words = words
         self.headers: dict[str, str] = {}
         self._exchange = exchange
         self.stream = stream
@@ -137,7 +139,8 @@ class MessageFrames:
 
     def last_words(self, error: Exception) -> bytes:
         """The event ``error``."""
-        return _event("error", body(told(error, self._exchange.request_id)))
+        said = told(error, self._exchange.request_id)
+        return _event("error", body(said if self._words is None else self._words.error(said)))
 
     def _events(self, event: RouteEvent) -> Iterator[bytes]:
         match event:

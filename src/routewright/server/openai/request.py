@@ -13,13 +13,14 @@ from routewright._core.problem import listed, problem_of, shown
 from routewright._core.scan import scan
 from routewright._core.shape import converted
 from routewright.errors import Problem, ValidationFailed
-from routewright.server.door import AUTO, FIELD, Wishes, check_placed, wished, wishes_of
+from routewright.server.door import FIELD, PLACES, check_placed, places_of, wished, wishes_of
 from routewright.server.words import Words
 from routewright.wire import NamedToolChoice, RouteRequest
 
 from .messages import Fields, Noted, choice_of, messages_of, tools_of
 
 PATH = "/openai/v1/chat/completions"
+WORDS = Words(PLACES, "GET /openai/v1/models")
 VENDOR = "openai"
 HONOURED = frozenset(
     "model messages max_tokens max_completion_tokens temperature top_p stop seed response_format tools tool_choice "
@@ -77,19 +78,22 @@ class Asked:
         given = _decoded(body)
         _check(given)
         check_placed(given)
-        wishes, cap = wishes_of(given.get(FIELD)), _cap(given)
+        cap = _cap(given)
+        words = WORDS.having({"params.max_output_tokens": cap, **places_of(given["model"])})
+        wishes = wishes_of(given.get(FIELD), words)
         self._note(given)
         choice = given.get("tool_choice")
         if type(choice) is dict and choice.get("type") == "allowed_tools":
-            request = _allowed(self._shaped({**given, "tool_choice": None}, cap), choice)
+            request = _allowed(self._shaped({**given, "tool_choice": None}, cap, words), choice)
         else:
-            request = self._shaped(given, cap)
-        self._name(given["model"], wishes, cap, request.metadata)
+            request = self._shaped(given, cap, words)
+        told_apart = wishes.metadata and not request.metadata
+        self.words = words.having({"metadata": f"{FIELD}.metadata"}) if told_apart else words
         if request.metadata and wishes.metadata:
             wishes = replace(wishes, metadata=request.metadata | wishes.metadata)
         return wished(request, given["model"], VENDOR, wishes, self._known)
 
-    def _shaped(self, given: Fields, cap: str) -> RouteRequest:
+    def _shaped(self, given: Fields, cap: str, words: Words) -> RouteRequest:
         """The fields that have a like in the route request."""
         params = {name: given.get(name) for name in _PARAMS} | {"max_output_tokens": given.get(cap)}
         like = {
@@ -104,7 +108,7 @@ class Asked:
             return msgspec.convert(_present(like), RouteRequest)
         except msgspec.ValidationError as error:
             problem = problem_of(error, like, "")
-        raise ValidationFailed.of(Words(cap=cap).problem(problem))
+        raise ValidationFailed.of(words.problem(problem))
 
     def _note(self, given: Fields) -> None:
         """Note what is left unheeded, and what the answer has to heed."""
@@ -120,18 +124,6 @@ class Asked:
             self.ignored.add("include_obfuscation")
         if not given.get("stream"):
             self.ignored.add("stream_options")
-
-    def _name(self, model: str, wishes: Wishes, cap: str, metadata: Fields | None) -> None:
-        """Note where the client wrote what."""
-        kind, colon, _ = model.partition(":")
-        is_policy = kind == "policy" and bool(colon)
-        names_one = not is_policy and kind != AUTO
-        self.words = Words(
-            cap=cap,
-            models="model" if names_one else f"{FIELD}.models",
-            policy="model" if is_policy else f"{FIELD}.policy_id",
-            metadata=f"{FIELD}.metadata" if wishes.metadata and not metadata else "metadata",
-        )
 
 
 def _decoded(body: bytes) -> Fields:

@@ -1,0 +1,202 @@
+"""Errors of the doors name fields as their clients wrote them, and never as the route request does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from routewright import Caller, Router
+from routewright.errors import Problem, RouterError, RouterTimeoutError, ValidationFailed
+from routewright.server import create_app
+from routewright.server.anthropic import request as anthropic
+from routewright.server.anthropic.stream import MessageFrames
+from routewright.server.door import PLACES, Wishes, places_of
+from routewright.server.openai import request as openai
+from routewright.server.words import Words
+
+from .wire import ask, scope_of
+
+HI = {"role": "user", "content": "Hi"}
+BODY: dict[str, Any] = {"model": "auto", "max_tokens": 9, "messages": [HI]}
+LONG = {"x": "y" * 20_000}
+WISHES: dict[str, tuple[dict[str, Any], str]] = {
+    "goal": ({"goal": "best"}, "goal"),
+    "strategy": ({"strategy": "best"}, "strategy"),
+    "policy_id": ({"policy_id": "none"}, "policy_id"),
+    "models": ({"models": ["none/such"]}, "models[0]"),
+    "fallback": ({"fallback": {"models": ["none/such"]}}, "fallback.models[0]"),
+    "budget": ({"budget": {"maxCostUsd": -1}}, "budget.maxCostUsd"),
+    "cache": ({"cache": {"ttl_seconds": 0}}, "cache.ttl_seconds"),
+    "metadata": ({"metadata": LONG}, "metadata"),
+    "timeout_ms": ({"timeout_ms": 0}, "timeout_ms"),
+}
+"""What only we know: one wrong value each, and its place in the field ``routewright``."""
+OPENAI: dict[str, tuple[dict[str, Any], str]] = {
+    "model": ({"model": "none/such"}, "model"),
+    "messages": ({"messages": [HI, {"role": "user", "content": []}]}, "messages[1].content"),
+    "max_tokens": ({"max_tokens": 0}, "max_tokens"),
+    "max_completion_tokens": ({"max_tokens": None, "max_completion_tokens": 0}, "max_completion_tokens"),
+    "temperature": ({"temperature": 3}, "temperature"),
+    "top_p": ({"top_p": 0}, "top_p"),
+    "stop": ({"stop": ["a", ""]}, "stop[1]"),
+    "seed": ({"seed": 0.5}, "seed"),
+    "response_format": (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+        "response_format.json_schema.schema",
+    ),
+    "tools": ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    "tool_choice": ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice.function.name"),
+    "stream": ({"stream": "yes"}, "stream"),
+    "stream_options": ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    "metadata": ({"metadata": LONG}, "metadata"),
+    "n": ({"n": 2}, "n"),
+    "functions": ({"functions": [{"name": "a"}]}, "functions"),
+    "function_call": ({"function_call": "auto"}, "function_call"),
+    "routewright": ({"routewright": 5}, "routewright"),
+}
+FORM = {"type": "json_schema", "schema": 5}
+ANTHROPIC: dict[str, tuple[dict[str, Any], str]] = {
+    "model": ({"model": "policy:none"}, "model"),
+    "messages": ({"messages": [HI] * 1_001}, "messages"),
+    "system": ({"system": [{"type": "image"}]}, "system[0].type"),
+    "max_tokens": ({"max_tokens": 0}, "max_tokens"),
+    "temperature": ({"temperature": 3}, "temperature"),
+    "top_p": ({"top_p": 0}, "top_p"),
+    "stop_sequences": ({"stop_sequences": list("abcde")}, "stop_sequences"),
+    "output_config": ({"output_config": {"format": FORM}}, "output_config.format.schema"),
+    "output_format": ({"output_format": FORM}, "output_format.schema"),
+    "tools": ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+    "tool_choice": ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
+    "stream": ({"stream": "yes"}, "stream"),
+    "metadata": ({"metadata": {"user_id": "x" * 20_000}}, "metadata"),
+    "routewright": ({"routewright": 5}, "routewright"),
+}
+DOORS = {
+    "/openai/v1/chat/completions": (openai.WORDS, OPENAI),
+    "/anthropic/v1/messages": (anthropic.WORDS, ANTHROPIC),
+}
+CASES = [(at, *case) for at, (_, cases) in DOORS.items() for case in cases.values()]
+CASES += [(at, {"routewright": wish}, f"routewright.{place}") for at in DOORS for wish, place in WISHES.values()]
+APP = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
+
+pytestmark = pytest.mark.anyio
+
+
+async def refused(at: str, fields: dict[str, Any], **headers: str) -> dict[str, Any]:
+    answer = await ask(APP, scope_of(path=at, headers=headers), {**BODY, **fields})
+    assert answer.status in (400, 422)
+    error: dict[str, Any] = answer.json["error"]
+    return error
+
+
+async def problem_of(at: str, fields: dict[str, Any], **headers: str) -> Problem:
+    error = await refused(at, fields, **headers)
+    (problem,) = (error.get("details") or error["detail"])["problems"]
+    assert error["message"] == str(Problem(**problem))
+    assert error.get("param", problem["path"]) == problem["path"]
+    return Problem(**problem)
+
+
+@pytest.mark.parametrize(("at", "fields", "place"), CASES, ids=[f"{at[1]}-{place}" for at, _, place in CASES])
+async def test_a_wrong_value_is_told_at_the_clients_own_field(at: str, fields: dict[str, Any], place: str) -> None:
+    problem = await problem_of(at, fields)
+    assert problem.path == place
+    words = DOORS[at][0]
+    assert words.problem(problem) == problem, "a name of ours is left"
+
+
+def test_every_field_of_a_door_has_its_case() -> None:
+    assert WISHES.keys() == {*Wishes.__struct_fields__}
+    assert OPENAI.keys() == openai.HONOURED
+
+
+@pytest.mark.parametrize("at", DOORS)
+async def test_the_key_to_repeat_by_is_a_header_there(at: str) -> None:
+    assert (await problem_of(at, {}, **{"idempotency-key": "k" * 65})).path == "Idempotency-Key"
+    for fields in ({"idempotency_key": "k"}, {"routewright": {"idempotency_key": "k"}}):
+        assert (await problem_of(at, fields)).hint == "send it as the header Idempotency-Key"
+
+
+@pytest.mark.parametrize("at", DOORS)
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"max_tokens": 10**9}, "lower max_tokens to "),
+        ({"routewright": {"budget": {"maxCostUsd": 1e-9}}}, "raise routewright.budget.maxCostUsd to "),
+        ({"routewright": {"budget": {"maxTokens": 1}}}, "raise routewright.budget.maxTokens to "),
+    ],
+)
+async def test_what_to_do_about_a_refusal_is_said_in_the_clients_fields(
+    at: str, fields: dict[str, Any], said: str
+) -> None:
+    error = await refused(at, fields)
+    assert said in error["message"]
+    assert said in (error.get("details") or error["detail"])["suggestion"]
+
+
+@pytest.mark.parametrize("at", DOORS)
+@pytest.mark.parametrize(
+    ("wishes", "hint"),
+    [
+        ({"golas": 1}, "did you mean 'routewright.goal'?"),
+        ({"max_tokens": 1}, "'max_tokens' caps the answer, 'routewright.budget.maxTokens' the whole call"),
+        ({"temperature": 1}, "it is 'temperature' here"),
+        ({"model": "x"}, "it is 'routewright.models' here, a list of ids"),
+        ({"maxCostUsd": 1}, "it is 'routewright.budget.maxCostUsd' here"),
+        ({"budget": {"max_cost_usd": 1}}, "JSON and dicts spell it 'maxCostUsd'"),
+    ],
+)
+async def test_an_unknown_wish_is_told_what_it_may_have_meant(at: str, wishes: dict[str, Any], hint: str) -> None:
+    assert (await problem_of(at, {"routewright": wishes})).hint == hint
+
+
+def test_the_longest_place_that_is_known_holds_and_what_follows_stays() -> None:
+    words = Words(
+        {"params": "", "params.stop": "stop_sequences", "models[0]": "model", "goal": "x.goal"}, "GET /models"
+    )
+    told = {
+        "params.seed": "seed",
+        "params.stop[1]": "stop_sequences[1]",
+        "params.stopper": "stopper",
+        "models[0]": "model",
+        "models[1]": "models[1]",
+        "goals": "goals",
+        "": "",
+    }
+    assert {ours: words.path(ours) for ours in told} == told
+
+
+def test_messages_that_do_not_stand_as_they_were_sent_are_told_by_their_turns() -> None:
+    body = b"""{"model": "auto", "max_tokens": 9, "system": "Be brief.", "messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}, {"type": "text", "text": "So?"}]}]}"""
+    reading = anthropic.Reading(Router.sandbox()._parts.fleet("sandbox"), capped=True)
+    made = reading.decode(body)
+    assert reading.words is not None
+    assert [reading.words.path(f"messages[{place}].content[0]") for place in range(len(made.messages))] == [
+        "system",
+        "messages[0]",
+        "messages[1]",
+        "messages[2].content[0]",
+        "messages[2]",
+    ]
+
+
+def test_the_clients_own_values_stay_as_they_were() -> None:
+    words = Words(PLACES, "GET /models").having(places_of("gpt-x"))
+    problem = Problem("models[0]", "unknown model 'params.models'", "did you mean 'budget'?")
+    told = words.error(ValidationFailed.of(problem))
+    assert told.problems == [Problem("model", "unknown model 'params.models'", "did you mean 'routewright.budget'?")]
+    for said in ("openai/params.seed fails", "the models of a budget", "x.params.seed", "see http://a/timeout_ms"):
+        assert words.error(RouterError(said)).message == said
+
+
+def test_an_error_that_ends_a_stream_is_told_in_the_same_words() -> None:
+    idle = SimpleNamespace(request_id="req_1", expect_text=lambda: None)
+    frames = MessageFrames(cast("Any", idle), cast("Any", idle), 0, anthropic.WORDS)
+    assert b"no answer within routewright.timeout_ms=5" in frames.last_words(
+        RouterTimeoutError("no answer within timeout_ms=5")
+    )
