@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,8 @@ PURE = set(
 OUTSIDE = {"now", "today", "utcnow", "random", "load", "save", "loadtxt", "savetxt", "fromfile", "tofile", "memmap"}
 """Time, chance and files, as attributes of what the core may import."""
 BUILT_IN = {"open", "print", "input", "breakpoint", "eval", "exec", "__import__"}
+PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
+"""Attributes that are no business of others; those of named tuples are."""
 OWN_TIMEOUTS = {"fail_after", "move_on_after", "fail_at", "move_on_at", "wait_for", "timeout_at"}
 
 
@@ -148,6 +151,17 @@ def test_every_lock_is_open_again_in_a_forked_child(path: Path) -> None:
             made = f"{name_of(path)} makes {ast.unparse(node)}"
             # the lock of a thread, which is not there in the child
             assert made == "_engine/worker makes threading.RLock()", f"{made}: take fork.Guard"
+
+
+@pytest.mark.parametrize("room", ["server", "serve", "cli"])
+def test_what_stands_around_a_router_sees_its_inside_in_one_place(room: str) -> None:
+    for path in sorted((SRC / room).rglob("*.py")):
+        if name_of(path) == "server/inside":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
+                owner = ast.unparse(node.value)
+                assert owner in ("self", "cls"), f"{name_of(path)} reaches for {owner}.{node.attr}: give Inside a name"
 
 
 def test_nothing_is_left_over() -> None:

@@ -20,6 +20,7 @@ from routewright.router import Router
 from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention
 
 from .exchange import JSON, Receive, Scope, Send
+from .inside import Inside
 
 if TYPE_CHECKING:
     from .metrics import Metrics
@@ -101,7 +102,7 @@ class Readiness:
     """Whether a Router can serve: it is open, and its storage can be read in time."""
 
     def __init__(self, router: Router, ready_s: float) -> None:
-        self._parts = router._parts
+        self._inside = Inside(router)
         self._ready_s = ready_s
         renew_in_children(self)
 
@@ -112,12 +113,12 @@ class Readiness:
 
     async def problem(self) -> str | None:
         """What is wrong, in words that tell nothing else; None: nothing is. A storage that is stuck is left behind."""
-        clock = self._parts.settings.clock
-        if self._parts.is_closed:
+        clock = self._inside.clock
+        if self._inside.is_closed:
             return "the router is closed"
         try:
             with clock.deadline(clock.monotonic() + self._ready_s):
-                reading = self._reading = self._reading or Detached(self._read, self._parts.worker)
+                reading = self._reading = self._reading or Detached(self._read, self._inside.worker)
                 await reading.result()
                 return None
         except RouterClosed:
@@ -131,7 +132,7 @@ class Readiness:
     async def _read(self) -> None:
         try:
             with storage_faults():
-                await self._parts.storage.read(SYSTEM_ACCOUNT, CurrentRetention())
+                await self._inside.storage.read(SYSTEM_ACCOUNT, CurrentRetention())
         finally:
             self._reading = None
 

@@ -27,12 +27,12 @@ class App:
     """An ASGI application. It needs no lifespan, and works at any mount point."""
 
     def __init__(self, service: Service, limits: HttpLimits, observers: Sequence[Observer] = ()) -> None:
-        settings = service.parts.settings
+        inside = service.inside
         self._observers = observers
         self._service = service
         self._limits = limits
-        self._clock = settings.clock
-        self._ids = Ids(settings.clock, settings.rng)
+        self._clock = inside.clock
+        self._ids = Ids(inside.clock, inside.rng)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as ASGI has it."""

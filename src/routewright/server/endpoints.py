@@ -79,7 +79,7 @@ async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery
     """Answer a request, falling back along the chain where a model fails."""
     read = await service.read(exchange)
     if read.request.stream:
-        await service.send(exchange, read, RouteFrames(exchange, service.stream(read, caller)))
+        await service.send(exchange, read, RouteFrames(exchange, service.inside.stream(read, caller)))
         return
     answer = await service.answer(exchange, read, caller)
     await exchange.json(answer.response, headers=answer.headers)
@@ -89,7 +89,7 @@ async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuer
     """Choose without calling anything. It counts as a request, and as no tokens."""
     read = await service.read(exchange)
     async with service.counted(exchange, read, caller):
-        decision = await service.decide(read, caller)
+        decision = await service.inside.decide(read, caller)
     await exchange.json(
         Decided(
             model=decision.model,
@@ -118,13 +118,13 @@ async def policies(service: Service, exchange: Exchange, caller: Caller, _: NoQu
 
 async def trace(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """One trace with its spans."""
-    await exchange.json(await service.traces(caller).get(exchange.parameter, environment=caller.environment))
+    await exchange.json(await service.inside.traces(caller).get(exchange.parameter, environment=caller.environment))
 
 
 async def traces(service: Service, exchange: Exchange, caller: Caller, asked: TracesQuery) -> None:
     """A page of traces without their spans, newest first."""
     since, until = span_of(asked.since, asked.until, ("from", "to"))
-    page = await service.traces(caller).query(
+    page = await service.inside.traces(caller).query(
         filter=asked.filter,
         since=since,
         until=until,
@@ -137,7 +137,7 @@ async def traces(service: Service, exchange: Exchange, caller: Caller, asked: Tr
 
 async def usage(service: Service, exchange: Exchange, caller: Caller, asked: UsageQuery) -> None:
     """Requests, money and tokens by time and group."""
-    report = await service.traces(caller).usage(
+    report = await service.inside.traces(caller).usage(
         asked.start_date,
         asked.end_date,
         group_by=asked.group_by,
@@ -149,17 +149,17 @@ async def usage(service: Service, exchange: Exchange, caller: Caller, asked: Usa
 
 async def cache(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """Hit rate, dollars saved, hits by the age of their entries."""
-    store, environment = service.traces(caller), caller.environment
+    store, environment = service.inside.traces(caller), caller.environment
     await exchange.json(await store.cache_report(asked.start_date, asked.end_date, environment=environment))
 
 
 async def fallback(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """How often a fallback served, why, and how attempts at each model ended."""
-    store, environment = service.traces(caller), caller.environment
+    store, environment = service.inside.traces(caller), caller.environment
     await exchange.json(await store.fallback_report(asked.start_date, asked.end_date, environment=environment))
 
 
 async def latency(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """Quantiles of the latency by model and strategy."""
-    store, environment = service.traces(caller), caller.environment
+    store, environment = service.inside.traces(caller), caller.environment
     await exchange.json(await store.latency_report(asked.start_date, asked.end_date, environment=environment))

@@ -18,6 +18,7 @@ from routewright.wire import FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, 
 
 from .exchange import Exchange
 from .figures import FIGURES, Figure
+from .inside import Inside
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -59,10 +60,10 @@ class Metrics:
         self._requests: dict[tuple[str, str, int], _Requests] = {}
         self._models: set[str] = set()
         self._told: dict[str, int] = {}
-        self._router = router
+        self._router, self._inside = router, Inside(router)
         self._subscription = router.on_trace(self.tell)
         if self._shared is not None:
-            router._parts.worker.start_daemon(_stay_fresh, weakref.ref(self), router._parts.settings.clock)
+            self._inside.worker.start_daemon(_stay_fresh, weakref.ref(self), self._inside.clock)
 
     def __call__(self, exchange: Exchange) -> None:
         """Count a request that has ended."""
@@ -98,9 +99,9 @@ class Metrics:
 
     def refresh(self) -> None:
         """Take over how the Router stands."""
-        router, parts = self._router, self._router._parts
+        router = self._router
         traces, hooks, limits = router.trace_counts, router.hook_counts, router.limit_counts
-        self._made["circuits_open"].set(sum(fleet.open_circuits for fleet in parts.fleets()))
+        self._made["circuits_open"].set(self._inside.open_circuits)
         self._made["traces_waiting"].set(traces.waiting)
         self._made["hooks_waiting"].set(hooks.waiting)
         self._made["limits_degraded"].set(int(limits.degraded))

@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from routewright._core.account import may
-from routewright._core.decision import Decision
 from routewright._core.problem import shown
 from routewright._core.request import shaped_request
 from routewright._core.rules import completed
@@ -23,18 +22,17 @@ from routewright._core.traceparent import TraceParent
 from routewright._engine.admission import Admission
 from routewright._engine.answer import Answer
 from routewright._engine.reading import LARGE_CHARACTERS, Read
-from routewright._engine.stream import Stream
 from routewright._engine.traceparent import parent_here
 from routewright.arguments import check_caller
 from routewright.console import Console
 from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, ValidationFailed
 from routewright.router import Router
-from routewright.trace import TraceStore
 from routewright.wire import Caller, Environment, RouteRequest, Scope
 
 from .departure import while_connected
 from .exchange import Exchange
 from .exchange import Scope as AsgiScope
+from .inside import Inside
 from .sse import EventStream, Frames
 
 Authenticate = Callable[[AsgiScope], Caller | Awaitable[Caller]]
@@ -54,7 +52,7 @@ class Service:
         environment: Environment | None,
     ) -> None:
         self.router = router
-        self.parts = router._parts
+        self.inside = Inside(router)
         self.environment = environment
         self._console = console
         self._authenticate = authenticate
@@ -72,7 +70,7 @@ class Service:
         else:
             header = exchange.header(b"authorization") if key is None else key
             caller = await self.console.authenticate(header, self.environment)
-        exchange.caller = caller = self.router._as(caller)
+        exchange.caller = caller = self.inside.placed(caller)
         if not may(caller.scopes, scope):
             raise PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it")
         return caller
@@ -86,8 +84,8 @@ class Service:
     def console(self) -> Console:
         """Knows the keys: if none was given, the one of the Router's storage."""
         if self._console is None:
-            parts = self.parts
-            self._console = Console(parts.storage, coordination=parts.coordination, clock=parts.settings.clock)
+            inside = self.inside
+            self._console = Console(inside.storage, coordination=inside.coordination, clock=inside.clock)
         return self._console
 
     async def read(self, exchange: Exchange, decode: Decode = shaped_request, path: str = "/v1/route") -> Read:
@@ -95,36 +93,27 @@ class Service:
         body = await exchange.body()
         key = exchange.header(b"idempotency-key")
         reading = partial(self._read, body, decode, key, path, parent_here(exchange.traceparent))
-        if len(body) <= LARGE_CHARACTERS or self.parts.settings.clock.virtual:
+        if len(body) <= LARGE_CHARACTERS or self.inside.clock.virtual:
             return reading()
         return await anyio.to_thread.run_sync(reading, abandon_on_cancel=True)
 
     async def answer(self, exchange: Exchange, read: Read, caller: Caller) -> Answer[Any]:
         """Answer a request whole. It ends when its client leaves; with an idempotency key it finishes, so that the
         client can ask again (contract 7). Raises ``ClientLeft``."""
-        asking = partial(self.parts.engine.route, read, caller)
+        asking = partial(self.inside.answer, read, caller)
         keyed = read.request.idempotency_key is not None
-        answer = self.router._answer(await asking() if keyed else await while_connected(exchange, asking))
+        answer = await asking() if keyed else await while_connected(exchange, asking)
         exchange.trace_id = answer.trace_id
         return answer
-
-    def stream(self, read: Read, caller: Caller) -> Stream:
-        """Answer a request piece by piece."""
-        return Stream(self.parts.engine, read, caller, self.router.replay)
 
     async def send(self, exchange: Exchange, read: Read, frames: Frames) -> None:
         """Send a stream as it comes. With an idempotency key it finishes, as ``answer`` does."""
         await EventStream(exchange, frames).run(finishes=read.request.idempotency_key is not None)
 
-    async def decide(self, read: Read, caller: Caller) -> Decision:
-        """Choose, without holding up others where many tokens are to be counted."""
-        engine = self.parts.engine
-        return Decision(await engine.choices.plan(engine.admit(read, caller)))
-
     @asynccontextmanager
     async def counted(self, exchange: Exchange, read: Read, caller: Caller) -> AsyncIterator[None]:
         """Let in what calls no model: it counts as a request, and as no tokens. Raises what ``Admission`` does."""
-        shared = self.parts.engine.admissions
+        shared = self.inside.admissions
         read = read._replace(request=replace(read.request, idempotency_key=None))
         if shared.is_open(read.request, caller):
             yield
@@ -137,21 +126,17 @@ class Service:
 
     def known_models(self, caller: Caller) -> Container[str]:
         """Ids and aliases of models that a request may name."""
-        fleet = self.parts.fleet(caller.environment)
+        fleet = self.inside.fleet(caller)
         return fleet.pool.row.keys() | fleet.aliases.keys()
 
-    def traces(self, caller: Caller) -> TraceStore:
-        """The traces of an account."""
-        return self.parts.traces.as_account(caller.account)
-
     def _check_environment(self, caller: Caller) -> None:
-        if self.environment not in (None, self.router._as(caller).environment):
+        if self.environment not in (None, self.inside.placed(caller).environment):
             said = f"this address is that of the {self.environment} environment, and you are in the other"
             raise AuthenticationFailed(f"{said}: ask at the {caller.environment} address")
 
     def _read(self, body: bytes, decode: Decode, key: str | None, path: str, traceparent: TraceParent | None) -> Read:
         request = completed(_keyed(decode(body), key))
-        tags = self.parts.tags.here()
+        tags = self.inside.tags()
         if tags:
             request = tagged(request, tags)
         is_ours = decode is shaped_request or request.idempotency_key is None

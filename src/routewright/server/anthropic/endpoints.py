@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
-import anyio.to_thread
 from msgspec import Struct
 
-from routewright._core.tokens import Length, length
-from routewright._engine.entry import Entry
 from routewright._engine.reading import Read
 from routewright.errors import AuthenticationFailed, RouterError
 from routewright.server.door import ignored_header, routing_headers
@@ -36,11 +32,13 @@ async def messages(service: Service, exchange: Exchange) -> None:
     """Answer with a message, whole or as it comes."""
     with _headed(exchange):
         caller = await _caller(service, exchange)
-        reading = Reading(service.parts.fleet(caller.environment), capped=True)
+        reading = Reading(service.inside.fleet(caller), capped=True)
         with _in_their_words(reading):
             read = await _read(service, exchange, reading, MESSAGES)
             if read.request.stream:
-                frames = MessageFrames(exchange, service.stream(read, caller), read.tokens.estimate, reading.words)
+                frames = MessageFrames(
+                    exchange, service.inside.stream(read, caller), read.tokens.estimate, reading.words
+                )
                 await service.send(exchange, read, frames)
             else:
                 await _whole(service, exchange, read, caller)
@@ -50,13 +48,12 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
     """Say how many tokens a request's input has for the model that it names, or that would serve it."""
     with _headed(exchange):
         caller = await _caller(service, exchange)
-        reading = Reading(service.parts.fleet(caller.environment), capped=False)
+        reading = Reading(service.inside.fleet(caller), capped=False)
         with _in_their_words(reading):
             read = await _read(service, exchange, reading, COUNT_TOKENS)
             async with service.counted(exchange, read, caller):
                 model = await _model(service, read, caller, reading)
-                entry = service.parts.engine.admit(read, caller)
-                low, high, usual = await _counted(service, entry, model)
+                low, high, usual = await service.inside.count(read, caller, model)
         told = {
             "X-Routewright-Model": model,
             "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
@@ -89,18 +86,9 @@ async def _read(service: Service, exchange: Exchange, reading: Reading, path: st
 
 async def _model(service: Service, read: Read, caller: Caller, reading: Reading) -> str:
     """Who counts: the model that was named, or the one that would serve the request."""
-    fleet = service.parts.fleet(caller.environment)
+    fleet = service.inside.fleet(caller)
     named = fleet.aliases.get(reading.model, reading.model)
-    return named if named in fleet.pool.row else (await service.decide(read, caller)).model
-
-
-async def _counted(service: Service, entry: Entry, model: str) -> Length:
-    """The fewest and the most tokens, and those that ordinary text has at most."""
-    parts, pool = service.parts, entry.board.outlook.pool
-    measure = pool.measures[pool.measure[pool.row[model]]]
-    counting = partial(parts.engine.choices.counted, entry)
-    given = counting() if parts.settings.clock.virtual else await anyio.to_thread.run_sync(counting)
-    return length(given.tokens, measure)
+    return named if named in fleet.pool.row else (await service.inside.decide(read, caller)).model
 
 
 @contextmanager

@@ -48,7 +48,7 @@ async def model(service: Service, exchange: Exchange) -> None:
     name = exchange.parameter
     known = {each.id: each for each in CHOSEN}
     known |= {each.id: model_of(each) for each in service.router.models(caller=caller)}
-    aliases = service.parts.fleet(caller.environment).aliases
+    aliases = service.inside.fleet(caller).aliases
     found = known.get(name) or known.get(f"{VENDOR}/{name}") or known.get(aliases.get(name, ""))
     if found is None:
         hint = did_you_mean(name, known) or did_you_mean(f"{VENDOR}/{name}", known)
@@ -60,7 +60,7 @@ async def model(service: Service, exchange: Exchange) -> None:
 async def _complete(service: Service, exchange: Exchange, caller: Caller, asked: Asked) -> None:
     read = await service.read(exchange, asked.request_of, PATH)
     if read.request.stream:
-        await service.send(exchange, read, ChunkFrames(exchange, service.stream(read, caller), asked))
+        await service.send(exchange, read, ChunkFrames(exchange, service.inside.stream(read, caller), asked))
         return
     answer = await service.answer(exchange, read, caller)
     limits = answer.headers
