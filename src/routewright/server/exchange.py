@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeVar
-from urllib.parse import unquote_to_bytes
 
 import msgspec
-from msgspec import Struct
 
-from routewright._core.problem import did_you_mean, shown
 from routewright._core.scan import quoted
-from routewright._core.shape import converted
 from routewright._core.traceparent import TraceParent, parse_traceparent
 from routewright.errors import (
     BodyTooLarge,
@@ -25,6 +21,7 @@ from routewright.protocols import Clock
 from routewright.wire import Caller
 
 from .limits import HttpLimits
+from .query import parameters
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,7 +36,6 @@ T = TypeVar("T")
 
 JSON = b"application/json"
 _encode = msgspec.json.encode
-_MOST_PARAMETERS = 64
 LAST_WORDS_S = 1.0
 """So long a client may take to hear that its request was cut short."""
 _ONCE = frozenset(
@@ -150,19 +146,7 @@ class Exchange:
 
     def query(self, shape: type[T]) -> T:
         """The parameters of the address. Raises ``ValidationFailed`` for what the shape does not have."""
-        raw: bytes = self.scope.get("query_string", b"")
-        if not raw:
-            return shape()
-        if len(raw) > self.limits.query_bytes:
-            said = f"is {len(raw)} bytes long"
-            raise ValidationFailed.of(Problem("query", said, f"send at most {self.limits.query_bytes}"))
-        given = _parameters(raw)
-        known = _parameter_names(shape)
-        for name in given:
-            if name not in known:
-                hint = did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "it takes none")
-                raise ValidationFailed.of(Problem(quoted(name), "is not a parameter of this address", hint))
-        return converted(_numbers(given, shape), shape, "")
+        return parameters(self.scope.get("query_string", b""), shape, self.limits.query_bytes)
 
     async def body(self) -> bytes:
         """What was sent, which is JSON by its headers.
@@ -286,46 +270,3 @@ def _read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
             raise ValidationFailed.of(Problem(name.decode("latin-1"), "is sent twice", "send this header once"))
         found[name] = value
     return found
-
-
-def _parameters(raw: bytes) -> dict[str, str]:
-    """The names and values of a query. Raises ``ValidationFailed``."""
-    given: dict[str, str] = {}
-    pairs = [pair for pair in raw.split(b"&") if pair]
-    if len(pairs) > _MOST_PARAMETERS:
-        raise ValidationFailed.of(Problem("query", f"has {len(pairs)} parameters", f"send at most {_MOST_PARAMETERS}"))
-    for pair in pairs:
-        name, _, value = (_unquoted(part) for part in pair.partition(b"="))
-        if name in given:
-            raise ValidationFailed.of(Problem(quoted(name), "is given twice", "give it once"))
-        given[name] = value
-    return given
-
-
-def _unquoted(part: bytes) -> str:
-    try:
-        return unquote_to_bytes(part.replace(b"+", b" ")).decode()
-    except UnicodeDecodeError:
-        pass
-    raise ValidationFailed.of(Problem("query", "is not UTF-8 behind its percent signs", "encode it as UTF-8"))
-
-
-def _parameter_names(shape: type[Any]) -> tuple[str, ...]:
-    assert issubclass(shape, Struct)
-    return shape.__struct_encode_fields__
-
-
-def _numbers(given: dict[str, str], shape: type[Any]) -> dict[str, Any]:
-    """The values with numbers where the shape has numbers: an address knows text alone."""
-    told: dict[str, Any] = dict(given)
-    for field in msgspec.structs.fields(shape):
-        text = given.get(field.encode_name)
-        if text is not None and field.type in (int, int | None):
-            told[field.encode_name] = _whole(field.encode_name, text)
-    return told
-
-
-def _whole(name: str, text: str) -> int:
-    if len(text) <= 20 and text.isascii() and text.removeprefix("-").isdecimal():
-        return int(text)
-    raise ValidationFailed.of(Problem(name, f"must be a whole number, got {shown(text)}", ""))
