@@ -221,7 +221,7 @@ class IdempotencyKeyReused(RouterError):
 
 
 class BodyTooLarge(RouterError):
-    """The request body is over the limit."""
+    """The request body is over the limit of bytes, or of values in it."""
 
     code = "body_too_large"
     status = 413
@@ -255,7 +255,7 @@ class NoProviders(NoCandidates):
 
 
 class RateLimited(RouterError):
-    """Too many requests or tokens in the window, or every slot is taken."""
+    """Too many requests or tokens in the window, every slot is taken, or a server holds all the bodies that it may."""
 
     code = "RATE_LIMITED"
     status = 429

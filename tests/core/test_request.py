@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from routewright._core.problem import nearest
 from routewright._core.request import as_request, checked, decode_request, needs_of
-from routewright._core.rules import MAX_PROBLEMS, _check_fields
+from routewright._core.rules import MAX_PROBLEMS, _check_fields, check_ids
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import (
     Budget,
@@ -476,6 +476,17 @@ def test_a_number_that_nothing_holds_is_refused_with_its_place() -> None:
         with pytest.raises(ValidationFailed) as caught:
             decode_request(body.encode())
         assert caught.value.problems == [("budget.maxCostUsd", "number out of range", "")]
+
+
+def test_a_number_that_nothing_holds_is_refused_in_metadata_too() -> None:
+    with pytest.raises(ValidationFailed, match="number out of range"):
+        decode_request(b'{"messages":[{"role":"user","content":""}],"metadata":{"a":[1e400]}}')
+
+
+def test_of_many_models_that_are_wrong_no_more_are_looked_at_than_are_told() -> None:
+    found: list[Problem] = []
+    check_ids("models", ["a"] * 1_000, found)
+    assert len(found) == MAX_PROBLEMS
 
 
 def test_a_body_that_is_not_json_is_invalid_json() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from time import process_time
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from routewright._core.scan import MAX_DEPTH, Flaw, flaw_in, joined, nests_deeper, scan
+from routewright._core.scan import MAX_DEPTH, Flaw, decode, flaw_in, joined, nests_deeper, scan
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 
 
@@ -243,3 +244,20 @@ def test_paths_quote_and_cut_keys_that_are_not_plain() -> None:
 
 def test_a_refusal_is_made_of_problems() -> None:
     assert refusal(b"[NaN]").problems == [Problem("[0]", "NaN is not JSON", "send null, or leave it out")]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 30), st.sampled_from("eE"))
+def test_numbers_are_decoded_to_the_last_bit(number: float, digits: int, exponent: str) -> None:
+    for text in (repr(number), f"{number:.{digits}e}".replace("e", exponent)):
+        if "inf" not in text and math.isfinite(float(text)):
+            assert decode(f"[{text}]".encode()) == [float(text)]
+
+
+def test_a_number_of_any_size_takes_about_as_long_to_scan_as_another() -> None:
+    took = {}
+    for number in ("1e300", "1.79769e308", "1.5"):
+        body = f"[{','.join([number] * 5_000)}]".encode()
+        began = process_time()
+        scan(body)
+        took[number] = process_time() - began
+    assert max(took.values()) < 20 * took["1.5"]

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any, get_args
 
 import msgspec
-from msgspec.json import decode
 
 from routewright.errors import Problem
 from routewright.wire import (
@@ -45,7 +44,7 @@ from routewright.wire import (
     ToolCall,
 )
 
-from .scan import beneath, joined, quoted
+from .scan import beneath, decode, joined, quoted
 
 Problems = list[Problem]
 """What was found wrong so far; every rule appends to it."""

@@ -29,7 +29,7 @@ from routewright.wire import (
 from .problem import hint_for, problem_of, shown, unshaped
 from .ranges import check_numbers
 from .rules import completed, has_more
-from .scan import is_unicode, joined, scan
+from .scan import finite, is_unicode, joined, scan
 from .shape import MISFITS, converted, rebuilt
 
 _ARGUMENTS = tuple(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream"))
@@ -44,7 +44,7 @@ _SHAPES: dict[str, Any] = {
 }
 _IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(Need)[:7])  # flags are slow to combine
 _TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA = map(int, list(Need)[7:])
-_DECODER = Decoder(RouteRequest)
+_DECODER = Decoder(RouteRequest, float_hook=finite)
 
 
 def decode_request(body: bytes) -> RouteRequest:

@@ -216,6 +216,8 @@ def check_ids(path: str, ids: list[str], found: Problems) -> None:
     """Refuse what is empty or named twice."""
     seen: set[str] = set()
     for index, model in enumerate(ids):
+        if len(found) >= MAX_PROBLEMS:
+            return
         if not model:
             found.append(_empty(f"{path}[{index}]"))
         if model in seen:

@@ -14,6 +14,7 @@ from routewright.errors import RouterError
 from routewright.router import Router
 from routewright.wire import Environment
 
+from .bodies import Bodies
 from .errors import headers_of, stopped, told
 from .exchange import JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
 from .limits import HttpLimits
@@ -103,7 +104,9 @@ def create_app(
     ``environment``: the keys that this address takes, ``production`` or ``sandbox``; None: both. ``observers`` are told
     of every request once it has ended, such as ``AccessLog()`` and ``Metrics(router)``; they must not take long.
     """
-    return App(Service(router, console, authenticate, environment), limits or HttpLimits(), observers)
+    limits = limits or HttpLimits()
+    service = Service(router, console, authenticate, environment, Bodies(limits.bodies_bytes))
+    return App(service, limits, observers)
 
 
 async def _fail(exchange: Exchange, error: Exception) -> None:

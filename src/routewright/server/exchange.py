@@ -11,9 +11,7 @@ import msgspec
 from routewright._core.scan import quoted
 from routewright._core.traceparent import TraceParent, parse_traceparent
 from routewright.errors import (
-    BodyTooLarge,
     Problem,
-    RequestTimedOut,
     UnsupportedMediaType,
     ValidationFailed,
 )
@@ -58,7 +56,6 @@ class Exchange:
 
     __slots__ = (
         "_headers",
-        "_receive",
         "_send",
         "caller",
         "clock",
@@ -71,6 +68,7 @@ class Exchange:
         "method",
         "parameter",
         "path",
+        "receive",
         "request_id",
         "scope",
         "sent_bytes",
@@ -106,7 +104,7 @@ class Exchange:
         self.trace_id: str | None = None
         self.code: str | None = None
         """Of the error that it ended in."""
-        self._receive = receive
+        self.receive = receive
         self._send = send
         self._headers: dict[bytes, bytes] | None = None
 
@@ -148,23 +146,27 @@ class Exchange:
         """The parameters of the address. Raises ``ValidationFailed`` for what the shape does not have."""
         return parameters(self.scope.get("query_string", b""), shape, self.limits.query_bytes)
 
-    async def body(self) -> bytes:
-        """What was sent, which is JSON by its headers.
-
-        Raises ``UnsupportedMediaType``, ``BodyTooLarge``, ``RequestTimedOut``; ``ClientLeft`` before its end.
-        """
-        self._check_kind()
-        most = self.limits.body_bytes
-        length = self.header(b"content-length")
-        if length is not None and length.isascii() and length.isdecimal() and int(length[:20]) > most:
-            raise _too_large(most)
-        with self.clock.deadline(self.clock.monotonic() + self.limits.body_s):
-            return await self._whole(most)
-        raise RequestTimedOut(f"the body did not come whole within {self.limits.body_s:g} s; send it in one go")
+    def check_kind(self) -> None:
+        """Hold the body to JSON by its headers. Raises ``UnsupportedMediaType``."""
+        kind = self.header(b"content-type")
+        if kind == "application/json" and b"content-encoding" not in self._told:
+            return
+        media, _, rest = (kind or "").partition(";")
+        if media.strip().lower() != "application/json":
+            got = "none" if kind is None else quoted(kind)
+            raise UnsupportedMediaType(f"the Content-Type is {got}: send 'Content-Type: application/json'")
+        told = (each.partition("=") for each in rest.split(";"))
+        charset = next((value for name, _, value in told if name.strip().lower() == "charset"), "")
+        charset = charset.strip().strip('"').lower()
+        if charset not in ("", "utf-8", "utf8"):
+            raise UnsupportedMediaType(f"the charset is {quoted(charset)}: send UTF-8")  # spec 1
+        encoding = self.header(b"content-encoding")
+        if encoding is not None and encoding.strip().lower() != "identity":
+            raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body as it is")
 
     async def disconnected(self) -> None:
         """Wait until the client has left. Only once the body was read."""
-        while (await self._receive())["type"] != "http.disconnect":
+        while (await self.receive())["type"] != "http.disconnect":
             pass
 
     async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
@@ -213,45 +215,6 @@ class Exchange:
             await self._send(message)
         except OSError:  # so ASGI has servers tell that nobody reads
             raise ClientLeft from None
-
-    def _check_kind(self) -> None:
-        kind = self.header(b"content-type")
-        if kind == "application/json" and b"content-encoding" not in self._told:
-            return
-        media, _, rest = (kind or "").partition(";")
-        if media.strip().lower() != "application/json":
-            got = "none" if kind is None else quoted(kind)
-            raise UnsupportedMediaType(f"the Content-Type is {got}: send 'Content-Type: application/json'")
-        told = (each.partition("=") for each in rest.split(";"))
-        charset = next((value for name, _, value in told if name.strip().lower() == "charset"), "")
-        charset = charset.strip().strip('"').lower()
-        if charset not in ("", "utf-8", "utf8"):
-            raise UnsupportedMediaType(f"the charset is {quoted(charset)}: send UTF-8")  # spec 1
-        encoding = self.header(b"content-encoding")
-        if encoding is not None and encoding.strip().lower() != "identity":
-            raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body as it is")
-
-    async def _whole(self, most: int) -> bytes:
-        message = await self._receive()
-        first: bytes = message.get("body", b"")
-        if message["type"] == "http.request" and not message.get("more_body"):
-            if len(first) > most:
-                raise _too_large(most)
-            return first
-        pieces, length = [first], len(first)
-        while message["type"] == "http.request":
-            if length > most:
-                raise _too_large(most)
-            if not message.get("more_body"):
-                return b"".join(pieces)
-            message = await self._receive()
-            pieces.append(message.get("body", b""))
-            length += len(pieces[-1])
-        raise ClientLeft
-
-
-def _too_large(most: int) -> BodyTooLarge:
-    return BodyTooLarge(f"the body is over {most} bytes: send a shorter one")
 
 
 def _path_of(scope: Scope) -> str:

@@ -60,7 +60,7 @@ _CALL = (
     *(NoCandidates, BudgetExceeded, RateLimited, UpstreamFailed, RouterTimeoutError),
 )
 """What a call of models can end in."""
-_CHOICE = (NoCandidates, BudgetExceeded, RouterTimeoutError)
+_CHOICE = (NoCandidates, BudgetExceeded, RateLimited, RouterTimeoutError)
 """What choosing alone can end in: counting tokens takes time."""
 ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/route": {

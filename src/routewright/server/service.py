@@ -8,20 +8,19 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any
 
-import anyio.to_thread
-import msgspec
 from msgspec.structs import replace
 
 from routewright._core.account import may
 from routewright._core.problem import shown
 from routewright._core.request import shaped_request
 from routewright._core.rules import completed
+from routewright._core.scan import decode as plain
 from routewright._core.tags import tagged
 from routewright._core.tokens import bounds_of
 from routewright._core.traceparent import TraceParent
 from routewright._engine.admission import Admission
 from routewright._engine.answer import Answer
-from routewright._engine.reading import LARGE_CHARACTERS, Read
+from routewright._engine.reading import Read
 from routewright._engine.traceparent import parent_here
 from routewright.arguments import check_caller
 from routewright.console import Console
@@ -29,6 +28,7 @@ from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, 
 from routewright.router import Router
 from routewright.wire import Caller, Environment, RouteRequest, Scope
 
+from .bodies import Bodies
 from .departure import while_connected
 from .exchange import Exchange
 from .exchange import Scope as AsgiScope
@@ -50,12 +50,14 @@ class Service:
         console: Console | None,
         authenticate: Authenticate | None,
         environment: Environment | None,
+        bodies: Bodies,
     ) -> None:
         self.router = router
         self.inside = Inside(router)
         self.environment = environment
         self._console = console
         self._authenticate = authenticate
+        self._bodies = bodies
 
     async def caller(self, exchange: Exchange, scope: Scope, key: str | None = None) -> Caller:
         """Who asks. ``key``: an ``Authorization`` header, in the place of the one that was sent.
@@ -89,13 +91,10 @@ class Service:
         return self._console
 
     async def read(self, exchange: Exchange, decode: Decode = shaped_request, path: str = "/v1/route") -> Read:
-        """The request that was sent, with the key of its header. Raises ``ValidationFailed`` and what ``body`` does."""
-        body = await exchange.body()
+        """The request that was sent, with the key of its header. Raises what ``Bodies.read`` and ``decode`` do."""
         key = exchange.header(b"idempotency-key")
-        reading = partial(self._read, body, decode, key, path, parent_here(exchange.traceparent))
-        if len(body) <= LARGE_CHARACTERS or self.inside.clock.virtual:
-            return reading()
-        return await anyio.to_thread.run_sync(reading, abandon_on_cancel=True)
+        reading = partial(self._read, decode, key, path, parent_here(exchange.traceparent))
+        return await self._bodies.read(exchange, reading)
 
     async def answer(self, exchange: Exchange, read: Read, caller: Caller) -> Answer[Any]:
         """Answer a request whole. It ends when its client leaves; with an idempotency key it finishes, so that the
@@ -134,13 +133,13 @@ class Service:
             said = f"this address is that of the {self.environment} environment, and you are in the other"
             raise AuthenticationFailed(f"{said}: ask at the {caller.environment} address")
 
-    def _read(self, body: bytes, decode: Decode, key: str | None, path: str, traceparent: TraceParent | None) -> Read:
+    def _read(self, decode: Decode, key: str | None, path: str, traceparent: TraceParent | None, body: bytes) -> Read:
         request = completed(_keyed(decode(body), key))
         tags = self.inside.tags()
         if tags:
             request = tagged(request, tags)
         is_ours = decode is shaped_request or request.idempotency_key is None
-        return Read(request, bounds_of(request), path, traceparent, None if is_ours else msgspec.json.decode(body))
+        return Read(request, bounds_of(request), path, traceparent, None if is_ours else plain(body))
 
 
 def _keyed(request: RouteRequest, key: str | None) -> RouteRequest:

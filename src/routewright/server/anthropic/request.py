@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from routewright._core.model_name import model_called, named
 from routewright._core.problem import did_you_mean, shown
-from routewright._core.scan import scan
+from routewright._core.scan import decode, scan
 from routewright._engine.fleet import Fleet
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.door import AUTO, FIELD, PLACES, Ignored, Wishes, check_placed, places_of, wished, wishes_of
@@ -21,7 +21,6 @@ from .fields import Fields, wrong
 from .tools import choice_of, form_of, tools_of
 
 VENDOR = "anthropic"
-_decode = msgspec.json.Decoder().decode
 _MOST_TOKENS = 2**53 - 1
 _FORM = "output_config.format"
 WORDS = Words(
@@ -127,7 +126,7 @@ class Reading:
 
 def _tree(body: bytes) -> Any:
     try:
-        return _decode(body)
+        return decode(body)
     except msgspec.DecodeError:
         pass  # what was raised may hold words of the body
     raise ValidationFailed.of(Problem("", "a number is out of range", "send one that a double can hold"))

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.problem import listed, problem_of, shown
-from routewright._core.scan import scan
+from routewright._core.scan import decode, scan
 from routewright._core.shape import converted
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.door import FIELD, PLACES, check_placed, places_of, wished, wishes_of
@@ -128,7 +128,7 @@ class Asked:
 
 def _decoded(body: bytes) -> Fields:
     try:
-        given: object = msgspec.json.decode(body)
+        given: object = decode(body)
     except msgspec.ValidationError as error:  # a number that nothing can hold
         problem = problem_of(error, None, "")
     else:

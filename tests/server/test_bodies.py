@@ -1,0 +1,151 @@
+"""What bodies may cost: how many values one holds, how many bytes wait, whose turn it is. Long texts are welcome."""
+
+from __future__ import annotations
+
+import json
+import threading
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright import Caller, Router, Settings
+from routewright.server import HttpLimits, create_app
+from routewright.server.app import App
+from routewright.server.bodies import Bodies, _holds_more
+from routewright.server.exchange import Exchange
+from routewright.testing import FakeClock
+
+from .wire import Client, ask, scope_of
+
+TREES = st.recursive(
+    st.none() | st.integers() | st.text(st.sampled_from('a",[]{}:\\é\n'), max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.sampled_from('a",\\'), max_size=3), inner),
+)
+
+
+def app_of(**limits: Any) -> App:
+    settings = Settings(clock=FakeClock())
+    return create_app(
+        Router.sandbox(settings=settings), authenticate=lambda scope: Caller(), limits=HttpLimits(**limits)
+    )
+
+
+def asking(text: str, **fields: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": text}], **fields}).encode()
+
+
+LONG = asking("x" * 700)
+
+
+def values_in(tree: object) -> int:
+    """Members of arrays and objects, and those that have none."""
+    if not isinstance(tree, (list, dict)):
+        return 0
+    inner = [*tree.values()] if isinstance(tree, dict) else tree
+    return (len(inner) or 1) + sum(map(values_in, inner))
+
+
+@given(tree=TREES, ascii=st.booleans(), spaced=st.booleans())
+def test_values_are_counted_to_the_last_whatever_stands_in_texts(tree: object, ascii: bool, spaced: bool) -> None:
+    body = json.dumps(tree, ensure_ascii=ascii, indent=1 if spaced else None).encode()
+    assert not _holds_more(body, values_in(tree))
+    assert _holds_more(body, values_in(tree) - 1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/v1/route", "/v1/decide", "/openai/v1/chat/completions", "/anthropic/v1/messages"])
+@pytest.mark.parametrize(
+    "metadata", ["[" + "0," * 300 + "0]", "{" + '"a": 1, ' * 300 + '"b": 1}', "[" + "{}," * 150 + "{}]", "[" * 301]
+)
+async def test_a_body_of_too_many_values_is_413_before_it_is_read(path: str, metadata: str) -> None:
+    body = asking("Hello", model="auto", max_tokens=9).removesuffix(b"}") + b', "metadata": ' + metadata.encode() + b"}"
+    client = await ask(app_of(body_values=300), scope_of(path=path), body)
+    assert client.status == 413
+    assert "the body holds over 300 values" in client.json["error"]["message"]
+
+
+@pytest.mark.anyio
+async def test_commas_and_brackets_of_a_text_are_no_values() -> None:
+    client = await ask(app_of(body_values=10), scope_of(), asking('[1, {"a": "\\\\"}], ' * 1_000))
+    assert client.status == 200
+
+
+@pytest.mark.anyio
+async def test_a_thousand_long_messages_and_many_tools_are_within_the_limits() -> None:
+    schema = {"type": "object", "properties": {f"p{at}": {"type": "string", "enum": ["a", "b"]} for at in range(30)}}
+    tools = [{"type": "function", "function": {"name": f"t{at}", "parameters": schema}} for at in range(500)]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "x" * 1_000}] * 4}] * 1_000
+    body = json.dumps({"messages": messages, "tools": tools}).encode()
+    client = Client(*(body[at : at + 65_536] for at in range(0, len(body), 65_536)))
+    await app_of()(scope_of(path="/v1/decide"), client.receive, client.send)
+    assert client.status == 200, client.body
+
+
+@pytest.mark.anyio
+async def test_bytes_that_wait_are_bounded_until_they_are_read_or_their_client_left() -> None:
+    limits = HttpLimits(bodies_bytes=1_000)
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(), limits=limits)
+    slow, refused, read, again = Client(LONG[:600], ends=False), *(Client(LONG[:600], LONG[600:]) for _ in "123")
+    async with anyio.create_task_group() as group:
+        group.start_soon(app, scope_of(), slow.receive, slow.send)
+        await anyio.wait_all_tasks_blocked()
+        await app(scope_of(), refused.receive, refused.send)
+        slow.leave()
+    for client in (read, again):
+        await app(scope_of(), client.receive, client.send)
+    assert (refused.status, refused.json["error"]["code"]) == (429, "RATE_LIMITED")
+    assert refused.headers["retry-after"] == "1"
+    assert (slow.status, read.status, again.status) == (None, 200, 200)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("pieces", "status"), [((LONG[:600],), 408), ((LONG, LONG), 413)])
+async def test_bytes_of_a_body_that_is_late_or_too_long_wait_no_longer(pieces: tuple[bytes, ...], status: int) -> None:
+    app = app_of(bodies_bytes=1_000, body_bytes=1_000)
+    first, second = Client(*pieces, ends=False), Client(LONG[:600], LONG[600:])
+    for client in (first, second):
+        await app(scope_of(), client.receive, client.send)
+    assert (first.status, second.status) == (status, 200)
+
+
+@pytest.mark.anyio
+async def test_a_body_that_is_alone_is_let_in_whatever_the_bound() -> None:
+    client = Client(LONG[:600], LONG[600:])
+    await app_of(bodies_bytes=500)(scope_of(), client.receive, client.send)
+    assert client.status == 200
+
+
+def test_long_bodies_are_read_one_at_a_time() -> None:
+    told: list[str] = []
+    go_on = threading.Event()
+
+    def reading(body: bytes) -> None:
+        told.append("begun")
+        assert go_on.wait(20.0)
+        told.append("done")
+
+    async def one(bodies: Bodies) -> None:
+        client = Client(b"x" * 300_000)
+        router = Router.sandbox()
+        exchange = Exchange(
+            scope_of(), client.receive, client.send, "req_1", router._parts.settings.clock, HttpLimits()
+        )
+        await bodies.read(exchange, reading)
+
+    async def serve() -> None:
+        bodies = Bodies(1 << 20)
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(one, bodies)
+            await anyio.wait_all_tasks_blocked()
+            for _ in range(10):  # so long the others have to begin
+                await anyio.to_thread.run_sync(partial(str, "a turn"))
+            go_on.set()
+
+    anyio.run(serve)
+    assert told == ["begun", "done"] * 3
