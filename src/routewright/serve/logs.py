@@ -10,6 +10,8 @@ import sys
 
 from routewright._core.account import without_keys
 
+from .line_writer import LineWriter
+
 _FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 _CHATTY = ("uvicorn", "asyncio")
 """What speaks at every step of its own."""
@@ -25,15 +27,21 @@ class _Keyless(logging.Formatter):
 
 def set_up(level: str, *, access: bool = False) -> None:
     """Let this process log so. ``access``: each request, too."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Keyless(_FORMAT))
+    writer = LineWriter(sys.stderr.fileno(), "standard error")
+    writer.setFormatter(_Keyless(_FORMAT))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [writer]
     number = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(number)
     asked = logging.getLogger(ACCESS)
-    asked.handlers[:] = [logging.StreamHandler(sys.stdout)] if access else []
+    asked.handlers[:] = [LineWriter(sys.stdout.fileno(), "standard output")] if access else []
     asked.setLevel(logging.INFO if access else logging.CRITICAL)
     asked.propagate = False
     for name in _CHATTY:
         logging.getLogger(name).setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
+
+
+def lost_lines() -> int:
+    """Lines that this process logged, and that nobody will read."""
+    handlers = [*logging.getLogger().handlers, *logging.getLogger(ACCESS).handlers]
+    return sum(each.lost for each in handlers if isinstance(each, LineWriter))

@@ -29,7 +29,7 @@ from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import FLUSH_S, BoundedProtocol, ListenerState
 
 from .building import console_of, router_of, sow, storage_of
-from .logs import set_up
+from .logs import lost_lines, set_up
 from .plan import Plan
 from .telemetry import export
 from .tls import server_context
@@ -178,7 +178,9 @@ def _metrics_of(router: Router) -> Metrics | None:
         from routewright.server.metrics import Metrics
     except ModuleNotFoundError:
         return None
-    return Metrics(router)
+    metrics = Metrics(router)
+    metrics.follow("log_lines_lost", lost_lines)
+    return metrics
 
 
 _COMMON: dict[str, Any] = {

@@ -60,5 +60,8 @@ FIGURES: dict[str, Figure] = {
     "hooks_waiting": _gauge("hooks_waiting", "Calls that hooks are still to hear of"),
     "hooks_failed": _counter("hooks_failed", "", "Times that a hook raised"),
     "hooks_lost": _counter("hooks_lost", "", "Calls that hooks do not hear of; these figures miss them as well"),
+    "log_lines_lost": _counter(
+        "log_lines_lost", "", "Lines of the logs of `routewright serve` that nobody read in time, or that had no room"
+    ),
 }
 """By our own short words."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +61,7 @@ class Metrics:
         self._requests: dict[tuple[str, str, int], _Requests] = {}
         self._models: set[str] = set()
         self._told: dict[str, int] = {}
+        self._followed: dict[str, Callable[[], int]] = {}
         self._router, self._inside = router, Inside(router)
         self._subscription = router.on_trace(self.tell)
         if self._shared is not None:
@@ -87,6 +89,10 @@ class Metrics:
                 case GuardrailSpan():
                     made["guardrails"].labels(span.stage, span.action).inc(span.count)
 
+    def follow(self, word: str, count: Callable[[], int]) -> None:
+        """Tell, as the figure of this word, what another part of the process counts."""
+        self._followed[word] = count
+
     def render(self) -> bytes:
         """All figures as Prometheus reads them, with ``CONTENT_TYPE``. Reads files where processes share them."""
         self.refresh()
@@ -111,6 +117,8 @@ class Metrics:
         self._raise_to("limits_alone", limits.alone)
         self._raise_to("hooks_failed", hooks.failed)
         self._raise_to("hooks_lost", hooks.lost)
+        for word, count in self._followed.items():
+            self._raise_to(word, count())
 
     def close(self) -> None:
         """Hear of no more calls."""

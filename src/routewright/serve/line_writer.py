@@ -1,0 +1,115 @@
+"""Writes lines of a log from a thread of its own: who logs never waits for who reads. What does not fit is counted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections import deque
+
+MOST_BYTES = 4 << 20
+"""So much waits to be written; a line beyond is lost."""
+WHOLE_BYTES = getattr(select, "PIPE_BUF", 512)
+"""So much goes at once: of a pipe that processes share none writes into the midst of it."""
+GATHER_S = 0.01
+"""Lines of so long are written together."""
+END_S = 1.0
+"""So long the end waits for what is not written."""
+
+_log = logging.getLogger("routewright.serve")
+
+
+class LineWriter(logging.Handler):
+    """Writes what is logged to a file descriptor. A reader that has left silences it."""
+
+    def __init__(self, descriptor: int, name: str, *, most_bytes: int = MOST_BYTES, end_s: float = END_S) -> None:
+        super().__init__()
+        self._descriptor, self._called = descriptor, name
+        self._most_bytes, self._end_s = most_bytes, end_s
+        self.lost = 0
+        """Lines that were not written."""
+        self._told = 0
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+        self._there_are_more = threading.Condition()
+        self._is_deserted = False
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"log to {name}", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have a line written soon. Never waits."""
+        try:
+            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+        except Exception:
+            self.handleError(record)
+            return
+        with self._there_are_more:
+            if self._is_deserted or self._bytes + len(line) > self._most_bytes:
+                self.lost += 1
+                return
+            self._lines.append(line)
+            self._bytes += len(line)
+            self._there_are_more.notify()
+
+    def close(self) -> None:
+        """Write what waits, if somebody reads it, and end."""
+        super().close()
+        self._ends.set()
+        with self._there_are_more:
+            self._there_are_more.notify()
+        self._thread.join(self._end_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._there_are_more:
+                while not self._lines and not self._ends.is_set():
+                    self._there_are_more.wait()
+            if not self._lines:
+                return
+            self._ends.wait(GATHER_S)
+            while lines := self._taken():
+                self._put(lines)
+            self._tell()
+
+    def _taken(self) -> list[bytes]:
+        """The next lines, as many as are written at once."""
+        lines: list[bytes] = []
+        size = 0
+        with self._there_are_more:
+            while self._lines and (not lines or size + len(self._lines[0]) <= WHOLE_BYTES):
+                lines.append(self._lines.popleft())
+                size += len(lines[-1])
+            self._bytes -= size
+        return lines
+
+    def _put(self, lines: list[bytes]) -> None:
+        rest = memoryview(b"".join(lines))
+        try:
+            while rest:
+                rest = rest[self._written(rest) :]
+        except OSError as error:
+            self._lose(lines, is_deserted=isinstance(error, BrokenPipeError))
+
+    def _written(self, rest: memoryview) -> int:
+        try:
+            return os.write(self._descriptor, rest)
+        except BlockingIOError:  # whoever shares it made it so
+            select.select([], [self._descriptor], [])
+            return 0
+
+    def _lose(self, lines: list[bytes], *, is_deserted: bool) -> None:
+        with self._there_are_more:
+            self.lost += len(lines)
+            if is_deserted:
+                self.lost += len(self._lines)
+                self._lines.clear()
+                self._bytes, self._is_deserted = 0, True
+
+    def _tell(self) -> None:
+        """Say how many lines were lost, once there is room again."""
+        lost = self.lost - self._told
+        if lost and not self._is_deserted and not self._ends.is_set():
+            self._told += lost
+            _log.warning("%d lines to %s were lost: it was full, or not read in time", lost, self._called)
