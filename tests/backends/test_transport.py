@@ -73,6 +73,23 @@ async def test_request_and_answer_go_through(server: OpenAIServer, transport: Tr
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_connection_for_which_no_descriptor_is_left_is_no_fault_of_the_provider(
+    transport: Transport, host: str
+) -> None:
+    resource = pytest.importorskip("resource")
+    await fault_of(transport, "http://127.0.0.1:9")  # what is opened once is open
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        fault = await fault_of(transport, f"http://{host}:9")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert fault.kind == "local"
+    assert "ulimit -n" in fault.message
+
+
+@pytest.mark.anyio
 async def test_connection_is_kept_for_the_next_request(server: OpenAIServer, transport: Transport) -> None:
     for _ in range(20):
         assert await fetch(transport, server.url) == b"hello"

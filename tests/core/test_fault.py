@@ -15,7 +15,7 @@ def kinds(holds: Callable[[Rule], bool]) -> set[str]:
 
 
 def test_the_same_model_is_tried_again_after_what_passes() -> None:
-    passing = {"connect", "reset", "rate_limited", "server", "malformed", "truncated"}
+    passing = {"connect", "local", "reset", "rate_limited", "server", "malformed", "truncated"}
     assert kinds(lambda rule: rule.retry) == passing
     assert kinds(lambda rule: rule.repair) == {"invalid_output"}
 
@@ -24,8 +24,8 @@ def test_all_but_a_refusal_is_routed_around() -> None:
     assert kinds(lambda rule: not rule.fall_back) == {"refused"}
 
 
-def test_what_a_request_or_its_caller_brings_about_is_held_against_nobody() -> None:
-    theirs = {"request", "refused", "context_overflow", "invalid_output", "blocked"}
+def test_what_a_request_its_caller_or_this_process_brings_about_is_held_against_nobody() -> None:
+    theirs = {"local", "request", "refused", "context_overflow", "invalid_output", "blocked"}
     assert kinds(lambda rule: not rule.blames) == theirs
     assert kinds(lambda rule: rule.opens_credential) == {"auth"}
 

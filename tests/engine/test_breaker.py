@@ -225,6 +225,7 @@ HARMLESS: list[tuple[Any, Callable[[House], Awaitable[None]]]] = [
     (ProviderFault("refused"), is_refused),
     (said(Finish("content_filter")), is_refused),
     (ProviderFault("request"), falls_back),
+    (ProviderFault("local"), falls_back),
     (ProviderFault("context_overflow"), overflows),
     (said(Delta("half"), Pause(5.0), Finish("stop")), leaves_the_stream),
 ]

@@ -34,6 +34,7 @@ class Rule(NamedTuple):
 
 FAULTS: dict[FaultKind, Rule] = {
     FaultKind.CONNECT: Rule(retry=True, fall_back=True, blames=True),
+    FaultKind.LOCAL: Rule(retry=True, fall_back=True, blames=False),
     FaultKind.TIMEOUT: Rule(retry=False, fall_back=True, blames=True, reason="timeout"),
     FaultKind.RESET: Rule(retry=True, fall_back=True, blames=True),
     FaultKind.RATE_LIMITED: Rule(retry=True, fall_back=True, blames=True),

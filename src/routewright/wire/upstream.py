@@ -17,6 +17,8 @@ class FaultKind(StrEnum):
 
     CONNECT = "connect"
     """No connection: refused, unresolved, TLS."""
+    LOCAL = "local"
+    """No connection, for want of something that this process lacks: file descriptors, memory."""
     TIMEOUT = "timeout"
     """No answer, no first token, or no further token in time."""
     RESET = "reset"
