@@ -29,6 +29,7 @@ from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import FLUSH_S, BoundedProtocol, ListenerState
 
 from .building import console_of, router_of, sow, storage_of
+from .descriptors import fitted
 from .logs import lost_lines, set_up
 from .plan import Plan
 from .telemetry import export
@@ -93,7 +94,7 @@ class WorkerServer(Listener):
     """The server of requests, with all that has to be there for it."""
 
     def __init__(self, plan: Plan, line: Connection) -> None:
-        super().__init__(_config(plan), ConnectionLimits(**plan.connections))
+        super().__init__(_config(plan), fitted(ConnectionLimits(**plan.connections)))
         self._plan = plan
         self._line = line
 
