@@ -3,6 +3,7 @@
     RouterError
     ├── ValidationFailed            400 validation_failed
     │   └── InvalidJson             400 invalid_json
+    ├── MalformedRequest            400 malformed_request
     ├── CursorInvalid               400 cursor_invalid
     │   └── CursorExpired           400 cursor_expired
     ├── AuthenticationFailed        401 authentication_failed
@@ -18,6 +19,7 @@
     ├── IdempotencyKeyReused        409 idempotency_key_reused_with_different_body
     ├── BodyTooLarge                413 body_too_large
     ├── UnsupportedMediaType        415 unsupported_media_type
+    ├── HeadersTooLarge             431 headers_too_large
     ├── NoCandidates                422 router.no_candidates
     │   ├── BudgetExceeded          422 router.budget_exceeded
     │   └── NoProviders             422 router.no_candidates (nothing is configured)
@@ -32,6 +34,7 @@
     │   ├── RouterClosed            500 internal_error
     │   └── UnsupportedWrite        500 internal_error
     ├── UpstreamFailed              502 router.upstream_failed       retryable
+    ├── Overloaded                  503 overloaded                   retryable
     └── RouterTimeoutError          504 RouterTimeoutError           retryable
 
 ``ProviderFault`` stands apart: providers raise it, the engine classifies it, callers never see it.
@@ -117,6 +120,14 @@ class InvalidJson(ValidationFailed):
     """The body is not one JSON text in UTF-8 (spec 1)."""
 
     code = "invalid_json"
+
+
+class MalformedRequest(RouterError):
+    """What came is no HTTP/1.1 request, or asks of the connection what nobody speaks here."""
+
+    code = "malformed_request"
+    status = 400
+    type = "request_error"
 
 
 class CursorInvalid(RouterError):
@@ -236,6 +247,14 @@ class UnsupportedMediaType(RouterError):
     type = "request_error"
 
 
+class HeadersTooLarge(RouterError):
+    """The request line and its headers are too long, or too many."""
+
+    code = "headers_too_large"
+    status = 431
+    type = "request_error"
+
+
 class NoCandidates(RouterError):
     """Constraints left no model. ``rejected_candidates`` and ``suggestion`` are in ``detail`` (spec 7)."""
 
@@ -340,6 +359,15 @@ class UpstreamFailed(RouterError):
     code = "router.upstream_failed"
     status = 502
     type = "upstream_error"
+    retryable = True
+
+
+class Overloaded(RouterError):
+    """A worker has as many connections open as it takes."""
+
+    code = "overloaded"
+    status = 503
+    type = "internal_error"
     retryable = True
 
 

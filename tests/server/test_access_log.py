@@ -12,6 +12,7 @@ import pytest
 
 from routewright import Caller, Router
 from routewright.server import AccessLog, create_app
+from routewright.server.refusal import Refusal, refused
 from routewright.server.routes import ENDPOINTS
 
 from .asking import ask
@@ -149,6 +150,17 @@ async def test_nothing_is_made_where_nobody_reads(monkeypatch: pytest.MonkeyPatc
     answer = await ask(logged().app, "/v1/models")
     assert answer is not None
     assert answer.status == 401
+
+
+def test_a_client_that_is_refused_before_there_is_a_request_is_a_line_like_others(lines: Lines) -> None:
+    told = refused(Refusal.TOO_LARGE, "192.0.2.7", [])
+    for log, more in ((AccessLog(), []), (AccessLog(client=True), ["client"])):
+        log.refused(told)
+        line = lines.last
+        assert [*line] == [*FIELDS, *more]
+        assert (line["status"], line["code"], line["bytes"]) == (431, "headers_too_large", len(told.response))
+        assert (line["request_id"], line.get("client", "192.0.2.7")) == (told.request_id, "192.0.2.7")
+        assert line["time"].endswith("Z")
 
 
 def test_it_brings_no_writer_of_its_own() -> None:

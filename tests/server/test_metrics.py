@@ -18,6 +18,7 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.server import create_app
 from routewright.server.figures import FIGURES
 from routewright.server.metrics import MOST_MODELS, Metrics
+from routewright.server.refusal import Refusal, refused
 from routewright.testing import FakeClock
 from routewright.wire import ModelSpan
 
@@ -150,6 +151,14 @@ def test_what_another_part_of_the_process_counts_is_told() -> None:
     metrics, counts = Metrics(Router.sandbox()), iter((3, 3, 5))
     metrics.follow("log_lines_lost", lambda: next(counts))
     assert [of(told(metrics), "log_lines_lost_total") for _ in range(3)] == [3, 3, 5]
+
+
+@pytest.mark.parametrize("refusal", Refusal)
+def test_a_client_that_is_refused_before_there_is_a_request_is_counted(refusal: Refusal) -> None:
+    metrics = Metrics(Router.sandbox())
+    metrics.refused(refused(refusal, None, []))
+    reason, status = refusal.name.lower(), str(refusal.kind.status)
+    assert of(told(metrics), "http_refusals_total", reason=reason, status=status) == 1
 
 
 def hostile(trace: Trace) -> Trace:

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvicorn
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from routewright.serve.worker import Listener
 from routewright.server.limits import ConnectionLimits
 from routewright.server.protocol import BoundedProtocol
+from routewright.server.refusal import Refusal, Refused
 
 from .serving import PATIENCE_S, Site, bearer
 
@@ -141,8 +142,24 @@ def test_what_is_no_request_gets_one_answer_and_is_cut_off(port: int, sent: byte
     head, _, body = heard.partition(b"\r\n\r\n")
     assert b"connection: close" in head
     error = json.loads(body)["error"]
-    assert (error["code"], error["type"]) == ("malformed_request", "request_error")
+    assert (error["code"], error["type"], error["detail"]) == ("malformed_request", "request_error", {})
     assert error["request_id"].encode() in head
+
+
+def test_who_is_refused_is_told_to_observers_and_one_that_fails_harms_nobody(port: int) -> None:
+    told: list[Refused] = []
+    observers, shared = [cast(Any, None), told.append], _servers[-1].server_state
+    shared.observers = observers
+    try:
+        heard = said(port, GET.replace(b"/1.1", b"/2.0") + b"\r\n")
+        assert statuses(said(port, GET + b"Authorization: Bearer none\r\nConnection: close\r\n\r\n")) == [401]
+    finally:
+        shared.observers = ()
+    (refused,) = told
+    assert refused.refusal is Refusal.VERSION
+    assert refused.response == heard
+    assert refused.request_id.encode() in heard
+    assert refused.client == "127.0.0.1"
 
 
 @pytest.mark.parametrize("sent", REFUSED.values(), ids=REFUSED)

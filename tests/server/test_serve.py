@@ -280,6 +280,17 @@ def test_each_request_is_a_line_of_json_on_standard_output(tmp_path: Path) -> No
     assert key not in lines[-1]
 
 
+def test_who_is_no_http_client_is_in_the_access_log_and_in_the_figures(tmp_path: Path) -> None:
+    admin = free_ports(1)
+    with serving(tmp_path, "--admin-port", str(admin)) as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+            client.sendall(b"EHLO there\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
+        server.until(lambda: '"malformed_request"' in server.out.read_text("utf-8"))
+        count = b'routewright_http_refusals_total{reason="malformed",status="400"} 1.0'
+        server.until(lambda: count in got(admin, "/metrics"))
+
+
 def test_the_access_log_can_be_left_out(tmp_path: Path) -> None:
     with serving(tmp_path, "--no-access-log") as server:
         server.ask(server.keys["test"])

@@ -24,7 +24,6 @@ from routewright.router import Router
 from routewright.server.access import AccessLog
 from routewright.server.admin import Admin, create_admin
 from routewright.server.app import create_app
-from routewright.server.exchange import Observer
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import FLUSH_S, BoundedProtocol, ListenerState
 
@@ -111,8 +110,9 @@ class WorkerServer(Listener):
                 console = console_of(self._plan, router, storage)
                 limits = HttpLimits(**self._plan.http)
                 metrics = _metrics_of(router) if rest else None
-                observers: list[Observer] = [AccessLog()] if self._plan.access_log else []
+                observers: list[AccessLog | Metrics] = [AccessLog()] if self._plan.access_log else []
                 observers += [] if metrics is None else [metrics]
+                self.server_state.observers = [each.refused for each in observers]
                 app = create_app(
                     router, console, environment=self._plan.environment, limits=limits, observers=observers
                 )

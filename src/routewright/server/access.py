@@ -10,7 +10,10 @@ from routewright._core.account import without_keys
 from routewright._core.moment import timestamp
 
 from .exchange import Exchange
+from .refusal import Refused
 
+_FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment"
+_NOTHING: dict[str, Any] = dict.fromkeys(_FIELDS.split())
 _log = logging.getLogger("routewright.access")
 
 
@@ -29,9 +32,22 @@ class AccessLog:
     def __call__(self, exchange: Exchange) -> None:
         """Write the line, if anybody reads."""
         if _log.isEnabledFor(logging.INFO):
-            # in ASCII: there is more than one character that breaks lines
-            line = json.dumps(self._told(exchange), separators=(",", ":"))
-            _log.info("%s", without_keys(line) if "sk_" in line else line)
+            _write(self._told(exchange))
+
+    def refused(self, refused: Refused) -> None:
+        """Write one of a client that was refused before there was a request: of what it asked nothing is known."""
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        kind = refused.refusal.kind
+        told: dict[str, Any] = {
+            **_NOTHING,
+            "time": timestamp(refused.at),
+            "status": kind.status,
+            "code": kind.code,
+            "bytes": len(refused.response),
+            "request_id": refused.request_id,
+        }
+        _write({**told, "client": refused.client} if self._client else told)
 
     def _told(self, exchange: Exchange) -> dict[str, Any]:
         caller, client = exchange.caller, exchange.scope.get("client")
@@ -50,3 +66,9 @@ class AccessLog:
             "environment": None if caller is None else caller.environment,
         }
         return {**told, "client": client[0] if client else None} if self._client else told
+
+
+def _write(told: dict[str, Any]) -> None:
+    # in ASCII: there is more than one character that breaks lines
+    line = json.dumps(told, separators=(",", ":"))
+    _log.info("%s", without_keys(line) if "sk_" in line else line)

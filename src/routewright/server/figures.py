@@ -36,6 +36,11 @@ FIGURES: dict[str, Figure] = {
         "HTTP requests that have ended; status 499: the client left; endpoint none: there is nothing there",
     ),
     "request_seconds": _seconds("http_request_duration", "endpoint", "From a request's first byte to its end"),
+    "refusals": _counter(
+        "http_refusals",
+        "reason status",
+        "Clients that `routewright serve` refused before there was a request: malformed, late, busy ...",
+    ),
     "calls": _counter("calls", "model status environment", "Calls by the model that served them, or none"),
     "call_seconds": _seconds("call_duration", "environment", "The whole call at the router"),
     "attempts": _counter(

@@ -20,6 +20,7 @@ from routewright.wire import FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, 
 from .exchange import Exchange
 from .figures import FIGURES, Figure
 from .inside import Inside
+from .refusal import Refused
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -73,6 +74,11 @@ class Metrics:
         requests = self._requests.get(key) or self._requests_of(*key)
         requests.ended.inc()
         requests.seconds.observe(exchange.duration_s)
+
+    def refused(self, refused: Refused) -> None:
+        """Count a client that was refused before there was a request."""
+        refusal = refused.refusal
+        self._made["refusals"].labels(refusal.name.lower(), str(refusal.kind.status)).inc()
 
     def tell(self, trace: Trace) -> None:
         """Count a call that is over."""

@@ -6,8 +6,9 @@ for what RFC 9112 asks for, and keeps answers in their order when one is an erro
 
 from __future__ import annotations
 
+import logging
 from asyncio import AbstractEventLoop, TimerHandle, Transport
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httptools
@@ -16,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from .limits import ConnectionLimits
-from .refusal import Refusal
+from .refusal import Refusal, Refused, refused
 
 LINGER_S = 0.5
 """So long a connection without a request stays open when the server ends, so that what is on its way is answered."""
@@ -29,6 +30,9 @@ _OVERHEAD_SHARE = 8
 """What chunks may take besides what they bring: sizes, extensions, trailers."""
 
 
+_log = logging.getLogger(__name__)
+
+
 class ListenerState(ServerState):
     """What the connections of one listener share."""
 
@@ -37,6 +41,16 @@ class ListenerState(ServerState):
         self.limits = limits
         self.is_ending = False
         """Each connection is closed after the next answer."""
+        self.observers: Sequence[Callable[[Refused], None]] = ()
+        """They are told of each client that is refused; they must not take long."""
+
+    def tell(self, told: Refused) -> None:
+        """Let them know of one. What they raise is logged, and harms nobody."""
+        for observer in self.observers:
+            try:
+                observer(told)
+            except Exception:
+                _log.exception("an observer of refusals failed; it is called again all the same")
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -288,11 +302,13 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         self.logger.debug("a client is refused: %s", refusal.name)
-        self.transport.write(refusal.response(self.server_state.default_headers))
+        told = refused(refusal, self.client[0] if self.client else None, self.server_state.default_headers)
+        self.transport.write(told.response)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
         self._wait(DEAF_S, self._close)
+        self._shared.tell(told)
 
     def _head_is_late(self) -> None:
         self._timer = None

@@ -13,9 +13,12 @@ from routewright.docstrings import summary
 from routewright.errors import (
     AuthenticationFailed,
     BodyTooLarge,
+    HeadersTooLarge,
     InternalError,
     InvalidJson,
+    MalformedRequest,
     NotFound,
+    Overloaded,
     PermissionDenied,
     RateLimited,
     RequestTimedOut,
@@ -35,6 +38,8 @@ ALWAYS = (ValidationFailed, AuthenticationFailed, PermissionDenied, InternalErro
 OF_BODIES = (InvalidJson, RequestTimedOut, BodyTooLarge, UnsupportedMediaType)
 _NOT_OURS = {SignatureError}
 """Which only those answer who are sent webhooks."""
+NO_REQUESTS = {MalformedRequest, HeadersTooLarge, Overloaded}
+"""What the server of a connection says, before there is a request to answer."""
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -73,7 +78,7 @@ def headers(*names: str) -> dict[str, Any]:
 
 def error_components() -> dict[str, Any]:
     """The answer of every status that is an error."""
-    return {_name(status): _answer(status, kinds) for status, kinds in _by_status(_all()).items()}
+    return {_name(status): _answer(status, kinds) for status, kinds in _by_status(_of_requests()).items()}
 
 
 def errors_of(path: str, operation: Operation) -> dict[str, Any]:
@@ -103,6 +108,10 @@ def codes() -> list[tuple[int, str, str]]:
 def _all() -> list[type[RouterError]]:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
     return [kind for kind in kinds if kind is not RouterError and kind not in _NOT_OURS]
+
+
+def _of_requests() -> list[type[RouterError]]:
+    return [kind for kind in _all() if kind not in NO_REQUESTS]
 
 
 def _by_status(kinds: Iterable[type[RouterError]]) -> dict[int, list[type[RouterError]]]:
