@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from routewright.errors import RouterError, ValidationFailed
+from routewright.serve import crew as crew_floor
 from routewright.serve import supervisor as floor
+from routewright.serve.crew import BEAT_S, SILENT_S, SPAWN, Worker
 from routewright.serve.plan import Address, Plan
 from routewright.serve.preparation import Asked, Prepared
-from routewright.serve.supervisor import LONGEST_PAUSE_S, Supervisor
+from routewright.serve.supervisor import LONGEST_PAUSE_S, TICK_S, Supervisor
 
 PLAN = Plan(
     address=Address("127.0.0.1", 8080),
@@ -49,6 +54,7 @@ class Hand:
         self.leaves_by: float | None = None
         self.began_at = time.monotonic()
         self.left = self.killed = False
+        self.due_at = self.began_at + 5.0
         self.made.append(self)
 
     def listen(self) -> None:
@@ -182,3 +188,111 @@ def test_one_that_hangs_is_replaced(crew: Supervisor, caplog: pytest.LogCaptureF
         crew._tick()
     assert first.killed
     assert "hangs, and is killed" in caplog.text
+
+
+def test_nobody_looks_while_nothing_happens_until_a_worker_is_to_be_asked(crew: Supervisor) -> None:
+    now = time.monotonic()
+    Hand.made[0].due_at, Hand.made[1].due_at = now + 500, now + 300
+    assert 290 < crew._rest_s() <= 300
+    Hand.made[1].due_at = now - 1
+    assert crew._rest_s() == 0
+
+
+def test_who_waits_for_its_place_is_started_in_time(crew: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+    for worker in Hand.made:
+        worker.due_at = time.monotonic() + 500
+    crew._crew[0].is_alive = False  # type: ignore[misc]
+    crew._tick()
+    assert 0 < crew._rest_s() <= 1.0
+
+
+def test_while_workers_change_places_it_looks_often(crew: Supervisor) -> None:
+    hup(crew, PLAN)
+    for _ in range(2):
+        assert crew._rest_s() == TICK_S
+        crew._tick()
+
+
+def test_a_signal_ends_the_rest() -> None:
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with floor._woken_by_signals() as bell:
+            assert wait([bell], 0) == []
+            signal.raise_signal(signal.SIGINT)
+            assert wait([bell], 30) == [bell]
+            floor._empty(bell)
+            assert wait([bell], 0) == []
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Process:
+    """One that a worker would be."""
+
+    sentinel, pid = -1, 1
+
+    def __init__(self, **how: object) -> None: ...
+
+    def start(self) -> None: ...
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, Connection, list[float]]]:
+    """A worker that was ready at 0, its end of the line, and the time."""
+    now, ends = [0.0], []
+
+    def pipe() -> tuple[Connection, Connection]:
+        ours, theirs = SPAWN.Pipe()
+        ends.append(theirs)
+        return ours, cast(Any, Closed())
+
+    monkeypatch.setattr(crew_floor, "monotonic", lambda: now[0])
+    monkeypatch.setattr(crew_floor, "SPAWN", SimpleNamespace(Pipe=pipe, Process=Process))
+    worker = Worker(0, PLAN, [])
+    (theirs,) = ends
+    theirs.send_bytes(b"ready")
+    worker.listen()
+    assert worker.is_ready
+    yield worker, theirs, now
+    theirs.close()
+    worker._line.close()
+
+
+class Closed:
+    def close(self) -> None: ...
+
+
+def test_a_worker_that_answers_is_asked_every_few_seconds(ready: tuple[Worker, Connection, list[float]]) -> None:
+    worker, line, now = ready
+    for _ in range(20):
+        assert worker.due_at == now[0] + BEAT_S
+        worker.listen()
+        assert not line.poll(0)
+        now[0] += BEAT_S
+        worker.listen()
+        assert line.recv_bytes() == b"?"
+        line.send_bytes(b"ready")
+        worker.listen()
+        assert not worker.hangs
+
+
+def test_one_that_does_not_answer_hangs_after_half_a_minute(ready: tuple[Worker, Connection, list[float]]) -> None:
+    worker, line, now = ready
+    now[0] = BEAT_S
+    for _ in range(3):
+        worker.listen()
+    assert line.recv_bytes() == b"?"
+    assert not line.poll(0)
+    assert worker.due_at == SILENT_S
+    now[0] = SILENT_S - 0.001
+    assert not worker.hangs
+    now[0] = worker.due_at
+    assert worker.hangs
+
+
+def test_a_line_that_is_cut_is_waited_for_no_more(ready: tuple[Worker, Connection, list[float]]) -> None:
+    worker, line, _ = ready
+    assert len(worker.signs) == 2
+    line.close()
+    worker.listen()
+    assert worker.signs == [Process.sentinel]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -22,6 +22,8 @@ START_S = 60.0
 """So long a worker may take until it is ready."""
 SILENT_S = 30.0
 """So long one that is ready may leave its supervisor without an answer."""
+BEAT_S = 5.0
+"""So long after an answer it is asked again."""
 HELD_BACK = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)}
 """Signals that a terminal sends to all processes, and that the supervisor alone answers."""
 
@@ -50,7 +52,7 @@ class Worker:
         self.began_at = self._heard_at = monotonic()
         self.leaves_by: float | None = None
         """When it is ended by force; None: it was not asked to leave."""
-        self._asked = False
+        self._asked = self._is_cut = False
         self._line, theirs = SPAWN.Pipe()
         self._process: SpawnProcess = SPAWN.Process(
             target=_work, args=(plan, list(listeners), theirs), name=f"routewright-{place + 1}"
@@ -68,20 +70,34 @@ class Worker:
         return self._process.is_alive()
 
     @property
+    def signs(self) -> list[Connection | int]:
+        """What ``multiprocessing.connection.wait`` finds ready when it says something, or has ended."""
+        return [self._process.sentinel, *([] if self._is_cut else [self._line])]
+
+    @property
+    def due_at(self) -> float:
+        """When it is to be looked at again, if it gives no sign before."""
+        if not self.is_ready:
+            return self.began_at + START_S
+        return self._heard_at + (SILENT_S if self._asked else BEAT_S)
+
+    @property
     def hangs(self) -> bool:
         """It does not answer, or does not come to be ready."""
         now = monotonic()
-        return now - self._heard_at > SILENT_S if self.is_ready else now - self.began_at > START_S
+        return now - self._heard_at >= SILENT_S if self.is_ready else now - self.began_at >= START_S
 
     def listen(self) -> None:
-        """Ask how it is, and hear what it answered to the time before. Never waits."""
-        with suppress(OSError, EOFError):
-            if self._line.poll(0):
+        """Hear what it says, and ask how it is if that was long ago. Never waits."""
+        try:
+            while self._line.poll(0):
                 self.is_ready = self._line.recv_bytes() == b"ready"
                 self._asked, self._heard_at = False, monotonic()
-            if not self._asked:
+            if not self._asked and monotonic() - self._heard_at >= BEAT_S:
                 self._line.send_bytes(b"?")
                 self._asked = True
+        except (OSError, EOFError):
+            self._is_cut = True
 
     def leave(self, within_s: float) -> None:
         """Let it end what it has begun, and end."""

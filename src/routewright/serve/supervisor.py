@@ -1,7 +1,7 @@
 """Keeps workers at work: starts them, replaces those that die, exchanges them for others on SIGHUP, ends them.
 
-It waits for nothing but the next tick, so that a signal is answered at once whatever goes on. A worker that replaces
-another is ready before that one is asked to leave; connections wait at sockets that all share.
+It waits for signs of its workers and for signals, all at once, so that each is answered when it comes. A worker that
+replaces another is ready before that one is asked to leave; connections wait at sockets that all share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from socket import socket
+from multiprocessing.connection import wait
+from socket import socket, socketpair
 from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from .plan import Address, Plan
 from .preparation import Asked, Preparation, Prepared
 
 TICK_S = 0.05
+"""How often it looks while workers come and go."""
 END_S = 6.0
 """So much longer than its requests a worker may take to end."""
 LONGEST_PAUSE_S = 30.0
@@ -74,9 +76,11 @@ class Supervisor:
         try:
             with _shared_figures(self._plan):
                 self._fill()
-                while self._code is None:
-                    time.sleep(TICK_S)
-                    self._tick()
+                with _woken_by_signals() as bell:
+                    while self._code is None:
+                        wait([bell, *(sign for worker in self._crew.values() for sign in worker.signs)], self._rest_s())
+                        _empty(bell)
+                        self._tick()
                 return self._end()
         finally:
             for worker in self._all():
@@ -99,6 +103,14 @@ class Supervisor:
         if self._ready is not None and self._crew and all(worker.is_ready for worker in self._crew.values()):
             greet, self._ready = self._ready, None
             greet()
+
+    def _rest_s(self) -> float:
+        """For how long nothing has to be done that nothing gives a sign of."""
+        if self._ready or self._preparation or self._reload_wanted or self._due or self._coming or self._leaving:
+            return TICK_S
+        due = [worker.due_at for worker in self._crew.values()]
+        due += [self._not_before.get(place, 0.0) for place in range(self._plan.workers) if place not in self._crew]
+        return max(min(due) - time.monotonic(), 0.0)
 
     def _obey(self) -> None:
         while self._signals and self._code is None:
@@ -265,6 +277,26 @@ def _shared_figures(plan: Plan) -> Iterator[None]:
             yield
         finally:
             del os.environ[FIGURES_IN]
+
+
+@contextmanager
+def _woken_by_signals() -> Iterator[socket]:
+    """A socket that can be read from once there was a signal."""
+    bell, ringer = socketpair()
+    with bell, ringer:
+        bell.setblocking(False)
+        ringer.setblocking(False)
+        before = signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield bell
+        finally:
+            signal.set_wakeup_fd(before)
+
+
+def _empty(bell: socket) -> None:
+    with suppress(BlockingIOError):
+        while bell.recv(64):
+            pass
 
 
 def _name(number: int) -> str:

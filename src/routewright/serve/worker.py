@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _Asgi = Callable[..., Awaitable[None]]
 _log = logging.getLogger("routewright.serve")
 
+TICK_S = 1.0
 LAST_WORDS_S = 2.0
 """So long requests that are cut short may take to say so."""
 
@@ -57,6 +58,19 @@ class Listener(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
         super().__init__(config)
         self.server_state: ListenerState = ListenerState(limits)
+        self._enough = asyncio.Event()
+
+    def leave(self) -> None:
+        """End, soon. Called in its loop."""
+        self.should_exit = True
+        self._enough.set()
+
+    async def main_loop(self) -> None:
+        """Keep the date that answers have, a second each, until it is enough. uvicorn's looks ten times a second."""
+        enough = asyncio.create_task(self._enough.wait())
+        while not await self.on_tick(0):
+            await asyncio.wait([enough], timeout=TICK_S)
+        enough.cancel()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Begin to accept."""
@@ -103,7 +117,7 @@ class WorkerServer(Listener):
         first, *rest = sockets
         loop = asyncio.get_running_loop()
         with suppress(NotImplementedError):  # of Windows, where closing the line is enough
-            loop.add_signal_handler(signal.SIGTERM, self._leave)
+            loop.add_signal_handler(signal.SIGTERM, self.leave)
         threading.Thread(target=self._listen, args=(loop,), name="supervisor", daemon=True).start()
         try:
             async with _opened(self._plan) as (router, storage):
@@ -123,6 +137,11 @@ class WorkerServer(Listener):
             _log.error("this worker cannot serve: %s", error)
             sys.exit(STARTUP_FAILURE)
 
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Begin to accept, and let the supervisor know."""
+        await super().startup(sockets)
+        self._answer()
+
     @asynccontextmanager
     async def _administered(self, admin: Admin, listeners: list[socket]) -> AsyncIterator[None]:
         """Answer the administrator, too, from before the first request until after the last."""
@@ -135,7 +154,7 @@ class WorkerServer(Listener):
         try:
             yield
         finally:
-            server.should_exit = True
+            server.leave()
             await task
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -144,14 +163,11 @@ class WorkerServer(Listener):
             while self._line.recv_bytes():
                 loop.call_soon_threadsafe(self._answer)
         with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(self._leave)
+            loop.call_soon_threadsafe(self.leave)
 
     def _answer(self) -> None:
         with suppress(OSError):
             self._line.send_bytes(b"ready" if self.started else b"starting")
-
-    def _leave(self) -> None:
-        self.should_exit = True
 
 
 @asynccontextmanager
