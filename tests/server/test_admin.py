@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,10 +15,21 @@ import anyio
 import httpx2
 import pytest
 
-from routewright import MemoryStorage, Router, Settings, SqliteStorage, StorageUnavailable, ValidationFailed
+from routewright import (
+    MemoryStorage,
+    Router,
+    Settings,
+    SqliteStorage,
+    StorageFull,
+    StorageUnavailable,
+    UnsupportedWrite,
+    ValidationFailed,
+)
 from routewright.server import create_admin
+from routewright.server.admin import WRITE_EVERY_S
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock
+from routewright.wire import KeepLease, PutTrace
 
 from .asking import Told, ask
 from .serving import served
@@ -84,6 +96,86 @@ async def test_it_is_not_ready_where_its_storage_fails_and_tells_no_secret(state
     told = await asked(create_admin(Router.sandbox(storage=Store(state))), "/readyz")
     assert (told.status, told.json["problem"]) == (503, f"the storage cannot be read: {said}")
     assert b"CANARY" not in told.body
+
+
+class Unwritten:
+    """A storage that takes no writes of some kinds, for a while."""
+
+    def __init__(self, *kinds: type, fault: Exception | None = None) -> None:
+        inner = MemoryStorage()
+        self.read, self.scan, self.sweep, self.aclose = inner.read, inner.scan, inner.sweep, inner.aclose
+        self._inner = inner
+        self.kinds, self.fault = kinds, fault or StorageFull("no room at /secret/CANARY.db")
+        self.tried = 0
+
+    async def apply(self, account: str, writes: Any) -> Any:
+        if any(isinstance(each, self.kinds) for each in writes):
+            self.tried += 1
+            raise self.fault
+        return await self._inner.apply(account, writes)
+
+
+async def test_it_is_not_ready_where_nothing_can_be_written_which_is_tried_now_and_then() -> None:
+    clock, storage = FakeClock(0.0), Unwritten(KeepLease)
+    admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
+    for _ in range(3):
+        told = await asked(admin, "/readyz")
+        assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: storage_unavailable")
+    assert storage.tried == 1
+    storage.kinds = ()
+    await clock.sleep(WRITE_EVERY_S)
+    assert (await asked(admin, "/readyz")).status == 200
+
+
+async def test_that_it_can_be_written_is_believed_for_a_moment() -> None:
+    clock, storage = FakeClock(0.0), Unwritten()
+    admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
+    assert (await asked(admin, "/readyz")).status == 200
+    storage.kinds = (KeepLease,)
+    assert (await asked(admin, "/readyz")).status == 200
+    await clock.sleep(WRITE_EVERY_S)
+    assert (await asked(admin, "/readyz")).status == 503
+
+
+async def test_a_storage_that_keeps_traces_alone_is_ready() -> None:
+    storage = Unwritten(KeepLease, fault=UnsupportedWrite("KeepLease"))
+    assert (await asked(create_admin(Router.sandbox(storage=storage)), "/readyz")).status == 200
+
+
+async def test_it_is_not_ready_while_traces_wait_for_their_storage() -> None:
+    storage = Unwritten(PutTrace)
+    router = Router.sandbox(storage=storage)
+    admin = create_admin(router)
+    assert (await asked(admin, "/readyz")).status == 200
+    await router.route("Hello")
+    with pytest.raises(StorageUnavailable):
+        await router.flush()
+    told = await asked(admin, "/readyz")
+    assert (told.status, told.json["problem"]) == (503, "the storage cannot be written: traces wait")
+    storage.kinds = ()
+    await router.flush()
+    assert (await asked(admin, "/readyz")).status == 200
+    await router.aclose()
+
+
+async def test_it_is_not_ready_while_another_process_has_the_store_locked(tmp_path: Path) -> None:
+    path = tmp_path / "traces.db"
+    router = Router.sandbox(storage=SqliteStorage(path))
+    await router.route("Hello")
+    await router.flush()
+    admin = create_admin(router, ready_s=0.2)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    told = await asked(admin, "/readyz")
+    assert (told.status, told.json["problem"]) == (503, "the storage was not written within 0.2 s")
+    other.execute("ROLLBACK")
+    other.close()
+    for _ in range(100):
+        if (await asked(admin, "/readyz")).status == 200:
+            break
+    else:
+        pytest.fail("it never came to be ready")
+    await router.aclose()
 
 
 async def test_a_frozen_storage_holds_nobody_up_by_the_routers_clock() -> None:

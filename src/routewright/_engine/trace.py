@@ -97,6 +97,7 @@ class TraceLog:
         self._queue: dict[str, Waiting] = {}  # by trace id, in the order of their ends; out only when written
         self._pass: Pass | None = None
         self._text_bytes = self._bills = 0
+        self._wrote_nothing = False
 
     @property
     def counts(self) -> TraceCounts:
@@ -107,6 +108,11 @@ class TraceLog:
     def is_full(self) -> bool:
         """So many bills wait that no call should be let in that makes another."""
         return self._bills >= QUEUE
+
+    @property
+    def is_stuck(self) -> bool:
+        """Traces wait, and of none the storage was available when they were tried last."""
+        return self._wrote_nothing and bool(self._queue)
 
     def put(
         self,
@@ -289,6 +295,7 @@ class TraceLog:
         try:
             await self._writing.write(self._queues(by), round)
             self._trouble.lasts = self._trouble.lasts and self._trouble.faults > faults
+            self._wrote_nothing = bool(round.down) and not round.wrote
             return round
         finally:
             self._end(mine)

@@ -6,6 +6,8 @@ An application of its own, for an address that only operators reach: nobody has 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
@@ -14,10 +16,10 @@ import msgspec
 from routewright._core.problem import shown
 from routewright._engine.detached import Detached
 from routewright._engine.stored import storage_faults
-from routewright.errors import Problem, RouterClosed, RouterError, ValidationFailed
+from routewright.errors import Problem, RouterClosed, RouterError, UnsupportedWrite, ValidationFailed
 from routewright.fork import renew_in_children
 from routewright.router import Router
-from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention
+from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, KeepLease
 
 from .exchange import JSON, Receive, Scope, Send
 from .inside import Inside
@@ -26,8 +28,12 @@ if TYPE_CHECKING:
     from .metrics import Metrics
 
 READY_S = 2.0
-"""How long the storage may take to be read."""
+"""How long the storage may take to be read, and written."""
 MOST_READY_S = 60.0
+WRITE_EVERY_S = 5.0
+"""So often it is tried to write, at most."""
+_LEASE = "own_readiness"
+_CLOSED = "the router is closed"
 _METHODS = ("GET", "HEAD")
 
 
@@ -99,7 +105,7 @@ class Admin:
 
 
 class Readiness:
-    """Whether a Router can serve: it is open, and its storage can be read in time."""
+    """Whether a Router can serve: it is open, and its storage can be read and written in time."""
 
     def __init__(self, router: Router, ready_s: float) -> None:
         self._inside = Inside(router)
@@ -107,34 +113,61 @@ class Readiness:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing: what was being read at a fork is the parent's."""
-        self._reading: Detached[None] | None = None
-        """The storage being read: no second time while the first lasts."""
+        """Begin with nothing: what was being asked at a fork is the parent's."""
+        self._asking: Detached[str | None] | None = None
+        """The storage being asked: no second time while the first lasts."""
+        self._step = "read"
+        self._tried_at = -inf
+        self._unwritten: str | None = None
 
     async def problem(self) -> str | None:
         """What is wrong, in words that tell nothing else; None: nothing is. A storage that is stuck is left behind."""
         clock = self._inside.clock
         if self._inside.is_closed:
-            return "the router is closed"
+            return _CLOSED
         try:
             with clock.deadline(clock.monotonic() + self._ready_s):
-                reading = self._reading = self._reading or Detached(self._read, self._inside.worker)
-                await reading.result()
-                return None
+                asking = self._asking = self._asking or Detached(self._ask, self._inside.worker)
+                return await asking.result()
         except RouterClosed:
-            return "the router is closed"
-        except RouterError as error:
-            return f"the storage cannot be read: {error.code}"
-        except Exception as error:  # its words stay there
-            return f"the storage cannot be read: {type(error).__name__}"
-        return f"the storage was not read within {self._ready_s:g} s"
+            return _CLOSED
+        return f"the storage was not {self._step} within {self._ready_s:g} s"
+
+    async def _ask(self) -> str | None:
+        try:
+            self._step = "read"
+            return await _fault("read", self._read) or await self._not_written()
+        finally:
+            self._asking = None
+
+    async def _not_written(self) -> str | None:
+        """Why nothing can be written: that traces wait is known; else it is tried, now and then."""
+        if self._inside.is_stuck:
+            return "the storage cannot be written: traces wait"
+        now = self._inside.clock.monotonic()
+        if now - self._tried_at >= WRITE_EVERY_S:
+            self._step = "written"
+            self._unwritten = await _fault("written", self._write)
+            self._tried_at = now
+        return self._unwritten
 
     async def _read(self) -> None:
-        try:
-            with storage_faults():
-                await self._inside.storage.read(SYSTEM_ACCOUNT, CurrentRetention())
-        finally:
-            self._reading = None
+        await self._inside.storage.read(SYSTEM_ACCOUNT, CurrentRetention())
+
+    async def _write(self) -> None:
+        """Keep a lease under which nothing is held, in the place of the last."""
+        lease = KeepLease(_LEASE, WRITE_EVERY_S, self._inside.clock.monotonic())
+        with suppress(UnsupportedWrite):  # a storage that keeps traces alone, and answers
+            await self._inside.storage.apply(SYSTEM_ACCOUNT, [lease])
+
+
+async def _fault(done: str, ask: Callable[[], Awaitable[None]]) -> str | None:
+    try:
+        with storage_faults():
+            await ask()
+    except RouterError as error:  # its words stay there
+        return f"the storage cannot be {done}: {error.code}"
+    return None
 
 
 def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: float = READY_S) -> Admin:
@@ -143,7 +176,7 @@ def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: flo
         admin = create_admin(router)
 
     ``metrics`` are those that are an observer of the application; without them there are figures of calls alone, and
-    none without the extra ``metrics``. ``ready_s``: how long the storage may take to be read.
+    none without the extra ``metrics``. ``ready_s``: how long the storage may take to be read, and written.
     """
     given: object = ready_s
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= MOST_READY_S:

@@ -42,6 +42,11 @@ class Inside:
         return self._parts.is_closed
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether traces wait for a storage that takes none."""
+        return self._parts.log.is_stuck
+
+    @property
     def open_circuits(self) -> int:
         """Of all its models, of both environments."""
         return sum(fleet.open_circuits for fleet in self._parts.fleets())
