@@ -15,6 +15,7 @@ import pytest
 
 from routewright.cli import main
 from routewright.cli.serve_options import FLAGS
+from routewright.serve import facts
 from routewright.serve.building import settings_of
 from routewright.serve.configuration import VARIABLES, ServeFile, keys_of
 from routewright.serve.plan import Plan, Tls
@@ -211,3 +212,20 @@ def test_a_missing_extra_is_named(refused: Refused, monkeypatch: Patch) -> None:
     said = refused()
     assert said == "'routewright serve' needs uvicorn, which is not installed; run: pip install 'routewright[server]'"
     assert isinstance(sys.modules.pop("routewright.cli.serve"), ModuleType)
+
+
+def test_figures_that_nothing_keeps_are_told_before_anything_starts(capsys: Capture, monkeypatch: Patch) -> None:
+    find = importlib.util.find_spec
+    with monkeypatch.context() as without:
+        without.setattr(facts, "find_spec", lambda name: None if name == "prometheus_client" else find(name))
+        for options, said in (([], ""), (["--admin-port", "9100"], _NO_FIGURES)):
+            assert main(["serve", "--check", *options]) == 0
+            assert capsys.readouterr().err == said
+    assert main(["serve", "--check", "--admin-port", "9100"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+_NO_FIGURES = (
+    "routewright: admin.port: /metrics will have no figures: prometheus_client is not installed; "
+    "run: pip install 'routewright[metrics]'\n"
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from routewright._core.problem import listed
@@ -33,6 +34,14 @@ def facts_of(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
         "models": f"{available} for live keys",
         "configuration": "" if config is None else str(config),
     }
+
+
+def missing_of(plan: Plan) -> tuple[str, ...]:
+    """What is asked for, and will not be there, since an extra is not installed."""
+    if plan.admin is None or find_spec("prometheus_client") is not None:
+        return ()
+    missing = "admin.port: /metrics will have no figures: prometheus_client is not installed"
+    return (f"{missing}; run: pip install 'routewright[metrics]'",)
 
 
 def providers_in(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ class Preparation:
 def prepared(asked: Asked, environ: Mapping[str, str]) -> Prepared:
     """Read the configuration, and try what a worker would do with it. Raises ``RouterError``."""
     from .building import check
-    from .facts import facts_of, providers_in
+    from .facts import facts_of, missing_of, providers_in
     from .planning import plan_of
     from .sources import gather
 
@@ -105,7 +105,7 @@ def prepared(asked: Asked, environ: Mapping[str, str]) -> Prepared:
         facts = facts_of(plan, router, None if sources.document is None else sources.document.path)
     finally:
         router.blocking.close()
-    return Prepared(plan, facts, sources.unknown, providers_in(environ))
+    return Prepared(plan, facts, (*sources.unknown, *missing_of(plan)), providers_in(environ))
 
 
 def _prepare(asked: Asked, line: Connection) -> None:
