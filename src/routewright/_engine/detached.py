@@ -23,6 +23,11 @@ class Detached(Generic[T]):
         self._error: BaseException | None = RouterClosed("the router was closed before the call had a result")
         worker.start(self._run)
 
+    @property
+    def has_ended(self) -> bool:
+        """It is known what it brings."""
+        return self._ended.is_set
+
     async def result(self) -> T:
         """What it brings, or raises. Who is cancelled meanwhile leaves it to itself."""
         await self._ended.wait()

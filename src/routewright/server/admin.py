@@ -127,18 +127,16 @@ class Readiness:
             return _CLOSED
         try:
             with clock.deadline(clock.monotonic() + self._ready_s):
-                asking = self._asking = self._asking or Detached(self._ask, self._inside.worker)
-                return await asking.result()
+                if self._asking is None or self._asking.has_ended:
+                    self._asking = Detached(self._ask, self._inside.worker)
+                return await self._asking.result()
         except RouterClosed:
             return _CLOSED
         return f"the storage was not {self._step} within {self._ready_s:g} s"
 
     async def _ask(self) -> str | None:
-        try:
-            self._step = "read"
-            return await _fault("read", self._read) or await self._not_written()
-        finally:
-            self._asking = None
+        self._step = "read"
+        return await _fault("read", self._read) or await self._not_written()
 
     async def _not_written(self) -> str | None:
         """Why nothing can be written: that traces wait is known; else it is tried, now and then."""
