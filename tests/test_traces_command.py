@@ -100,6 +100,31 @@ def test_ls_of_nothing_says_so_beside_the_list(capsys: Capture) -> None:
     assert capsys.readouterr() == ("", "no such trace\n")
 
 
+@pytest.mark.parametrize("argv", [["ls"], ["ls", "status=failed"], ["show"], ["show", "tr_hers"]])
+def test_where_an_account_has_no_trace_those_are_named_that_there_are(
+    argv: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    store = f"--store={record(tmp_path / 'traces.db', [each for each in few() if each.account == 'anna'])}"
+    main(["accounts", "create", "anna", store])
+    capsys.readouterr()
+    traces(*argv, store)
+    said = capsys.readouterr().err
+    assert said.endswith("; name another with --account: 'anna'\n")
+    assert ("the account 'default' has no trace there; " in said) == ("tr_hers" not in argv)
+    traces(*argv, store, "--account=anna")
+    assert "name another" not in capsys.readouterr().err
+    assert listed(capsys, store) == []
+
+
+@pytest.mark.usefixtures("store")
+def test_no_other_account_is_named_where_the_one_has_traces(capsys: Capture) -> None:
+    main(["accounts", "create", "anna"])
+    capsys.readouterr()
+    for argv in (["ls", "status=running"], ["show", "tr_nobody"]):
+        traces(*argv)
+        assert "anna" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

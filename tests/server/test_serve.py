@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from routewright import Console
+from routewright.cli import main
 from routewright.testing.faulty.certificate import _PEM
 
 from .command import HELLO, Server, Vendor, free_ports, serving
@@ -52,7 +54,9 @@ def asked_as_printed(page: str) -> dict[str, object]:
     return found
 
 
-def test_the_first_start_shows_keys_once_and_a_line_that_works(tmp_path: Path) -> None:
+def test_the_first_start_shows_keys_once_and_lines_that_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with serving(tmp_path, "--log-level", "debug", OPENAI_API_KEY="sk-CANARY") as server:
         assert set(server.keys) == {"live", "test"}
         assert "ITS PLAN IS 'unlimited'" in server.page
@@ -63,6 +67,9 @@ def test_the_first_start_shows_keys_once_and_a_line_that_works(tmp_path: Path) -
         server.signal(signal.SIGTERM)
         assert server.ended() == 0
         keys = server.keys
+        (looks,) = re.findall("^routewright (traces ls .+)$", server.page, re.MULTILINE)
+    assert main([*shlex.split(looks)[:-1], str(tmp_path / "routewright.db")]) == 0
+    assert capsys.readouterr().out.count("sandbox") == 2
     account = Console(f"sqlite:///{tmp_path}/routewright.db").blocking.account("main")
     assert account.plan == "unlimited"
     with serving(tmp_path, "--log-level", "debug") as server:

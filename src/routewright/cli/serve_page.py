@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from routewright.serve.plan import ACCOUNT, Address, Plan
@@ -22,7 +23,7 @@ _IS: dict[Environment, tuple[str, str]] = {
 def started_page(plan: Plan, keys: Mapping[Environment, str], providers: Sequence[str]) -> list[Block]:
     """Where it serves, and how to ask. ``keys`` are there at the first start alone, ``providers`` are variables."""
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
-    blocks: list[Block] = [Line(f"routewright serves at {url_of(plan)}, with {workers}", "title")]
+    blocks: list[Block] = [Line(f"routewright serves at {url_of(plan)} with {workers}", "title")]
     if plan.admin is not None:
         blocks.append(Line(f"health checks and metrics, without a key: {_admin(plan)}"))
     blocks += _first(plan, keys) if keys else _later(plan)
@@ -50,6 +51,11 @@ def _first(plan: Plan, keys: Mapping[Environment, str]) -> Iterator[Block]:
     yield Line(curl_line(plan, keys.get("sandbox") or keys["production"]))
     if plan.tls is not None:
         yield Line("(curl has to trust the certificate, and the address has to be a name in it: --cacert, --resolve)")
+    if not plan.in_memory:
+        yield Line()
+        yield Line("See what became of it:")
+        yield Line()
+        yield Line(f"routewright traces ls --account {ACCOUNT} --store {_store(plan)}")
 
 
 def _later(plan: Plan) -> Iterator[Block]:
@@ -79,11 +85,12 @@ def curl_line(plan: Plan, key: str) -> str:
 def _admin(plan: Plan) -> str:
     assert plan.admin is not None
     first = f"http://{_place(plan.admin)}"
-    return first if plan.workers == 1 else f"{first}, and of each further worker a port higher"
+    return first if plan.workers == 1 else f"{first} (of each further worker a port higher)"
 
 
 def _store(plan: Plan) -> str:
-    return plan.store.removeprefix("sqlite:///")
+    """As a command line takes it."""
+    return shlex.quote(plan.store.removeprefix("sqlite:///"))
 
 
 def _place(address: Address) -> str:

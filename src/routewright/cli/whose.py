@@ -1,4 +1,4 @@
-"""Whose books are meant? Where there is nothing in those of a name, the names that there are."""
+"""Whose books or traces are meant? Where an account has none, the names that there are."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from routewright._core.problem import listed
 from routewright._core.terms import told
 from routewright.errors import NotFound
 from routewright.ledger import Ledger
+from routewright.trace import TraceStore
 from routewright.wire import DEFAULT_ACCOUNT
 
 from .options import Arguments
@@ -23,14 +24,26 @@ async def hint_of(ledger: Ledger, args: Arguments) -> str:
     async with aclosing(ledger.rows(account=args.account)) as rows:
         async for _ in rows:
             return ""
-    async with opened_console(args) as console:
-        names = [account.name for account in await console.accounts()]
+    names = await _names(args)
     if args.account in names:
         return ""
     hint = _others(names)
     if args.account != DEFAULT_ACCOUNT:
         raise NotFound(f"no account {told(args.account)}, and nothing is booked there{hint}")
     return hint
+
+
+async def hint_of_traces(store: TraceStore, args: Arguments) -> str:
+    """The same of whose traces are looked for. Calls need no account that was set up, so that none is unknown."""
+    if (await store.query(account=args.account, limit=1)).data:
+        return ""
+    names = await _names(args)
+    return "" if args.account in names else _others(names)
+
+
+async def _names(args: Arguments) -> list[str]:
+    async with opened_console(args) as console:
+        return [account.name for account in await console.accounts()]
 
 
 def _others(names: list[str]) -> str:

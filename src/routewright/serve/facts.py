@@ -20,7 +20,7 @@ def facts_of(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
     is_new = file is not None and not file.is_file()
     policies = [policy.name for policy in router.policies()]
     available = sum(model.availability.status == "available" for model in router.models())
-    admin = "" if plan.admin is None else f"http://{place(plan.admin)}, for health checks and metrics, without a key"
+    admin = "" if plan.admin is None else f"http://{place(plan.admin)} for health checks and metrics, without a key"
     store = "in memory: it ends with the server" if file is None else plan.store.removeprefix("sqlite:///")
     return {
         "address": f"{'http' if plan.tls is None else 'https'}://{place(plan.address)}{plan.root_path}",
