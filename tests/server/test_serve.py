@@ -283,6 +283,7 @@ def test_each_request_is_a_line_of_json_on_standard_output(tmp_path: Path) -> No
         lines = [line for line in server.out.read_text("utf-8").splitlines() if line.startswith("{")]
     told = json.loads(lines[-1])
     assert (told["endpoint"], told["status"], told["account"]) == ("/v1/route", 200, "main")
+    assert told["client"] == "127.0.0.1"
     assert "CANARY" not in lines[-1]
     assert key not in lines[-1]
 
@@ -296,6 +297,17 @@ def test_who_is_no_http_client_is_in_the_access_log_and_in_the_figures(tmp_path:
         server.until(lambda: '"malformed_request"' in server.out.read_text("utf-8"))
         count = b'routewright_http_refusals_total{reason="malformed",status="400"} 1.0'
         server.until(lambda: count in got(admin, "/metrics"))
+
+
+def test_the_access_log_has_the_address_that_a_trusted_proxy_names_and_no_other(tmp_path: Path) -> None:
+    for trusted, expected in (("127.0.0.1", "192.0.2.7"), ("192.0.2.1", "127.0.0.1")):
+        with serving(tmp_path, "--store", "memory:", ROUTEWRIGHT_TRUSTED_PROXIES=trusted) as server:
+            connection = server.connect()
+            connection.request("GET", "/v1/models", headers={"X-Forwarded-For": "198.51.100.9, 192.0.2.7"})
+            connection.getresponse().read()
+            server.until(lambda server=server: '"endpoint"' in server.out.read_text("utf-8"))  # type: ignore[misc]
+            *_, line = (line for line in server.out.read_text("utf-8").splitlines() if line.startswith("{"))
+        assert json.loads(line)["client"] == expected
 
 
 def test_the_access_log_can_be_left_out(tmp_path: Path) -> None:

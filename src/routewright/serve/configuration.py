@@ -161,7 +161,7 @@ class ServeFile(Strict):
     log_level: LogLevel = "info"
     """What is logged at least."""
     access_log: Switch = True
-    """Write a line of JSON to standard output for each request."""
+    """Write [a line of JSON](#the-access-log) to standard output for each request."""
     tls: TlsEntry = TlsEntry()
     """See below."""
     admin: AdminEntry = AdminEntry()

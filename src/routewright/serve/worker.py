@@ -124,7 +124,7 @@ class WorkerServer(Listener):
                 console = console_of(self._plan, router, storage)
                 limits = HttpLimits(**self._plan.http)
                 metrics = _metrics_of(router) if rest else None
-                observers: list[AccessLog | Metrics] = [AccessLog()] if self._plan.access_log else []
+                observers: list[AccessLog | Metrics] = [AccessLog(client=True)] if self._plan.access_log else []
                 observers += [] if metrics is None else [metrics]
                 self.server_state.observers = [each.refused for each in observers]
                 app = create_app(
