@@ -337,7 +337,7 @@ class Parts:
         today = datetime.fromtimestamp(self.settings.clock.time(), UTC).date().isoformat()
         said = stale(self.catalogue, today, self.settings.stale_after_days)
         if said:
-            _logger.warning("%s, or set Settings(stale_after_days=None)", said)
+            _logger.warning("%s, or raise settings.stale_after_days", said)
 
     @property
     def _providers(self) -> Sequence[Provider]:

@@ -336,7 +336,7 @@ async def test_old_prices_are_said_once_with_their_age(caplog: pytest.LogCapture
     (said_once,) = warnings(caplog)
     assert said_once == (
         f"the prices are of {Catalogue().as_of}, 91 days ago: renew them with 'routewright catalogue import FILE', "
-        "or set Settings(stale_after_days=None)"
+        "or raise settings.stale_after_days"
     )
     assert caplog.records[0].levelno == logging.WARNING
 

@@ -51,7 +51,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("retention", "said"),
     [
-        (None, "traces are kept for 30 days, those of the sandbox for 1 day; Settings(retention="),
+        (None, "traces are kept for 30 days, those of the sandbox for 1 day; settings.retention says else"),
         (Retention(), "traces are kept for 30 days, those of the sandbox for 1 day; "),
         (Retention(production_days=None, sandbox_days=0.5), "traces are kept for ever, those of the sandbox for 0.5 d"),
     ],

@@ -214,6 +214,16 @@ async def test_hints_are_those_of_http(path: str, fields: dict[str, Any], hint: 
 
 
 @pytest.mark.anyio
+async def test_who_has_no_key_and_who_groups_by_what_is_not_counted_hears_what_the_operator_can_do() -> None:
+    headers = {"authorization": f"Bearer sk_live_{'A' * 33}"}
+    client = await ask(create_app(Router.sandbox(storage=MemoryStorage())), scope_of(headers=headers), BODY)
+    assert (client.status, "with 'routewright keys create'" in client.body.decode()) == (401, True)
+    client = await ask(app_of(), scope_of("GET", "/v1/analytics/usage", query="group_by=metadata.team"))
+    assert (client.status, "ROUTEWRIGHT_SETTINGS_ROLLUP_KEYS" in client.body.decode()) == (400, True)
+    assert "Settings(" not in client.body.decode()
+
+
+@pytest.mark.anyio
 async def test_where_nothing_is_configured_the_operator_has_to() -> None:
     app = create_app(Router(providers=[]), authenticate=lambda scope: Caller())
     client = await ask(app, scope_of(), BODY)

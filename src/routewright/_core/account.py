@@ -38,7 +38,7 @@ _MARK_BYTES = 4
 _BEARER = re.compile(r"bearer +([!-~]+) *", re.ASCII | re.IGNORECASE)
 _LONGEST = 200
 _MISSING = "an API key is missing: send 'Authorization: Bearer sk_...'"
-_UNKNOWN = "the API key is unknown or was revoked: create one in the console"
+_UNKNOWN = "the API key is unknown or was revoked: create one with Console.create_key"
 
 
 class Told(NamedTuple):

@@ -43,9 +43,7 @@ async def sweep(storage: Storage, told: SetRetention | None, clock: Clock) -> No
 
 def _say(kept: SetRetention) -> None:
     production, sandbox = map(_time, (kept.production_s, kept.sandbox_s))
-    _log.info(
-        "traces are kept %s, those of the sandbox %s; Settings(retention=Retention(...)) says else", production, sandbox
-    )
+    _log.info("traces are kept %s, those of the sandbox %s; settings.retention says else", production, sandbox)
 
 
 def _time(seconds: float | None) -> str:

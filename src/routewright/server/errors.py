@@ -11,6 +11,9 @@ from routewright.errors import AuthenticationFailed, InternalError, RouterError,
 from routewright.wire import error_envelope
 
 _WORDS = {
+    b"create one with Console.create_key": b"the server's operator makes one with 'routewright keys create'",
+    b"Settings(rollup_keys=...) says what else is counted": b"the server's operator says with settings.rollup_keys "
+    b"(ROUTEWRIGHT_SETTINGS_ROLLUP_KEYS) what else is counted",
     b"Router.models()": b"GET /v1/models",
     b"pass it to Router(policies=...)": b"this server has no policies: ask its operator",
     b"set a provider's key in the environment (OPENAI_API_KEY ...), pass Router(providers=[...]), or use "
@@ -54,9 +57,8 @@ def envelope(error: RouterError) -> bytes:
 def fit(text: bytes) -> bytes:
     """The body of an error as clients may have it: nothing of Python in it, and no API key that stood in a wrong
     place."""
-    if b"Router" in text:
-        for ours, theirs in _WORDS.items():
-            text = text.replace(ours, theirs)
+    for ours, theirs in _WORDS.items():
+        text = text.replace(ours, theirs)
     return without_keys(text.decode()).encode() if b"sk_" in text else text
 
 
