@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -98,6 +98,8 @@ class Parts:
         self._coordination = coordination
         self._admissions: Admissions | None = None
         self._given = providers
+        self._variables: Mapping[str, str] = {}
+        """What would have a provider found, by its name; nothing where they were given."""
         self._named = bool(providers)
         self._answers = answers
         self._faults = faults
@@ -327,6 +329,7 @@ class Parts:
             models,
             self.catalogue.aliases,
             providers,
+            variables=self._variables,
             as_of=self.catalogue.as_of,
             clock=self.settings.clock,
             limits=self.settings.execution,
@@ -343,9 +346,9 @@ class Parts:
     def _providers(self) -> Sequence[Provider]:
         if self._given is None:
             with importing.lock:
-                from .backends.providers.environment import providers_from_environment
+                from .backends.providers.environment import providers_from_environment, variables_to_set
 
-            self._given = providers_from_environment(os.environ)
+            self._given, self._variables = providers_from_environment(os.environ), variables_to_set()
         return self._given
 
     def _publish(self) -> list[PolicySnapshot]:

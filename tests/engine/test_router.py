@@ -307,6 +307,23 @@ def test_providers_come_from_the_environment_where_none_are_given(monkeypatch: p
     assert "canary" not in repr(router) + repr(vars(router._parts)) + repr(router._parts._providers)
 
 
+def test_for_a_named_model_without_a_provider_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for vendor in VENDORS:
+        for variable in (*vendor.key_variables, vendor.url_variable or ""):
+            monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary")
+    models = ["anthropic/claude-haiku-5-5", "amazon-bedrock/amazon.nova-pro-v1:0", "mistral/mistral-large-4"]
+    said = "set ANTHROPIC_API_KEY and MISTRAL_API_KEY in the environment to have the models of anthropic and mistral"
+    with pytest.raises(NoCandidates, match=f"to admit openai/.*; or {said}$"):
+        Router().decide("hi", models=models)
+    gone = Model(id="openai/gone", deprecated_at="2020-01-01")
+    alone = Router(catalogue=Catalogue([gone, Model(id=models[0])]))
+    with pytest.raises(NoCandidates, match="helps: set ANTHROPIC_API_KEY in the environment to have"):
+        alone.decide("hi", models=models[:1])
+    with pytest.raises(NoCandidates, match=r"to admit openai/[^;]*$"):
+        Router(providers=[OpenAIProvider()]).decide("hi", models=models)
+
+
 def test_without_a_key_in_the_environment_it_is_said_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for vendor in VENDORS:
         for variable in (*vendor.key_variables, vendor.url_variable or ""):

@@ -104,10 +104,14 @@ class Order:
 class Boards:
     """The boards of one catalogue: the last few that were asked for. Safe to share."""
 
-    def __init__(self, pool: Pool, aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, pool: Pool, aliases: Mapping[str, str] | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.pool = pool
         self.aliases = aliases or {}
         """Short names of models, which policies may use."""
+        self.variables = variables or {}
+        """What the environment would have to hold for a provider to be there, by its name."""
         self._latest: tuple[Board, ...] = ()
 
     def of(self, health: HealthSnapshot) -> Board:

@@ -50,7 +50,8 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
     ask = Ask(given, outlook)
     failed, first = failures(given, ask, eligible), first_failures(given, ask, eligible)
     firsts, reasons = named_reasons(first), [set(reasons_of(row)) for row in failed]
-    suggestion = _suggestion(given, ways_of(given, outlook, reasons, ruling), ruling)
+    unserved = _unserved(given, board, firsts)
+    suggestion = _suggestion(given, ways_of(given, outlook, reasons, ruling), ruling, unserved)
     said = _named(given, outlook, firsts, ruling) or ", ".join(
         f"{count} {reason}" for reason, count in count_reasons(first).items()
     )
@@ -106,12 +107,26 @@ def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None], 
     )
 
 
-def _suggestion(given: DecisionInput, ways: list[Way], ruling: Ruling) -> str:
+def _unserved(given: DecisionInput, board: Board, firsts: list[Reason | None]) -> str:
+    """What to set in the environment for the few models that were named and whose provider is not there; nothing where
+    that would not help."""
+    if given.models is None or len(given.models) > NAMED:
+        return ""
+    pool, variables = board.outlook.pool, board.boards.variables
+    rows = [pool.row[model] for model in given.models if model in pool.row]
+    missing = dict.fromkeys(pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE)
+    found = {name: variables[name] for name in missing if name in variables}
+    if not found:
+        return ""
+    return f"set {' and '.join(found.values())} in the environment to have the models of {' and '.join(found)}"
+
+
+def _suggestion(given: DecisionInput, ways: list[Way], ruling: Ruling, unserved: str) -> str:
     """The fewest changes that admit a model; of several the one nearest to what was asked, then the cheapest."""
     if not ways:
-        return "no change of the request helps: configure a provider or enable a model"
+        return f"no change of the request helps: {unserved or 'configure a provider or enable a model'}"
     way = min(ways, key=lambda way: way.effort)
-    return f"{' and '.join(_words(given, way, ruling))} to admit {way.model}"
+    return f"{' and '.join(_words(given, way, ruling))} to admit {way.model}" + (unserved and f"; or {unserved}")
 
 
 def _words(given: DecisionInput, way: Way, ruling: Ruling) -> Iterator[str]:

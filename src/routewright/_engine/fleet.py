@@ -51,6 +51,7 @@ class Fleet:
         aliases: Mapping[str, str],
         providers: Sequence[Provider],
         *,
+        variables: Mapping[str, str] | None = None,
         as_of: str,
         clock: Clock,
         limits: ExecutionLimits,
@@ -83,7 +84,7 @@ class Fleet:
         self._published = clock.monotonic()
         self._turns_at = inf
         """When the next circuit lets a probe through, which decisions have to hear of."""
-        self.boards = Boards(self.pool, aliases)
+        self.boards = Boards(self.pool, aliases, variables)
         self._board = self.boards.of(health_snapshot({}))
 
     def board(self, today: str | None = None) -> Board:
@@ -102,7 +103,9 @@ class Fleet:
     def boards_on(self, day: str) -> Boards:
         """The boards at the prices of a day, which need not be today."""
         boards = self.boards
-        return boards if boards.pool.holds(day) else Boards(Pool(boards.pool.snapshot, day), self.aliases)
+        if boards.pool.holds(day):
+            return boards
+        return Boards(Pool(boards.pool.snapshot, day), self.aliases, boards.variables)
 
     def models(self) -> list[Model]:
         """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""

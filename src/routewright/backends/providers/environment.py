@@ -26,6 +26,18 @@ def providers_from_environment(environ: Mapping[str, str]) -> list[HttpProvider]
     ]
 
 
+def variables_to_set() -> dict[str, str]:
+    """What has to be set for each vendor to be found, by its name."""
+    return {vendor.name: _to_set(vendor) for vendor in VENDORS}
+
+
+def _to_set(vendor: Endpoint) -> str:
+    key, url = vendor.key_variables[0], vendor.url_variable or ""
+    if not vendor.needs_key:
+        return url
+    return key if vendor.base_url else f"{key} and {url}"
+
+
 def _is_configured(vendor: Endpoint, environ: Mapping[str, str]) -> bool:
     variables = vendor.key_variables if vendor.needs_key else (vendor.url_variable or "",)
     placed = vendor.base_url or environ.get(vendor.url_variable or "", "").strip()
