@@ -635,6 +635,21 @@ def test_7_the_detail_of_a_refused_budget(place: Place) -> None:
     assert is_text(detail["suggestion"])
 
 
+def test_7_a_refusal_names_no_model_that_was_not_asked_for(place: Place) -> None:
+    asked = ask(budget={"maxCostUsd": 1e-9}, models=[CRANKY])
+    chat = {"messages": asked["messages"], "model": CRANKY, "max_tokens": 9, "routewright": {"budget": asked["budget"]}}
+    for path, body in {
+        "/v1/route": asked,
+        "/v1/decide": asked,
+        "/openai/v1/chat/completions": chat,
+        "/openai/v1/chat/completions ": {**chat, "stream": True},
+        "/anthropic/v1/messages": chat,
+    }.items():
+        error = place.live.post(path.strip(), json=body).json()["error"]
+        rejected = (error.get("detail") or error["details"])["rejected_candidates"]
+        assert [each["model"] for each in rejected] == [CRANKY], path
+
+
 def test_7_500_is_a_fault_of_ours(place: Place) -> None:
     storage: Any = place.site.storage
     storage.away = True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
 
 import msgspec
 
 from routewright._core.account import without_keys
-from routewright.errors import AuthenticationFailed, InternalError, RouterError, StorageUnavailable
-from routewright.wire import error_envelope
+from routewright.errors import AuthenticationFailed, InternalError, NoCandidates, RouterError, StorageUnavailable
+from routewright.wire import Reason, error_envelope
 
 _WORDS = {
     b"create one with Console.create_key": b"the server's operator makes one with 'routewright keys create'",
@@ -33,8 +34,19 @@ def told(error: Exception, request_id: str) -> RouterError:
     if isinstance(error, StorageUnavailable):  # which speaks of files, and to who keeps them
         _log.error("request %s: %s", request_id, error)
         error = _of_storage(error, request_id)
+    if isinstance(error, NoCandidates):
+        error = _without_unwanted(error)
     error.request_id = request_id
     return error
+
+
+def _without_unwanted(error: NoCandidates) -> NoCandidates:
+    """The same without the models that nobody asked for: of a request for two it would name all the others."""
+    rejected = error.detail.get("rejected_candidates", ())
+    wanted = [each for each in rejected if each["reason"] != Reason.WHITELIST]
+    told = copy(error)
+    told.detail = {**error.detail, "rejected_candidates": wanted}
+    return told
 
 
 def _of_storage(error: StorageUnavailable, request_id: str) -> StorageUnavailable:
