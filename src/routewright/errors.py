@@ -99,8 +99,8 @@ def _rebuild(cls: type[RouterError], message: str, state: dict[str, Any]) -> Rou
 
 
 class ValidationFailed(RouterError):
-    """The input is not what the specification allows. ``problems`` lists faults, each with its place and its remedy; more
-    may show once they are mended."""
+    """The input is not what the specification allows. ``problems`` lists faults, each with its place and its remedy;
+    more may show once they are mended."""
 
     code = "validation_failed"
     status = 400
