@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import msgspec
 from docs._table import table
 
+from routewright import Router
+from routewright.server.admin import Admin
 from routewright.server.openapi import openapi
 from routewright.server.openapi.answers import codes
+from routewright.server.routes import ENDPOINTS
 
 Schema = dict[str, Any]
 _WIDTH = 100
@@ -28,6 +32,8 @@ def http_reference() -> str:
     return "\n".join(
         [
             f"## Addresses\n\n{_addresses(operations)}",
+            f"### Clients of other vendors\n\n{_doors(document['paths'])}",
+            f"### For the operator\n\n{_of_the_operator()}",
             *(_operation(*each) for each in operations),
             f"## Errors\n\n{_errors(parts['responses'])}",
             f"## Headers of answers\n\n{_headers(parts['headers'])}",
@@ -43,6 +49,32 @@ def _addresses(operations: list[tuple[str, str, Any]]) -> str:
         for method, path, each in operations
     ]
     return table(("address", "what it does", "scope"), rows)
+
+
+def _doors(described: Any) -> str:
+    """What is served below ``/v1`` of others, whose own documents describe it."""
+    rows = [
+        (f"`{method} {path}`", inspect.getdoc(serve) or "")
+        for path, methods in ENDPOINTS.items()
+        if path not in described
+        for method, serve in methods.items()
+    ]
+    said = (
+        "They take the same keys. What they honour is on the pages about\n"
+        "[clients of OpenAI](../how-to/openai-clients.md) and [of Anthropic](../how-to/anthropic-clients.md).\n"
+        "`/v1/openapi.json` leaves them out.\n"
+    )
+    return f"{said}\n{table(('address', 'what it does'), rows)}"
+
+
+def _of_the_operator() -> str:
+    router = Router.sandbox()
+    rows = [(f"`GET {path}`", inspect.getdoc(serve) or "") for path, serve in Admin(router, "", 1.0).addresses.items()]
+    said = (
+        "They need no key, and so have a port of their own: `routewright serve --admin-port`, or\n"
+        "[`create_admin`](../how-to/metrics-and-tracing.md#ask-how-the-process-does).\n"
+    )
+    return f"{said}\n{table(('address', 'what it does'), rows)}"
 
 
 def _anchor(heading: str) -> str:

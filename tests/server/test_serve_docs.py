@@ -39,7 +39,7 @@ def test_the_container_of_the_how_to_can_serve_and_is_asked_for_its_health_where
     said = capsys.readouterr().out
     (health,) = re.findall("http://127.0.0.1:9100(/[a-z]+)", shown)
     assert "http://127.0.0.1:9100 " in said
-    assert health in Admin(Router.sandbox(), "", 1.0)._serve
+    assert health in Admin(Router.sandbox(), "", 1.0).addresses
 
 
 def masked(text: str) -> str:

@@ -5,7 +5,7 @@ An application of its own, for an address that only operators reach: nobody has 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -52,7 +52,7 @@ class Admin:
         """``metrics``: those to tell, or the sentence that says why there are none."""
         self._metrics = metrics
         self._readiness = Readiness(router, ready_s)
-        self._serve: dict[str, Callable[[], Awaitable[Said]]] = {
+        self.addresses: Mapping[str, Callable[[], Awaitable[Said]]] = {
             "/healthz": self._health,
             "/readyz": self._ready,
             "/metrics": self._figures,
@@ -70,9 +70,9 @@ class Admin:
 
     async def _answer(self, scope: Scope, send: Send) -> None:
         root: str = scope.get("root_path", "").rstrip("/")
-        serve = self._serve.get(scope["path"].removeprefix(root))
+        serve = self.addresses.get(scope["path"].removeprefix(root))
         if serve is None:
-            said = _told(404, error=f"there is nothing at this address; there are {', '.join(self._serve)}")
+            said = _told(404, error=f"there is nothing at this address; there are {', '.join(self.addresses)}")
         elif scope["method"] not in _METHODS:
             said = _told(405, error="this address takes GET")
         else:
@@ -89,13 +89,16 @@ class Admin:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else said.body})
 
     async def _health(self) -> Said:
+        """200 while the process answers at all."""
         return _told(200, status="ok")
 
     async def _ready(self) -> Said:
+        """200 while the Router is open and its storage can be read and written in time, else 503 with the problem."""
         problem = await self._readiness.problem()
         return _told(200, status="ok") if problem is None else _told(503, status="unavailable", problem=problem)
 
     async def _figures(self) -> Said:
+        """Figures for Prometheus; 404 without the extra `metrics`."""
         if isinstance(self._metrics, str):
             return _told(404, error=self._metrics)
         from .metrics import CONTENT_TYPE  # it is there, since somebody made the figures
