@@ -35,6 +35,12 @@ def test_a_refusal_says_by_a_word_which_of_the_limits_it_is(limit: str) -> None:
     assert f"try again in {said.detail['retry_after_seconds']} s" in str(said)
 
 
+def test_one_is_not_told_as_many() -> None:
+    assert str(refused(2, concurrency=1)).startswith("the account is limited to 1 call at a time, and 0 are left: ")
+    assert str(refused(3, requests_per_min=2)).startswith("the account is limited to 2 requests a minute, ")
+    assert "limited to 11 tokens a minute, and 1 is left: " in str(refused(2, tokens_per_min=11))
+
+
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_limit_of_nothing_is_not_to_be_waited_for(limit: str) -> None:
     said = refused(**{limit: 0})

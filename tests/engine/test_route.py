@@ -173,6 +173,13 @@ async def test_a_model_that_gives_no_answer_in_its_time_is_told_so() -> None:
         await House([silent], [ProviderFault("request")]).router.route("hi", goal="quality")
 
 
+@pytest.mark.parametrize(("timeout_ms", "within"), [(7_000, r"\d\.\d s"), (400, r"\d+ ms"), (5, r"[1-9]\.\d ms")])
+async def test_a_short_time_is_told_in_milliseconds(timeout_ms: int, within: str) -> None:
+    silent = said(Pause(100.0), *ANSWER)
+    with pytest.raises(RouterTimeoutError, match=rf"\(timeout: no answer within {within}\)"):
+        await House([silent] * 3, [silent] * 3).router.route("hi", goal="quality", timeout_ms=timeout_ms)
+
+
 async def test_a_refusal_is_told_and_not_routed_around() -> None:
     house = House([ProviderFault("refused")], [ANSWER])
     with pytest.raises(ContentRefused):

@@ -41,6 +41,7 @@ from routewright import (
     Usage,
     ValidationFailed,
 )
+from routewright._engine.fault import lasting
 from routewright._engine.steps import SHORTEST_S
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
@@ -651,7 +652,7 @@ def http(host: Host, steps: Steps, call: StepCall, lines: list[Line]) -> Iterato
                 late = host.clock.monotonic() + seconds >= until
                 host.clock._now = until if late else host.clock.monotonic() + seconds
                 if late:
-                    waited = f"{until - since:.1f} s"
+                    waited = lasting(until - since)
                     raise ProviderFault(
                         "timeout",
                         f"{waited} of silence in the middle of the answer"

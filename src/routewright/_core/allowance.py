@@ -14,10 +14,10 @@ UNLIMITED = 2**53 - 1
 """What is left where there is no limit."""
 OUTPUT_TOKENS = 256
 """Of a call that names no cap, until it is known what it came to."""
-_NOUNS: dict[Resource, str] = {
-    "requests": "requests a minute",
-    "tokens": "tokens a minute",
-    "slots": "calls at a time",
+_NOUNS: dict[Resource, tuple[str, str]] = {
+    "requests": ("request", "a minute"),
+    "tokens": ("token", "a minute"),
+    "slots": ("call", "at a time"),
 }
 _LIMIT_OF: dict[Resource, str] = {
     "requests": "requests_per_min",
@@ -64,9 +64,10 @@ def refusal(takes: Sequence[Take], denied: Denied, now: float) -> RateLimited:
     take, state = takes[denied.by], denied.states[denied.by]
     whose = take.name.partition(":")[0]
     wait_s = max(1, ceil(denied.retry_after_s))
-    said = f"the {whose} is limited to {take.limit} {_NOUNS[take.resource]}, "
+    noun, per = _NOUNS[take.resource]
+    said = f"the {whose} is limited to {take.limit} {noun}{'' if take.limit == 1 else 's'} {per}, "
     if take.limit:
-        said += f"and {state.remaining} are left: try again in {wait_s} s"
+        said += f"and {state.remaining} {'is' if state.remaining == 1 else 'are'} left: try again in {wait_s} s"
     else:
         said += "which lets nothing in: it has to be raised first"
     detail = {

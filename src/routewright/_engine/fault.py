@@ -42,13 +42,18 @@ def misfit(answer: str, unfit: Unfit, finish_reason: str | None) -> Told:
 
 def no_answer(seconds: float) -> Told:
     """What is said of an attempt whose time was over before anything of a whole answer came."""
-    return Told(FaultKind.TIMEOUT, f"timeout: no answer within {seconds:.1f} s")
+    return Told(FaultKind.TIMEOUT, f"timeout: no answer within {lasting(seconds)}")
 
 
 def silence(seconds: float, *, begun: bool) -> Told:
     """What is said of an attempt whose time was over after so long a silence."""
     where = "in the middle of the answer" if begun else "before the first token"
-    return Told(FaultKind.TIMEOUT, f"timeout: {seconds:.1f} s of silence {where}")
+    return Told(FaultKind.TIMEOUT, f"timeout: {lasting(seconds)} of silence {where}")
+
+
+def lasting(seconds: float) -> str:
+    """A time in words, which is not "0.0 s" where it is short."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
 
 
 def told(error: BaseException) -> Told | None:
