@@ -110,7 +110,8 @@ def test_where_an_account_has_no_trace_those_are_named_that_there_are(
     traces(*argv, store)
     said = capsys.readouterr().err
     assert said.endswith("; name another with --account: 'anna'\n")
-    assert ("the account 'default' has no trace there; " in said) == ("tr_hers" not in argv)
+    assert "the account 'default' has no trace there; " in said
+    assert ("no trace 'tr_hers'; " in said) == ("tr_hers" in argv)
     traces(*argv, store, "--account=anna")
     assert "name another" not in capsys.readouterr().err
     assert listed(capsys, store) == []

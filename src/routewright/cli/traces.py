@@ -25,7 +25,7 @@ from .place import check_apart, existing_store, opened_traces
 from .screen import Screen, json_line
 from .traces_page import list_page, show_page
 from .when import when
-from .whose import hint_of_traces
+from .whose import lack_of_traces
 from .wording import arguments_named
 
 PAGE = 200
@@ -51,14 +51,14 @@ def run_feedback(args: Arguments, screen: Screen) -> None:
 async def _ls(args: Arguments, screen: Screen) -> int:
     async with opened_traces(args) as store:
         page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
-        hint = "" if page.data or args.json else await hint_of_traces(store, args)
+        lack = "" if page.data or args.json else await lack_of_traces(store, args)
     if args.json:
         screen.json(page)
         return OK
     if page.data:
         screen.show(*list_page(page.data))
     else:
-        screen.say(Line(f"{_none_of(args)}{hint}" if hint else "no such trace", "dim"))
+        screen.say(Line(lack or "no such trace", "dim"))
     if page.next_cursor is not None:
         screen.say(Line(f"older ones: {_older(args, page.next_cursor)}", "dim"))
     return OK
@@ -77,10 +77,7 @@ def _older(args: Arguments, cursor: str) -> str:
 
 async def _show(args: Arguments, screen: Screen) -> int:
     async with opened_traces(args) as store:
-        try:
-            trace = await store.get(args.trace_id or await _newest(store, args), **_whose(args))
-        except NotFound as error:
-            raise NotFound(f"{error}{await hint_of_traces(store, args)}") from error
+        trace = await _shown(store, args)
         feedback = await store.feedback_of(trace.id, account=args.account)
     if args.json:
         said = None if feedback is None else _feedback_json(feedback)
@@ -90,15 +87,22 @@ async def _show(args: Arguments, screen: Screen) -> int:
     return OK
 
 
+async def _shown(store: TraceStore, args: Arguments) -> Trace:
+    """The trace that is asked for. Raises ``NotFound``."""
+    try:
+        return await store.get(args.trace_id or await _newest(store, args), **_whose(args))
+    except NotFound as error:
+        lack = await lack_of_traces(store, args)
+        if not lack:
+            raise
+        raise NotFound(lack if args.trace_id is None else f"{error}; {lack}") from error
+
+
 async def _newest(store: TraceStore, args: Arguments) -> str:
     page = await store.query(**_whose(args), limit=1)
     if not page.data:
-        raise NotFound(_none_of(args))
+        raise NotFound(f"the account {quoted(args.account)} has no trace in that environment")
     return page.data[0].id
-
-
-def _none_of(args: Arguments) -> str:
-    return f"the account {quoted(args.account)} has no trace there"
 
 
 async def _export(args: Arguments, screen: Screen) -> int:

@@ -33,12 +33,14 @@ async def hint_of(ledger: Ledger, args: Arguments) -> str:
     return hint
 
 
-async def hint_of_traces(store: TraceStore, args: Arguments) -> str:
-    """The same of whose traces are looked for. Calls need no account that was set up, so that none is unknown."""
+async def lack_of_traces(store: TraceStore, args: Arguments) -> str:
+    """What is said of an account that has no trace, with what helps; nothing of one that has some. Calls need no
+    account that was set up, so that none is unknown."""
     if (await store.query(account=args.account, limit=1)).data:
         return ""
     names = await _names(args)
-    return "" if args.account in names else _others(names)
+    hint = "" if args.account in names else _others(names)
+    return f"the account {told(args.account)} has no trace there{hint}"
 
 
 async def _names(args: Arguments) -> list[str]:
