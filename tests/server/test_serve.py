@@ -81,6 +81,14 @@ def test_the_first_start_shows_keys_once_and_lines_that_work(
         assert not any(key in server.log for key in keys.values())
 
 
+def test_a_store_that_has_an_account_gets_no_other_and_the_page_names_it(tmp_path: Path) -> None:
+    Console(f"sqlite:///{tmp_path}/routewright.db").blocking.create_account("acme")
+    with serving(tmp_path) as server:
+        assert "routewright keys create acme --name" in server.page
+        assert server.keys == {}
+    assert [each.name for each in Console(f"sqlite:///{tmp_path}/routewright.db").blocking.accounts()] == ["acme"]
+
+
 def test_two_first_starts_at_once_set_one_account_up(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:

@@ -14,7 +14,7 @@ from routewright import Router
 from routewright.cli import main
 from routewright.cli.blocks import plain
 from routewright.cli.serve_page import started_page
-from routewright.serve.plan import Address
+from routewright.serve.plan import Address, Begun
 from routewright.server.admin import Admin
 
 from .test_supervisor import PLAN
@@ -22,7 +22,7 @@ from .test_supervisor import PLAN
 
 def test_the_tutorial_shows_what_the_first_start_prints() -> None:
     plan = replace(PLAN, address=Address("127.0.0.1", 8080), workers=1, store="sqlite:///routewright.db")
-    page = plain(started_page(plan, {"production": "sk_live_abc", "sandbox": "sk_test_abc"}, ()), 100)
+    page = plain(started_page(plan, Begun({"production": "sk_live_abc", "sandbox": "sk_test_abc"}), ()), 100)
     tutorial = (ROOT / "docs" / "tutorial" / "first-server.md").read_text("utf-8")
     (shown,) = [block.text for block in blocks(tutorial) if "first start" in block.text]
     assert masked(shown) == masked(page)

@@ -49,7 +49,7 @@ def _serve(asked: Asked, screen: Screen) -> int:
         begun = preparation.begin()
     plan = replace(plan, seed=begun.seed)
     set_up(plan.log_level)
-    page = started_page(plan, begun.keys, found.providers)
+    page = started_page(plan, begun, found.providers)
     supervisor = Supervisor(plan, asked, listeners, partial(_show, page, screen))
     code = supervisor.run()
     if begun.keys and not supervisor.has_served:

@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from routewright.serve.plan import ACCOUNT, Address, Plan
+from routewright.serve.plan import ACCOUNT, Address, Begun, Plan
 from routewright.wire import Environment
 
 from .blocks import Block, Line, Row, Table
@@ -20,13 +20,13 @@ _IS: dict[Environment, tuple[str, str]] = {
 }
 
 
-def started_page(plan: Plan, keys: Mapping[Environment, str], providers: Sequence[str]) -> list[Block]:
-    """Where it serves, and how to ask. ``keys`` are there at the first start alone, ``providers`` are variables."""
+def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> list[Block]:
+    """Where it serves, and how to ask. There are keys at the first start alone; ``providers`` are variables."""
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
     blocks: list[Block] = [Line(f"routewright serves at {url_of(plan)} with {workers}", "title")]
     if plan.admin is not None:
         blocks.append(Line(f"health checks and metrics, without a key: {_admin(plan)}"))
-    blocks += _first(plan, keys) if keys else _later(plan)
+    blocks += _first(plan, begun.keys) if begun.keys else _later(plan, begun.account)
     return [*blocks, Line(), *_live(plan, providers)]
 
 
@@ -58,10 +58,10 @@ def _first(plan: Plan, keys: Mapping[Environment, str]) -> Iterator[Block]:
         yield Line(f"routewright traces ls --account {ACCOUNT} --store {_store(plan)}")
 
 
-def _later(plan: Plan) -> Iterator[Block]:
+def _later(plan: Plan, account: str) -> Iterator[Block]:
     if plan.in_memory:
         return
-    yield Line(f"another key: routewright keys create {ACCOUNT} --name NAME --store {_store(plan)}")
+    yield Line(f"another key: routewright keys create {shlex.quote(account)} --name NAME --store {_store(plan)}")
     yield Line("             with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts")
 
 

@@ -21,8 +21,9 @@ async def begin(plan: Plan) -> Begun:
     storage = storage_of(plan)
     secret = secrets.token_hex(32) if isinstance(storage, MemoryStorage) else None
     async with Console(storage, secret=secret) as console:
-        if await console.accounts() or not await _is_first(console):
-            return Begun({})
+        known = [account.name for account in await console.accounts()]
+        if known or not await _is_first(console):
+            return Begun({}, account=known[0] if known and ACCOUNT not in known else ACCOUNT)
         shown: dict[Environment, str] = {}
         kept: list[Key] = []
         for environment in plan.environments:

@@ -48,6 +48,8 @@ class Begun(Struct, frozen=True):
     keys: dict[Environment, str]
     """To be shown once; none: it was not the first start."""
     seed: Seed | None = None
+    account: str = ACCOUNT
+    """One that is there: that of the first start, if it is."""
 
     def __repr__(self) -> str:
         return f"Begun({sorted(self.keys)})"
