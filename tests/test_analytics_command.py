@@ -176,6 +176,10 @@ def test_a_report_of_nothing_says_so(report: str, said: str, capsys: Capture) ->
         (["usage", "--start-date", "soon"], "--start-date: is 'soon'; write YYYY-MM-DD"),
         (["latency", "--end-date", "2026-13-01"], "--end-date: is '2026-13-01'"),
         (["usage", "--group-by", "metadata.teem"], "--group-by: is 'metadata.teem'; did you mean 'metadata.team'?"),
+        (
+            ["usage", "--group-by", "zzz"],
+            "--group-by: is 'zzz'; one of model, tenant, workflow, metadata.team; the setting rollup_keys says what",
+        ),
         (["usage", "--bucket", "hour", "--start-date", "2026-01-01"], "--bucket: is hour over 326 days; take at most"),
     ],
 )

@@ -129,6 +129,12 @@ def test_a_variable_that_is_misspelt_is_told(capsys: Capture, monkeypatch: Patch
     assert "ROUTEWRIGHT_WORKER says nothing here; did you mean 'ROUTEWRIGHT_WORKERS'" in capsys.readouterr().err
 
 
+def test_a_key_of_a_client_in_the_same_shell_is_taken_for_no_slip(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_KEY", "sk_test_1")
+    assert main(["serve", "--check"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_check_starts_and_makes_nothing(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-CANARY")
     assert main(["serve", "--check", "--workers", "2", "--admin-port", "9100"]) == 0

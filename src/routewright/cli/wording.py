@@ -44,6 +44,7 @@ _HINTS = {
     "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
     "bucket=day": "--bucket day",
     "or None": "or forever",
+    "Settings(rollup_keys=...)": "the setting rollup_keys",
 }
 
 

@@ -16,8 +16,8 @@ from .configuration import SECRETS, VARIABLES, ServeFile, keys_of
 
 CONFIG = "ROUTEWRIGHT_CONFIG"
 """The variable that names the file where ``--config`` does not."""
-OTHERS = {CONFIG, "ROUTEWRIGHT_SECRET", "ROUTEWRIGHT_SECRET_BEFORE"}
-"""Variables of ours that say nothing of this."""
+OTHERS = {CONFIG, "ROUTEWRIGHT_SECRET", "ROUTEWRIGHT_SECRET_BEFORE", "ROUTEWRIGHT_KEY", "ROUTEWRIGHT_URL"}
+"""Variables of ours that say nothing of this. The last two are for clients, in our examples."""
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
