@@ -123,6 +123,15 @@ def test_a_wrong_value_is_named_where_it_stands(refused: Refused, monkeypatch: P
     assert "--root-path: must begin with a slash" in refused("--root-path", "llm/")
 
 
+@pytest.mark.parametrize("proxy", ["*", "nginx", "10.0.0.1/8", "10.0.0.1:80"])
+def test_a_proxy_is_named_by_an_address_or_a_network(refused: Refused, monkeypatch: Patch, proxy: str) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_TRUSTED_PROXIES", "::1,192.168.0.0/16")
+    assert main(["serve", "--check"]) == 0
+    monkeypatch.setenv("ROUTEWRIGHT_TRUSTED_PROXIES", f"127.0.0.1,{proxy}")
+    said = refused()
+    assert said.startswith("ROUTEWRIGHT_TRUSTED_PROXIES: must be an address, or a network as 10.0.0.0/8")
+
+
 def test_a_variable_that_is_misspelt_is_told(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("ROUTEWRIGHT_WORKER", "2")
     assert main(["serve", "--check"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal, get_type_hints
 
 import pydantic
@@ -41,6 +42,14 @@ def _prefix(path: str) -> str:
     if path and (not path.startswith("/") or path.endswith("/") or not path.isascii() or not path.isprintable()):
         raise PydanticCustomError("prefix", "must begin with a slash and not end with one, as /llm")
     return path
+
+
+def _network(text: str) -> str:
+    try:
+        ip_network(text)
+    except ValueError:  # it would trust nobody, or with a star whoever sends the header
+        raise PydanticCustomError("network", "must be an address, or a network as 10.0.0.0/8") from None
+    return text
 
 
 Port = Annotated[int, STRICT, _from(0, 65_535)]
@@ -144,7 +153,7 @@ class ServeFile(Strict):
     """Speak plain HTTP at an address that other machines reach: for a proxy in front that ends TLS."""
     root_path: Annotated[str, AfterValidator(_prefix)] = ""
     """What a proxy puts in front of all paths, as `/llm`."""
-    trusted_proxies: tuple[Name, ...] = ()
+    trusted_proxies: tuple[Annotated[Name, AfterValidator(_network)], ...] = ()
     """Addresses, or networks, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
     workers: Annotated[int, STRICT, _from(1, 256)] = 1
     """Processes that answer. Rate limits hold over all of them."""
