@@ -43,7 +43,7 @@ def told(error: Exception, request_id: str) -> RouterError:
 def _without_unwanted(error: NoCandidates) -> NoCandidates:
     """The same without the models that nobody asked for: of a request for two it would name all the others."""
     rejected = error.detail.get("rejected_candidates", ())
-    wanted = [each for each in rejected if each["reason"] != Reason.WHITELIST]
+    wanted = [each for each in rejected if each.get("reason") != Reason.WHITELIST]
     told = copy(error)
     told.detail = {**error.detail, "rejected_candidates": wanted}
     return told
