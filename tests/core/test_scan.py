@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from time import process_time
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from routewright._core.scan import MAX_DEPTH, Flaw, decode, flaw_in, joined, nests_deeper, scan
+from routewright._core.scan import MAX_DEPTH, Flaw, decode, flaw_in, joined, nests_deeper, object_in, scan
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 
 
@@ -261,3 +262,23 @@ def test_a_number_of_any_size_takes_about_as_long_to_scan_as_another() -> None:
         scan(body)
         took[number] = process_time() - began
     assert max(took.values()) < 20 * took["1.5"]
+
+
+@pytest.mark.parametrize("text", ['{"a": 1.0, "b": [1e300]}', ' {"a":1,"a":2}\n', "{}"])
+def test_an_object_is_passed_on_letter_for_letter(text: str) -> None:
+    assert bytes(object_in(text) or b"") == text.encode()
+
+
+@pytest.mark.parametrize("text", ["", "[{}]", '"{}"', '{"a": tru}', '{"a": 1} x', "{" * 5_000, '{"a": "\ud800"}', "1"])
+def test_what_is_no_object_is_none(text: str) -> None:
+    assert object_in(text) is None
+
+
+def test_to_know_an_object_nothing_is_made_of_what_it_holds() -> None:
+    text = f'{{"a": [{"{}," * 100_000}0]}}'
+    tracemalloc.start()
+    try:
+        assert object_in(text) is not None
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(text)
+    finally:
+        tracemalloc.stop()

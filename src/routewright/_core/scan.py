@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from msgspec import MsgspecError
+from msgspec import MsgspecError, Raw
 from msgspec.json import Decoder, encode
 
 from routewright.errors import InvalidJson, Problem, ValidationFailed
@@ -38,6 +38,7 @@ def finite(text: str) -> float:
 
 decode = Decoder(float_hook=finite).decode
 """Read JSON without a shape. Raises ``msgspec.DecodeError``."""
+_SKIP = Decoder(Raw).decode
 
 
 class Flaw:
@@ -94,6 +95,15 @@ def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
         return _flaw_in_dict(value, depth - 1) if isinstance(value, dict) else _flaw_in_list(value, depth - 1)
     flaw = _flaw_of(value)
     return None if flaw is None else ("", flaw)
+
+
+def object_in(text: str) -> Raw | None:
+    """The JSON object that a text is, letter for letter; None for anything else. Nothing is made of what it holds."""
+    try:
+        _SKIP(text)
+    except (MsgspecError, UnicodeError, RecursionError):  # what was raised may hold the text
+        return None
+    return Raw(text.encode()) if text.lstrip().startswith("{") else None
 
 
 def is_unicode(text: str) -> bool:

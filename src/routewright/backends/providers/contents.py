@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import msgspec
-
+from routewright._core.scan import object_in
 from routewright.errors import ProviderFault
 from routewright.wire import ImageUrl, Message, Part, TextPart, ToolCall
 
@@ -101,7 +100,7 @@ class _Writer:
 
     def _call(self, call: ToolCall) -> Json:
         self._called[call.id] = call.function.name
-        arguments = _object(call.function.arguments or "{}")
+        arguments = object_in(call.function.arguments or "{}")
         if arguments is None:
             raise unsayable("takes no tool call whose arguments are not a JSON object")
         return {"functionCall": {"id": call.id, "name": call.function.name, "args": arguments}}
@@ -113,7 +112,7 @@ class _Writer:
             raise unsayable("takes no result of a call that the conversation does not hold")
         parts = _parts(message.content)
         text = "".join(part.text for part in parts if isinstance(part, TextPart))
-        response = {"id": id, "name": name, "response": _object(text) or {"output": text}}
+        response = {"id": id, "name": name, "response": object_in(text) or {"output": text}}
         images = [self._shown(part) for part in parts if not isinstance(part, TextPart)]
         return {"functionResponse": response | ({"parts": images} if images else {})}
 
@@ -153,12 +152,3 @@ def _parts(content: str | list[Part] | None) -> list[Part]:
     if isinstance(content, list):
         return content
     return [] if content is None else [TextPart(content)]
-
-
-def _object(text: str) -> msgspec.Raw | None:
-    """A JSON object, letter for letter; None for anything else."""
-    try:
-        decoded = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    return msgspec.Raw(text.encode()) if isinstance(decoded, dict) else None

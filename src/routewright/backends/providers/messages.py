@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
+from routewright._core.scan import object_in
 from routewright.errors import ProviderFault
 from routewright.wire import (
     FaultKind,
@@ -138,10 +137,7 @@ def _source(image: ImageUrl) -> _Block:
 
 
 def _tool_use(call: ToolCall) -> _Block:
-    try:
-        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        arguments = None  # what was raised may hold the text
+    arguments = object_in(call.function.arguments or "{}")
     if arguments is None:
         raise _unsayable("takes tool calls whose arguments are a JSON object only")
     return {"type": "tool_use", "id": _plain_id(call.id), "name": call.function.name, "input": arguments}
