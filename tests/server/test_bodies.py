@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -118,6 +120,28 @@ async def test_a_body_that_is_alone_is_let_in_whatever_the_bound() -> None:
     client = Client(LONG[:600], LONG[600:])
     await app_of(bodies_bytes=500)(scope_of(), client.receive, client.send)
     assert client.status == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/v1/route", "/openai/v1/chat/completions", "/anthropic/v1/messages"])
+@pytest.mark.parametrize("length", [1_000, 400_000])
+@pytest.mark.parametrize("end", ["}", ', "goal": 1}', ', "messages": []}', ', "metadata": {"a": "\\ud800"}}', ""])
+async def test_nothing_of_a_body_is_left_to_the_garbage_collector(path: str, length: int, end: str) -> None:
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())
+    fields = {} if path == "/v1/route" else {"model": "auto", "max_tokens": 9}
+    body = asking("x" * length, **fields).removesuffix(b"}") + end.encode()
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getrefcount(body)
+        for _ in range(3):
+            client = await ask(app, scope_of(path=path), body)
+            assert client.status == (200 if end == "}" else 400)
+            del client
+        await anyio.to_thread.run_sync(str)  # an idle thread keeps what it did last until it does the next thing
+        assert sys.getrefcount(body) == before
+    finally:
+        gc.enable()
 
 
 def test_long_bodies_are_read_one_at_a_time() -> None:

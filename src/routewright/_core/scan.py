@@ -226,19 +226,18 @@ def _text_of(body: bytes) -> str:
 
 def _parsed(text: str) -> object:
     """Parse into plain values, with a ``Flaw`` in place of each object or constant that is refused."""
-    refusal: ValidationFailed
+    kind: type[ValidationFailed]
     try:
         # Numbers stay text: their size is not asked here, and the longest would not convert.
         return json.loads(
             text, object_pairs_hook=_object_of, parse_constant=_constant_of, parse_int=str, parse_float=str
         )
     except json.JSONDecodeError as error:
-        refusal = InvalidJson.of(
-            Problem("", f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}", "")
-        )
+        said = f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        kind, problem = InvalidJson, Problem("", said, "")
     except RecursionError:
-        refusal = ValidationFailed.of(Problem("", _TOO_DEEP.problem, _TOO_DEEP.hint))
-    raise refusal  # behind the ``except``, so that it does not keep the parser's error, which holds the whole text
+        kind, problem = ValidationFailed, Problem("", _TOO_DEEP.problem, _TOO_DEEP.hint)
+    raise kind.of(problem)  # behind the ``except``, so that it does not keep the parser's error, which holds the text
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Flaw:

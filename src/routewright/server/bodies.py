@@ -12,7 +12,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from routewright._engine.reading import LARGE_CHARACTERS
-from routewright.errors import BodyTooLarge, RateLimited, RequestTimedOut
+from routewright.errors import BodyTooLarge, RateLimited, RequestTimedOut, RouterError
 from routewright.fork import Guard
 
 from .exchange import ClientLeft, Exchange, Message
@@ -106,7 +106,22 @@ class Bodies:
         if turn is None:
             turn = anyio.CapacityLimiter(1)
             self._turns.set(turn)
-        return await anyio.to_thread.run_sync(reading, abandon_on_cancel=True, limiter=turn)
+        told = await anyio.to_thread.run_sync(_outcome, reading, abandon_on_cancel=True, limiter=turn)
+        if not isinstance(told, RouterError):
+            return told
+        try:
+            raise told
+        finally:
+            del told
+
+
+def _outcome(reading: Callable[[], T]) -> T | RouterError:
+    """What a thread gives, or its refusal without the frames that hold the body: raised there, it would hold the future
+    that holds it, and so the body until the garbage collector comes."""
+    try:
+        return reading()
+    except RouterError as error:
+        return error.with_traceback(None)
 
 
 def _counted(most: int, reading: Callable[[bytes], T], body: bytes) -> T:
