@@ -66,11 +66,11 @@ async def test_a_body_that_does_not_come_is_408() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_client_that_leaves_in_the_midst_of_its_body_is_told_nothing() -> None:
+async def test_what_would_be_told_to_a_client_that_left_in_the_midst_of_its_body_is_499() -> None:
     client = Client(BODY[:10], ends=False)
     client.leave()
     await app_of()(scope_of(), client.receive, client.send)
-    assert client.sent == []
+    assert (client.status, client.body, client.is_whole) == (499, b"", True)
 
 
 @pytest.mark.anyio

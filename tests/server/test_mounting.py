@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 from fastapi import FastAPI, Request
 from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import Mount
 
 from routewright import AuthenticationFailed, Caller, Router
 from routewright.server import create_app
 
 from .serving import HELLO, Site, bearer, served
+from .test_departure import House
+from .wire import Client, scope_of
 
 USERS = {"ann": Caller("acme", key_id="session-1"), "bob": Caller("other")}
 
@@ -50,6 +54,23 @@ def test_mounted_in_fastapi_with_the_embedders_own_authentication() -> None:
         assert client.get(path, headers={"x-user": "bob"}).status_code == 404
         stream = client.post("/llm/v1/route", json={**HELLO, "stream": True}, headers={"x-user": "ann"})
         assert stream.text.count("event: route.completed") == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("pieces", [2, 1])
+async def test_middleware_around_it_has_an_answer_though_the_client_left(pieces: int) -> None:
+    seen: list[int] = []
+
+    async def see(request: Request, call_next: Any) -> Any:
+        answer = await call_next(request)
+        seen.append(answer.status_code)
+        return answer
+
+    body = msgspec.json.encode(HELLO)
+    client = Client(body) if pieces == 1 else Client(body[:9], ends=False)
+    client.leave()
+    await BaseHTTPMiddleware(House().app, see)(scope_of(), client.receive, client.send)
+    assert seen == [499]
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -16,7 +16,7 @@ from routewright.wire import Environment
 
 from .bodies import Bodies
 from .errors import headers_of, stopped, told
-from .exchange import JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
+from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
 from .limits import HttpLimits
 from .routes import find, told_at
 from .service import Authenticate, Service
@@ -52,6 +52,9 @@ class App:
             await endpoint.serve(self._service, exchange)
         except ClientLeft:
             exchange.left = True
+            if exchange.status is None:  # no client hears it, but middleware around an application waits for an answer
+                with suppress(ClientLeft):
+                    await exchange.respond(b"", CLIENT_LEFT, JSON)
         except anyio.get_cancelled_exc_class():
             if exchange.status is None:
                 await exchange.shielded(_fail(exchange, stopped()))

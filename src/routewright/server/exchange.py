@@ -44,7 +44,7 @@ _ONCE = frozenset(
 
 _METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT".split())
 CLIENT_LEFT = 499
-"""Stands where a status is told of an answer that its client did not wait for."""
+"""The status of an answer that its client did not wait for: for figures, logs, and middleware."""
 
 
 class ClientLeft(Exception):
