@@ -24,7 +24,7 @@ from routewright.server.openapi.schemas import structs_in
 from routewright.server.routes import ENDPOINTS
 from routewright.wire import RouteEvent, RouteRequest, Scope
 
-from .described import DOCUMENT, conforms, strictly
+from .described import DOCUMENT, conforms, flaws, strictly
 from .serving import HELLO, Site, bearer
 
 OPERATIONS = [pytest.param(told, id=f"{told.method} {told.path}") for told in told_operations()]
@@ -244,3 +244,82 @@ def test_who_changes_what_he_was_given_changes_nothing_for_others() -> None:
     before, told = openapi(), openapi()
     told["paths"]["/v1/route"]["post"]["requestBody"].clear()
     assert openapi() == before
+
+
+def test_names_of_components_are_told_apart_and_every_reference_leads_to_one() -> None:
+    for kind, components in DOCUMENT["components"].items():
+        alike = {re.sub(r"\W|_", "", name).lower() for name in components}
+        assert len(alike) == len(components), f"generators make one class of two {kind}"
+        assert not [name for name, each in components.items() if "title" in each], "a title would be its second name"
+    for reference in re.findall(r'"\$ref":"([^"]+)"', msgspec.json.encode(DOCUMENT).decode()):
+        there = DOCUMENT
+        for step in reference.removeprefix("#/").split("/"):
+            there = there[step]
+
+
+def test_no_schema_has_alternatives_beside_its_fields() -> None:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert not {"anyOf", "oneOf", "allOf"} & schema.keys(), f"generators of clients make no class of {name}"
+
+
+HELLO_AGAIN = {"role": "user", "content": "Hello"}
+CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
+@pytest.mark.parametrize(
+    ("field", "right", "wrong"),
+    [
+        (
+            "messages",
+            [
+                [HELLO_AGAIN],
+                [{"role": "assistant", "content": "Hello"}],
+                [{"role": "assistant", "tool_calls": CALLS}],
+                [{"role": "assistant", "content": "Hello", "tool_calls": CALLS}],
+                [{"role": "tool", "content": "Hello", "tool_call_id": "a"}],
+            ],
+            [
+                [{"role": "user"}],
+                [{"role": "user", "content": None}],
+                [{**HELLO_AGAIN, "tool_calls": CALLS}],
+                [{**HELLO_AGAIN, "tool_call_id": "a"}],
+                [{"role": "assistant"}],
+                [{"role": "assistant", "content": "Hello", "tool_call_id": "a"}],
+                [{"role": "tool", "content": "Hello"}],
+                [{"role": "tool", "tool_call_id": "a"}],
+            ],
+        ),
+        (
+            "tools",
+            [[{"function": {"name": "f"}}], [{"name": "f", "parameters": {}}], [{"name": "f", "function": None}]],
+            [[{}], [{"type": "function"}], [{"name": "f", "function": {"name": "f"}}], [{"description": "d"}]],
+        ),
+        (
+            "cache",
+            [{"max_error": 0.1}, {"threshold": 0.5}, {"max_error": 0.1, "threshold": None}],
+            [{"max_error": 0.1, "threshold": 0.5}],
+        ),
+        (
+            "params",
+            [
+                {"response_format": None},
+                {"response_format": {"type": "json_object"}},
+                {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
+            ],
+            [
+                {"response_format": {}},
+                {"response_format": {"type": "json_schema"}},
+                {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+                {"response_format": {"type": "text", "json_schema": {"name": "a", "schema": {}}}},
+            ],
+        ),
+    ],
+)
+def test_what_goes_together_is_said_as_it_is_held_to(field: str, right: list[Any], wrong: list[Any]) -> None:
+    schema = {"$ref": "#/components/schemas/RouteRequest"}
+    site = Site()
+    with site.client(site.key(environment="sandbox")) as client:
+        for value in (*right, *wrong):
+            body = {"messages": [HELLO_AGAIN], field: value}
+            answer = client.post("/v1/decide", json=body)
+            assert (answer.status_code == 400) == bool(flaws(body, schema)) == (value in wrong), answer.text

@@ -47,38 +47,34 @@ _DAY: Final = {"format": "date"}
 _DAYS: Final = {"start_date": _DAY, "end_date": _DAY}
 _A_DAY: Final = {**_DAY, "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}
 
-_NO_CALLS: Final = {"tool_calls": _NULL, "tool_call_id": _NULL}
-_SAID: Final = {"content": {"type": ["string", "array"]}}
-_TURNS: Final = [
-    {
-        "properties": {"role": {"enum": ["system", "developer", "user"]}, **_SAID, **_NO_CALLS},
-        "required": ["role", "content"],
+_SAID: Final[dict[str, Any]] = {"properties": {"content": {"type": ["string", "array"]}}, "required": ["content"]}
+_CALLED: Final = {"properties": {"tool_calls": {"type": "array"}}, "required": ["tool_calls"]}
+_TURN: Final = {
+    "if": {"properties": {"role": {"const": "tool"}}},
+    "then": {
+        "properties": {**_SAID["properties"], "tool_calls": _NULL, "tool_call_id": {"type": "string"}},
+        "required": ["content", "tool_call_id"],
     },
-    {
-        "properties": {"role": {"const": "assistant"}, **_SAID, "tool_call_id": _NULL},
-        "required": ["role", "content"],
+    "else": {
+        "properties": {"tool_call_id": _NULL},
+        "if": {"properties": {"role": {"const": "assistant"}}},
+        "then": {"anyOf": [_SAID, _CALLED]},
+        "else": {"properties": {**_SAID["properties"], "tool_calls": _NULL}, "required": ["content"]},
     },
-    {
-        "properties": {"role": {"const": "assistant"}, "tool_calls": {"type": "array"}, "tool_call_id": _NULL},
-        "required": ["role", "tool_calls"],
-    },
-    {
-        "properties": {
-            "role": {"const": "tool"},
-            **_SAID,
-            "tool_calls": _NULL,
-            "tool_call_id": {"type": "string"},
-        },
-        "required": ["role", "content", "tool_call_id"],
-    },
-]
-"""What goes together in a message."""
+}
+"""What goes together in a message. Said as conditions, here and below: beside alternatives at the top of a schema many
+generators of clients leave its fields out, or the whole of it."""
 
-_NESTED: Final = ["description", "name", "parameters", "strict"]
-_TOOL_FORMS: Final = [
-    {"properties": {"function": {"type": "object"}, **dict.fromkeys(_NESTED, _NULL)}, "required": ["function"]},
-    {"properties": {"function": _NULL, "name": {"type": "string"}}, "required": ["name"]},
-]
+_FLAT: Final = ("description", "name", "parameters", "strict")
+_TOOL: Final = {
+    "if": {"properties": {"function": {"type": "object"}}, "required": ["function"]},
+    "then": {"properties": dict.fromkeys(_FLAT, _NULL)},
+    "else": {"properties": {"name": {"type": "string"}}, "required": ["name"]},
+}
+_ONE_BOUND: Final = {
+    "if": {"properties": {"max_error": {"type": "number"}}, "required": ["max_error"]},
+    "then": {"properties": {"threshold": _NULL}},
+}
 
 _FORMATS: Final = CHOICES["params.response_format.type"]
 _JSON_SCHEMA: Final = {
@@ -96,10 +92,9 @@ _RESPONSE_FORMAT: Final = {
     "properties": {"type": {"type": "string", "enum": [*_FORMATS]}, "json_schema": {"type": ["object", "null"]}},
     "required": ["type"],
     "additionalProperties": False,
-    "anyOf": [
-        {"properties": {"type": {"enum": [each for each in _FORMATS if each != "json_schema"]}, "json_schema": _NULL}},
-        {"properties": {"type": {"const": "json_schema"}, "json_schema": _JSON_SCHEMA}, "required": ["json_schema"]},
-    ],
+    "if": {"properties": {"type": {"const": "json_schema"}}},
+    "then": {"properties": {"json_schema": _JSON_SCHEMA}, "required": ["json_schema"]},
+    "else": {"properties": {"json_schema": _NULL}},
 }
 
 _VALUE = r'(?:"(?:[^"\\]|\\[\s\S])*"|[^,="<>!\s][^,]*)'
@@ -124,14 +119,14 @@ LIMITS: dict[type, Limits] = {
         "tool_calls": {"minItems": 1},
         "tool_call_id": _SOME,
         "name": _SOME,
-        WHOLE: {"anyOf": _TURNS},
+        WHOLE: _TURN,
     },
     ImageUrl: {"url": {"pattern": "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:[iI][mM][aA][gG][eE]/)"}},
     ToolCall: {"id": _SOME},
     FunctionCall: {"name": _SOME},
     FunctionName: {"name": _NAME},
     FunctionSpec: {"name": _NAME},
-    Tool: {"name": _NAME, WHOLE: {"oneOf": _TOOL_FORMS}},
+    Tool: {"name": _NAME, WHOLE: _TOOL},
     Fallback: {"models": _IDS},
     Params: {
         "stop": {**_SOME, "maxItems": MAX_STOPS, "items": {"type": "string", **_SOME}},
@@ -139,7 +134,7 @@ LIMITS: dict[type, Limits] = {
     },
     CacheOpts: {
         "namespace": _SOME,
-        WHOLE: {"anyOf": [{"properties": {"max_error": _NULL}}, {"properties": {"threshold": _NULL}}]},
+        WHOLE: _ONE_BOUND,
     },
     TracesQuery: {
         "since": _TIME,

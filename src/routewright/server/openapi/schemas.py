@@ -32,7 +32,7 @@ _BOUNDS = {
     "integer": _NUMBERS,
     "string": frozenset("minLength maxLength pattern format".split()),
     "array": frozenset("minItems maxItems uniqueItems items".split()),
-    "object": frozenset("properties required additionalProperties anyOf".split()),
+    "object": frozenset("properties required additionalProperties if then else".split()),
 }
 """Keywords that say something of values of a type."""
 
