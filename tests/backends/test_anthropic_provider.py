@@ -211,6 +211,22 @@ def test_tool_choice_is_said_in_the_vendors_words(choice: Any, sent: Any) -> Non
     assert "tool_choice" not in body_of(tool_choice=choice)
 
 
+def test_images_of_a_result_stay_in_it() -> None:
+    image = ImagePart(ImageUrl("data:image/png;base64,AAAA"))
+    result = Message("tool", [TextPart("a chart"), image], tool_call_id="c1")
+    sent = body_of("draw", Message("assistant", None, [ToolCall("c1", FunctionCall("draw", "{}"))]), result)
+    assert sent["messages"][-1]["content"] == [
+        {
+            "type": "tool_result",
+            "tool_use_id": "c1",
+            "content": [
+                {"type": "text", "text": "a chart"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+            ],
+        }
+    ]
+
+
 @pytest.mark.parametrize(
     ("url", "got"),
     [

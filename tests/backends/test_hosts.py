@@ -155,6 +155,59 @@ def test_messages_of_one_role_in_a_row_are_one_where_they_are_refused() -> None:
     assert len(body_for("openai", *said)["messages"]) == len(said)
 
 
+CHART = ImagePart(ImageUrl("data:image/png;base64,AAAA"))
+PLAN = ImagePart(ImageUrl("https://example.com/plan.png", "low"))
+DRAWN = [
+    Message("user", "Draw both."),
+    Message("assistant", None, tool_calls=[ToolCall(id, FunctionCall("draw", "{}")) for id in ("a", "b", "c")]),
+    Message("tool", [TextPart("A chart."), CHART], tool_call_id="a"),
+    Message("tool", [PLAN, CHART], tool_call_id="b"),
+    Message("tool", "Failed.", tool_call_id="c"),
+    Message("user", "Well?"),
+]
+
+
+def of_image(part: ImagePart) -> dict[str, Any]:
+    sent: dict[str, Any] = json.loads(msgspec.json.encode(part))
+    return sent
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+@pytest.mark.parametrize("host", HOSTS.keys() - {"mistral"})
+def test_the_user_shows_the_images_of_results_behind_all_results_of_a_turn(host: str) -> None:
+    sent = body_for(host, *DRAWN)["messages"]
+    assert [each["role"] for each in sent[:6]] == ["user", "assistant", "tool", "tool", "tool", "user"]
+    assert [each["content"] for each in sent[2:5]] == ["A chart.", "(images, which are shown below)", "Failed."]
+    assert [each["tool_call_id"] for each in sent[2:5]] == ["a", "b", "c"]
+    of_a, of_b = text("Images of the tool call a:"), text("Images of the tool call b:")
+    shown = [of_a, of_image(CHART), of_b, of_image(PLAN), of_image(CHART)]
+    assert sent[5]["content"][:5] == shown
+    assert [text("Well?")] == sent[5]["content"][5:] or sent[6:] == [{"role": "user", "content": "Well?"}]
+    assert body_for(host, *DRAWN[:5])["messages"][5]["content"] == shown
+
+
+def test_a_host_that_takes_no_user_behind_a_result_is_sent_images_in_it() -> None:
+    sent = body_for("mistral", *DRAWN)["messages"]
+    assert [each["role"] for each in sent] == ["user", "assistant", "tool", "tool", "tool", "user"]
+    assert sent[2]["content"] == [text("A chart."), of_image(CHART)]
+    assert sent[3]["content"] == [of_image(PLAN), of_image(CHART)]
+
+
+def test_every_turn_of_results_has_its_images_behind_it() -> None:
+    again = [
+        Message("assistant", None, tool_calls=[ToolCall("d", FunctionCall("draw", "{}"))]),
+        Message("tool", [TextPart("One."), TextPart("Two."), CHART], tool_call_id="d"),
+    ]
+    sent = body_for("openai", *DRAWN[:5], *again)["messages"]
+    roles = ["user", "assistant", "tool", "tool", "tool", "user", "assistant", "tool", "user"]
+    assert [each["role"] for each in sent] == roles
+    assert sent[7]["content"] == [text("One."), text("Two.")]
+    assert sent[8]["content"] == [text("Images of the tool call d:"), of_image(CHART)]
+
+
 @given(st.lists(st.text(), min_size=2, max_size=2, unique=True))
 def test_short_ids_of_two_calls_differ_as_the_calls_do(ids: list[str]) -> None:
     said = [Message("tool", "", tool_call_id=id) for id in ids]

@@ -32,6 +32,8 @@ class Host(Endpoint):
     system messages first."""
     any_call_id: bool = True
     """Takes tool calls of whatever id; else of nine letters and digits only, and others are sent as such."""
+    images_in_results: bool = False
+    """Takes images in the results of tools; else the user shows them behind these."""
     thought_needed: bool = False
     """Where a model that reasons has called tools, its messages must come back with their thought. The common chat
     format has no place for it, so a blank is sent."""
@@ -82,7 +84,7 @@ _TABLE = (
         unsupported_reasoning=("temperature", "top_p"),
     ),
     # Chat completion API reference (fields it does not know are refused; "Tool call id was ... but must be a-z, A-Z,
-    # 0-9, with a length of 9", says the API); Regional inference.
+    # 0-9, with a length of 9", says the API, and "Unexpected role 'user' after role 'tool'"); Regional inference.
     Host(
         name="mistral",
         base_url="https://api.mistral.ai/v1",
@@ -91,6 +93,7 @@ _TABLE = (
         seed_field="random_seed",
         message_names=False,
         any_call_id=False,
+        images_in_results=True,
     ),
     # Thinking mode (temperature and top_p are not heeded; "Thinking mode does not support this tool_choice", says the
     # API, and "The `reasoning_content` in the thinking mode must be passed back"); Create chat completion (there is no

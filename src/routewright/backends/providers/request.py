@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from routewright.wire import Message, Model, NamedToolChoice, Part, TextPart, Tool, UpstreamCall
+from routewright.wire import ImagePart, Message, Model, NamedToolChoice, Part, TextPart, Tool, UpstreamCall
 from routewright.wire.secret import Secret
 
 from .endpoint import wire_name
@@ -18,6 +18,8 @@ from .hosts import Host
 USAGE_FIELD = "stream_options"
 _TOOL_CHOICES = ("auto", "none", "required")
 _SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
+_SHOWN_BELOW = "(images, which are shown below)"
+"""In the place of a result that says nothing else."""
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
@@ -99,6 +101,10 @@ def _tool_choice(choice: str | NamedToolChoice) -> str | NamedToolChoice | dict[
 
 
 def _messages(messages: list[Message], host: Host) -> list[Message]:
+    if not host.any_call_id:
+        messages = [_with_short_ids(message) for message in messages]
+    if not host.images_in_results and any(message.role == "tool" and _images(message) for message in messages):
+        messages = _with_images_apart(messages)
     if not host.developer_role and any(message.role == "developer" for message in messages):
         messages = [
             msgspec.structs.replace(message, role="system") if message.role == "developer" else message
@@ -110,7 +116,31 @@ def _messages(messages: list[Message], host: Host) -> list[Message]:
         messages = _in_turns(messages)
     if not host.text_in_parts:
         messages = [msgspec.structs.replace(message, content=_put_together(message.content)) for message in messages]
-    return messages if host.any_call_id else [_with_short_ids(message) for message in messages]
+    return messages
+
+
+def _with_images_apart(messages: list[Message]) -> list[Message]:
+    """Images of results in a message of the user's, behind all results of a turn: nothing may stand between those."""
+    told: list[Message] = []
+    shown: list[Part] = []
+    for message in messages:
+        if shown and message.role != "tool":
+            told.append(Message("user", shown))
+            shown = []
+        if message.role == "tool" and (images := _images(message)):
+            shown += [TextPart(f"Images of the tool call {message.tool_call_id}:"), *images]
+            message = msgspec.structs.replace(message, content=_texts(message) or _SHOWN_BELOW)
+        told.append(message)
+    return [*told, Message("user", shown)] if shown else told
+
+
+def _images(message: Message) -> list[Part]:
+    return [part for part in _parts(message.content) if isinstance(part, ImagePart)]
+
+
+def _texts(message: Message) -> str | list[Part]:
+    texts = [part for part in _parts(message.content) if isinstance(part, TextPart) and part.text]
+    return texts[0].text if len(texts) == 1 else [*texts]
 
 
 def _in_turns(messages: list[Message]) -> list[Message]:
