@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from routewright import ContentRefused, Policy, Pricing, Router
 from routewright._core.sse import SseEvent
+from routewright._core.tokens import MESSAGE_TOKENS, overhead
 from routewright.backends.providers.completion import Completion, read_usage
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.providers.request import request_body
+from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import NoCandidates, ProviderFault, ValidationFailed
 from routewright.protocols import RegionalProvider
 from routewright.testing import ScriptedProvider
@@ -36,6 +38,7 @@ from routewright.wire import (
     Message,
     Model,
     NamedToolChoice,
+    RouteRequest,
     TextPart,
     Tool,
     ToolCall,
@@ -187,6 +190,19 @@ def test_the_user_shows_the_images_of_results_behind_all_results_of_a_turn(host:
     assert sent[5]["content"][:5] == shown
     assert [text("Well?")] == sent[5]["content"][5:] or sent[6:] == [{"role": "user", "content": "Well?"}]
     assert body_for(host, *DRAWN[:5])["messages"][5]["content"] == shown
+
+
+def test_what_is_written_around_images_of_results_is_within_the_bound_of_the_prompt() -> None:
+    """A budget holds by it."""
+    id = "call_" + "Q7x" * 20
+    result, bare = Message("tool", [CHART], tool_call_id=id), Message("tool", [CHART], tool_call_id="")
+    plain = body_for("mistral", bare)["messages"]
+    written = body_for("openai", result)["messages"]
+    added = [written[0]["content"], written[1]["content"][0]["text"]]
+    assert [each["role"] for each in plain + written] == ["tool", "tool", "user"]
+    room = overhead(RouteRequest([result])) - overhead(RouteRequest([Message("tool", "", tool_call_id=id)]))
+    counter = PackedTokenCounter()
+    assert MESSAGE_TOKENS + sum(counter.count(each, "o200k_base") for each in added) <= room
 
 
 def test_a_host_that_takes_no_user_behind_a_result_is_sent_images_in_it() -> None:

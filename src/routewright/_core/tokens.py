@@ -75,6 +75,8 @@ NAME_TOKENS = 1
 TOOL_CALL_TOKENS = 8
 TOOL_TOKENS = 12
 """Around one declaration, whose own length is that of its JSON."""
+SHOWN_TOKENS = 24
+"""Around the images of a tool's result, beside the id of its call, where they are shown in a message of their own."""
 
 LONGEST_TOKEN = 128
 """Bytes of the longest token in both tables, a run of spaces."""
@@ -177,6 +179,8 @@ def overhead(request: RouteRequest) -> int:
             tokens += NAME_TOKENS
         if message.tool_calls is not None:
             tokens += TOOL_CALL_TOKENS * len(message.tool_calls)
+        if message.role == "tool" and type(message.content) is list and images_of((message,)):
+            tokens += SHOWN_TOKENS + len(_utf8(message.tool_call_id or ""))
     if request.tools is not None:
         tokens += TOOL_TOKENS * len(request.tools)
     return tokens
