@@ -202,6 +202,23 @@ async def test_a_call_is_asked_without_retries_and_within_the_deadline(package: 
 
 @asyncio_only
 @pytest.mark.anyio
+async def test_a_call_of_a_wider_trace_goes_on_under_its_header_beside_those_of_the_options(package: StandIn) -> None:
+    parent, options = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", {"extra_headers": {"x-team": "a"}}
+    await chunks_of(made(options=options), call(stream=False, traceparent=parent))
+    await chunks_of(made(), call(stream=False, traceparent=parent))
+    await chunks_of(made(options=options), call(stream=False))
+    await chunks_of(made(), call(stream=False))
+    assert [asked.get("extra_headers") for asked in package.calls] == [
+        {"x-team": "a", "traceparent": parent},
+        {"traceparent": parent},
+        {"x-team": "a"},
+        None,
+    ]
+    assert options == {"extra_headers": {"x-team": "a"}}
+
+
+@asyncio_only
+@pytest.mark.anyio
 async def test_a_stream_is_read_by_the_same_reader_as_hosts_are_and_closed(package: StandIn) -> None:
     piece = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
     package.answer = Wrapper(

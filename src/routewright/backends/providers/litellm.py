@@ -148,14 +148,18 @@ class LiteLLMProvider:
     def _arguments(self, call: UpstreamCall) -> dict[str, Any]:
         body: dict[str, Any] = msgspec.to_builtins(request_body(call, self._dialect))
         given = {**self._options, **({"api_key": self._key} if self._key.reveal() else {})}
-        opened = {name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()}
+        opened: dict[str, Any] = {
+            name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()
+        }
         timeout = max(call.deadline - self._clock.monotonic(), _SHORTEST_S)
-        own = {
+        own: dict[str, Any] = {
             "model": f"{self._vendor}/{wire_name(call.model)}",
             "timeout": timeout,
             "num_retries": 0,
             "max_retries": 0,
         }
+        if call.traceparent is not None:
+            own["extra_headers"] = {**(opened.get("extra_headers") or {}), "traceparent": call.traceparent}
         return opened | body | own
 
     def _fault(self, error: Exception, *, answered: bool) -> ProviderFault:
