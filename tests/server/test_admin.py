@@ -25,6 +25,8 @@ from routewright import (
     UnsupportedWrite,
     ValidationFailed,
 )
+from routewright._engine.detached import Detached
+from routewright.server import admin as admin_module
 from routewright.server import create_admin
 from routewright.server.admin import WRITE_EVERY_S
 from routewright.server.metrics import Metrics
@@ -197,6 +199,26 @@ async def test_a_storage_that_is_stuck_is_asked_once_until_it_answers() -> None:
     freed.set()
     await anyio.lowlevel.checkpoint()
     assert [(await asked(admin, "/readyz")).status for _ in range(2)] == [200] * 2
+
+
+async def test_what_it_was_once_is_never_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Quick(Detached[Any]):
+        """One that has come to its end before anybody can note that it began."""
+
+        def __init__(self, work: Any, worker: Any) -> None:
+            super().__init__(work, worker)
+            self._ended.block(20)
+
+    monkeypatch.setattr(admin_module, "Detached", Quick)
+    state = {"state": fails}
+
+    async def now() -> None:
+        await state["state"]()
+
+    admin = create_admin(Router.sandbox(storage=Store(now)))
+    assert (await asked(admin, "/readyz")).status == 503
+    state["state"] = anyio.lowlevel.checkpoint
+    assert (await asked(admin, "/readyz")).status == 200
 
 
 async def test_one_that_does_not_hear_that_it_is_cancelled_holds_nobody_up_either() -> None:

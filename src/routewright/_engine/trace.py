@@ -295,7 +295,8 @@ class TraceLog:
         try:
             await self._writing.write(self._queues(by), round)
             self._trouble.lasts = self._trouble.lasts and self._trouble.faults > faults
-            self._wrote_nothing = bool(round.down) and not round.wrote
+            if round.down or round.wrote:
+                self._wrote_nothing = not round.wrote
             return round
         finally:
             self._end(mine)

@@ -118,7 +118,7 @@ class Readiness:
     def renew(self) -> None:
         """Begin with nothing: what was being asked at a fork is the parent's."""
         self._asking: Detached[str | None] | None = None
-        """The storage being asked: no second time while the first lasts."""
+        """The storage as it is, or was, asked: no second time while the first lasts."""
         self._step = "read"
         self._tried_at = -inf
         self._unwritten: str | None = None
