@@ -160,7 +160,7 @@ def test_a_server_serves_on_when_nobody_reads_what_it_writes(tmp_path: Path) -> 
     with subprocess.Popen(command, cwd=tmp_path, stdout=out.into, stderr=err.into) as process:
         try:
             out.read_until("curl ")
-            port = int(out.text.partition("serves at http://127.0.0.1:")[2].split(",")[0])
+            port = int(out.text.partition("serves at http://127.0.0.1:")[2].split()[0])
             with closing(HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
                 for _ in range(200):
                     connection.request("GET", "/v1/models")
