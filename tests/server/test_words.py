@@ -200,3 +200,21 @@ def test_an_error_that_ends_a_stream_is_told_in_the_same_words() -> None:
     assert b"no answer within routewright.timeout_ms=5" in frames.last_words(
         RouterTimeoutError("no answer within timeout_ms=5")
     )
+
+
+@pytest.mark.parametrize("at", DOORS)
+async def test_a_chain_beside_a_named_model_is_told_how_to_have_both(at: str) -> None:
+    chain = {"fallback": {"models": ["mistral/mistral-large-2512"]}}
+    problem = await problem_of(at, {"model": "openai/gpt-4.1", "routewright": chain})
+    assert problem == Problem(
+        "routewright.fallback.models",
+        "stands beside the one model 'openai/gpt-4.1', which allows no other",
+        'send "model": "auto" with "routewright": {"models": ["openai/gpt-4.1", "mistral/mistral-large-2512"]}, '
+        "and the best of them is asked first",
+    )
+    both = {"models": ["openai/gpt-4.1", "mistral/mistral-large-2512"]}
+    for fields in (
+        {"routewright": both},
+        {"model": "openai/gpt-4.1", "routewright": {"fallback": {"models": []}}},
+    ):
+        assert (await ask(APP, scope_of(path=at), {**BODY, **fields})).status == 200

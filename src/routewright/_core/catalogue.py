@@ -135,7 +135,7 @@ def resolve_lists(
         outside = [model for model in asked if model not in inside]
         if outside:
             hint = "add it to 'models', or take it out of 'fallback.models'"
-            problem = f"{listed(outside)} is outside the whitelist of {listed(allowed)}"
+            problem = f"{listed(outside)} of the chain {listed(asked)} is outside the whitelist {listed(allowed)}"
             raise ValidationFailed.of(Problem("fallback.models", problem, hint))
     return allowed, asked
 

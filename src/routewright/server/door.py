@@ -24,6 +24,8 @@ FIELD = "routewright"
 AUTO = "auto"
 
 
+MOST_SHOWN = 4
+"""Names of models in a hint."""
 MOST_IGNORED, LONGEST_IGNORED = 50, 64
 """Names of ignored fields go into one header."""
 
@@ -112,7 +114,9 @@ def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known
     if kind == "policy" and colon:
         return replace(request, **_joined(told, "policy_id", rest, model))
     own = f"{vendor}/{model}"
-    return replace(request, **_joined(told, "models", [own if own in known else model], model))
+    name = own if own in known else model
+    _check_alone(name, wishes)
+    return replace(request, **_joined(told, "models", [name], model))
 
 
 def routing_headers(told: RouteResponse | StartedData) -> dict[str, str]:
@@ -133,6 +137,16 @@ def ignored_header(names: Ignored) -> dict[str, str]:
     """Which fields of a request were left unheeded, by their names."""
     told = ", ".join(sorted(name for name in names if name.isascii() and name.isidentifier()))
     return {"X-Routewright-Ignored": told} if told else {}
+
+
+def _check_alone(name: str, wishes: Wishes) -> None:
+    """Refuse a chain beside one model that is named, which allows no other, and say how to have both."""
+    chain = [] if wishes.fallback is None else wishes.fallback.models or []
+    if any(each != name for each in chain):
+        said = f"stands beside the one model {shown(name)}, which allows no other"
+        several = ", ".join(f'"{each}"' for each in dict.fromkeys([name, *chain][:MOST_SHOWN]))
+        hint = f'send "model": "auto" with "{FIELD}": {{"models": [{several}]}}, and the best of them is asked first'
+        raise ValidationFailed.of(Problem(f"{FIELD}.fallback.models", said, hint))
 
 
 def _joined(told: dict[str, Any], field: str, value: Any, model: str) -> dict[str, Any]:
