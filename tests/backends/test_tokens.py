@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from threading import Barrier
+from time import process_time
 from typing import Any
 
 import pytest
@@ -153,6 +154,23 @@ def test_runs_of_spaces_that_tiktoken_cannot_take_are_counted_in_parts() -> None
 def test_long_texts_without_such_a_run_stay_whole() -> None:
     for text in ("word " * 300_000, " " * 1_500_000 + "\n", "a" * 1_500_000, "\x1c" * 1_500_000):
         assert list(tokens._parts(text)) == [text]
+
+
+@pytest.mark.parametrize("quarters", range(9))
+def test_such_a_run_is_found_wherever_it_stands(quarters: int) -> None:
+    for more in (-1, 0, 1):
+        before = "a" * max(quarters * tokens._LONGEST_RUN // 4 + more, 0)
+        parts = list(tokens._parts(f"{before} {' ' * tokens._LONGEST_RUN}b"))
+        assert list(map(len, parts)) == [len(before) + tokens._LONGEST_RUN, 2]
+
+
+def test_a_text_without_such_a_run_is_hardly_looked_at() -> None:
+    long, took = "word " * 800_000, []
+    for text in (long, " " * tokens._LONGEST_RUN + long):
+        began = process_time()
+        assert "".join(tokens._parts(text)) == text
+        took.append(process_time() - began)
+    assert took[0] < took[1] / 5
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
