@@ -64,3 +64,13 @@ routers = [Router() for _ in range(100)]
 print(threading.active_count())
 """
     assert run(code) == "1"
+
+
+def test_a_supervisor_of_workers_loads_no_event_loop() -> None:
+    code = "import routewright.cli.serve, routewright.cli.dispatch, sys; print(*sys.modules)"
+    loaded = run(code).split()
+    assert [name for name in ("asyncio", "anyio", "ssl", "numpy", "pydantic", "uvicorn") if name in loaded] == []
+
+
+def test_a_worker_loads_no_command_line() -> None:
+    assert "argparse" not in run("import routewright.__main__, sys; print(*sys.modules)").split()

@@ -63,9 +63,9 @@ class Server:
 
     @property
     def children(self) -> list[int]:
-        """The workers that run, and one that prepares; not the helper that Python starts with them."""
+        """The workers that run, and one that prepares."""
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return sorted(int(child) for child in listed if b"spawn_main" in _command_of(child))
+        return sorted(int(child) for child in listed)
 
     def until(self, happened: Callable[[], object]) -> None:
         """Wait for something that its process brings about."""
@@ -170,13 +170,6 @@ class Vendor:
             def log_message(self, *_: object) -> None: ...
 
         return Handler
-
-
-def _command_of(process: str) -> bytes:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:  # it has ended
-        return b""
 
 
 def free_ports(count: int) -> int:

@@ -13,15 +13,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from routewright.errors import RouterError
 
 from .exits import BROKEN_PIPE, INTERNAL, INTERRUPTED, USAGE, exit_code
-from .options import Arguments, parser
+
+if TYPE_CHECKING:
+    from .options import Arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. ``argv`` is without the program's name; None: the process's."""
+    from .options import Arguments, parser  # workers of a server import this module, too
+
     options = parser()
     args = options.parse_args(argv, namespace=Arguments())
     if args.command is None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from random import SystemRandom
-
 import msgspec
 
 from routewright._core.account import without_keys
-from routewright._engine.identity import Ids
-from routewright.backends.clock import SystemClock
 from routewright.errors import RouterError
 from routewright.wire import error_envelope
 
@@ -80,6 +76,15 @@ def run(args: Arguments, screen: Screen) -> int:
 def failed(error: RouterError, args: Arguments, screen: Screen) -> None:
     """Show an error: the envelope of the specification under ``--json``, else a sentence."""
     if args.json:
-        error.request_id = error.request_id or Ids(SystemClock(), SystemRandom())("req_")
+        error.request_id = error.request_id or _new_id()
         screen.json(msgspec.json.decode(without_keys(json_line(error_envelope(error)))))
     screen.say(Line(f"routewright: {said(error, args)}", "bad"))
+
+
+def _new_id() -> str:
+    from random import SystemRandom
+
+    from routewright._engine.identity import Ids
+    from routewright.backends.clock import SystemClock  # loads asyncio, which a supervisor does without
+
+    return Ids(SystemClock(), SystemRandom())("req_")

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from routewright.errors import InternalError, RouterError
 
-from .crew import SPAWN, undisturbed
+from .crew import SPAWN, start
 from .plan import Begun, Plan
 
 
@@ -46,8 +46,7 @@ class Preparation:
     def __init__(self, asked: Asked) -> None:
         self._ours, theirs = SPAWN.Pipe()
         self._process: SpawnProcess = SPAWN.Process(target=_prepare, args=(asked, theirs), name="routewright-prepare")
-        with undisturbed():
-            self._process.start()
+        start(self._process)
         theirs.close()
 
     def __enter__(self) -> Self:

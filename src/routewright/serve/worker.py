@@ -22,7 +22,7 @@ from routewright.errors import RouterError
 from routewright.protocols import Storage
 from routewright.router import Router
 from routewright.server.access import AccessLog
-from routewright.server.admin import Admin, create_admin
+from routewright.server.admin import create_admin
 from routewright.server.app import create_app
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import FLUSH_S, BoundedProtocol, ListenerState
@@ -131,7 +131,7 @@ class WorkerServer(Listener):
                     router, console, environment=self._plan.environment, limits=limits, observers=observers
                 )
                 self.config.app = _quiet(app)
-                async with self._administered(create_admin(router, metrics=metrics), rest):
+                async with _administered(router, metrics, rest):
                     await self._serve([first])
         except RouterError as error:
             _log.error("this worker cannot serve: %s", error)
@@ -141,21 +141,6 @@ class WorkerServer(Listener):
         """Begin to accept, and let the supervisor know."""
         await super().startup(sockets)
         self._answer()
-
-    @asynccontextmanager
-    async def _administered(self, admin: Admin, listeners: list[socket]) -> AsyncIterator[None]:
-        """Answer the administrator, too, from before the first request until after the last."""
-        if not listeners:
-            yield
-            return
-        config = uvicorn.Config(admin, lifespan="off", **_COMMON)
-        server = Listener(config, ConnectionLimits())
-        task = asyncio.create_task(server.serve(listeners))
-        try:
-            yield
-        finally:
-            server.leave()
-            await task
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Answer the supervisor, by way of the loop, so that it hears nothing from one that hangs."""
@@ -168,6 +153,22 @@ class WorkerServer(Listener):
     def _answer(self) -> None:
         with suppress(OSError):
             self._line.send_bytes(b"ready" if self.started else b"starting")
+
+
+@asynccontextmanager
+async def _administered(router: Router, metrics: Metrics | None, listeners: list[socket]) -> AsyncIterator[None]:
+    """Answer the administrator, too, from before the first request until after the last."""
+    if not listeners:
+        yield
+        return
+    config = uvicorn.Config(create_admin(router, metrics=metrics), lifespan="off", **_COMMON)
+    server = Listener(config, ConnectionLimits())
+    task = asyncio.create_task(server.serve(listeners))
+    try:
+        yield
+    finally:
+        server.leave()
+        await task
 
 
 @asynccontextmanager
