@@ -171,3 +171,9 @@ def test_a_server_serves_on_when_nobody_reads_what_it_writes(tmp_path: Path) -> 
             process.kill()
             out.close()
             err.close()
+
+
+def test_logs_that_were_closed_stop_no_process() -> None:
+    code = "from routewright.serve.logs import set_up; set_up('info', access=True); import logging; logging.error('x')"
+    done = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&- >&-', sys.executable, code], timeout=PATIENCE_S)
+    assert done.returncode == 0

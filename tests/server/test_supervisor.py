@@ -291,8 +291,10 @@ def test_one_that_does_not_answer_hangs_after_half_a_minute(ready: tuple[Worker,
 
 
 def test_a_line_that_is_cut_is_waited_for_no_more(ready: tuple[Worker, Connection, list[float]]) -> None:
-    worker, line, _ = ready
+    worker, line, now = ready
     assert len(worker.signs) == 2
     line.close()
+    now[0] = BEAT_S
     worker.listen()
     assert worker.signs == [Process.sentinel]
+    assert worker.due_at == SILENT_S

@@ -117,7 +117,7 @@ class Worker:
                 self._line.send_bytes(b"?")
                 self._asked = True
         except (OSError, EOFError):
-            self._is_cut = True
+            self._is_cut = self._asked = True  # no answer will come
 
     def leave(self, within_s: float) -> None:
         """Let it end what it has begun, and end."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 from routewright._core.account import without_keys
 
@@ -27,18 +28,23 @@ class _Keyless(logging.Formatter):
 
 def set_up(level: str, *, access: bool = False) -> None:
     """Let this process log so. ``access``: each request, too."""
-    writer = LineWriter(sys.stderr.fileno(), "standard error")
+    writer = _writer_to(sys.stderr, "standard error")
     writer.setFormatter(_Keyless(_FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [writer]
     number = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(number)
     asked = logging.getLogger(ACCESS)
-    asked.handlers[:] = [LineWriter(sys.stdout.fileno(), "standard output")] if access else []
+    asked.handlers[:] = [_writer_to(sys.stdout, "standard output")] if access else []
     asked.setLevel(logging.INFO if access else logging.CRITICAL)
     asked.propagate = False
     for name in _CHATTY:
         logging.getLogger(name).setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
+
+
+def _writer_to(stream: TextIO | None, name: str) -> logging.Handler:
+    """``stream``: None where it was closed before this process began."""
+    return logging.NullHandler() if stream is None else LineWriter(stream.fileno(), name)
 
 
 def lost_lines() -> int:
