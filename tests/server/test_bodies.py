@@ -102,6 +102,7 @@ async def test_bytes_that_wait_are_bounded_until_they_are_read_or_their_client_l
         await app(scope_of(), client.receive, client.send)
     assert (refused.status, refused.json["error"]["code"]) == (429, "RATE_LIMITED")
     assert refused.headers["retry-after"] == "1"
+    assert refused.json["error"]["detail"]["limit_of"] == "bodies"
     assert (slow.status, read.status, again.status) == (499, 200, 200)
 
 

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _OPENINGS = (b",", b"[", b"{")
 """One of them stands before each member of an array or object, and one is each that is empty."""
+_BUSY = {"level": "server", "resource": "requests", "limit_of": "bodies", "retry_after_seconds": 1}
 
 
 class Bodies:
@@ -93,7 +94,7 @@ class Bodies:
         with self._guard.lock:
             if self._bytes > held and self._bytes + size > self._most_bytes:
                 said = f"{self._bytes} bytes of requests wait to be read, and this server lets {self._most_bytes} wait"
-                raise RateLimited(f"{said}: send the request again", detail={"retry_after_seconds": 1})
+                raise RateLimited(f"{said}: send the request again", detail={**_BUSY})
             self._bytes += size
 
     def _release(self, size: int) -> None:
