@@ -204,7 +204,7 @@ def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
     for group in _GROUPS:
         if group != place and (spelled := _respelled(name, FIELDS[group])):
             return f"it is {joined(group, spelled)!r} here"
-    return did_you_mean(name, known) or f"known: {', '.join(known)}"
+    return did_you_mean(name, known) or (f"known: {', '.join(known)}" if known else "")
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -72,7 +72,8 @@ def _read(given: list[Any], path: str, role: str, ignored: Ignored) -> _Turn:
     for kind, block in blocks(given, path, ignored):
         reader = readers.get(kind)
         if reader is None:
-            raise _no_block(kind, block, f"a message of role {role!r}", readers)
+            where = "the result of a tool" if role == "tool" else f"a message of role {role!r}"
+            raise _no_block(kind, block, where, readers)
         reader(block, turn)
         block.end()
     return turn

@@ -1,0 +1,101 @@
+"""What the vendors' own SDKs can send: each field is honoured, ignored by its name, or refused where it stands."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from anthropic.types.beta import BetaContentBlockParam, BetaToolUnionParam
+from anthropic.types.beta.message_create_params import MessageCreateParamsBase
+from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionMessageParam, ChatCompletionToolUnionParam
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+
+from routewright.server.openai.request import HONOURED
+
+from .test_words import ANTHROPIC, APP, BODY, HI
+from .wire import Client, ask, scope_of
+
+OPENAI_AT, ANTHROPIC_AT = "/openai/v1/chat/completions", "/anthropic/v1/messages"
+OF_SDK = {"betas", "cache_control"}
+"""What the SDK sends as a header, and what is no string."""
+
+pytestmark = pytest.mark.anyio
+
+
+def kinds(union: Any, field: str = "type") -> list[str]:
+    """The words by which members of a union are told apart."""
+    members = get_args(union)
+    hints = [get_type_hints(member) for member in members if field in getattr(member, "__annotations__", ())]
+    return sorted({word for hint in hints for word in get_args(hint[field]) if isinstance(word, str)})
+
+
+async def sent(at: str, **fields: Any) -> Client:
+    return await ask(APP, scope_of(path=at), {**BODY, **fields})
+
+
+def ignored(answer: Client) -> list[str]:
+    return answer.headers.get("x-routewright-ignored", "").split(", ")
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [
+        *((OPENAI_AT, name) for name in sorted(CompletionCreateParamsBase.__annotations__.keys() - HONOURED)),
+        *(
+            (ANTHROPIC_AT, name)
+            for name in sorted(MessageCreateParamsBase.__annotations__.keys() - ANTHROPIC.keys() - OF_SDK)
+        ),
+    ],
+)
+async def test_a_field_that_is_not_honoured_is_ignored_by_its_name(at: str, name: str) -> None:
+    answer = await sent(at, **{name: "x"})
+    assert (answer.status, ignored(answer)) == (200, [name])
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+@pytest.mark.parametrize("kind", kinds(BetaContentBlockParam))
+async def test_every_block_of_anthropics_is_taken_or_refused_at_its_place(role: str, kind: str) -> None:
+    answer = await sent(ANTHROPIC_AT, messages=[HI, {"role": role, "content": [{"type": kind}]}])
+    if answer.status == 200:
+        assert ignored(answer) == [kind]
+        return
+    assert answer.status == 400
+    assert answer.json["error"]["details"]["problems"][0]["path"].startswith("messages[1].content[0].")
+
+
+@pytest.mark.parametrize("kind", kinds(BetaContentBlockParam))
+async def test_a_block_in_a_result_is_refused_in_words_of_this_interface(kind: str) -> None:
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": kind}]}
+    answer = await sent(ANTHROPIC_AT, messages=[{"role": "user", "content": [result]}])
+    problem = answer.json["error"]["details"]["problems"][0]
+    assert (answer.status, problem["path"].startswith("messages[0].content[0].content[0].")) == (400, True)
+    assert "'tool'" not in problem["problem"], "there is no such role"
+
+
+@pytest.mark.parametrize("kind", kinds(BetaToolUnionParam))
+async def test_a_tool_that_anthropic_runs_is_refused(kind: str) -> None:
+    answer = await sent(ANTHROPIC_AT, tools=[{"type": kind, "name": "x"}])
+    assert answer.status == 400
+    assert answer.json["error"]["message"].startswith(f"tools[0].type: is '{kind}', a tool that only Anthropic's")
+
+
+@pytest.mark.parametrize("role", kinds(ChatCompletionMessageParam, "role"))
+async def test_every_role_of_openais_is_taken_or_refused_at_its_place(role: str) -> None:
+    answer = await sent(OPENAI_AT, messages=[HI, {"role": role, "content": "Hi", "tool_call_id": "a", "name": "a"}])
+    assert answer.status == 200 or answer.json["error"]["param"].startswith("messages[1].")
+
+
+@pytest.mark.parametrize("kind", kinds(ChatCompletionContentPartParam))
+async def test_every_part_of_openais_is_taken_or_refused_at_its_place(kind: str) -> None:
+    part = {"type": kind, "text": "Hi", "image_url": {"url": "https://x/y.png"}, "prompt_cache_breakpoint": {}}
+    answer = await sent(OPENAI_AT, messages=[{"role": "user", "content": [part]}])
+    if answer.status == 200:
+        assert "prompt_cache_breakpoint" in ignored(answer)
+    else:
+        assert answer.json["error"]["param"].startswith("messages[0].content[0]")
+
+
+@pytest.mark.parametrize("kind", sorted({*kinds(ChatCompletionToolUnionParam)} - {"function"}))
+async def test_a_tool_that_is_no_function_is_refused(kind: str) -> None:
+    answer = await sent(OPENAI_AT, tools=[{"type": kind, kind: {"name": "x"}}])
+    assert (answer.status, answer.json["error"]["param"]) == (400, "tools[0].type")
