@@ -140,7 +140,8 @@ async def test_what_to_do_about_a_refusal_is_said_in_the_clients_fields(
 @pytest.mark.parametrize(
     ("wishes", "hint"),
     [
-        ({"golas": 1}, "did you mean 'routewright.goal'?"),
+        ({"golas": 1}, "did you mean 'goal'?"),
+        ({"fallback": {"model": ["a"]}}, "did you mean 'models'?"),
         ({"max_tokens": 1}, "'max_tokens' caps the answer, 'routewright.budget.maxTokens' the whole call"),
         ({"temperature": 1}, "it is 'temperature' here"),
         ({"model": "x"}, "it is 'routewright.models' here, a list of ids"),
@@ -187,9 +188,8 @@ def test_messages_that_do_not_stand_as_they_were_sent_are_told_by_their_turns() 
 
 def test_the_clients_own_values_stay_as_they_were() -> None:
     words = Words(PLACES, "GET /models").having(places_of("gpt-x"))
-    problem = Problem("models[0]", "unknown model 'params.models'", "did you mean 'budget'?")
-    told = words.error(ValidationFailed.of(problem))
-    assert told.problems == [Problem("model", "unknown model 'params.models'", "did you mean 'routewright.budget'?")]
+    problem = Problem("models[0]", "unknown model 'params.models'", "did you mean 'params.model'?")
+    assert words.error(ValidationFailed.of(problem)).problems == [problem._replace(path="model")]
     for said in ("openai/params.seed fails", "the models of a budget", "x.params.seed", "see http://a/timeout_ms"):
         assert words.error(RouterError(said)).message == said
 

@@ -15,7 +15,8 @@ from routewright.errors import Problem, RouterError, ValidationFailed
 E = TypeVar("E", bound=RouterError)
 
 _TURN = re.compile(r"messages\[(\d+)\]")
-_NAME = re.compile(r"(?<![\w./-])[a-z_]+(?:\.\w+|\[\d+\])*")
+_NAME = re.compile(r"(?<![\w./-])(?<!did you mean ')[a-z_]+(?:\.\w+|\[\d+\])*")
+"""What may be a field of ours, but for one that is meant in the place of another beside it, or a value."""
 
 
 class Words(Struct, frozen=True):

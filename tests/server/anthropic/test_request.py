@@ -167,6 +167,17 @@ def test_a_schema_for_the_answer_is_honoured(field: str) -> None:
     assert request.params.response_format["json_schema"]["schema"] == {"type": "object"}
 
 
+def test_of_two_schemas_for_the_answer_the_newer_field_counts_and_the_older_is_named() -> None:
+    one, two = ({"type": "json_schema", "schema": {"title": title}} for title in "ab")
+    request, ignored = reading_of(output_config={"format": one}, output_format=two)
+    assert request.params is not None
+    assert request.params.response_format == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": {"title": "a"}},
+    }
+    assert ignored == {"output_format"}
+
+
 def test_the_user_goes_into_metadata_beside_what_is_asked_for_there() -> None:
     request = request_of(metadata={"user_id": "u1"}, routewright={"metadata": {"team": "a"}, "goal": "quality"})
     assert request.metadata == {"user_id": "u1", "team": "a"}

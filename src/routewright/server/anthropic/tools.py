@@ -38,9 +38,12 @@ def choice_of(fields: Fields | None, tools: list[Tool]) -> str | NamedToolChoice
 
 def form_of(config: Fields | None, older: Fields | None) -> dict[str, Any] | None:
     """The ``response_format`` that ``output_config.format`` asks for, or ``output_format``, as it was called before."""
-    form = older if config is None else config.inner("format") or older
+    form = None if config is None else config.inner("format")
+    if form is not None and older is not None:
+        older.ignored.add("output_format")
     if config is not None:
         config.end()
+    form = form or older
     if form is None:
         return None
     kind = form.need("type", str, "'json_schema'")
