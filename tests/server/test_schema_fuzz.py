@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import count
 from typing import Any
 
@@ -56,7 +57,7 @@ UNTOLD = re.compile(
 
 not_a_server_error = pytest.importorskip("schemathesis.checks").not_a_server_error
 schema = schemathesis.openapi.from_dict(
-    DOCUMENT,
+    deepcopy(DOCUMENT),  # which it changes
     config=schemathesis.Config.from_dict(
         {
             "generation": {"with-security-parameters": False},
