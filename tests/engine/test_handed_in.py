@@ -187,7 +187,7 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     )
     assert refusal(lambda: Router.sandbox(wrong({"hi": 5})).decide("hi")).startswith("answers[...]: must be a string")
     assert refusal(lambda: Router.sandbox(faults=wrong({"*": 5})).decide("hi")).startswith(
-        "faults['*']: 5 is no kind of fault; known kinds: connect, timeout"
+        "faults['*']: 5 is no kind of fault; known kinds: connect, local, timeout"
     )
     assert refusal(lambda: Router.sandbox(faults=wrong(5)).decide("hi")) == (
         "faults: 5 is not a dict; map model ids, or '*', to kinds of fault"
