@@ -56,6 +56,8 @@ class Failing:
         self.kept = bank.storage
         self.away: tuple[type, ...] = ()
         self.still: tuple[type, ...] = ()
+        self.slow_s = 0.0
+        """So long it takes to settle."""
         self._clock = bank.clock
 
     async def _pass(self, *things: object) -> None:
@@ -63,6 +65,8 @@ class Failing:
             raise StorageUnavailable("away")
         while any(isinstance(each, self.still) for each in things):
             await self._clock.sleep(1.0)
+        if any(isinstance(each, Settle) for each in things):
+            await self._clock.sleep(self.slow_s)
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         await self._pass(*writes)
@@ -172,6 +176,17 @@ async def test_what_waits_for_a_storage_that_stands_still_is_written_within_five
     await bank.clock.sleep(5.1)
     assert await bank.purse() == (10**9, 3 * COST, 0)
     assert bank.router.trace_counts.waiting == 0
+
+
+async def test_a_storage_that_is_slow_when_it_goes_on_is_written_to_all_the_same() -> None:
+    bank, storage = await failing()
+    storage.still = (Settle,)
+    for _ in range(2):
+        await bank.route(timeout_ms=2_000)
+    await bank.clock.sleep(60.0)
+    storage.still, storage.slow_s = (), 7.0
+    await bank.clock.sleep(60.0)
+    assert await bank.purse() == (10**9, 2 * COST, 0)
 
 
 async def test_what_a_refused_call_held_is_given_back_as_soon_as_that_can_be() -> None:

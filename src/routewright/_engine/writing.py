@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
@@ -30,13 +30,22 @@ if TYPE_CHECKING:
 BATCH = 256
 LONGEST_S = 10.0
 """What takes longer is given up and tried again, as all that is written may be."""
-PROBE_S, REST_S = 2.0, 3.0
-"""An account whose batch was never answered rests for so long, and is then asked for so long to take one call, so that
-it holds the others up for little, and is heard of within five seconds of its recovery."""
+PROBE_S, PAUSE_S = 2.0, 3.0
+"""Where a batch was never answered, its account is let alone for the second, and then has the first for one call: so it
+holds the others up for little, and is heard of within five seconds of its recovery. Each further time it has twice as
+long, as the storage may be slow."""
 AT_ONCE = 32
 """Accounts that are written to at a time."""
 
 _log = logging.getLogger(__name__)
+
+
+class _Hung(NamedTuple):
+    """An account whose last batch was never answered."""
+
+    again_at: float
+    bound_s: float
+    """How long the next may take."""
 
 
 class Writing:
@@ -58,8 +67,7 @@ class Writing:
         self._tell = tell
         self._forget = forget
         self._snapshots = Snapshots(partial(self._apply, SYSTEM_ACCOUNT), trouble.note, clock, durability)
-        self._hung: dict[str, float] = {}
-        """Until when accounts rest whose batch was never answered."""
+        self._hung: dict[str, _Hung] = {}
         self._books = True
         """Whether the storage keeps more than traces, as far as is known."""
 
@@ -231,16 +239,17 @@ class Writing:
         waiting.written()
 
     async def _apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        now, rests_until = self._clock.monotonic(), self._hung.get(account)
-        if rests_until is not None and now < rests_until:
-            raise StorageUnavailable(f"the storage stood still for this account {REST_S:g} s ago or less")
-        bound_s = LONGEST_S if rests_until is None else PROBE_S
+        now, hung = self._clock.monotonic(), self._hung.get(account)
+        if hung is not None and now < hung.again_at:
+            raise StorageUnavailable(f"the storage stood still for this account {PAUSE_S:g} s ago or less")
+        bound_s = LONGEST_S if hung is None else hung.bound_s
         try:
             with self._clock.deadline(now + bound_s):
                 done = await self._storage.apply(account, writes)
                 self._hung.pop(account, None)
                 return done
-            self._hung[account] = now + bound_s + REST_S
+            next_s = PROBE_S if hung is None else min(2 * bound_s, LONGEST_S)
+            self._hung[account] = _Hung(now + bound_s + PAUSE_S, next_s)
             raise StorageUnavailable(f"the storage took longer than {bound_s:g} s")
         except asyncio.CancelledError as error:
             if is_cancelled():
