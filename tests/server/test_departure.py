@@ -96,20 +96,22 @@ async def test_with_an_idempotency_key_it_finishes_and_is_there_for_who_asks_aga
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("key", [None, "k"])
-async def test_a_stream_that_the_end_of_the_server_cuts_off_is_not_charged(key: str | None) -> None:
+@pytest.mark.parametrize(("key", "stays"), [(None, True), ("k", True), ("k", False)])
+async def test_a_stream_that_the_end_of_the_server_cuts_off_is_not_charged(key: str | None, stays: bool) -> None:
     house = House(LONG, LONG)
     first, again = (client_of(stream=True, **({} if key is None else {"idempotency_key": key})) for _ in "12")
     with anyio.CancelScope() as life:
 
         async def end() -> None:
+            if not stays:  # it goes on for who asks again
+                await leave_after(4.0, house, first)
             await house.clock.sleep(5.0)
             life.cancel()
 
         async with anyio.create_task_group() as group:
             group.start_soon(end)
             await house.serve(first)
-    assert b"the server was stopped" in first.body
+    assert (b"the server was stopped" in first.body) == stays
     trace = await house.only_trace()
     assert (trace.status, trace.error, trace.charged_usd) == ("failed", "internal_error", 0.0)
     assert trace.cost_usd > 0

@@ -76,8 +76,7 @@ class Stream:
         """Set once the reader has stopped, for those who wait to close."""
         self._left: anyio.Event | None = None
         """Made by the one who leaves the call, and set once it is left."""
-        self.why_left: Callable[[], RouterError | None] = lambda: None
-        """What a call failed of that is left before its end, which is not charged; None where its reader left."""
+        self._why_left: Callable[[], RouterError | None] = lambda: None
 
     def __del__(self) -> None:
         """Without ``async with`` a stream may be dropped before its end; what it cost is not."""
@@ -120,6 +119,11 @@ class Stream:
         self._on_partial = "error"
         if self._execution is not None:
             self._execution.expect_text()
+
+    def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
+        """Have it asked what a call failed of that is left before its end, which is then not charged; None: its reader
+        left."""
+        self._why_left = why
 
     @property
     def headers(self) -> dict[str, str]:
@@ -169,7 +173,7 @@ class Stream:
             await execution.aclose()
         finally:
             try:
-                execution.fail(self.why_left())
+                execution.fail(self._why_left())
                 self._outcome = self._engine.records.conclude(entry, execution)
                 await self._give_back()
             finally:

@@ -76,7 +76,7 @@ class EventStream:
         self._sender = anyio.CancelScope()
         self._sends_since: float | None = None
         self._sent_at = exchange.clock.monotonic()
-        self._gone = False
+        self._gone = self._finishes = False
         self._is_sent = False
 
     async def run(self, *, finishes: bool) -> None:
@@ -85,7 +85,8 @@ class EventStream:
         Raises ``ClientLeft``, and what the frames raise before anything was sent. A stream that has begun and is
         cancelled, by a server that ends, says so.
         """
-        self._frames.stream.why_left = self._why_left
+        self._finishes = finishes
+        self._frames.stream.explain_leaving(self._why_left)
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._produce)
@@ -105,8 +106,9 @@ class EventStream:
             raise self._error
 
     def _why_left(self) -> RouterError | None:
-        """What the call failed of: it is the client's doing, or that of a server that ends, and is not paid for."""
-        return None if self._gone else stopped()
+        """The client left, or the server ends, which the client does not pay for; nor does one whose call was to finish
+        without it, and is asked for again."""
+        return None if self._gone and not self._finishes else stopped()
 
     @contextmanager
     def _attended(self, group: TaskGroup) -> Iterator[None]:
