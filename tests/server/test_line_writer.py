@@ -106,6 +106,35 @@ def test_a_reader_that_has_left_silences_it(pipe: Pipe, caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_lines_that_cannot_be_written_are_counted_and_no_line_is_made_of_that(caplog: pytest.LogCaptureFixture) -> None:
+    with open("/dev/full", "wb") as full:
+        writer = LineWriter(full.fileno(), "a full disk")
+        logger = logging.getLogger("routewright.serve")  # where it tells of itself
+        logger.addHandler(writer)
+        try:
+            for number in range(3):
+                logger.warning("line %d", number)
+            until(lambda: writer.lost == 3)
+        finally:
+            logger.removeHandler(writer)
+            writer.close()
+    assert writer.lost == len(caplog.messages) == 3
+
+
+def test_a_terminal_that_was_closed_silences_it(caplog: pytest.LogCaptureFixture) -> None:
+    screen, terminal = os.openpty()
+    os.close(screen)
+    logger = logger_to(writer := LineWriter(terminal, "a terminal"))
+    logger.info("a line")
+    until(lambda: writer.lost)
+    logger.info("one more")
+    assert writer.lost == 2
+    writer.close()
+    os.close(terminal)
+    assert caplog.messages == []
+
+
 def test_what_waits_is_written_at_the_end(pipe: Pipe) -> None:
     logger = logger_to(writer := LineWriter(pipe.into, "a pipe"))
     logger.info("the last words")
@@ -135,7 +164,7 @@ def test_a_pipe_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
     writer.close()
 
 
-def test_lines_of_processes_that_share_a_pipe_stay_whole(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_lines_go_out_at_once_than_a_shared_pipe_keeps_whole(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = os.write
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -17,6 +18,8 @@ GATHER_S = 0.01
 END_S = 1.0
 """So long the end waits for what is not written."""
 
+_GONE = (errno.EPIPE, errno.EIO)
+"""Nobody reads any more: a pipe whose reader ended, a terminal that was closed."""
 _log = logging.getLogger("routewright.serve")
 
 
@@ -69,9 +72,11 @@ class LineWriter(logging.Handler):
             if not self._lines:
                 return
             self._ends.wait(GATHER_S)
+            was_put = False
             while lines := self._taken():
-                self._put(lines)
-            self._tell()
+                was_put = self._put(lines)
+            if was_put:
+                self._tell()
 
     def _taken(self) -> list[bytes]:
         """The next lines, as many as are written at once."""
@@ -84,13 +89,16 @@ class LineWriter(logging.Handler):
             self._bytes -= size
         return lines
 
-    def _put(self, lines: list[bytes]) -> None:
+    def _put(self, lines: list[bytes]) -> bool:
+        """Write them. False: they are lost."""
         rest = memoryview(b"".join(lines))
         try:
             while rest:
                 rest = rest[self._written(rest) :]
         except OSError as error:
-            self._lose(lines, is_deserted=isinstance(error, BrokenPipeError))
+            self._lose(lines, is_deserted=error.errno in _GONE)
+            return False
+        return True
 
     def _written(self, rest: memoryview) -> int:
         try:
