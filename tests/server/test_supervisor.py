@@ -6,6 +6,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import SimpleNamespace
 from typing import Any, cast
@@ -283,8 +284,8 @@ def test_one_that_does_not_answer_hangs_after_half_a_minute(ready: tuple[Worker,
         worker.listen()
     assert line.recv_bytes() == b"?"
     assert not line.poll(0)
-    assert worker.due_at == SILENT_S
-    now[0] = SILENT_S - 0.001
+    assert worker.due_at == BEAT_S + SILENT_S
+    now[0] = BEAT_S + SILENT_S - 0.001
     assert not worker.hangs
     now[0] = worker.due_at
     assert worker.hangs
@@ -297,4 +298,27 @@ def test_a_line_that_is_cut_is_waited_for_no_more(ready: tuple[Worker, Connectio
     now[0] = BEAT_S
     worker.listen()
     assert worker.signs == [Process.sentinel]
-    assert worker.due_at == SILENT_S
+    assert worker.due_at == BEAT_S + SILENT_S
+
+
+def test_one_is_not_taken_to_hang_because_its_supervisor_stood_still(
+    ready: tuple[Worker, Connection, list[float]],
+) -> None:
+    worker, line, now = ready
+    now[0] += 100.0
+    worker.listen()
+    assert not worker.hangs
+    assert line.recv_bytes() == b"?"
+    now[0] += 100.0
+    line.send_bytes(b"ready")  # it answered meanwhile
+    worker.listen()
+    assert not worker.hangs
+
+
+def test_python_starts_no_process_to_clean_up_behind_a_worker() -> None:
+    tracker = vars(resource_tracker)["_resource_tracker"]
+    before, process = tracker._pid, SPAWN.Process(target=int)
+    crew_floor.start(process)
+    process.join()
+    assert process.exitcode == 0
+    assert tracker._pid == before

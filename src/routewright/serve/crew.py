@@ -20,8 +20,8 @@ from .plan import Plan
 SPAWN = get_context("spawn")
 START_S = 60.0
 """So long a worker may take until it is ready."""
-SILENT_S = 30.0
-"""So long one that is ready may leave its supervisor without an answer."""
+SILENT_S = 25.0
+"""So long one that is ready may leave a question of its supervisor without an answer."""
 BEAT_S = 5.0
 """So long after an answer it is asked again."""
 HELD_BACK = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)}
@@ -73,7 +73,9 @@ class Worker:
         self.began_at = self._heard_at = monotonic()
         self.leaves_by: float | None = None
         """When it is ended by force; None: it was not asked to leave."""
-        self._asked = self._is_cut = False
+        self._asked_at: float | None = None
+        """Since when an answer is due."""
+        self._is_cut = False
         self._line, theirs = SPAWN.Pipe()
         self._process: SpawnProcess = SPAWN.Process(
             target=_work, args=(plan, list(listeners), theirs), name=f"routewright-{place + 1}"
@@ -99,25 +101,29 @@ class Worker:
         """When it is to be looked at again, if it gives no sign before."""
         if not self.is_ready:
             return self.began_at + START_S
-        return self._heard_at + (SILENT_S if self._asked else BEAT_S)
+        return self._heard_at + BEAT_S if self._asked_at is None else self._asked_at + SILENT_S
 
     @property
     def hangs(self) -> bool:
-        """It does not answer, or does not come to be ready."""
+        """It does not answer, or does not come to be ready. Ask after ``listen``: who was stopped for a while, and heard
+        nothing, is not to take it for silence."""
         now = monotonic()
-        return now - self._heard_at >= SILENT_S if self.is_ready else now - self.began_at >= START_S
+        if not self.is_ready:
+            return now - self.began_at >= START_S
+        return self._asked_at is not None and now - self._asked_at >= SILENT_S
 
     def listen(self) -> None:
         """Hear what it says, and ask how it is if that was long ago. Never waits."""
         try:
             while self._line.poll(0):
                 self.is_ready = self._line.recv_bytes() == b"ready"
-                self._asked, self._heard_at = False, monotonic()
-            if not self._asked and monotonic() - self._heard_at >= BEAT_S:
+                self._asked_at, self._heard_at = None, monotonic()
+            if self._asked_at is None and monotonic() - self._heard_at >= BEAT_S:
+                self._asked_at = monotonic()
                 self._line.send_bytes(b"?")
-                self._asked = True
         except (OSError, EOFError):
-            self._is_cut = self._asked = True  # no answer will come
+            self._is_cut = True  # no answer will come
+            self._asked_at = self._asked_at or monotonic()
 
     def leave(self, within_s: float) -> None:
         """Let it end what it has begun, and end."""
