@@ -29,7 +29,7 @@ from routewright._engine.detached import Detached
 from routewright.serve.worker import _administered
 from routewright.server import admin as admin_module
 from routewright.server import create_admin
-from routewright.server.admin import WRITE_EVERY_S
+from routewright.server.admin import LEFT_S, WRITE_EVERY_S
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock
 from routewright.wire import KeepLease, PutTrace
@@ -200,6 +200,21 @@ async def test_a_storage_that_is_stuck_is_asked_once_until_it_answers() -> None:
     freed.set()
     await anyio.lowlevel.checkpoint()
     assert [(await asked(admin, "/readyz")).status for _ in range(2)] == [200] * 2
+
+
+async def test_what_a_storage_never_answers_is_asked_again() -> None:
+    clock, freed = FakeClock(0.0), anyio.Event()
+
+    async def first_never() -> None:
+        if storage.reads == 1:
+            await freed.wait()
+
+    storage = Store(first_never)
+    admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
+    assert (await asked(admin, "/readyz")).status == 503
+    await clock.sleep(LEFT_S)
+    assert (await asked(admin, "/readyz")).status == 200
+    freed.set()
 
 
 async def test_what_it_was_once_is_never_told_again(monkeypatch: pytest.MonkeyPatch) -> None:

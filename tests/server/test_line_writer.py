@@ -164,7 +164,7 @@ def test_a_pipe_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
     writer.close()
 
 
-def test_no_more_lines_go_out_at_once_than_a_shared_pipe_keeps_whole(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_goes_out_at_once_than_a_shared_pipe_keeps_whole(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write = os.write
 

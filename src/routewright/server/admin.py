@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 READY_S = 2.0
 """How long the storage may take to be read, and written."""
 MOST_READY_S = 60.0
+LEFT_S = 10.0
+"""What it has not answered by then is left, and asked again."""
 WRITE_EVERY_S = 5.0
 """So often it is tried to write, at most."""
 _LEASE = "own_readiness"
@@ -135,11 +137,17 @@ class Readiness:
                 return await self._asking.result()
         except RouterClosed:
             return _CLOSED
-        return f"the storage was not {self._step} within {self._ready_s:g} s"
+        return self._late(self._ready_s)
 
     async def _ask(self) -> str | None:
-        self._step = "read"
-        return await _fault("read", self._read) or await self._not_written()
+        clock, longest_s = self._inside.clock, max(self._ready_s, LEFT_S)
+        with clock.deadline(clock.monotonic() + longest_s):
+            self._step = "read"
+            return await _fault("read", self._read) or await self._not_written()
+        return self._late(longest_s)
+
+    def _late(self, seconds: float) -> str:
+        return f"the storage was not {self._step} within {seconds:g} s"
 
     async def _not_written(self) -> str | None:
         """Why nothing can be written: that traces wait is known; else it is tried, now and then."""
