@@ -275,7 +275,7 @@ class NoProviders(NoCandidates):
 
 
 class RateLimited(RouterError):
-    """Too many requests or tokens in the window, every slot is taken, or a server holds all the bodies that it may."""
+    """Too many requests or tokens in the window, every slot is taken, or a worker holds all the bodies that it may."""
 
     code = "RATE_LIMITED"
     status = 429

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import gzip
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.backends.transport.aiohttp import AiohttpTransport
 from routewright.backends.transport.body import Body
 from routewright.backends.transport.httpx2 import Httpx2Transport
+from routewright.backends.transport.local import local_fault_of
 from routewright.backends.transport.pool import LoopPool, LoopPools
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
@@ -87,6 +90,29 @@ async def test_a_connection_for_which_no_descriptor_is_left_is_no_fault_of_the_p
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert fault.kind == "local"
     assert "ulimit -n" in fault.message
+
+
+def unconnected(number: int) -> ConnectionError:
+    error = ConnectionError("no connection")
+    error.__cause__ = OSError(number, os.strerror(number))
+    return error
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "on this machine"), (errno.ENOMEM, "short of memory")],
+)
+def test_what_this_process_lacks_is_told_with_its_remedy(number: int, remedy: str) -> None:
+    fault = local_fault_of(unconnected(number))
+    assert fault is not None
+    assert remedy in fault.message
+
+
+def test_a_host_that_refuses_is_no_lack_of_this_process() -> None:
+    error = unconnected(errno.ECONNREFUSED)
+    assert error.__cause__ is not None
+    error.__cause__.__context__ = OSError(errno.EMFILE, "what the host was about")
+    assert local_fault_of(error) is None
 
 
 @pytest.mark.anyio

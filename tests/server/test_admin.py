@@ -26,7 +26,6 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine.detached import Detached
-from routewright.serve.worker import _administered
 from routewright.server import admin as admin_module
 from routewright.server import create_admin
 from routewright.server.admin import LEFT_S, WRITE_EVERY_S
@@ -324,9 +323,3 @@ def test_ready_s_is_a_number_of_seconds(wrong: Any) -> None:
 def test_it_is_served_by_a_real_server() -> None:
     with served(create_admin(Router.sandbox())) as url, httpx2.Client(base_url=url) as client:
         assert [client.get(path).status_code for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
-
-
-async def test_a_worker_without_an_address_for_operators_keeps_no_figures() -> None:
-    nothing: Any = None
-    async with _administered(nothing, None, []):
-        assert True

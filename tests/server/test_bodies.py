@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Caller, Router, Settings
+from routewright import Caller, RateLimited, Router, Settings
+from routewright.backends.clock import SystemClock
 from routewright.server import HttpLimits, create_app
 from routewright.server.app import App
 from routewright.server.bodies import Bodies, _holds_more
@@ -104,6 +106,38 @@ async def test_bytes_that_wait_are_bounded_until_they_are_read_or_their_client_l
     assert refused.headers["retry-after"] == "1"
     assert refused.json["error"]["detail"]["limit_of"] == "bodies"
     assert (slow.status, read.status, again.status) == (499, 200, 200)
+
+
+@pytest.mark.anyio
+async def test_long_bodies_that_came_whole_and_wait_for_their_turn_are_bounded_too() -> None:
+    long, go_on, read = b" " * 300_000, threading.Event(), list[int]()
+    bodies = Bodies(2 * len(long))
+
+    def reading(body: bytes) -> None:
+        go_on.wait(20)
+        read.append(len(body))
+
+    async def one(refused: list[RateLimited]) -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": long}
+
+        exchange: Any = SimpleNamespace(
+            check_kind=lambda: None, limits=HttpLimits(), clock=SystemClock(), header=lambda name: None, receive=receive
+        )
+        try:
+            await bodies.read(exchange, reading)
+        except RateLimited as error:
+            refused.append(error)
+            go_on.set()
+
+    refused: list[RateLimited] = []
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(one, refused)
+    assert (len(read), len(refused)) == (2, 1)
+    async with anyio.create_task_group() as group:
+        group.start_soon(one, refused)
+    assert (len(read), len(refused)) == (3, 1)
 
 
 @pytest.mark.anyio

@@ -141,6 +141,7 @@ async def test_what_to_do_about_a_refusal_is_said_in_the_clients_fields(
     ("wishes", "hint"),
     [
         ({"golas": 1}, "did you mean 'goal'?"),
+        ({"zzzz": 1}, f"known: {', '.join(Wishes.__struct_fields__)}"),
         ({"fallback": {"model": ["a"]}}, "did you mean 'models'?"),
         ({"max_tokens": 1}, "'max_tokens' caps the answer, 'routewright.budget.maxTokens' the whole call"),
         ({"temperature": 1}, "it is 'temperature' here"),
@@ -190,7 +191,13 @@ def test_the_clients_own_values_stay_as_they_were() -> None:
     words = Words(PLACES, "GET /models").having(places_of("gpt-x"))
     problem = Problem("models[0]", "unknown model 'params.models'", "did you mean 'params.model'?")
     assert words.error(ValidationFailed.of(problem)).problems == [problem._replace(path="model")]
-    for said in ("openai/params.seed fails", "the models of a budget", "x.params.seed", "see http://a/timeout_ms"):
+    for said in (
+        "openai/params.seed fails",
+        "since policy 'budget' allows none",
+        "the models of a budget",
+        "x.params.seed",
+        "see http://a/timeout_ms",
+    ):
         assert words.error(RouterError(said)).message == said
 
 

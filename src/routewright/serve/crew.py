@@ -105,8 +105,8 @@ class Worker:
 
     @property
     def hangs(self) -> bool:
-        """It does not answer, or does not come to be ready. Ask after ``listen``: who was stopped for a while, and heard
-        nothing, is not to take it for silence."""
+        """It does not answer, or does not come to be ready. To be asked after ``listen``: who stood still for
+        a while, and heard nothing, is not to take that for silence."""
         now = monotonic()
         if not self.is_ready:
             return now - self.began_at >= START_S

@@ -10,11 +10,17 @@ from msgspec.structs import replace
 from routewright.backends.transport.limits import DEFAULT_LIMITS
 from routewright.server.limits import ConnectionLimits
 
-FILES = 128
-"""For the store, whose threads open it each for themselves, and for what else is no connection."""
+OPERATORS = 32
+"""Connections of operators, which are few."""
+FILES = 96 + OPERATORS
+"""For these, for the store, whose threads open it each for themselves, and for what else is no connection."""
 UPSTREAM = DEFAULT_LIMITS.connections
 """For connections to providers: as many as to clients, and no more than a transport has."""
 
+_TOO_FEW = (
+    "of %d connections (connections.open) %d fit into the %d files that this process may open, with those to "
+    "providers: raise its limit (LimitNOFILE=, ulimit -n)"
+)
 _log = logging.getLogger("routewright.serve")
 
 
@@ -24,8 +30,7 @@ def fitted(limits: ConnectionLimits) -> ConnectionLimits:
     fit = most_open(files)
     if files < 0 or limits.open <= fit:
         return limits
-    said = "of %d connections (connections.open) %d fit into the %d files that this process may open, with those to"
-    _log.warning(f"{said} providers: raise its limit (LimitNOFILE=, ulimit -n)", limits.open, fit, files)
+    _log.warning(_TOO_FEW, limits.open, fit, files)
     return replace(limits, open=fit)
 
 

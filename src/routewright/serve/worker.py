@@ -28,7 +28,7 @@ from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import FLUSH_S, BoundedProtocol, ListenerState
 
 from .building import console_of, router_of, sow, storage_of
-from .descriptors import fitted
+from .descriptors import OPERATORS, fitted
 from .logs import lost_lines, set_up
 from .plan import Plan
 from .telemetry import export
@@ -68,9 +68,11 @@ class Listener(uvicorn.Server):
     async def main_loop(self) -> None:
         """Keep the date that answers have, a second each, until it is enough. uvicorn's looks ten times a second."""
         enough = asyncio.create_task(self._enough.wait())
-        while not await self.on_tick(0):
-            await asyncio.wait([enough], timeout=TICK_S)
-        enough.cancel()
+        try:
+            while not await self.on_tick(0):
+                await asyncio.wait([enough], timeout=TICK_S)
+        finally:
+            enough.cancel()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Begin to accept."""
@@ -162,7 +164,7 @@ async def _administered(router: Router, metrics: Metrics | None, listeners: list
         yield
         return
     config = uvicorn.Config(create_admin(router, metrics=metrics), lifespan="off", **_COMMON)
-    server = Listener(config, ConnectionLimits())
+    server = Listener(config, ConnectionLimits(open=OPERATORS))
     task = asyncio.create_task(server.serve(listeners))
     try:
         yield

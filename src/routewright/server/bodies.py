@@ -31,7 +31,7 @@ class Bodies:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
-        """That came in pieces, and wait for the rest or to be read."""
+        """Of those that came in pieces, and wait for the rest, and of long ones that wait to be read."""
         self._guard = Guard()  # an application may serve in several loops
         self._turns = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("turns of long bodies")
 
@@ -48,6 +48,9 @@ class Bodies:
                 reading = partial(_counted, most, reading)
             if len(body) <= LARGE_CHARACTERS or exchange.clock.virtual:
                 return reading(body)
+            if not held:
+                self._hold(len(body), 0)
+                held = len(body)
             return await self._in_turn(partial(reading, body))
         finally:
             if held:
@@ -93,7 +96,7 @@ class Bodies:
         """Count a piece of a body of which so much is held; one that is alone is always let in."""
         with self._guard.lock:
             if self._bytes > held and self._bytes + size > self._most_bytes:
-                said = f"{self._bytes} bytes of requests wait to be read, and this server lets {self._most_bytes} wait"
+                said = f"{self._bytes} bytes of requests wait to be read, and no more than {self._most_bytes} may"
                 raise RateLimited(f"{said}: send the request again", detail={**_BUSY})
             self._bytes += size
 
@@ -128,7 +131,8 @@ def _outcome(reading: Callable[[], T]) -> T | RouterError:
 def _counted(most: int, reading: Callable[[bytes], T], body: bytes) -> T:
     """What ``reading`` makes of a body. Raises ``BodyTooLarge`` where it holds more values."""
     if _holds_more(body, most):
-        raise BodyTooLarge(f"the body holds over {most} values, members of arrays and objects: send fewer")
+        said = f"the body holds over {most} values: members of arrays and objects, where an empty one counts twice"
+        raise BodyTooLarge(f"{said}; send fewer")
     return reading(body)
 
 

@@ -77,7 +77,8 @@ def wishes_of(given: object, words: Words) -> Wishes:
     for name in given if isinstance(given, dict) else ():
         if name not in Wishes.__struct_fields__:
             hint = _KEY_HINT if name == "idempotency_key" else hint_for(name, "", Wishes.__struct_fields__)
-            raise ValidationFailed.of(Problem(joined(FIELD, name), "is not a field", words.text(hint)))
+            told = hint if hint.startswith("known: ") else words.text(hint)  # those that are known are within the field
+            raise ValidationFailed.of(Problem(joined(FIELD, name), "is not a field", told))
     try:
         return converted(given, Wishes, "")
     except ValidationFailed as error:

@@ -15,8 +15,9 @@ from routewright.errors import Problem, RouterError, ValidationFailed
 E = TypeVar("E", bound=RouterError)
 
 _TURN = re.compile(r"messages\[(\d+)\]")
-_NAME = re.compile(r"(?<![\w./-])(?<!did you mean ')[a-z_]+(?:\.\w+|\[\d+\])*")
-"""What may be a field of ours, but for one that is meant in the place of another beside it, or a value."""
+_NAME = re.compile(r"(?<![\w./-])(?<!did you mean ')(?<!policy ')[a-z_]+(?:\.\w+|\[\d+\])*")
+"""What may be a field of ours, but for one that is meant in the place of another beside it, or a value, and for the
+name of a policy."""
 
 
 class Words(Struct, frozen=True):

@@ -19,8 +19,8 @@ from routewright.errors import ProviderFault
 
 from .body import Body
 from .limits import DEFAULT_LIMITS, TransportLimits
+from .local import local_fault_of
 from .pool import LoopPool, LoopPools
-from .shortage import shortage_of
 
 _CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
 _BROKEN_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
@@ -194,7 +194,7 @@ def _fault(exc: BaseException, url: str) -> ProviderFault:
     host = urlsplit(url).netloc.rpartition("@")[2]
     what = type(exc).__name__
     if isinstance(exc, _CONNECT_ERRORS):
-        return shortage_of(exc) or ProviderFault("connect", f"no connection to {host}: {what}: {_why(exc)}")
+        return local_fault_of(exc) or ProviderFault("connect", f"no connection to {host}: {what}: {_why(exc)}")
     return ProviderFault("reset", f"the connection to {host} broke: {what}")
 
 

@@ -20,8 +20,8 @@ from routewright.errors import ProviderFault
 
 from .body import Body
 from .limits import DEFAULT_LIMITS, TransportLimits
+from .local import local_fault_of
 from .pool import LoopPool, LoopPools
-from .shortage import shortage_of
 
 try:
     import httpcore2
@@ -143,7 +143,7 @@ def _fault(exc: Exception, request: httpcore2.Request) -> ProviderFault:
     host = request.url.host.decode("ascii", "replace")
     what = type(exc).__name__
     if isinstance(exc, _CONNECT_ERRORS):
-        return shortage_of(exc) or ProviderFault("connect", f"no connection to {host}: {what}{_why(exc)}")
+        return local_fault_of(exc) or ProviderFault("connect", f"no connection to {host}: {what}{_why(exc)}")
     return ProviderFault("reset", f"the connection to {host} broke: {what}")
 
 
