@@ -19,7 +19,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     body_bytes: int = 16 << 20
     """A longer body is 413."""
     body_values: int = 200_000
-    """A body with more members of arrays and objects in it, at any depth, is 413; an empty one of these counts twice."""
+    """A body with more members of arrays and objects, at any depth, is 413. An empty one of these counts twice."""
     bodies_bytes: int = 256 << 20
     """So many bytes of bodies a worker holds that are not whole, or not read yet; what would exceed it is 429."""
     body_s: float = 30.0
