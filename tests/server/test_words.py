@@ -187,6 +187,13 @@ def test_messages_that_do_not_stand_as_they_were_sent_are_told_by_their_turns() 
     ]
 
 
+def test_a_message_that_there_is_not_is_told_as_it_was_said() -> None:
+    words = anthropic.WORDS.having({}, ["messages[0]"])
+    assert words.error(RouterError("key 'messages[99]', 'messages[0].content'")).message == (
+        "key 'messages[99]', 'messages[0]'"
+    )
+
+
 def test_the_clients_own_values_stay_as_they_were() -> None:
     words = Words(PLACES, "GET /models").having(places_of("gpt-x"))
     problem = Problem("models[0]", "unknown model 'params.models'", "did you mean 'params.model'?")
@@ -194,6 +201,7 @@ def test_the_clients_own_values_stay_as_they_were() -> None:
     for said in (
         "openai/params.seed fails",
         "since policy 'budget' allows none",
+        "the idempotency key 'idempotency_key' was used with another request",
         "the models of a budget",
         "x.params.seed",
         "see http://a/timeout_ms",

@@ -15,9 +15,9 @@ from routewright.errors import Problem, RouterError, ValidationFailed
 E = TypeVar("E", bound=RouterError)
 
 _TURN = re.compile(r"messages\[(\d+)\]")
-_NAME = re.compile(r"(?<![\w./-])(?<!did you mean ')(?<!policy ')[a-z_]+(?:\.\w+|\[\d+\])*")
+_NAME = re.compile(r"(?<![\w./-])(?<!did you mean ')(?<!policy ')(?<!key ')[a-z_]+(?:\.\w+|\[\d+\])*")
 """What may be a field of ours, but for one that is meant in the place of another beside it, or a value, and for the
-name of a policy."""
+names of policies and keys."""
 
 
 class Words(Struct, frozen=True):
@@ -36,8 +36,8 @@ class Words(Struct, frozen=True):
 
     def path(self, path: str) -> str:
         """The place of a fault."""
-        turn = None if self.turns is None else _TURN.match(path)
-        if turn is not None and self.turns is not None:
+        turn = _TURN.match(path)
+        if turn is not None and self.turns is not None and int(turn[1]) < len(self.turns):
             return self.turns[int(turn[1])]
         head = path
         while head:
