@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -16,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from routewright.serve.worker import Listener
+from routewright.server import protocol
 from routewright.server.limits import ConnectionLimits
-from routewright.server.protocol import BoundedProtocol
+from routewright.server.protocol import TURNED_AWAY, BoundedProtocol
 from routewright.server.refusal import Refusal, Refused
 
 from .serving import PATIENCE_S, Site, bearer
@@ -102,6 +104,8 @@ REFUSED = {
     "a huge Content-Length": POST + b"Content-Length: 99999999999999999999999\r\n\r\nabc",
     "a Transfer-Encoding that is none": POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "a Transfer-Encoding after chunked": POST + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "a Transfer-Encoding before chunked": POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "two of Transfer-Encoding": POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "Transfer-Encoding: identity": POST + b"Transfer-Encoding: identity\r\n\r\nabc",
     "Transfer-Encoding in HTTP/1.0": b"POST /v1/route HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "a folded header": GET + b"X: a\r\n b\r\n\r\n",
@@ -372,6 +376,21 @@ def test_open_connections_are_bounded() -> None:
         while statuses(heard := said(port, GET + b"Connection: close\r\n\r\n")) == [503]:
             pass
         assert statuses(heard) == [401]
+
+
+def test_those_turned_away_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "DEAF_S", 60.0)
+    with listening(Site().app, ConnectionLimits(open=2, header_s=20)) as port:
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(2 + TURNED_AWAY + 40)]
+        heard = [client.recv(4_096) for client in clients[2:]]
+        assert [statuses(each) for each in heard] == [[503]] * (TURNED_AWAY + 40)
+        open_ones, never = _servers[-1].server_state.connections, threading.Event()
+        ends = time.monotonic() + PATIENCE_S
+        while len(open_ones) > 2 + TURNED_AWAY and time.monotonic() < ends:
+            never.wait(0.01)
+        assert len(open_ones) == 2 + TURNED_AWAY
+        for client in clients:
+            client.close()
 
 
 def test_a_kept_connection_is_answered_once_more_while_the_server_ends() -> None:

@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from routewright.backends.transport.limits import DEFAULT_LIMITS
 from routewright.server.limits import ConnectionLimits
+from routewright.server.protocol import TURNED_AWAY
 
 OPERATORS = 32
 """Connections of operators, which are few."""
-FILES = 96 + OPERATORS
-"""For these, for the store, whose threads open it each for themselves, and for what else is no connection."""
+FILES = 96 + OPERATORS + TURNED_AWAY
+"""For these, for clients that are turned away, for the store, whose threads open it each for themselves, and for what
+else is no connection."""
 UPSTREAM = DEFAULT_LIMITS.connections
 """For connections to providers: as many as to clients, and no more than a transport has."""
 

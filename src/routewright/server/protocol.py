@@ -25,6 +25,9 @@ FLUSH_S = 5.0
 """So long a client may take to fetch what stands written when its connection is closed."""
 DEAF_S = 1.0
 """So long a refused client is listened to, and nothing heard: closed at once, it might lose the answer."""
+TURNED_AWAY = 32
+"""So many connections beyond the most that may be open stay until their clients have read that. Further ones are closed
+at once: each is a file."""
 _OVERHEAD = 128 << 10
 _OVERHEAD_SHARE = 8
 """What chunks may take besides what they bring: sizes, extensions, trailers."""
@@ -86,6 +89,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) > self._limits.open:
             self._refuse(Refusal.BUSY)
+            if len(self.connections) > self._limits.open + TURNED_AWAY:
+                self.transport.close()
             return
         self._wait(self._limits.header_s, self._head_is_late)
 
@@ -254,6 +259,9 @@ class BoundedProtocol(HttpToolsProtocol):
             return Refusal.HOST  # RFC 9112, 3.2
         if version == "1.0" and b"transfer-encoding" in names:
             return Refusal.MALFORMED  # RFC 9112, 6.1: it may have been smuggled past a proxy
+        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and codings != [b"chunked"]:
+            return Refusal.CODING  # RFC 9112, 6.1
         if len(self.pipeline) >= self._limits.pipelined:
             return Refusal.PIPELINED
         return None

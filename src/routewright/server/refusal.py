@@ -28,6 +28,7 @@ class Refusal(Enum):
         MalformedRequest,
         "no other protocol is spoken here: leave the header 'Upgrade' out; streams are server-sent events",
     )
+    CODING = MalformedRequest, "bodies are sent as they are, or chunked: leave other codings out of 'Transfer-Encoding'"
     CONNECT = MalformedRequest, "this is no proxy: CONNECT leads nowhere"
     PIPELINED = MalformedRequest, "too many requests wait on this connection: read their answers first"
     LATE = RequestTimedOut, "the headers did not come in time: send them in one go"
