@@ -12,6 +12,7 @@ import pytest
 
 from routewright import Caller, Router
 from routewright.server import AccessLog, create_app
+from routewright.server.access import LONGEST_ADDRESS
 from routewright.server.refusal import Refusal, refused
 from routewright.server.routes import ENDPOINTS
 
@@ -165,3 +166,9 @@ def test_a_client_that_is_refused_before_there_is_a_request_is_a_line_like_other
 
 def test_it_brings_no_writer_of_its_own() -> None:
     assert logging.getLogger("routewright.access").handlers == []
+
+
+@pytest.mark.anyio
+async def test_what_a_proxy_names_for_an_address_is_cut_to_the_length_of_one(lines: Lines) -> None:
+    await ask(logged(client=True).app, "/v1/models", client=("a" * 20_000, 1))
+    assert lines.last["client"] == "a" * LONGEST_ADDRESS

@@ -13,6 +13,8 @@ from .exchange import Exchange
 from .refusal import Refused
 
 _FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment"
+LONGEST_ADDRESS = 45
+"""Letters of an address; what a proxy names may be anything."""
 _NOTHING: dict[str, Any] = dict.fromkeys(_FIELDS.split())
 _log = logging.getLogger("routewright.access")
 
@@ -65,7 +67,7 @@ class AccessLog:
             "key_id": None if caller is None else caller.key_id,
             "environment": None if caller is None else caller.environment,
         }
-        return {**told, "client": client[0] if client else None} if self._client else told
+        return {**told, "client": client[0][:LONGEST_ADDRESS] if client else None} if self._client else told
 
 
 def _write(told: dict[str, Any]) -> None:
