@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import time
@@ -19,7 +20,7 @@ from routewright.serve import crew as crew_floor
 from routewright.serve import supervisor as floor
 from routewright.serve.crew import BEAT_S, SILENT_S, SPAWN, Worker
 from routewright.serve.plan import Address, Plan
-from routewright.serve.preparation import Asked, Prepared
+from routewright.serve.preparation import Asked, Preparation, Prepared
 from routewright.serve.supervisor import LONGEST_PAUSE_S, TICK_S, Supervisor
 
 PLAN = Plan(
@@ -48,8 +49,11 @@ class Hand:
 
     made: list[Hand]
     starts = True
+    no_room: OSError | None = None
 
     def __init__(self, place: int, plan: Plan, listeners: object) -> None:
+        if self.no_room is not None:
+            raise self.no_room
         self.place, self.plan = place, plan
         self.is_alive, self.is_ready, self.hangs = self.starts, False, False
         self.leaves_by: float | None = None
@@ -93,7 +97,7 @@ class Reading:
 @pytest.fixture
 def crew(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     """One with two workers that are ready."""
-    Hand.made, Hand.starts = [], True
+    Hand.made, Hand.starts, Hand.no_room = [], True, None
     monkeypatch.setattr(floor, "Worker", Hand)
     monkeypatch.setattr(floor, "Preparation", Reading)
     supervisor = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], lambda: None)
@@ -180,6 +184,69 @@ def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(
         crew._tick()
         assert 0 in crew._crew
     assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+
+
+def test_one_that_cannot_be_started_is_tried_again_after_a_pause_and_the_rest_serve_on(
+    crew: Supervisor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    first, second = Hand.made
+    first.is_alive, second.due_at = False, now[0] + 500
+    crew._tick()
+    Hand.no_room = OSError(errno.EMFILE, "Too many open files")
+    for pause_s in (2, 4, 8):
+        now[0] += crew._pauses[0]
+        crew._tick()
+        assert crew._pauses[0] == pause_s
+        assert crew._rest_s() == pytest.approx(pause_s)
+    assert caplog.messages[-1] == (
+        "worker 1 could not be started: [Errno 24] Too many open files; it is tried again in 8 s"
+    )
+    assert crew._code is None
+    assert list(crew._crew) == [1]
+    now[0] += 8
+    Hand.no_room = None
+    crew._tick()
+    assert sorted(crew._crew) == [0, 1]
+
+
+def test_a_first_start_that_has_no_room_for_a_worker_fails(crew: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+    Hand.no_room = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    starting = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], lambda: None)
+    starting._fill()
+    assert starting._code == 1
+    assert "worker 1 could not be started: [Errno 11]" in caplog.text
+
+
+def test_a_successor_that_there_is_no_room_for_leaves_all_as_it_is(
+    crew: Supervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = dict(crew._crew)
+    Hand.no_room = OSError(errno.ENOMEM, "Cannot allocate memory")
+    hup(crew, replace(PLAN, graceful_timeout_s=7))
+    for _ in range(4):
+        crew._tick()
+    assert crew._crew == before
+    assert not any(worker.left for worker in Hand.made)
+    assert "could not be started: [Errno 12] Cannot allocate memory; the one before it stays" in caplog.text
+
+
+def test_a_reload_that_there_is_no_room_for_changes_nothing(
+    crew: Supervisor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(floor, "Preparation", Preparation)
+    monkeypatch.setattr(crew_floor, "start", full)
+    hup(crew, PLAN)
+    for _ in range(4):
+        crew._tick()
+    assert crew._preparation is None
+    assert len(Hand.made) == 2
+    said = "nothing changes: the process that reads the configuration cannot be started: [Errno 24] Too many open files"
+    assert said in caplog.messages
 
 
 def test_one_that_hangs_is_replaced(crew: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
@@ -313,6 +380,23 @@ def test_one_is_not_taken_to_hang_because_its_supervisor_stood_still(
     line.send_bytes(b"ready")  # it answered meanwhile
     worker.listen()
     assert not worker.hangs
+
+
+def test_a_process_that_cannot_be_started_leaves_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Connection] = []
+
+    def pipe() -> tuple[Connection, Connection]:
+        ends.extend(SPAWN.Pipe())
+        return ends[0], ends[1]
+
+    def full(_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(crew_floor, "SPAWN", SimpleNamespace(Pipe=pipe, Process=Process))
+    monkeypatch.setattr(crew_floor, "start", full)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        Worker(0, PLAN, [])
+    assert [end.closed for end in ends] == [True, True]
 
 
 def test_python_starts_no_process_to_clean_up_behind_a_worker() -> None:

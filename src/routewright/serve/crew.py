@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from socket import socket
 from time import monotonic
+from typing import Any
 
 from .plan import Plan
 
@@ -47,6 +48,20 @@ def start(process: SpawnProcess) -> None:
         process.start()
 
 
+def start_with_line(name: str, target: Callable[..., None], *args: Any) -> tuple[SpawnProcess, Connection]:
+    """Start one that runs ``target(*args, line)``, and give it with the other end of its line. Raises ``OSError``."""
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=target, args=(*args, theirs), name=name)
+    try:
+        start(process)
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
+
+
 @contextmanager
 def _untracked() -> Iterator[None]:
     """Python starts one process more (12 MB) that cleans shared memory and semaphores up; of those nothing is used."""
@@ -63,7 +78,7 @@ def _untracked() -> Iterator[None]:
 
 
 class Worker:
-    """A process that answers requests."""
+    """A process that answers requests. Raises ``OSError`` where there is no room for one."""
 
     def __init__(self, place: int, plan: Plan, listeners: Sequence[socket]) -> None:
         self.place = place
@@ -76,12 +91,7 @@ class Worker:
         self._asked_at: float | None = None
         """Since when an answer is due."""
         self._is_cut = False
-        self._line, theirs = SPAWN.Pipe()
-        self._process: SpawnProcess = SPAWN.Process(
-            target=_work, args=(plan, list(listeners), theirs), name=f"routewright-{place + 1}"
-        )
-        start(self._process)
-        theirs.close()
+        self._process, self._line = start_with_line(f"routewright-{place + 1}", _work, plan, list(listeners))
 
     def __str__(self) -> str:
         return f"worker {self.place + 1} (process {self._process.pid})"

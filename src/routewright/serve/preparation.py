@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from routewright.errors import InternalError, RouterError
 
-from .crew import SPAWN, start
+from .crew import start_with_line
 from .plan import Begun, Plan
 
 
@@ -41,13 +41,13 @@ class Prepared(Struct, frozen=True):
 
 
 class Preparation:
-    """A process that prepares: ``plan()``, then ``begin()``. Leaving the ``with`` ends it."""
+    """A process that prepares: ``plan()``, then ``begin()``. Leaving the ``with`` ends it. Raises ``RouterError``."""
 
     def __init__(self, asked: Asked) -> None:
-        self._ours, theirs = SPAWN.Pipe()
-        self._process: SpawnProcess = SPAWN.Process(target=_prepare, args=(asked, theirs), name="routewright-prepare")
-        start(self._process)
-        theirs.close()
+        try:
+            self._process, self._ours = start_with_line("routewright-prepare", _prepare, asked)
+        except OSError as error:
+            raise InternalError(f"the process that reads the configuration cannot be started: {error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +72,8 @@ class Preparation:
 
     def begin(self) -> Begun:
         """Make what is missing. Raises ``RouterError``."""
-        self._ours.send("begin")
+        with suppress(OSError):  # it has ended, and its silence says so
+            self._ours.send("begin")
         begun: Begun = self._heard()
         return begun
 

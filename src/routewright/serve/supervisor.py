@@ -127,9 +127,27 @@ class Supervisor:
         """Have a worker at every place, and none beyond."""
         for place in range(self._plan.workers):
             if place not in self._crew and time.monotonic() >= self._not_before.get(place, 0.0):
-                self._crew[place] = self._new(place)
+                self._begin(place)
         for place in [each for each in self._crew if each >= self._plan.workers]:
             self._dismiss(self._crew.pop(place))
+
+    def _begin(self, place: int) -> None:
+        """Start a worker at a place. Where there is no room for one the others serve on; the first start fails."""
+        try:
+            self._crew[place] = self._new(place)
+        except OSError as error:
+            if self._ready is not None:
+                _log.error("worker %d could not be started: %s", place + 1, error)
+                self._code = 1
+                return
+            pause_s = self._put_off(place, lasted=False)
+            _log.error("worker %d could not be started: %s; it is tried again in %g s", place + 1, error, pause_s)
+
+    def _put_off(self, place: int, *, lasted: bool) -> float:
+        """For how long its place stays empty: longer and longer, if who takes it does not last."""
+        pause_s = 0.0 if lasted else min(max(2 * self._pauses.get(place, 0.0), 1.0), LONGEST_PAUSE_S)
+        self._pauses[place], self._not_before[place] = pause_s, time.monotonic() + pause_s
+        return pause_s
 
     def _new(self, place: int) -> Worker:
         return Worker(place, self._plan, [self._listener, *self._administration[place : place + 1]])
@@ -161,14 +179,13 @@ class Supervisor:
     def _lose(self, place: int, worker: Worker) -> None:
         """One has died. Who dies young waits longer and longer; if none was ever ready, none will be."""
         del self._crew[place]
-        told, now = str(worker), time.monotonic()
-        code, age_s = worker.bury(), now - worker.began_at
+        told, age_s = str(worker), time.monotonic() - worker.began_at
+        code = worker.bury()
         if self._ready is not None:
             _log.error("%s could not start; see above", told)
             self._code = 1
             return
-        pause_s = 0.0 if age_s > LASTING_S else min(max(2 * self._pauses.get(place, 0.0), 1.0), LONGEST_PAUSE_S)
-        self._pauses[place], self._not_before[place] = pause_s, now + pause_s
+        pause_s = self._put_off(place, lasted=age_s > LASTING_S)
         _log.error("%s died with %s; another takes its place in %g s", told, code, pause_s)
 
     def _take_plan(self) -> None:
@@ -180,7 +197,7 @@ class Supervisor:
             if self._reload_wanted and not self._due and self._coming is None and self._ready is None:
                 self._reload_wanted = False
                 _log.info("SIGHUP: reading the configuration anew")
-                self._preparation = Preparation(self._asked)
+                self._prepare()
             return
         if not self._preparation.is_done:
             return
@@ -191,6 +208,12 @@ class Supervisor:
             _log.error("nothing changes, the configuration is not valid: %s", error)
         finally:
             self._preparation = None
+
+    def _prepare(self) -> None:
+        try:
+            self._preparation = Preparation(self._asked)
+        except RouterError as error:
+            _log.error("nothing changes: %s", error)
 
     def _put_in_force(self, prepared: Prepared) -> None:
         for warning in prepared.warnings:
@@ -225,7 +248,7 @@ class Supervisor:
         coming = self._coming
         if coming is None:
             if self._due:
-                self._coming = self._new(self._due.pop(0))
+                self._bring(self._due.pop(0))
         elif not coming.is_alive or coming.hangs:
             _log.error("%s could not start; the one before it stays, and all that follow", coming)
             coming.kill()
@@ -238,6 +261,15 @@ class Supervisor:
                 self._dismiss(before)
             if not self._due:
                 _log.info("the new configuration is in force")
+
+    def _bring(self, place: int) -> None:
+        try:
+            self._coming = self._new(place)
+        except OSError as error:
+            _log.error(
+                "worker %d could not be started: %s; the one before it stays, and all that follow", place + 1, error
+            )
+            self._due = []
 
     def _all(self) -> list[Worker]:
         return [*self._crew.values(), *([self._coming] if self._coming else []), *self._leaving]
