@@ -13,8 +13,8 @@ SRC = Path(__file__).parent.parent / "src" / "routewright"
 
 FLOORS = [
     ["errors"],
-    ["wire"],
-    ["protocols", "fork", "loop"],
+    ["wire", "loop"],
+    ["protocols", "fork", "threads"],
     ["_core"],
     ["_engine", "backends"],
     (

@@ -58,7 +58,7 @@ class Signal:
     async def wait(self) -> None:
         """Wait in this loop."""
         here = anyio.Event()
-        wake = _from_elsewhere(here.set)
+        wake = from_elsewhere(here.set)
         self._wake.append(wake)
         try:
             if not self.is_set:  # asked after the line above, so that it cannot be missed
@@ -86,7 +86,7 @@ def at_once(waiting: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a coroutine waits that says of itself that it never does")
 
 
-def _from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
+def from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
     """The same action, to be done in this loop and asked for in any thread. Raises ``RuntimeError`` if it is gone."""
     loop: Any = this_loop()
     if isinstance(loop, asyncio.AbstractEventLoop):

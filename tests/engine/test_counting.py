@@ -84,6 +84,49 @@ async def test_a_call_that_is_cancelled_while_its_tokens_are_counted_leaves_its_
     assert trace.decision_input is not None
 
 
+@pytest.mark.anyio
+async def test_long_prompts_are_counted_one_at_a_time_and_take_no_thread_of_anything_else() -> None:
+    counting, go_on, at_once = threading.Event(), threading.Event(), list[int]()
+    under_way: list[None] = []
+
+    def wait() -> int:
+        under_way.append(None)
+        at_once.append(len(under_way))
+        counting.set()
+        assert go_on.wait(10)
+        under_way.pop()
+        return 1
+
+    router = router_with(wait, MemoryStorage())
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(route, router)
+        await anyio.wait_all_tasks_blocked()
+        assert anyio.to_thread.current_default_thread_limiter().borrowed_tokens == 0
+        assert await anyio.to_thread.run_sync(counting.wait, 10)
+        go_on.set()
+    assert set(at_once) == {1}
+
+
+@pytest.mark.anyio
+async def test_a_prompt_of_middle_length_passes_long_ones() -> None:
+    go_on = threading.Event()
+
+    class Slow:
+        def count(self, text: str, encoding: str) -> int:
+            assert len(text) <= len(LONG) or go_on.wait(10)
+            return 1
+
+    wide = replace(TIGHT, id="a/wide", context_window=200_000)
+    provider = CallableProvider(lambda call: "x", models=[TIGHT, wide])
+    router = Router(providers=[provider], settings=Settings(tokens=Slow()))
+    async with anyio.create_task_group() as group:
+        group.start_soon(router.route, "word " * 70_000)
+        await anyio.wait_all_tasks_blocked()
+        await router.route(LONG)
+        go_on.set()
+
+
 def test_a_prompt_with_an_image_is_counted_in_its_text_alone() -> None:
     sees = replace(TIGHT, id="a/gpt-4o", modalities=("text", "image"), context_window=1_500 + 765)
     image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}

@@ -70,3 +70,7 @@ class Choices:
     def counted(self, entry: Entry) -> DecisionInput:
         """The decision's input with all that can be counted."""
         return self._counting.counted(entry, self._counting.predicted(entry), VOCABULARIES)
+
+    async def counted_aside(self, entry: Entry) -> DecisionInput:
+        """The same without holding up others."""
+        return await self._counting.counted_aside(entry, self._counting.predicted(entry), VOCABULARIES)

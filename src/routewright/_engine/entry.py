@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import anyio.to_thread
 from msgspec.structs import replace
 
 from routewright._core.board import Board
@@ -16,6 +15,7 @@ from routewright._core.policy import Laid
 from routewright._core.tokens import Vocabulary
 from routewright.errors import InternalError, RouterError, RouterTimeoutError
 from routewright.protocols import Clock, QualityPredictor
+from routewright.threads import Threads
 from routewright.wire import Budget, DecisionInput, RouteRequest, TokenBounds
 
 from .fleet import Fleet
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 COUNT_INLINE_CHARS = 2_000
 """Prompts up to this long are counted on the spot once the tables are loaded; longer ones in a worker thread."""
+COUNT_LONG_CHARS = 100_000
+"""Longer ones take their turn among themselves: milliseconds and more each, while shorter ones pass them."""
 
 
 class Entry(NamedTuple):
@@ -72,6 +74,8 @@ class Counting:
         self._predictor = predictor
         self._clock = clock
         self._counted_in: set[Vocabulary] = set()
+        self._threads = Threads("counts of tokens", 1)  # side by side they would take no less time
+        self._threads_of_long = Threads("counts of long prompts", 1)
 
     def predicted(self, entry: Entry) -> DecisionInput:
         """The input with a quality for each model, where somebody predicts it."""
@@ -103,11 +107,18 @@ class Counting:
         return replace(given, tokens=tokens)
 
     async def recounted_aside(self, entry: Entry, given: DecisionInput) -> DecisionInput:
-        """Count on the spot what is short, or where time is virtual and a thread would look like a wait."""
-        short = given.tokens.high <= COUNT_INLINE_CHARS and self._counted_in.issuperset(countable(given, entry.board))
+        """``recounted``, as ``counted_aside`` does it."""
+        return await self.counted_aside(entry, given, countable(given, entry.board))
+
+    async def counted_aside(self, entry: Entry, given: DecisionInput, encodings: Sequence[Vocabulary]) -> DecisionInput:
+        """Count on the spot what is short, or where time is virtual and a thread would look like a wait; else in a
+        thread. Raises ``RouterTimeoutError``."""
+        characters = given.tokens.high
+        short = characters <= COUNT_INLINE_CHARS and self._counted_in.issuperset(encodings)
         if short or self._clock.virtual:
-            return self.recounted(entry, given)
+            return self.counted(entry, given, encodings)
+        threads = self._threads_of_long if characters > COUNT_LONG_CHARS else self._threads
         with self._clock.deadline(entry.deadline):
-            return await anyio.to_thread.run_sync(self.recounted, entry, given, abandon_on_cancel=True)
+            return await threads.run(self.counted, entry, given, encodings)
         said = f"timeout_ms={given.timeout_ms} ran out while the tokens of the prompt were counted"
-        raise RouterTimeoutError(f"{said}; allow more time, or set no budget that depends on the count")
+        raise RouterTimeoutError(f"{said}; allow more time, or send a shorter prompt")

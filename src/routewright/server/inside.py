@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import anyio.to_thread
-
 from routewright._core.decision import Decision
 from routewright._core.tokens import Length, length
 from routewright._engine.admission import Admissions
@@ -86,12 +84,9 @@ class Inside:
         return Decision(await engine.choices.plan(engine.admit(read, caller)))
 
     async def count(self, read: Read, caller: Caller, model: str) -> Length:
-        """How long a request is for one of the fleet's models."""
+        """How long a request is for one of the fleet's models. Raises ``RouterTimeoutError``."""
         engine = self._parts.engine
         entry = engine.admit(read, caller)
         pool = entry.board.outlook.pool
-        if self.clock.virtual:
-            given = engine.choices.counted(entry)
-        else:
-            given = await anyio.to_thread.run_sync(engine.choices.counted, entry)
+        given = await engine.choices.counted_aside(entry)
         return length(given.tokens, pool.measures[pool.measure[pool.row[model]]])

@@ -1,0 +1,96 @@
+"""Threads of one kind of work: no more than so many are busy, whoever leaves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from routewright.threads import Abandoned, Threads, check_wanted
+
+pytestmark = pytest.mark.anyio
+
+
+class Work:
+    """Waits for a word."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.abandoned = False
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.go_on.wait(20)
+        try:
+            check_wanted()
+        except Abandoned:
+            self.abandoned = True
+            raise
+        finally:
+            self.ended.set()
+        return "done"
+
+
+@pytest.fixture
+def works() -> Iterator[tuple[Work, Work]]:
+    made = Work(), Work()
+    yield made
+    for work in made:
+        work.go_on.set()
+
+
+async def until(event: threading.Event) -> None:
+    assert await anyio.to_thread.run_sync(event.wait, 20)
+
+
+async def test_work_keeps_its_thread_until_it_ends_though_its_caller_has_left(works: tuple[Work, Work]) -> None:
+    threads, (first, second) = Threads("tests", 1), works
+    second.go_on.set()
+    async with anyio.create_task_group() as group:
+        async with anyio.create_task_group() as caller:
+            caller.start_soon(threads.run, first)
+            await until(first.begun)
+            caller.cancel_scope.cancel()
+        group.start_soon(threads.run, second)
+        await anyio.wait_all_tasks_blocked()
+        assert not second.begun.is_set()
+        first.go_on.set()
+        await until(second.ended)
+    assert first.abandoned
+    assert not second.abandoned
+
+
+async def test_who_waits_for_a_thread_may_leave_and_what_he_wanted_is_never_begun(works: tuple[Work, Work]) -> None:
+    threads, (first, second) = Threads("tests", 1), works
+    async with anyio.create_task_group() as group:
+        group.start_soon(threads.run, first)
+        await until(first.begun)
+        async with anyio.create_task_group() as caller:
+            caller.start_soon(threads.run, second)
+            await anyio.wait_all_tasks_blocked()
+            caller.cancel_scope.cancel()
+        first.go_on.set()
+    assert await threads.run(str, 1) == "1"
+    assert not second.begun.is_set()
+
+
+async def test_who_was_cancelled_before_takes_no_thread() -> None:
+    threads = Threads("tests", 1)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await threads.run(str, 1)
+    assert await threads.run(str, 2) == "2"
+
+
+async def test_what_work_raises_is_raised_and_its_thread_is_free() -> None:
+    threads = Threads("tests", 1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="invalid literal"):
+            await threads.run(int, "x")
+
+
+def test_elsewhere_all_work_is_wanted() -> None:
+    check_wanted()
