@@ -24,6 +24,7 @@ from routewright.backends import tokens
 from routewright.backends.tokens import PackedTokenCounter
 from routewright.errors import InternalError
 from routewright.protocols import TokenCounter
+from routewright.threads import Abandoned
 
 DATA = Path(__file__).parents[1] / "data"
 ENCODINGS = ("o200k_base", "cl100k_base")
@@ -175,6 +176,29 @@ def test_a_long_text_counts_as_in_tiktoken(encoding: str, piece: str) -> None:
     text = piece * (tokens._LONG_TEXT // len(piece) + 1)
     reference = tokens._encoder(encoding).encode(text, disallowed_special=())
     assert COUNTER.count(text, encoding) == len(reference)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@given(text=st.text(st.sampled_from("aZé的 \n\r\t.,'s1\u0301\x1c\x85\u00a0😀/-"), max_size=80))
+def test_pieces_count_as_if_uncut(encoding: str, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokens, "_PIECE", 5)
+        pieces = list(tokens._pieces(text))
+    assert "".join(pieces) == text
+    assert sum(COUNTER.count(piece, encoding) for piece in pieces) == COUNTER.count(text, encoding)
+
+
+def test_a_long_text_is_counted_no_further_once_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+
+    def check_wanted() -> None:
+        asked.append(None)
+        if len(asked) == 3:
+            raise Abandoned
+
+    monkeypatch.setattr(tokens, "check_wanted", check_wanted)
+    with pytest.raises(Abandoned):
+        COUNTER.count("word " * 100_000, "o200k_base")
 
 
 @pytest.mark.full

@@ -13,6 +13,7 @@ import tiktoken
 
 from routewright.errors import InternalError
 from routewright.fork import Guard
+from routewright.threads import check_wanted
 
 
 class _Vocabulary(NamedTuple):
@@ -51,8 +52,12 @@ _VOCABULARIES = {
 _LONGEST_RUN = 7_812 * 128
 _LONG_TEXT = 100_000
 """Characters from which a text is counted without a list of its tokens."""
+_PIECE = 1 << 16
+"""Characters after which a long text is cut where it may be, to hear meanwhile whether anybody waits for its count."""
+_SEARCHED = 1_000
 _SPACE = r"[^\S\r\n\x1c-\x1f]"
 _LONG_RUN = re.compile(rf"(?<!{_SPACE}){_SPACE}{{{_LONGEST_RUN},}}+(?![\r\n])")
+_CUT = re.compile(r" (?<=\S )")  # neither pattern goes on past other characters with a space
 
 
 class PackedTokenCounter:
@@ -68,10 +73,11 @@ class PackedTokenCounter:
 
     def count(self, text: str, encoding: str) -> int:
         """Exact number of tokens of ``text``, special tokens taken as plain text. Unknown encoding: ``ValueError``."""
+        check_wanted()
         encoder = _encoder(encoding)
         if len(text) < _LONG_TEXT:
             return len(encoder.encode_ordinary(text))
-        return sum(_count_aside(encoder, part) for part in _parts(text))
+        return sum(_count_aside(encoder, piece) for part in _parts(text) for piece in _pieces(part))
 
     def load(self, encoding: str) -> None:
         """Build the table now. Blocks; call it from a worker thread."""
@@ -80,6 +86,7 @@ class PackedTokenCounter:
 
 def _count_aside(encoder: tiktoken.Encoding, text: str) -> int:
     """Count without making a list of millions of numbers, which would hold up all other threads."""
+    check_wanted()
     try:
         return len(encoder.encode_to_numpy(text, disallowed_special=()))
     except UnicodeEncodeError:  # half a surrogate pair, which the plain way mends
@@ -135,4 +142,15 @@ def _parts(text: str) -> Iterator[str]:
         for end in range(run.start() + _LONGEST_RUN, run.end(), _LONGEST_RUN):
             yield text[start:end]
             start = end
+    yield text[start:]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut where that leaves the count as it is."""
+    start = 0
+    for at in range(_PIECE, len(text), _PIECE):
+        cut = _CUT.search(text, at, at + _SEARCHED)
+        if cut is not None:
+            yield text[start : cut.start()]
+            start = cut.start()
     yield text[start:]
