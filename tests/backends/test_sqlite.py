@@ -281,6 +281,15 @@ async def test_who_is_cancelled_while_it_waits_leaves_the_storage_well(path: Pat
         assert await requests(storage) == len(await numbers(storage))
 
 
+async def test_a_read_waits_for_nobody_elses_threads(path: Path) -> None:
+    others = anyio.to_thread.current_default_thread_limiter()
+    before, others.total_tokens = others.total_tokens, 1
+    async with others, aclosing(SqliteStorage(path)) as storage:
+        with anyio.fail_after(20):
+            assert await numbers(storage) == []
+    others.total_tokens = before
+
+
 async def test_what_must_be_committed_is_synced_on_every_connection(path: Path) -> None:
     said: list[str] = []
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from routewright.errors import StorageCorrupt
 from routewright.protocols import Clock
+from routewright.threads import Threads
 from routewright.wire import (
     ClaimByKey,
     CurrentRetention,
@@ -41,6 +41,8 @@ from .writer import Writer
 
 T = TypeVar("T")
 
+READERS = 16
+"""So many read at a time in each event loop; more wait."""
 _QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, Stands, ClaimByKey, KeyByDigest)
 """Queries that a few pages answer: a thread would take longer than they do."""
 
@@ -73,6 +75,7 @@ class SqliteStorage:
         self._connections = Connections(self.path, connect, busy_s)
         self._writer = Writer(self._connections, busy_s, inline=self._inline)
         self._writes = Writes()
+        self._threads = Threads("reads of a storage", READERS)
 
     def __repr__(self) -> str:
         return f"SqliteStorage({str(self.path)!r})"
@@ -146,7 +149,7 @@ class SqliteStorage:
             return self._connections.read(ask, reading=reading)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return work() if self._inline else await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        return work() if self._inline else await self._threads.run(work)
 
 
 def _scrub_of(writes: Sequence[Write]) -> Callable[[Any], bool] | None:
