@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from routewright import Caller, Model, Router, Settings
 from routewright.backends.clock import SystemClock
@@ -233,6 +236,29 @@ async def test_a_client_may_be_found_gone_when_it_is_sent_to(
     assert (await house.only_trace()).status == status
     assert house.provider.open_calls == 0
     assert caplog.records == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("path", ["/v1/decide", "/anthropic/v1/messages/count_tokens"])
+async def test_what_is_chosen_or_counted_for_a_client_that_leaves_ends(path: str) -> None:
+    counting, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def count(self, text: str, encoding: str) -> int:
+            counting.set()
+            assert go_on.wait(10)
+            return 1
+
+    provider = ScriptedProvider([], models=[replace(MODEL, context_window=1_500)])
+    app = create_app(Router(providers=[provider], settings=Settings(tokens=Slow())), authenticate=lambda _: Caller())
+    asked = {"model": MODEL.id} if path.startswith("/anthropic") else {}
+    client = Client(msgspec.json.encode({"messages": [{"role": "user", "content": "word " * 800}], **asked}))
+    async with anyio.create_task_group() as group:
+        group.start_soon(app, scope_of(path=path), client.receive, client.send)
+        assert await anyio.to_thread.run_sync(counting.wait, 10)
+        client.leave()
+    go_on.set()
+    assert client.status == 499
 
 
 @pytest.mark.anyio

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from routewright._core.moment import span_of
 from routewright.wire import Bucket, Caller, Candidate, Model, Rejection
 
+from .departure import while_connected
 from .events import RouteFrames
 from .exchange import Exchange
 from .operation import NoQuery
@@ -89,7 +92,7 @@ async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuer
     """Choose without calling anything. It counts as a request, and as no tokens."""
     read = await service.read(exchange)
     async with service.counted(exchange, read, caller):
-        decision = await service.inside.decide(read, caller)
+        decision = await while_connected(exchange, partial(service.inside.decide, read, caller))
     await exchange.json(
         Decided(
             model=decision.model,

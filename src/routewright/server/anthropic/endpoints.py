@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from msgspec import Struct
 
+from routewright._core.tokens import Length
 from routewright._engine.reading import Read
 from routewright.errors import AuthenticationFailed, RouterError
+from routewright.server.departure import while_connected
 from routewright.server.door import ignored_header, routing_headers
 from routewright.server.exchange import Exchange
 from routewright.server.service import Service
@@ -52,8 +55,9 @@ async def count_tokens(service: Service, exchange: Exchange) -> None:
         with _in_their_words(reading):
             read = await _read(service, exchange, reading, COUNT_TOKENS)
             async with service.counted(exchange, read, caller):
-                model = await _model(service, read, caller, reading)
-                low, high, usual = await service.inside.count(read, caller, model)
+                model, (low, high, usual) = await while_connected(
+                    exchange, partial(_counted, service, read, caller, reading)
+                )
         told = {
             "X-Routewright-Model": model,
             "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
@@ -82,6 +86,12 @@ async def _read(service: Service, exchange: Exchange, reading: Reading, path: st
     read = await service.read(exchange, reading.decode, path)
     exchange.headers |= ignored_header(reading.ignored)
     return read
+
+
+async def _counted(service: Service, read: Read, caller: Caller, reading: Reading) -> tuple[str, Length]:
+    """Who counts, and what comes of it."""
+    model = await _model(service, read, caller, reading)
+    return model, await service.inside.count(read, caller, model)
 
 
 async def _model(service: Service, read: Read, caller: Caller, reading: Reading) -> str:
