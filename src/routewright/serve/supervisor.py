@@ -7,14 +7,12 @@ replaces another is ready before that one is asked to leave; connections wait at
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from socket import socket, socketpair
-from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
 
@@ -22,6 +20,7 @@ from routewright.errors import RouterError, ValidationFailed
 
 from .crew import Worker
 from .listeners import listen
+from .metrics_folder import MetricsFolder
 from .plan import Address, Plan
 from .preparation import Asked, Preparation, Prepared
 
@@ -33,8 +32,6 @@ LONGEST_PAUSE_S = 30.0
 """Between two starts of a worker that dies soon, again and again."""
 LASTING_S = 10.0
 """One that has lived for so long did not die soon."""
-FIGURES_IN = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable by which processes share what Prometheus reads."""
 FIXED = ("address", "admin", "store", "seed")
 """What only a new start changes."""
 FORCED: dict[str, int] = {name: 128 + getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)}
@@ -51,6 +48,7 @@ class Supervisor:
         self._listener, *self._administration = listeners
         self._ready: Callable[[], None] | None = ready
         """Called once, when all workers are."""
+        self._folder = MetricsFolder()
         self._crew: dict[int, Worker] = {}
         self._leaving: list[Worker] = []
         self._coming: Worker | None = None
@@ -74,7 +72,7 @@ class Supervisor:
         handled = [getattr(signal, f"SIG{name}", None) for name in ("TERM", "INT", "HUP", "QUIT", "BREAK")]
         before = {each: signal.signal(each, self._note) for each in handled if each is not None}
         try:
-            with _shared_figures(self._plan):
+            with self._folder:
                 self._fill()
                 with _woken_by_signals() as bell:
                     while self._code is None:
@@ -150,6 +148,8 @@ class Supervisor:
         return pause_s
 
     def _new(self, place: int) -> Worker:
+        if self._plan.admin is not None:
+            self._folder.provide()
         return Worker(place, self._plan, [self._listener, *self._administration[place : place + 1]])
 
     def _dismiss(self, worker: Worker) -> None:
@@ -295,20 +295,6 @@ class Supervisor:
             if forced:
                 return forced[0]
         return self._code
-
-
-@contextmanager
-def _shared_figures(plan: Plan) -> Iterator[None]:
-    """Have each worker tell the figures of all, also of those that it replaces."""
-    if plan.admin is None or FIGURES_IN in os.environ:
-        yield
-        return
-    with TemporaryDirectory(prefix="routewright-figures-") as folder:
-        os.environ[FIGURES_IN] = folder
-        try:
-            yield
-        finally:
-            del os.environ[FIGURES_IN]
 
 
 @contextmanager

@@ -195,10 +195,10 @@ async def _opened(plan: Plan) -> AsyncIterator[tuple[Router, Storage]]:
 def _metrics_of(router: Router) -> Metrics | None:
     """Figures, if what keeps them is installed; without them the administrator is told so."""
     try:
-        from routewright.server.metrics import Metrics
+        from .metrics import metrics_of
     except ModuleNotFoundError:
         return None
-    metrics = Metrics(router)
+    metrics = metrics_of(router)
     metrics.follow("log_lines_lost", lost_lines)
     return metrics
 

@@ -11,11 +11,11 @@ import re
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from routewright.protocols import Clock
 from routewright.router import Router
-from routewright.wire import FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, Trace
+from routewright.wire import Environment, FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, Trace
 
 from .exchange import Exchange
 from .figures import FIGURES, Figure
@@ -59,6 +59,8 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._shared = os.environ.get(SHARED_BY)
         self._made: dict[str, Any] = {word: self._make(figure) for word, figure in FIGURES.items()}
+        for environment in get_args(Environment):  # opens the file of histograms now, while its folder is there
+            self._made["call_seconds"].labels(environment)
         self._requests: dict[tuple[str, str, int], _Requests] = {}
         self._models: set[str] = set()
         self._told: dict[str, int] = {}
@@ -102,7 +104,7 @@ class Metrics:
     def render(self) -> bytes:
         """All figures as Prometheus reads them, with ``CONTENT_TYPE``. Reads files where processes share them."""
         self.refresh()
-        if self._shared is None:
+        if self._shared is None or not Path(self._shared).is_dir():  # it was removed: what this process counted is here
             return generate_latest(self._registry)
         _forget_the_dead(self._shared)
         registry = CollectorRegistry()
