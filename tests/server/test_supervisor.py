@@ -100,7 +100,7 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     Hand.made, Hand.starts, Hand.no_room = [], True, None
     monkeypatch.setattr(floor, "Worker", Hand)
     monkeypatch.setattr(floor, "Preparation", Reading)
-    supervisor = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], lambda: None)
+    supervisor = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], [], lambda: None)
     supervisor._fill()
     supervisor._tick()
     assert supervisor.has_served
@@ -109,7 +109,7 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
 
 def hup(supervisor: Supervisor, outcome: Plan | RouterError) -> None:
     Reading.outcome = outcome
-    supervisor._note(signal.SIGHUP, None)
+    supervisor._signals.append(signal.SIGHUP)
     supervisor._tick()
 
 
@@ -213,7 +213,7 @@ def test_one_that_cannot_be_started_is_tried_again_after_a_pause_and_the_rest_se
 
 def test_a_first_start_that_has_no_room_for_a_worker_fails(crew: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
     Hand.no_room = OSError(errno.EAGAIN, "Resource temporarily unavailable")
-    starting = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], lambda: None)
+    starting = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], [], lambda: None)
     starting._fill()
     assert starting._code == 1
     assert "worker 1 could not be started: [Errno 11]" in caplog.text

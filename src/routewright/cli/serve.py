@@ -14,6 +14,7 @@ from routewright.serve.listeners import bound, listen
 from routewright.serve.logs import set_up
 from routewright.serve.plan import Address, Plan
 from routewright.serve.preparation import Asked, Preparation, prepared
+from routewright.serve.signals import Signals
 from routewright.serve.supervisor import Supervisor
 
 from .blocks import Block, Line, facts
@@ -31,7 +32,10 @@ def run_serve(args: Arguments, screen: Screen) -> int:
     _check_installed()
     given = vars(args)
     asked = Asked(args.config, {key: given[key] for key in FLAGS if key in given}, FLAGS)
-    return _check(asked, screen) if args.check else _serve(asked, screen)
+    if args.check:
+        return _check(asked, screen)
+    with Signals() as signals:
+        return _serve(asked, screen, signals)
 
 
 def _check(asked: Asked, screen: Screen) -> int:
@@ -41,16 +45,17 @@ def _check(asked: Asked, screen: Screen) -> int:
     return OK
 
 
-def _serve(asked: Asked, screen: Screen) -> int:
+def _serve(asked: Asked, screen: Screen, signals: Signals) -> int:
     with Preparation(asked) as preparation:
         found = preparation.plan()
         _warn(found.warnings, screen)
         plan, listeners = _listening(found.plan)
+        signals.hold()  # keys that are made are shown, whatever comes
         begun = preparation.begin()
     plan = replace(plan, seed=begun.seed)
     set_up(plan.log_level)
     page = started_page(plan, begun, found.providers)
-    supervisor = Supervisor(plan, asked, listeners, partial(_show, page, screen))
+    supervisor = Supervisor(plan, asked, listeners, signals.noted, partial(_show, page, screen))
     code = supervisor.run()
     if begun.keys and not supervisor.has_served:
         _show(page, screen)  # the keys are made, and are shown this once

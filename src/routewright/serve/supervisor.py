@@ -23,6 +23,7 @@ from .listeners import listen
 from .metrics_folder import MetricsFolder
 from .plan import Address, Plan
 from .preparation import Asked, Preparation, Prepared
+from .signals import FORCED, name_of
 
 TICK_S = 0.05
 """How often it looks while workers come and go."""
@@ -34,20 +35,29 @@ LASTING_S = 10.0
 """One that has lived for so long did not die soon."""
 FIXED = ("address", "admin", "store", "seed")
 """What only a new start changes."""
-FORCED: dict[str, int] = {name: 128 + getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)}
 
 _log = logging.getLogger("routewright.serve")
 
 
 class Supervisor:
-    """Runs until it is told to end. ``listeners``: that of requests, then those of the administrator, one a worker."""
+    """Runs until it is told to end. ``listeners``: that of requests, then those of the administrator, one a worker.
 
-    def __init__(self, plan: Plan, asked: Asked, listeners: Sequence[socket], ready: Callable[[], None]) -> None:
+    ``signals``: numbers that others note, and that it obeys. ``ready`` is called once, when all workers are.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        asked: Asked,
+        listeners: Sequence[socket],
+        signals: list[int],
+        ready: Callable[[], None],
+    ) -> None:
         self._plan = plan
         self._asked = asked
         self._listener, *self._administration = listeners
+        self._signals = signals
         self._ready: Callable[[], None] | None = ready
-        """Called once, when all workers are."""
         self._folder = MetricsFolder()
         self._crew: dict[int, Worker] = {}
         self._leaving: list[Worker] = []
@@ -57,7 +67,6 @@ class Supervisor:
         self._pauses: dict[int, float] = {}
         self._not_before: dict[int, float] = {}
         self._preparation: Preparation | None = None
-        self._signals: list[int] = []
         self._reload_wanted = False
         self._code: int | None = None
         """What to end with; None: it goes on."""
@@ -69,8 +78,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise. Gives the exit code."""
-        handled = [getattr(signal, f"SIG{name}", None) for name in ("TERM", "INT", "HUP", "QUIT", "BREAK")]
-        before = {each: signal.signal(each, self._note) for each in handled if each is not None}
         try:
             with self._folder:
                 self._fill()
@@ -84,11 +91,6 @@ class Supervisor:
             for worker in self._all():
                 worker.kill()
                 worker.bury()
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _note(self, number: int, _: object) -> None:
-        self._signals.append(number)
 
     def _tick(self) -> None:
         self._obey()
@@ -112,7 +114,7 @@ class Supervisor:
 
     def _obey(self) -> None:
         while self._signals and self._code is None:
-            name = _name(self._signals.pop(0))
+            name = name_of(self._signals.pop(0))
             if name == "SIGHUP":
                 self._reload_wanted = True
             elif name == "SIGQUIT":
@@ -290,7 +292,7 @@ class Supervisor:
         while self._leaving:
             time.sleep(TICK_S)
             self._clear()
-            forced = [FORCED[name] for name in map(_name, self._signals) if name in FORCED]
+            forced = [FORCED[name] for name in map(name_of, self._signals) if name in FORCED]
             self._signals.clear()
             if forced:
                 return forced[0]
@@ -315,10 +317,6 @@ def _empty(bell: socket) -> None:
     with suppress(BlockingIOError):
         while bell.recv(64):
             pass
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name
 
 
 def _is_same(asked: object, here: object) -> bool:
