@@ -20,7 +20,7 @@ from routewright import Caller, RateLimited, Router, Settings
 from routewright.backends.clock import SystemClock
 from routewright.server import HttpLimits, create_app
 from routewright.server.app import App
-from routewright.server.bodies import Bodies, _holds_more
+from routewright.server.bodies import UNCOUNTED_BYTES, Bodies, _holds_more
 from routewright.server.exchange import Exchange
 from routewright.testing import FakeClock
 
@@ -43,7 +43,8 @@ def asking(text: str, **fields: Any) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": text}], **fields}).encode()
 
 
-LONG = asking("x" * 700)
+PART = UNCOUNTED_BYTES + 600
+LONG = asking("x" * (PART + 100))
 
 
 def values_in(tree: object) -> int:
@@ -94,7 +95,7 @@ async def test_a_thousand_long_messages_and_many_tools_are_within_the_limits() -
 async def test_bytes_that_wait_are_bounded_until_they_are_read_or_their_client_left() -> None:
     limits = HttpLimits(bodies_bytes=1_000)
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(), limits=limits)
-    slow, refused, read, again = Client(LONG[:600], ends=False), *(Client(LONG[:600], LONG[600:]) for _ in "123")
+    slow, refused, read, again = Client(LONG[:PART], ends=False), *(Client(LONG[:PART], LONG[PART:]) for _ in "123")
     async with anyio.create_task_group() as group:
         group.start_soon(app, scope_of(), slow.receive, slow.send)
         await anyio.wait_all_tasks_blocked()
@@ -109,9 +110,34 @@ async def test_bytes_that_wait_are_bounded_until_they_are_read_or_their_client_l
 
 
 @pytest.mark.anyio
+async def test_one_account_leaves_room_for_others_and_short_bodies_always_have_some() -> None:
+    limits = HttpLimits(bodies_bytes=1_700)
+    app = create_app(Router.sandbox(), authenticate=lambda scope: Caller(account=scope["account"]), limits=limits)
+    mine, theirs, third = (scope_of(account=name) for name in ("mine", "theirs", "third"))
+    short = asking("x" * 60_000)
+    slow = [Client(LONG[:PART], ends=False) for _ in "12"]
+    more, other, late, brief = *(Client(LONG[:PART], LONG[PART:]) for _ in "123"), Client(short[:9], short[9:])
+    async with anyio.create_task_group() as group:
+        group.start_soon(app, mine, slow[0].receive, slow[0].send)
+        await anyio.wait_all_tasks_blocked()
+        await app(mine, more.receive, more.send)
+        await app(theirs, other.receive, other.send)
+        group.start_soon(app, theirs, slow[1].receive, slow[1].send)
+        await anyio.wait_all_tasks_blocked()
+        await app(third, late.receive, late.send)
+        await app(mine, brief.receive, brief.send)
+        for client in slow:
+            client.leave()
+    assert (more.status, other.status, late.status, brief.status) == (429, 200, 429, 200)
+    assert [client.json["error"]["detail"]["level"] for client in (more, late)] == ["account", "server"]
+    room = app._service._bodies._room
+    assert (room._bytes, room._of) == (0, {})
+
+
+@pytest.mark.anyio
 async def test_long_bodies_that_came_whole_and_wait_for_their_turn_are_bounded_too() -> None:
     long, go_on, read = b" " * 300_000, threading.Event(), list[int]()
-    bodies = Bodies(2 * len(long))
+    bodies = Bodies(4 * len(long))  # of which one account has half
 
     def reading(body: bytes) -> None:
         go_on.wait(20)
@@ -122,7 +148,12 @@ async def test_long_bodies_that_came_whole_and_wait_for_their_turn_are_bounded_t
             return {"type": "http.request", "body": long}
 
         exchange: Any = SimpleNamespace(
-            check_kind=lambda: None, limits=HttpLimits(), clock=SystemClock(), header=lambda name: None, receive=receive
+            check_kind=lambda: None,
+            limits=HttpLimits(),
+            clock=SystemClock(),
+            header=lambda name: None,
+            receive=receive,
+            caller=Caller(),
         )
         try:
             await bodies.read(exchange, reading)
@@ -141,10 +172,10 @@ async def test_long_bodies_that_came_whole_and_wait_for_their_turn_are_bounded_t
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("pieces", "status"), [((LONG[:600],), 408), ((LONG, LONG), 413)])
+@pytest.mark.parametrize(("pieces", "status"), [((LONG[:PART],), 408), ((LONG, LONG), 413)])
 async def test_bytes_of_a_body_that_is_late_or_too_long_wait_no_longer(pieces: tuple[bytes, ...], status: int) -> None:
-    app = app_of(bodies_bytes=1_000, body_bytes=1_000)
-    first, second = Client(*pieces, ends=False), Client(LONG[:600], LONG[600:])
+    app = app_of(bodies_bytes=1_000, body_bytes=UNCOUNTED_BYTES + 1_000)
+    first, second = Client(*pieces, ends=False), Client(LONG[:PART], LONG[PART:])
     for client in (first, second):
         await app(scope_of(), client.receive, client.send)
     assert (first.status, second.status) == (status, 200)
@@ -152,7 +183,7 @@ async def test_bytes_of_a_body_that_is_late_or_too_long_wait_no_longer(pieces: t
 
 @pytest.mark.anyio
 async def test_a_body_that_is_alone_is_let_in_whatever_the_bound() -> None:
-    client = Client(LONG[:600], LONG[600:])
+    client = Client(LONG[:PART], LONG[PART:])
     await app_of(bodies_bytes=500)(scope_of(), client.receive, client.send)
     assert client.status == 200
 
@@ -197,7 +228,7 @@ def test_long_bodies_are_read_one_at_a_time() -> None:
         await bodies.read(exchange, reading)
 
     async def serve() -> None:
-        bodies = Bodies(1 << 20)
+        bodies = Bodies(1 << 21)
         async with anyio.create_task_group() as group:
             for _ in range(3):
                 group.start_soon(one, bodies)

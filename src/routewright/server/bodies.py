@@ -8,12 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-import anyio.lowlevel
-import anyio.to_thread
-
 from routewright._engine.reading import LARGE_CHARACTERS
 from routewright.errors import BodyTooLarge, RateLimited, RequestTimedOut, RouterError
 from routewright.fork import Guard
+from routewright.threads import Threads
 
 from .exchange import ClientLeft, Exchange, Message
 
@@ -21,7 +19,10 @@ T = TypeVar("T")
 
 _OPENINGS = (b",", b"[", b"{")
 """One of them stands before each member of an array or object, and one is each that is empty."""
-_BUSY = {"level": "server", "resource": "requests", "limit_of": "bodies", "retry_after_seconds": 1}
+UNCOUNTED_BYTES = 64 << 10
+"""Of each body are let in whatever others hold: connections bound those."""
+_SHARES = 2
+"""One account holds no more than this part of all."""
 
 
 class Bodies:
@@ -29,11 +30,8 @@ class Bodies:
     is. To read one takes several times its memory, and the interpreter."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        """Of those that came in pieces, and wait for the rest, and of long ones that wait to be read."""
-        self._guard = Guard()  # an application may serve in several loops
-        self._turns = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("turns of long bodies")
+        self._room = _Room(most_bytes)
+        self._threads = Threads("long bodies", 1)  # side by side they would take no less time
 
     async def read(self, exchange: Exchange, reading: Callable[[bytes], T]) -> T:
         """What ``reading`` makes of a body, in a worker thread where it is long.
@@ -41,23 +39,20 @@ class Bodies:
         Raises ``UnsupportedMediaType``, ``BodyTooLarge``, ``RequestTimedOut``, ``RateLimited``, and what ``reading``
         does; ``ClientLeft`` where it does not come whole.
         """
-        body, held = await self._come(exchange)
+        held = _Held(self._room, exchange.caller.account if exchange.caller is not None else "")
         try:
+            body = await self._come(exchange, held)
             most = exchange.limits.body_values
             if len(body) > most:
                 reading = partial(_counted, most, reading)
             if len(body) <= LARGE_CHARACTERS or exchange.clock.virtual:
                 return reading(body)
-            if not held:
-                self._hold(len(body), 0)
-                held = len(body)
+            held.grow(len(body))
             return await self._in_turn(partial(reading, body))
         finally:
-            if held:
-                self._release(held)
+            held.let_go()
 
-    async def _come(self, exchange: Exchange) -> tuple[bytes, int]:
-        """A body, and how much of it is held."""
+    async def _come(self, exchange: Exchange, held: _Held) -> bytes:
         exchange.check_kind()
         limits, clock = exchange.limits, exchange.clock
         most = limits.body_bytes
@@ -67,56 +62,94 @@ class Bodies:
         with clock.deadline(clock.monotonic() + limits.body_s):
             message = await exchange.receive()
             if message["type"] != "http.request" or message.get("more_body"):
-                return await self._pieces(exchange, message)
+                return await self._pieces(exchange, message, held)
             body: bytes = message.get("body", b"")
             if len(body) > most:
                 raise _too_large(most)
-            return body, 0
+            return body
         raise RequestTimedOut(f"the body did not come whole within {limits.body_s:g} s; send it in one go")
 
-    async def _pieces(self, exchange: Exchange, message: Message) -> tuple[bytes, int]:
+    async def _pieces(self, exchange: Exchange, message: Message, held: _Held) -> bytes:
         """A body that comes in pieces."""
-        most, pieces, held = exchange.limits.body_bytes, list[bytes](), 0
-        try:
-            while message["type"] == "http.request":
-                pieces.append(message.get("body", b""))
-                if held + len(pieces[-1]) > most:
-                    raise _too_large(most)
-                self._hold(len(pieces[-1]), held)
-                held += len(pieces[-1])
-                if not message.get("more_body"):
-                    return b"".join(pieces), held
-                message = await exchange.receive()
-            raise ClientLeft
-        except BaseException:
-            self._release(held)
-            raise
-
-    def _hold(self, size: int, held: int) -> None:
-        """Count a piece of a body of which so much is held; one that is alone is always let in."""
-        with self._guard.lock:
-            if self._bytes > held and self._bytes + size > self._most_bytes:
-                said = f"{self._bytes} bytes of requests wait to be read, and no more than {self._most_bytes} may"
-                raise RateLimited(f"{said}: send the request again", detail={**_BUSY})
-            self._bytes += size
-
-    def _release(self, size: int) -> None:
-        with self._guard.lock:
-            self._bytes -= size
+        most, come = exchange.limits.body_bytes, bytearray()  # of many small pieces a list takes many times as much
+        while message["type"] == "http.request":
+            piece: bytes = message.get("body", b"")
+            if len(come) + len(piece) > most:
+                raise _too_large(most)
+            held.grow(len(come) + len(piece))
+            come += piece
+            if not message.get("more_body"):
+                return bytes(come)
+            message = await exchange.receive()
+        raise ClientLeft
 
     async def _in_turn(self, reading: Callable[[], T]) -> T:
-        """Read in a worker thread, when those before are done: side by side they would take no less time."""
-        turn = self._turns.get(None)
-        if turn is None:
-            turn = anyio.CapacityLimiter(1)
-            self._turns.set(turn)
-        told = await anyio.to_thread.run_sync(_outcome, reading, abandon_on_cancel=True, limiter=turn)
+        """Read in a worker thread, when those before are done."""
+        told = await self._threads.run(_outcome, reading)
         if not isinstance(told, RouterError):
             return told
         try:
             raise told
         finally:
             del told
+
+
+class _Room:
+    """What bodies hold: those that come in pieces and wait for the rest, and long ones that wait to be read."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._of: dict[str, int] = {}
+        """By account, of those that hold any."""
+        self._guard = Guard()  # an application may serve in several loops
+
+    def take(self, account: str, size: int, held: int) -> None:
+        """Take so much more for a body that holds ``held``. One that is alone always may."""
+        with self._guard.lock:
+            mine = self._of.get(account, 0)
+            _check(mine, size, held, self._most_bytes // _SHARES, "account")
+            _check(self._bytes, size, held, self._most_bytes, "server")
+            self._bytes += size
+            self._of[account] = mine + size
+
+    def give_back(self, account: str, size: int) -> None:
+        with self._guard.lock:
+            self._bytes -= size
+            self._of[account] -= size
+            if not self._of[account]:
+                del self._of[account]
+
+
+def _check(taken: int, size: int, held: int, most: int, level: str) -> None:
+    if taken > held and taken + size > most:
+        whose = "of your requests" if level == "account" else "of requests"
+        said = f"{taken} bytes {whose} wait to be read, and no more than {most} may: send the request again"
+        busy = {"level": level, "resource": "requests", "limit_of": "bodies", "retry_after_seconds": 1}
+        raise RateLimited(said, detail=busy)
+
+
+class _Held:
+    """What one body holds of the room."""
+
+    __slots__ = ("_account", "_bytes", "_room")
+
+    def __init__(self, room: _Room, account: str) -> None:
+        self._room = room
+        self._account = account
+        self._bytes = 0
+
+    def grow(self, length: int) -> None:
+        """Have it hold what a body of this length does. Raises ``RateLimited``."""
+        more = length - UNCOUNTED_BYTES - self._bytes
+        if more > 0:
+            self._room.take(self._account, more, self._bytes)
+            self._bytes += more
+
+    def let_go(self) -> None:
+        if self._bytes:
+            self._room.give_back(self._account, self._bytes)
+            self._bytes = 0
 
 
 def _outcome(reading: Callable[[], T]) -> T | RouterError:

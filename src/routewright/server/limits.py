@@ -21,7 +21,8 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     body_values: int = 200_000
     """A body with more members of arrays and objects, at any depth, is 413. An empty one of these counts twice."""
     bodies_bytes: int = 256 << 20
-    """So many bytes of bodies a worker holds that are not whole, or not read yet; what would exceed it is 429."""
+    """So many bytes of bodies a worker holds that are not whole, or not read yet, and half as many of one account; what
+    would exceed it is 429. The first 64 KiB of each body are not counted."""
     body_s: float = 30.0
     """So long a body may take to come; then it is 408."""
     send_s: float = 30.0
