@@ -262,6 +262,18 @@ async def test_what_is_chosen_or_counted_for_a_client_that_leaves_ends(path: str
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("error", [OSError, RuntimeError, anyio.ClosedResourceError, anyio.EndOfStream])
+async def test_whatever_a_server_raises_when_a_client_that_left_is_told_so_is_no_fault(error: type[Exception]) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise error
+
+    await House().app(scope_of(), receive, send)
+
+
+@pytest.mark.anyio
 async def test_a_plain_answer_that_nobody_takes_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
     house, client = House(), client_of()
     client.breaks_after = 0

@@ -53,7 +53,7 @@ class App:
         except ClientLeft:
             exchange.left = True
             if exchange.status is None:  # no client hears it, but middleware around an application waits for an answer
-                with suppress(ClientLeft):
+                with suppress(Exception):  # whatever a server raises of a closed connection
                     await exchange.respond(b"", CLIENT_LEFT, JSON)
         except anyio.get_cancelled_exc_class():
             if exchange.status is None:
