@@ -10,9 +10,11 @@ import shlex
 import shutil
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import threading
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -198,6 +200,23 @@ def test_workers_share_one_store_and_one_that_dies_is_replaced(tmp_path: Path) -
         assert server.ask(server.keys["test"]).status == 200
         server.signal(signal.SIGTERM)
         assert server.ended() == 0
+
+
+def test_no_worker_makes_a_store_in_place_of_one_that_was_removed(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        key = server.keys["test"]
+        kept = tmp_path / "backup.db"
+        with sqlite3.connect(tmp_path / "routewright.db") as store, closing(sqlite3.connect(kept)) as backup:
+            store.backup(backup)
+        store.close()
+        files = [tmp_path / f"routewright.db{end}" for end in ("", "-wal", "-shm")]
+        for file in files:
+            file.unlink(missing_ok=True)
+        os.kill(server.children[0], signal.SIGKILL)
+        server.until(lambda: "routewright.db was removed while it was in use: restore a backup" in server.log)
+        assert not any(file.exists() for file in files)
+        kept.rename(tmp_path / "routewright.db")
+        assert server.ask(key).status == 200
 
 
 def test_workers_end_when_nobody_supervises_them(tmp_path: Path) -> None:

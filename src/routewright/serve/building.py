@@ -8,6 +8,7 @@ from typing import Any
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.catalogue import Catalogue
 from routewright.console import Console
+from routewright.errors import StorageUnavailable
 from routewright.policy_file import PolicyFile
 from routewright.protocols import LocalStorage, Storage
 from routewright.router import Router
@@ -52,6 +53,16 @@ def store_file(plan: Plan) -> Path | None:
     """The file of the store; None: it is in memory."""
     storage = storage_of(plan)
     return storage.path if isinstance(storage, LocalStorage) else None
+
+
+def existing_storage_of(plan: Plan) -> Storage:
+    """The store, as the start of the server has left it. Raises ``StorageUnavailable`` where its file is gone: a new
+    one would know of no account, key or balance."""
+    storage = storage_of(plan)
+    if isinstance(storage, LocalStorage) and not storage.path.is_file():
+        what = "restore a backup, or end the server and start anew; without a backup it begins empty"
+        raise StorageUnavailable(f"the store {storage.path} was removed while it was in use: {what}")
+    return storage
 
 
 def router_of(plan: Plan, storage: Storage) -> Router:

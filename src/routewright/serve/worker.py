@@ -27,7 +27,7 @@ from routewright.server.app import create_app
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import FLUSH_S, BoundedProtocol, ListenerState
 
-from .building import console_of, router_of, sow, storage_of
+from .building import console_of, existing_storage_of, router_of, sow
 from .descriptors import OPERATORS, fitted
 from .logs import lost_lines, set_up
 from .plan import Plan
@@ -176,7 +176,7 @@ async def _administered(router: Router, metrics: Metrics | None, listeners: list
 @asynccontextmanager
 async def _opened(plan: Plan) -> AsyncIterator[tuple[Router, Storage]]:
     """The Router, loaded, over a store that can be read."""
-    storage = storage_of(plan)
+    storage = existing_storage_of(plan)
     await sow(plan, storage)
     router = router_of(plan, storage)
     stop = None if plan.semconv is None else export(router, plan.semconv)
