@@ -91,6 +91,25 @@ def test_a_store_that_has_an_account_gets_no_other_and_the_page_names_it(tmp_pat
     assert [each.name for each in Console(f"sqlite:///{tmp_path}/routewright.db").blocking.accounts()] == ["acme"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_page_without_keys_that_cannot_be_written_keeps_no_server_from_serving(tmp_path: Path) -> None:
+    Console(f"sqlite:///{tmp_path}/routewright.db").blocking.create_account("mine", plan="free")
+    (tmp_path / "out.txt").symlink_to("/dev/full")
+    with serving(tmp_path) as server:
+        server.until(lambda: "the start page cannot be written to standard output: [Errno 28]" in server.log)
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 0
+        assert "the output cannot be written" not in server.log
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_first_start_that_cannot_show_its_keys_fails(tmp_path: Path) -> None:
+    (tmp_path / "out.txt").symlink_to("/dev/full")
+    with serving(tmp_path) as server:
+        assert server.ended() == 1
+        assert "the output cannot be written: No space left on device" in server.log
+
+
 def test_two_first_starts_at_once_set_one_account_up(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:

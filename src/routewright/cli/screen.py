@@ -65,6 +65,16 @@ class Screen:
         self._mid_line = False
         self._out.flush()
 
+    def discard(self) -> None:
+        """Forget what could not be written; what follows may find room."""
+        place = self._out.fileno()
+        kept, nowhere = os.dup(place), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, place)
+        self._out.flush()
+        os.dup2(kept, place)
+        os.close(kept)
+        os.close(nowhere)
+
     def json(self, value: Any) -> None:
         """Write one JSON object: on one line for a pipe, indented for a person."""
         encoded = msgspec.json.encode(value)

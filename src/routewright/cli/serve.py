@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from functools import partial
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from .serve_options import FLAGS
 from .serve_page import started_page
 
 _NEEDED = ("uvicorn", "httptools")
+_log = logging.getLogger("routewright.serve")
 
 
 def run_serve(args: Arguments, screen: Screen) -> int:
@@ -55,7 +57,8 @@ def _serve(asked: Asked, screen: Screen, signals: Signals) -> int:
     plan = replace(plan, seed=begun.seed)
     set_up(plan.log_level)
     page = started_page(plan, begun, found.providers)
-    supervisor = Supervisor(plan, asked, listeners, signals.noted, partial(_show, page, screen))
+    show = _show if begun.keys else _try_to_show
+    supervisor = Supervisor(plan, asked, listeners, signals.noted, partial(show, page, screen))
     code = supervisor.run()
     if begun.keys and not supervisor.has_served:
         _show(page, screen)  # the keys are made, and are shown this once
@@ -65,6 +68,15 @@ def _serve(asked: Asked, screen: Screen, signals: Signals) -> int:
 def _show(page: list[Block], screen: Screen) -> None:
     screen.show(*page)
     screen.end_text()  # at once, in a pipe too
+
+
+def _try_to_show(page: list[Block], screen: Screen) -> None:
+    """A server that has no keys to show serves on without its page."""
+    try:
+        _show(page, screen)
+    except OSError as error:
+        _log.warning("the start page cannot be written to standard output: %s", error)
+        screen.discard()
 
 
 def _listening(plan: Plan) -> tuple[Plan, list[socket]]:
