@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from routewright.serve.line_writer import WHOLE_BYTES, LineWriter
+from routewright.serve.line_writer import AGAIN_S, WHOLE_BYTES, LineWriter
 
 from .command import PATIENCE_S
 
@@ -120,6 +120,31 @@ def test_lines_that_cannot_be_written_are_counted_and_no_line_is_made_of_that(ca
             logger.removeHandler(writer)
             writer.close()
     assert writer.lost == len(caplog.messages) == 3
+
+
+def test_a_reader_that_comes_back_reads_on_and_it_is_told_what_was_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    into = os.open(tmp_path / "pipe", os.O_WRONLY)
+    logger = logger_to(writer := LineWriter(into, "a pipe", monotonic=lambda: now[0]))
+    os.close(reader)
+    logger.info("lost")
+    until(lambda: writer.lost == 1)
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY)
+    now[0] = AGAIN_S - 0.001
+    logger.info("lost, too")
+    assert writer.lost == 2
+    now[0] = AGAIN_S
+    logger.info("read")
+    until(lambda: caplog.messages)
+    assert os.read(reader, 100) == b"read\n"
+    assert caplog.messages == ["2 lines to a pipe were lost: it was full, or not read in time"]
+    writer.close()
+    os.close(into)
+    os.close(reader)
 
 
 def test_a_terminal_that_was_closed_silences_it(caplog: pytest.LogCaptureFixture) -> None:

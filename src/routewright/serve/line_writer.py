@@ -7,7 +7,10 @@ import logging
 import os
 import select
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
+from math import inf
 
 MOST_BYTES = 4 << 20
 """So much waits to be written; a line beyond is lost."""
@@ -15,6 +18,8 @@ WHOLE_BYTES = getattr(select, "PIPE_BUF", 512)
 """So much goes at once: of a pipe that processes share none writes into the midst of it."""
 GATHER_S = 0.01
 """Lines of so long are written together."""
+AGAIN_S = 1.0
+"""So long after it found no reader it tries again."""
 END_S = 1.0
 """So long the end waits for what is not written."""
 
@@ -24,19 +29,27 @@ _log = logging.getLogger("routewright.serve")
 
 
 class LineWriter(logging.Handler):
-    """Writes what is logged to a file descriptor. A reader that has left silences it."""
+    """Writes what is logged to a file descriptor. A reader that has left silences it, until one comes back."""
 
-    def __init__(self, descriptor: int, name: str, *, most_bytes: int = MOST_BYTES, end_s: float = END_S) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        name: str,
+        *,
+        most_bytes: int = MOST_BYTES,
+        end_s: float = END_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
         self._descriptor, self._called = descriptor, name
-        self._most_bytes, self._end_s = most_bytes, end_s
+        self._most_bytes, self._end_s, self._monotonic = most_bytes, end_s, monotonic
         self.lost = 0
         """Lines that were not written."""
         self._told = 0
         self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._there_are_more = threading.Condition()
-        self._is_deserted = False
+        self._silent_until = -inf
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"log to {name}", daemon=True)
         self._thread.start()
@@ -49,7 +62,7 @@ class LineWriter(logging.Handler):
             self.handleError(record)
             return
         with self._there_are_more:
-            if self._is_deserted or self._bytes + len(line) > self._most_bytes:
+            if self._monotonic() < self._silent_until or self._bytes + len(line) > self._most_bytes:
                 self.lost += 1
                 return
             self._lines.append(line)
@@ -113,11 +126,11 @@ class LineWriter(logging.Handler):
             if is_deserted:
                 self.lost += len(self._lines)
                 self._lines.clear()
-                self._bytes, self._is_deserted = 0, True
+                self._bytes, self._silent_until = 0, self._monotonic() + AGAIN_S
 
     def _tell(self) -> None:
         """Say how many lines were lost, once there is room again."""
         lost = self.lost - self._told
-        if lost and not self._is_deserted and not self._ends.is_set():
+        if lost and not self._ends.is_set():
             self._told += lost
             _log.warning("%d lines to %s were lost: it was full, or not read in time", lost, self._called)
