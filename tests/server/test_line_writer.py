@@ -227,6 +227,24 @@ def test_a_server_serves_on_when_nobody_reads_what_it_writes(tmp_path: Path) -> 
             err.close()
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at processes as Linux shows them")
+def test_what_a_server_opens_does_not_land_where_a_standard_stream_was_closed(tmp_path: Path) -> None:
+    command = f'exec "{sys.executable}" -m routewright serve --port 0 <&- 2>&-'
+    out = tmp_path / "out"
+    with out.open("w") as stdout, subprocess.Popen(["sh", "-c", command], cwd=tmp_path, stdout=stdout) as process:
+        try:
+            until(lambda: "curl " in out.read_text())
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            opened = [
+                os.readlink(f"/proc/{each}/fd/{stream}") for each in (process.pid, *children) for stream in (0, 2)
+            ]
+            assert set(opened) == {"/dev/null"}
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+
+
 def test_logs_that_were_closed_stop_no_process() -> None:
     code = "from routewright.serve.logs import set_up; set_up('info', access=True); import logging; logging.error('x')"
     done = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" 2>&- >&-', sys.executable, code], timeout=PATIENCE_S)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.serve.listeners import bound, listen
-from routewright.serve.logs import set_up
+from routewright.serve.logs import fill_standard_streams, set_up
 from routewright.serve.plan import Address, Plan
 from routewright.serve.preparation import Asked, Preparation, prepared
 from routewright.serve.signals import Signals
@@ -31,6 +31,7 @@ _log = logging.getLogger("routewright.serve")
 
 def run_serve(args: Arguments, screen: Screen) -> int:
     """Serve until told to end, and give the exit code. Raises ``RouterError``."""
+    fill_standard_streams()
     _check_installed()
     given = vars(args)
     asked = Asked(args.config, {key: given[key] for key in FLAGS if key in given}, FLAGS)

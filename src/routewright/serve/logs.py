@@ -6,6 +6,7 @@ What they are asked is a line of JSON on standard output.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import TextIO
 
@@ -40,6 +41,16 @@ def set_up(level: str, *, access: bool = False) -> None:
     asked.propagate = False
     for name in _CHATTY:
         logging.getLogger(name).setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
+
+
+def fill_standard_streams() -> None:
+    """Open the null device where standard input, output or error was closed, for this process and those that it starts:
+    a socket would land there, and be written to as if it were a log."""
+    for stream in range(3):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest that is free
 
 
 def _writer_to(stream: TextIO | None, name: str) -> logging.Handler:
