@@ -165,28 +165,20 @@ async def test_a_paid_answer_is_given_though_it_cannot_be_settled_and_its_reserv
     assert (again.output, len(bank.good.calls)) == ("an answer", 1)
 
 
-async def test_what_waits_for_a_storage_that_stands_still_is_written_within_five_seconds_of_its_recovery() -> None:
+@pytest.mark.parametrize(("slow_s", "within_s"), [(0.0, 5.1), (7.0, 60.0)])
+async def test_what_waits_for_a_storage_that_stands_still_is_written_soon_once_it_goes_on(
+    slow_s: float, within_s: float
+) -> None:
     bank, storage = await failing()
     storage.still = (Settle,)
     for _ in range(3):
         await bank.route(timeout_ms=2_000)
     await bank.clock.sleep(60.0)
     assert (await bank.purse())[1] == 0
-    storage.still = ()
-    await bank.clock.sleep(5.1)
+    storage.still, storage.slow_s = (), slow_s
+    await bank.clock.sleep(within_s)
     assert await bank.purse() == (10**9, 3 * COST, 0)
     assert bank.router.trace_counts.waiting == 0
-
-
-async def test_a_storage_that_is_slow_when_it_goes_on_is_written_to_all_the_same() -> None:
-    bank, storage = await failing()
-    storage.still = (Settle,)
-    for _ in range(2):
-        await bank.route(timeout_ms=2_000)
-    await bank.clock.sleep(60.0)
-    storage.still, storage.slow_s = (), 7.0
-    await bank.clock.sleep(60.0)
-    assert await bank.purse() == (10**9, 2 * COST, 0)
 
 
 async def test_what_a_refused_call_held_is_given_back_as_soon_as_that_can_be() -> None:
