@@ -1,0 +1,85 @@
+"""Decisions that version 0.1.0 took are taken again by this version, bit for bit (``tests/data/README.md``)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from routewright import Decision, MemoryStorage, NoCandidates, Router, Settings, Trace
+from routewright.testing import FakeClock
+from routewright.wire import SYSTEM_ACCOUNT, DecisionInput, PutSnapshot, Snapshot
+
+FOLDER = Path(__file__).parent / "data" / "decisions"
+SNAPSHOTS, CASES = FOLDER / "snapshots.json.gz", FOLDER / "cases.jsonl.gz"
+
+
+async def opened(snapshots: Sequence[Snapshot]) -> Router:
+    """A Router whose storage holds the snapshots, and that has no models of its own that any of them names."""
+    storage = MemoryStorage()
+    await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(each) for each in snapshots])
+    return Router.sandbox(storage=storage, settings=Settings(clock=FakeClock()))
+
+
+def outcome(router: Router, given: DecisionInput) -> dict[str, Any]:
+    """All that the decision of a trace says, or its refusal, as plain values."""
+    trace = Trace(id="tr_old", status="completed", created_at=f"{given.as_of}T00:00:00.000Z", duration_ms=1.0,
+                  environment="production", account="default", decision_input=given)  # fmt: skip
+    try:
+        return {"plan": plan_of(router.replay(trace))}
+    except NoCandidates as refused:
+        return {"refusal": {"code": refused.code, "message": str(refused), "detail": plain(refused.detail)}}
+
+
+def plan_of(decision: Decision) -> dict[str, Any]:
+    told: dict[str, Any] = plain(
+        {
+            "model": decision.model,
+            "chain": decision.chain,
+            "score": decision.score,
+            "output_cap": decision.output_cap,
+            "fallback_affordable": decision.fallback_affordable,
+            "token_count": decision.token_count,
+            "reason": decision.reason,
+            "digest": decision.digest,
+            "front": [each.model for each in decision.front],
+            "candidates": decision.candidates,
+            "rejected": decision.rejected,
+            "rejected_counts": decision.rejected_counts,
+        }
+    )
+    return told
+
+
+def plain(value: Any) -> Any:
+    """As it comes out of JSON."""
+    return json.loads(msgspec.json.encode(value))
+
+
+def changes(before: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Where a value differs from the recorded one. A field that came later may be there, as long as it is empty."""
+    match before, now:
+        case dict(), dict():
+            yield from (f"{path}.{name} is new: {now[name]}" for name in now.keys() - before.keys() if now[name])
+            for name, held in before.items():
+                yield from changes(held, now.get(name, "nothing"), f"{path}.{name}")
+        case list(), list() if len(before) == len(now):
+            for place, (old, new) in enumerate(zip(before, now, strict=True)):
+                yield from changes(old, new, f"{path}[{place}]")
+        case _ if (before, type(before)) != (now, type(now)):
+            yield f"{path} was {before}, is {now}"
+
+
+def test_old_decisions_come_out_the_same_bit_for_bit() -> None:
+    snapshots = msgspec.json.decode(gzip.decompress(SNAPSHOTS.read_bytes()), type=list[Snapshot])
+    cases = [json.loads(line) for line in gzip.decompress(CASES.read_bytes()).splitlines()]
+    assert len(cases) == 500
+    router = anyio.run(opened, snapshots)
+    for place, case in enumerate(cases):
+        given = msgspec.convert(case.pop("input"), DecisionInput)
+        assert list(changes(case, outcome(router, given))) == [], (place, given)

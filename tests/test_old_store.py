@@ -1,0 +1,368 @@
+"""A store that version 0.1.0 wrote is opened, read and used by this version (``tests/data/README.md``).
+
+The store was left by a process that was killed while calls ran; each test has a copy of its own, just after that.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import (
+    AuthenticationFailed,
+    Caller,
+    Catalogue,
+    Console,
+    IdempotencyKeyReused,
+    Ledger,
+    Model,
+    Policy,
+    PolicyFallback,
+    PolicyGuardrail,
+    Pricing,
+    ProviderFault,
+    RateLimited,
+    Retention,
+    Router,
+    RouterTimeoutError,
+    Settings,
+    SqliteStorage,
+    TraceStore,
+)
+from routewright.cli import main
+from routewright.server import create_app
+from routewright.testing import FakeClock, Pause, ScriptedProvider
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    Bucket,
+    DecisionSpan,
+    Delta,
+    Events,
+    Finish,
+    FunctionSpec,
+    PriceChange,
+    RunLimit,
+    SnapshotById,
+    Stands,
+    Tool,
+    ToolDelta,
+    UpstreamCall,
+    Usage,
+)
+
+from .server.wire import Client, ask, scope_of
+from .test_old_decisions import changes, opened, plain
+
+pytestmark = pytest.mark.anyio
+
+FOLDER = Path(__file__).parent / "data" / "old_store"
+SECRET = "5ec2e7" * 8
+"""The root secret of the recording, of no use elsewhere."""
+STARTED = 1_795_165_200.0
+"""2026-11-20T09:00:00Z, when the clock of the recording stood at 0."""
+LEASE_S = 30.0
+FIRST, LAST = "2026-11-20", "2026-11-22"
+ACCOUNTS = ("acme", "beta", "corp", "default")
+ONE = Model(id="good/one", quality=0.9, pricing_per_1m=Pricing(1.0, 4.0, 0.1), context_window=100_000,
+            modalities=("text", "tool"), max_output_tokens=20_000)  # fmt: skip
+TWO = Model(id="spare/two", quality=0.5, pricing_per_1m=Pricing(2.0, 8.0), context_window=100_000,
+            price_changes=(PriceChange("2026-11-22", Pricing(2.5, 9.0)),), max_output_tokens=20_000)  # fmt: skip
+POLICIES = [
+    Policy(name="support", goal="quality", strategy="quality-first"),
+    Policy(name="careful", id="pol_careful", created_at="2026-11-20T00:00:00Z", fallback=PolicyFallback(models=[]),
+           guardrails=[PolicyGuardrail(patterns=["email"], action="redact"),
+                       PolicyGuardrail(deny=["forbidden"], action="block", stages=["input"])]),
+]  # fmt: skip
+KEPT: dict[str, Any] = {"params": {"max_output_tokens": 100}, "metadata": {"team": "search"}}
+LARGE: dict[str, Any] = {"params": {"max_output_tokens": 10_000}}
+WEATHER = Tool(function=FunctionSpec("weather", "Says the weather.", {"type": "object", "properties": {}}))
+BODY = b'{"messages": [{"role": "user", "content": "over HTTP"}], "params": {"max_output_tokens": 100}}'
+RUN = RunLimit("run_1", 1_000_000_000)
+USAGE: list[tuple[str, Bucket]] = [("model", "day"), ("model", "hour"), ("metadata.team", "week"), ("tenant", "month")]
+
+
+def turn(call: UpstreamCall) -> Any:
+    """An answer as the prompt asks for it."""
+    said = str(call.messages[-1].content)
+    if "hang" in said:
+        return [Pause(1e9)]
+    if "fail everywhere" in said or ("fail once" in said and call.model.id == ONE.id):
+        return ProviderFault("server", status=500)
+    if "break off" in said:
+        return [Delta("an"), Usage(100, 50), ProviderFault("reset")]
+    if "silent" in said:
+        return [Delta("an answer"), Finish("stop")]
+    if "tool" in said:
+        return [ToolDelta(0, "call_1", "weather", "{}"), Usage(100, 50), Finish("tool_calls")]
+    return [Delta("an answer "), Delta(f"to {said}"), Usage(100, 50, cached=20), Finish("stop")]
+
+
+class Firm:
+    """A Router, a Console and the readers of one store, on the clock of the recording."""
+
+    def __init__(self, path: Path, clock: FakeClock, policies: list[Policy] = POLICIES, **settings: Any) -> None:
+        self.clock, self.path = clock, path
+        self.storage = SqliteStorage(path, clock=clock)
+        self.providers = [ScriptedProvider(turn, models=[each], clock=clock) for each in (ONE, TWO)]
+        self.router = Router(
+            providers=self.providers,
+            catalogue=Catalogue([ONE, TWO], as_of=FIRST),
+            policies=policies,
+            storage=self.storage,
+            settings=Settings(clock=clock, lease_s=LEASE_S, rollup_keys=("team",), **settings),
+        )
+        self.console = Console(self.storage, secret=SECRET, clock=clock)
+        self.traces = TraceStore(self.storage, rollup_keys=("team",), clock=clock)
+        self.ledger = Ledger(self.storage, clock=clock)
+
+    async def caller(self, key: str) -> Caller:
+        return await self.console.authenticate(f"Bearer {key}")
+
+    async def post(self, body: bytes, key: str, idempotency_key: str) -> Client:
+        """Ask over HTTP."""
+        headers = {"authorization": f"Bearer {key}", "idempotency-key": idempotency_key}
+        return await ask(create_app(self.router, self.console), scope_of(headers=headers), body)
+
+    async def aclose(self) -> None:
+        await self.router.aclose()
+        await self.storage.aclose()
+
+    @property
+    def calls(self) -> int:
+        """How often a provider was called."""
+        return sum(len(each.calls) for each in self.providers)
+
+
+async def contents(firm: Firm) -> dict[str, Any]:
+    """All that a store says through its readers, as plain values."""
+    found: dict[str, Any] = {"accounts": await firm.console.accounts(), "incidents": await firm.console.incidents()}
+    found["retention"] = await firm.traces.retention()
+    for name in (*ACCOUNTS, SYSTEM_ACCOUNT):
+        found[f"events of {name}"] = await firm.storage.scan(name, Events(), after=None, limit=200)
+    for name in ACCOUNTS:
+        traces, ledger = firm.traces.as_account(name), firm.ledger.as_account(name)
+        whole = {trace.id: trace async for trace in traces.export()}
+        found[name] = {
+            "traces": whole,
+            "feedback": {each: await traces.feedback_of(each) for each in whole},
+            "usage": [await traces.usage(FIRST, LAST, group_by=group, bucket=bucket) for group, bucket in USAGE],
+            "cache": await traces.cache_report(FIRST, LAST),
+            "fallback": await traces.fallback_report(FIRST, LAST),
+            "latency": await traces.latency_report(FIRST, LAST),
+            "rows": [row async for row in ledger.rows()],
+            "sums": await ledger.sums(FIRST, LAST),
+            "statement": await ledger.statement("2026-11", by="day"),
+        }
+        if name != "default":
+            found[name] |= {"standing": await firm.console.standing(name), "keys": await firm.console.keys(name)}
+        ids = {each for trace in whole.values() if (given := trace.decision_input) is not None
+               for each in (given.catalogue, given.health, given.policy) if each is not None}  # fmt: skip
+        found[name]["snapshots"] = {
+            each: await firm.storage.read(SYSTEM_ACCOUNT, SnapshotById(each)) for each in sorted(ids)
+        }
+    found["run"] = await firm.storage.read("acme", Stands("2026-11-22T12:00:00.000Z", run=RUN))
+    everything: dict[str, Any] = plain(found)
+    return everything
+
+
+@pytest.fixture(scope="module")
+def expected() -> Any:
+    return json.loads(gzip.decompress((FOLDER / "expected.json.gz").read_bytes()))
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A copy of the store, and of the file beside it, as they were left."""
+    for name in ("store.db", "store.db.limits"):
+        (tmp_path / name).write_bytes(gzip.decompress((FOLDER / f"{name}.gz").read_bytes()))
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def path(recorded: Path, noon: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, brought to the version that is needed now."""
+    monkeypatch.setenv("ROUTEWRIGHT_SECRET", SECRET)
+    assert main(["store", "upgrade", str(recorded)]) == 0
+    return recorded
+
+
+@pytest.fixture
+async def firm(path: Path, expected: Any) -> AsyncIterator[Firm]:
+    """The copy in use, at the moment at which it was left."""
+    firm = await reopened(path, expected["told"]["left_at"])
+    yield firm
+    await firm.aclose()
+
+
+async def reopened(path: Path, at: float) -> Firm:
+    clock = FakeClock(STARTED)
+    await clock.advance(at)
+    return Firm(path, clock)
+
+
+@pytest.mark.parametrize("end", ["", ".limits"])
+def test_every_table_of_the_recording_has_a_row(recorded: Path, end: str) -> None:
+    with closing(sqlite3.connect(f"{recorded}{end}")) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        assert len(tables) >= 5
+        for name in tables:
+            assert connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0], name
+
+
+async def test_all_that_readers_say_is_as_it_was_recorded(firm: Firm, expected: Any) -> None:
+    assert list(changes(expected["contents"], await contents(firm))) == []
+
+
+async def test_pages_visit_every_trace_once_and_a_cursor_from_before_goes_on(firm: Firm, expected: Any) -> None:
+    whole = expected["contents"]["acme"]["traces"]
+    seen, cursor = expected["told"]["page"]
+    while cursor is not None:
+        page = await firm.traces.query(account="acme", limit=5, cursor=cursor)
+        for item in page.data:
+            told = {name: held for name, held in whole[item.id].items() if name not in ("spans", "content")}
+            assert list(changes(told, plain(item))) == []
+        seen, cursor = seen + [item.id for item in page.data], page.next_cursor
+    assert seen == sorted(whole, key=lambda each: (whole[each]["created_at"], each), reverse=True)
+    failed = (await firm.traces.query(account="acme", filter="status=failed,metadata.team!=chat")).data
+    assert [each.id for each in failed] == [each for each in seen if whole[each]["status"] == "failed"]
+
+
+async def test_traces_read_by_id_and_replay_to_their_digests(firm: Firm, expected: Any) -> None:
+    replayed = 0
+    for account in ACCOUNTS:
+        ids = expected["contents"][account]["snapshots"]
+        router = await opened([await firm.storage.read(SYSTEM_ACCOUNT, SnapshotById(each)) for each in ids])
+        for trace_id in expected["contents"][account]["traces"]:
+            trace = await firm.traces.get(trace_id, account=account)
+            for span in trace.spans:
+                if isinstance(span, DecisionSpan):
+                    assert router.replay(trace).digest == span.digest
+                    replayed += 1
+    assert replayed > 40
+
+
+async def test_keys_authenticate_and_the_revoked_one_does_not(firm: Firm, expected: Any) -> None:
+    keys, ids = expected["keys"], expected["key_ids"]
+    for name, account, environment in (("website", "acme", "production"), ("mobile", "beta", "production"),
+                                       ("trial", "acme", "sandbox")):  # fmt: skip
+        caller = await firm.caller(keys[name])
+        assert (caller.account, caller.environment, caller.key_id) == (account, environment, ids[name])
+    assert (await firm.caller(keys["reports"])).scopes == ("traces:read", "analytics:read")
+    for wrong in (keys["lost"], keys["website"][:-1] + "!"):
+        with pytest.raises(AuthenticationFailed):
+            await firm.caller(wrong)
+    with pytest.raises(AuthenticationFailed):
+        await firm.console.authenticate(f"Bearer {keys['trial']}", "production")
+
+
+async def test_kept_answers_are_given_again_to_the_same_body_alone(firm: Firm, expected: Any) -> None:
+    told, key = expected["told"], expected["keys"]["website"]
+    callers = [await firm.caller(expected["keys"][name]) for name in ("website", "trial")]
+    assert told["production"] != told["sandbox"]
+    for caller in callers:
+        answer = await firm.router.route("keep this", caller=caller, idempotency_key="kept", **KEPT)
+        assert answer.output == told[caller.environment]
+        with pytest.raises(IdempotencyKeyReused) as refused:
+            await firm.router.route("keep that", caller=caller, idempotency_key="kept", **KEPT)
+        assert refused.value.status == 409
+    assert list(changes(told["http"], (await firm.post(BODY, key, "over-http")).json)) == []
+    assert (await firm.post(BODY.replace(b"over", b"by"), key, "over-http")).status == 409
+    assert firm.calls == 0
+
+
+@pytest.mark.parametrize(("later_s", "calls"), [(23.9 * 3600, 0), (24.1 * 3600, 1)])
+async def test_answers_are_kept_for_a_day(path: Path, expected: Any, later_s: float, calls: int) -> None:
+    firm = await reopened(path, expected["told"]["left_at"] + later_s)
+    caller = await firm.caller(expected["keys"]["website"])
+    await firm.router.route("keep this", caller=caller, idempotency_key="kept", **KEPT)
+    assert firm.calls == calls
+    await firm.aclose()
+
+
+async def test_money_of_calls_that_were_killed_is_held_until_their_lease_is_over(firm: Firm, expected: Any) -> None:
+    caller = await firm.caller(expected["keys"]["website"])
+    with pytest.raises(RateLimited):
+        await firm.router.route("Hello", caller=caller, timeout_ms=5_000, **LARGE)
+    before = (await firm.console.standing("acme")).balance
+    assert before is not None
+    assert list(changes(expected["contents"]["acme"]["standing"]["balance"], plain(before))) == []
+    await firm.clock.advance(LEASE_S)
+    await firm.router.route("Hello", caller=caller, timeout_ms=5_000, **LARGE)
+    after = (await firm.console.standing("acme")).balance
+    assert after is not None
+    assert (after.reserved_nanos, after.spent_nanos - before.spent_nanos) == (0, 100 * 1_000 - 20 * 900 + 50 * 4_000)
+    new = [row async for row in firm.ledger.as_account("acme").rows()]
+    assert [row.kind for row in new].count("expired") == 3
+
+
+async def test_an_idempotency_key_in_flight_is_taken_until_its_lease_is_over(firm: Firm, expected: Any) -> None:
+    caller = await firm.caller(expected["keys"]["website"])
+    same: dict[str, Any] = {"caller": caller, "idempotency_key": "in-flight", "timeout_ms": 5_000, **LARGE}
+    with pytest.raises(IdempotencyKeyReused):
+        await firm.router.route("Hello", **same)
+    with pytest.raises(RouterTimeoutError, match="another call with the same idempotency key"):
+        await firm.router.route("hang", **same)
+    assert firm.calls == 0
+    await firm.clock.advance(LEASE_S)
+    assert (await firm.router.route("Hello", **same)).output == "an answer to Hello"
+
+
+async def test_windows_and_slots_go_on_counting(firm: Firm, expected: Any) -> None:
+    caller = await firm.caller(expected["keys"]["mobile"])
+    with pytest.raises(RateLimited):
+        await firm.router.route("Hello", caller=caller)
+    await firm.clock.advance(LEASE_S)
+    answer = await firm.router.route("Hello", caller=caller)
+    assert answer.response.usage.rate_limit_remaining == 30 - 4 - 1
+    await firm.clock.advance(60.0)
+    answer = await firm.router.route("Hello", caller=caller)
+    assert answer.response.usage.rate_limit_remaining == 30 - 1
+
+
+async def test_an_account_is_deleted_and_old_traces_go(firm: Firm, expected: Any) -> None:
+    recorded, caller = expected["contents"], await firm.caller(expected["keys"]["website"])
+    assert await firm.traces.delete(everything=True, account="acme") == len(recorded["acme"]["traces"])
+    assert (await firm.traces.usage(FIRST, LAST, account="acme")).totals.requests == 0
+    assert plain([row async for row in firm.ledger.as_account("acme").rows()]) == recorded["acme"]["rows"]
+    await firm.router.route("keep this", caller=caller, idempotency_key="kept", **KEPT)
+    assert firm.calls == 1, "what was kept went, too"
+    assert await firm.traces.retain(Retention(production_days=0.5)) > len(recorded["corp"]["traces"])
+    assert (await firm.traces.query(account="corp")).data == []
+    usage = await firm.traces.usage(FIRST, LAST, account="corp")
+    assert usage.totals.requests == recorded["corp"]["usage"][0]["totals"]["requests"]
+
+
+async def test_the_firm_goes_on_in_the_old_store(firm: Firm, expected: Any) -> None:
+    caller = await firm.caller(expected["keys"]["website"])
+    answer = await firm.router.route("Hello", caller=caller, policy_id="careful", **KEPT)
+    await firm.router.feedback(answer.trace_id, 1.0, caller=caller)
+    await firm.router.flush()
+    rows = [row async for row in firm.ledger.as_account("acme").rows(trace_id=answer.trace_id)]
+    assert len(rows) == 1
+    assert await firm.ledger.correct(answer.trace_id, 1, cost_usd=0.5, account="acme") is not None
+    new = await firm.console.create_key("acme", name="new")
+    assert (await firm.caller(new.secret.reveal())).key_id == new.key.id
+    assert len(await firm.console.keys("acme")) == len(expected["contents"]["acme"]["keys"]) + 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["store check", "store backup copy.db", "traces ls --account acme", "ledger statement --account acme",
+     "analytics usage --account corp", "accounts ls", "keys ls acme", "incidents ls"],
+)  # fmt: skip
+def test_commands_run_on_it(path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("ROUTEWRIGHT_STORE", str(path))
+    capsys.readouterr()
+    assert main(command.split()) == 0
+    said = capsys.readouterr()
+    assert said.out
+    assert not said.err
+    if "copy.db" in command:
+        assert main(["store", "check", "copy.db"]) == 0
