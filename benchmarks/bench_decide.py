@@ -10,7 +10,7 @@ import pytest
 
 from routewright import Router
 from routewright._core.board import Boards
-from routewright._core.decision import Decision, decide
+from routewright._core.decision import Decision, decision_of
 from routewright._core.outlook import Outlook
 from routewright.wire import DecisionInput
 
@@ -41,7 +41,7 @@ class Case:
 
     def ours(self, timed: Timed, question: Question) -> None:
         board = Boards(self.outlook.pool).of(self.outlook.health)
-        timed(question, "routewright", lambda given: decide(given, board), cycle(self.inputs))
+        timed(question, "routewright", lambda given: decision_of(given, board), cycle(self.inputs))
 
     def presorted(self, timed: Timed, question: Question) -> None:
         best_first = sorted(rows(self.outlook, TODAY), key=attrgetter("merit"), reverse=True)
@@ -104,7 +104,7 @@ def test_one_constraint(timed: Timed, constraint: Constraint) -> None:
 def test_reason(effort: Effort, report: Report, size: int, named: str) -> None:
     case = Case(size, SETS[named])
     board = Boards(case.outlook.pool).of(case.outlook.health)
-    fresh = (decide(given, board) for given in cycle(case.inputs))  # a decision remembers what was read of it
+    fresh = (decision_of(given, board) for given in cycle(case.inputs))  # a decision remembers what was read of it
     figure = sample(read_reason, fresh, effort, loop=False)
     report.add(Question(f"decision.reason, {size:,} models, {named}", "5"), "routewright", figure)
 
@@ -129,4 +129,4 @@ def read_reason(decision: Decision) -> str:
 
 def decide_first(asked: tuple[DecisionInput, Outlook]) -> Decision:
     given, outlook = asked
-    return decide(given, Boards(outlook.pool).of(outlook.health))
+    return decision_of(given, Boards(outlook.pool).of(outlook.health))

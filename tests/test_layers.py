@@ -20,7 +20,7 @@ FLOORS = [
     (
         "docstrings settings storage companion coordination secret_file root_secret options guardrail lines document "
         "config policy_entry policy_file usage_export catalogue price_list output arguments authentication announcer "
-        "incidents webhook twin trace console correction ledger counting assembly replay blocking router policy_loss "
+        "incidents webhook twin trace console correction ledger counting replay assembly blocking router policy_loss "
         "semconv otel testing"
     ).split(),
     ["server", "serve", "cli", "__main__", "__init__"],
@@ -30,10 +30,11 @@ CORE_ORDER = (
     "scan ids money cost scale quality sse image tokens problem shape ranges rules schema output price_list proposal "
     "derive cursor moment account terms allowance changes filter rollup report recorded batch "
     "pattern sensitive phrase guardrail redact passage gate deprecation request tags catalogue selector pool outlook "
-    "limits lately quantile health policy intake constraints scoring board budget way refusal plan why_not html "
-    "decision check explain lease ledger shortage paying idempotency rows "
-    "statement correction usage_export model_name reconcile newest books fault retry breaker pace call attempt alerts "
-    "window limiter webhook standard_webhook salvage traceparent"
+    "limits lately quantile health policy intake constraints scoring plan order board budget way refusal "
+    "decide why_not html decision check explain lease ledger shortage paying idempotency rows "
+    "statement correction usage_export model_name reconcile newest books fault retry breaker pace traceparent attempt "
+    "machine call alerts "
+    "window limiter webhook standard_webhook salvage"
 ).split()
 PURE = set(
     "__future__ base64 binascii bisect.bisect_left bisect.bisect_right collections.Counter collections.OrderedDict "

@@ -49,6 +49,7 @@ from .protocols import (
     Provider,
     Storage,
 )
+from .replay import Replays
 from .settings import Settings
 from .trace import TraceStore
 from .wire import Environment, Model, Policy, PolicyChanged, PolicySnapshot
@@ -106,7 +107,8 @@ class Parts:
         self._guard = Guard()
         self._reloading = Guard()
         self._fleets: dict[str, Fleet] = {}
-        self._engine: Engine | None = None
+        self.running: Engine | None = None
+        """The pipeline, once it was asked for, until the Router is closed."""
         self._closed = False
         self._freed = Signal()
         if self._policy_file is not None:
@@ -114,16 +116,16 @@ class Parts:
 
     def renew(self) -> None:
         """Begin as at first use: in a child nobody watches the file of policies yet."""
-        self._engine = None
+        self.running = None
 
     @property
     def engine(self) -> Engine:
         """The pipeline."""
-        engine = self._engine
+        engine = self.running
         if engine is None:
             with self._guard.lock:
                 self._refuse_if_closed()
-                engine = self._engine = self._engine or self._make_engine()
+                engine = self.running = self.running or self._make_engine()
         return engine
 
     def fleet(self, environment: Environment | Literal["hosted"]) -> Fleet:
@@ -182,6 +184,16 @@ class Parts:
     def traces(self) -> TraceStore:
         """The traces of this Router's storage, with those that it has not written yet."""
         return TraceStore.fresh(self.storage, self._log, self.settings, self.worker)
+
+    @cached_property
+    def replays(self) -> Replays:
+        """Decisions taken again from snapshots of this Router, or of its storage."""
+
+        def fleets() -> Sequence[Fleet]:
+            self.fleet(self.environment)
+            return self.fleets()
+
+        return Replays(fleets, lambda snapshot_id: self.wait(self.log.snapshot, snapshot_id))
 
     @property
     def trace_counts(self) -> TraceCounts:
@@ -243,13 +255,13 @@ class Parts:
                 return None
             self._keep_dropped()
             fleets, self._fleets = self.fleets(), {}
-            self._engine, self._closed = None, True
+            self.running, self._closed = None, True
             self._log.retries = False
             return fleets
 
     def _keep_dropped(self) -> None:
-        if self._engine is not None:
-            self._engine.records.keep_dropped()
+        if self.running is not None:
+            self.running.records.keep_dropped()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -296,6 +308,7 @@ class Parts:
             ids=ids,
             admissions=admissions,
             fleet=self.fleet,
+            fleets=self._fleets,
             policies=self._publish(),
             log=self._log,
             hooks=self.hooks,
@@ -308,6 +321,7 @@ class Parts:
             rollup_keys=checked_keys("rollup_keys", settings.rollup_keys),
             capture=None if settings.capture is None else settings.capture.started,
             traceparent_to=settings.traceparent_to,
+            decide_again=self.replays.decide,
         )
         if settings.retention is not None or not isinstance(self.storage, ImmediateStorage):
             retention = None if settings.retention is None else settings.retention.write

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ._core.board import Board, Boards
-from ._core.decision import Decision, decide
+from ._core.decision import Decision, decision_of
 from ._core.intake import RULES
 from ._core.pool import Pool
 from ._core.problem import shown
 from ._engine.answer import Answer
-from .assembly import Parts
+from ._engine.fleet import Fleet
 from .errors import NotFound, Problem, ValidationFailed
-from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, TraceItem
+from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot, TraceItem
 
 T = TypeVar("T")
 
@@ -20,8 +21,9 @@ T = TypeVar("T")
 class Replays:
     """Over one Router's snapshots, and those of its storage."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, fleets: Callable[[], Sequence[Fleet]], snapshot: Callable[[str], Snapshot | None]) -> None:
+        self._fleets = fleets
+        self._stored = snapshot
 
     def decide(self, given: DecisionInput) -> Decision:
         """Take a decision again. Raises ``NotFound`` if a snapshot that the input names is no longer stored."""
@@ -29,12 +31,11 @@ class Replays:
             raise NotFound(
                 f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
             )
-        return decide(given, self._board(given))
+        return decision_of(given, self._board(given))
 
     def _board(self, given: DecisionInput) -> Board:
         """The snapshots that a decision names, compiled."""
-        self._parts.fleet(self._parts.environment)
-        for fleet in self._parts.fleets():
+        for fleet in self._fleets():
             if fleet.pool.snapshot.id == given.catalogue:
                 health = fleet.board().outlook.health
                 boards = fleet.boards_on(given.as_of)
@@ -46,7 +47,7 @@ class Replays:
         return self._snapshot(snapshot_id, HealthSnapshot)
 
     def _snapshot(self, snapshot_id: str, kind: type[T]) -> T:
-        found = self._parts.wait(self._parts.log.snapshot, snapshot_id)
+        found = self._stored(snapshot_id)
         if not isinstance(found, kind):
             raise NotFound(f"snapshot {snapshot_id!r} is not stored any more, so the decision cannot be replayed")
         return found

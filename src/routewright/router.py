@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
@@ -11,6 +12,7 @@ from typing import Any, Self, TypeVar, Unpack, cast, overload
 from msgspec.structs import replace
 
 from ._core.budget import SharedBudget, room_of
+from ._core.catalogue import resolve_one
 from ._core.check import PolicyCheck
 from ._core.decision import Decision
 from ._core.explain import explain
@@ -19,18 +21,17 @@ from ._core.output import Form
 from ._core.problem import shown
 from ._core.request import as_budget
 from ._core.tags import checked_tags
-from ._core.why_not import WhyNot
+from ._core.why_not import WhyNot, why_not
 from ._engine.answer import Answer
 from ._engine.detached import Detached
 from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
-from ._engine.outcome import Outcome
 from ._engine.reading import Asked
-from ._engine.replay import Replayed
 from ._engine.standby import LimitCounts
-from ._engine.steps import Begun, HostedCourse, Steps, begin
+from ._engine.steps import HostedProgress, Steps, begin
 from ._engine.stream import Stream
-from ._engine.traceparent import parent_here, within
+from ._engine.tags import NO_TAGS, tags_held
+from ._engine.traceparent import parent_held, parent_here, within
 from ._engine.trouble import TraceCounts
 from .arguments import check_caller, check_many, checked_feedback, checked_traceparent
 from .assembly import Parts
@@ -42,7 +43,7 @@ from .fork import importing
 from .options import Options, RequestLike, RequestsLike, SharedOptions
 from .policy_file import PolicyFile
 from .protocols import Coordination, Guardrail, Provider, Storage
-from .replay import Replays, input_of
+from .replay import input_of
 from .settings import Settings
 from .trace import TraceStore
 from .wire import Budget, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
@@ -142,7 +143,9 @@ class Router:
         ``PermissionDenied`` and ``StorageUnavailable``; with an idempotency key ``IdempotencyKeyReused``.
         """
         form = None if output_type is None else _form_of(output_type)
-        return self._answer(await self._parts.engine.route(self._asked(request, options, form), self._as(caller)))
+        engine = self._parts.running or self._parts.engine
+        caller = self._caller if caller is None else self._placed(caller)
+        return await engine.route(self._asked(request, options, form), caller)
 
     async def route_to_end(
         self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
@@ -158,7 +161,7 @@ class Router:
             raise ValidationFailed.of(Problem("idempotency_key", "is missing", hint))
         engine = self._parts.engine
         call = Detached(partial(engine.route, asked, caller), self._parts.worker)
-        return self._answer(await call.result())
+        return await call.result()
 
     async def route_many(
         self,
@@ -178,7 +181,7 @@ class Router:
         check_many(requests, limit)
         asked("a request").read()  # a mistake in the options is told once
         shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
-        run = Many(self._parts.engine, self._as(caller), asked, self._answer, limit=limit, budget=shared)
+        run = Many(self._parts.engine, self._as(caller), asked, limit=limit, budget=shared)
         return await run.run(requests)
 
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
@@ -186,7 +189,7 @@ class Router:
         of ordinary size is checked."""
         asked = self._asked(request, options)
         known = asked if asked.is_large and not self._parts.settings.clock.virtual else asked.read()
-        return Stream(self._parts.engine, known, self._as(caller), self.replay)
+        return Stream(self._parts.engine, known, self._as(caller))
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
         """Choose a model, and leave the calls to you: the result says step by step what to do, and is told what came.
@@ -197,13 +200,12 @@ class Router:
         engine, caller, wait = self._parts.engine, self._as(caller), self._parts.wait_long
         fleet, read = self._parts.hosted(caller.environment), self._asked(request, options).read()
         if engine.admissions.is_open(read.request, caller):
-            entry = engine.guarded_now(engine.admit(read, caller, fleet))
-            return Steps(engine, Begun(entry, engine.course(HostedCourse, entry, engine.choose_here(entry))), wait)
+            call = engine.admit(read, caller, fleet)
+            engine.guard_now(call)
+            engine.choose_now(call)
+            return Steps(engine, engine.progress(HostedProgress, call), wait)
         begun = wait(begin, engine, read, caller, fleet)
-        if isinstance(begun, Begun):
-            return Steps(engine, begun, wait)
-        begun.decide = self.replay
-        return Steps.again(begun)
+        return Steps.again(begun) if isinstance(begun, Answer) else Steps(engine, begun, wait)
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose without calling anything. Takes microseconds, unless tokens have to be counted.
@@ -211,8 +213,9 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
         """
         engine = self._parts.engine
-        entry = engine.admit(self._asked(request, options).read(), self._as(caller))
-        return Decision(engine.choices.of(entry).plan_now())
+        call = engine.admit(self._asked(request, options).read(), self._as(caller))
+        call.plan = engine.plan_now(call)
+        return Decision(call.plan, call.given, call.board)
 
     def check_policies(
         self, request: RequestLike = "Hello", *, caller: Caller | None = None, **options: Unpack[Options]
@@ -235,7 +238,9 @@ class Router:
         if not isinstance(model, str):
             raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(model)}", ""))
         engine = self._parts.engine
-        return engine.choices.why_not(engine.admit(self._asked(request, options).read(), self._as(caller)), model)
+        call = engine.admit(self._asked(request, options).read(), self._as(caller))
+        model = resolve_one(model, call.fleet.aliases, call.fleet.pool.row, "model")
+        return why_not(engine.counted(call), call.board, model, call.laid)
 
     def explain(self, decided: Decision | Answer[Any] | TraceItem) -> str:
         """The decision as a table: chosen, runner-up, fallbacks, rejected and why."""
@@ -248,7 +253,7 @@ class Router:
 
         Raises ``NotFound`` if a snapshot that the input names is no longer stored.
         """
-        return Replays(self._parts).decide(input_of(decided))
+        return self._parts.replays.decide(input_of(decided))
 
     def models(self, *, caller: Caller | None = None) -> list[Model]:
         """Every known model, with today's price, window, abilities and availability (spec 2.3).
@@ -370,12 +375,10 @@ class Router:
         return BlockingRouter(self, self._parts.worker)
 
     def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> Asked:
-        return Asked(request, options, self._parts.tags.here(), form, parent_here())
-
-    def _answer(self, outcome: Outcome | Replayed) -> Answer[Any]:
-        if isinstance(outcome, Replayed):
-            outcome.decide = self.replay
-        return Answer(outcome)
+        held = tags_held()
+        tags = None if held is NO_TAGS else held.get(self._parts.tags)
+        parent = parent_here() if parent_held() is not None or "opentelemetry.trace" in sys.modules else None
+        return Asked(request, options, tags, form, parent)
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self._placed(caller)

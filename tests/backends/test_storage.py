@@ -28,7 +28,6 @@ from routewright.wire import (
     SYSTEM_ACCOUNT,
     CacheSpan,
     Content,
-    DecisionInput,
     DeleteTraces,
     Environment,
     FeedbackByTrace,
@@ -286,7 +285,7 @@ async def test_a_reader_in_another_thread_sees_a_batch_whole_or_not_at_all() -> 
         """Read when the trace is there and the feedback is not."""
 
         @property
-        def decision_input(self) -> None:
+        def snapshot_ids(self) -> None:
             if not reader.ident:
                 reader.start()
                 done.wait(0.05)
@@ -443,5 +442,6 @@ class Draft:
         return replace(self._trace.copy(), content=None)
 
     @property
-    def decision_input(self) -> DecisionInput | None:
-        return self._trace.decision_input
+    def snapshot_ids(self) -> tuple[str, str, str | None] | None:
+        given = self._trace.decision_input
+        return None if given is None else (given.catalogue, given.health, given.policy)

@@ -10,10 +10,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from msgspec.structs import replace
 
 from routewright import Budget
-from routewright._core.budget import Amount, Room, Share, SharedBudget, room_of, within, worst_of_plan
+from routewright._core.budget import Amount, Room, Share, SharedBudget, own_room, room_of, within, worst_of_plan
 from routewright._core.constraints import Ask, _over_budget
+from routewright._core.decide import decide, least_nanos, pays_for_any
 from routewright._core.intake import RULES
-from routewright._core.plan import build_plan, least_nanos, pays_for_any
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, Pricing, TokenBounds
 
@@ -131,9 +131,9 @@ def test_the_worst_of_a_plan_is_every_try_of_every_model_at_its_cap_but_no_more_
 
     def worst(budget_nanos: int) -> Amount:
         given = within(GIVEN, Room(budget_nanos, None))
-        plan = build_plan(given, board(pool))
-        assert len(plan.rows) == 2
-        return worst_of_plan(plan.ask, plan.rows, 2)
+        plan = decide(given, board(pool))
+        assert len(plan.legs) == 2
+        return worst_of_plan(plan, given.tokens, own_room(given), 2)
 
     once = (40 * 1_000 + 4_096 * 4_000) + (40 * 2_000 + 4_096 * 8_000)
     assert worst(10**9) == Amount(2 * once, 2 * 2 * (40 + 4_096))
@@ -160,11 +160,11 @@ def test_the_least_that_is_named_is_what_the_cheapest_needs_and_less_admits_none
     least = least_nanos(given, its)
     if least is None:
         with pytest.raises(NoCandidates):
-            build_plan(replace(given, budget_nanos=10**18), its)
+            decide(replace(given, budget_nanos=10**18), its)
         return
     assert pays_for_any(replace(given, budget_nanos=least), its)
     if least:
         below = replace(given, budget_nanos=least - 1)
         assert not pays_for_any(below, its)
         with pytest.raises(NoCandidates):
-            build_plan(below, its)
+            decide(below, its)

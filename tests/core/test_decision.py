@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from routewright._core.board import BOARDS_KEPT, Board, Boards
 from routewright._core.catalogue import snapshot
 from routewright._core.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
-from routewright._core.decision import Decision, decide
+from routewright._core.decide import CHAIN_LENGTH
+from routewright._core.decision import Decision, decision_of
 from routewright._core.explain import explain
 from routewright._core.health import health_snapshot
 from routewright._core.intake import RULES
-from routewright._core.plan import CHAIN_LENGTH
 from routewright._core.pool import Pool
 from routewright._core.quality import micro
 from routewright._core.ranges import NUMBERS
@@ -66,7 +66,7 @@ OWN = [REASONS.index(reason) for reason in (Reason.CONTEXT, Reason.BUDGET_TOKENS
 
 def decided(case: Case) -> Decision | None:
     try:
-        return decide(case.given, case.board)
+        return decision_of(case.given, case.board)
     except NoCandidates:
         return None
 
@@ -253,13 +253,13 @@ def test_equal_scores_stand_by_raw_quality_cost_latency_stability_then_id(
     better, worse = ({"id": name, "stability": 400} | given for name, given in (("z/z", first), ("a/a", second)))
     seen = {str(given["id"]): ModelHealth(stability=given.pop("stability")) for given in (better, worse)}  # type: ignore[arg-type]
     pool = [replace(BEYOND_THE_SCALES, **given) for given in (worse, better)]
-    found = decide(simple(timeout_ms=60_000), board(pool, seen)).candidates
+    found = decision_of(simple(timeout_ms=60_000), board(pool, seen)).candidates
     assert found[0].score == found[1].score
     assert [candidate.model for candidate in found] == [better["id"], worse["id"]]
 
 
 def test_a_model_of_unknown_price_gets_nothing_for_its_cost() -> None:
-    found = decide(simple(), board([model("a/unknown", pricing_per_1m=None), model("b/dear")])).candidates
+    found = decision_of(simple(), board([model("a/unknown", pricing_per_1m=None), model("b/dear")])).candidates
     assert [(candidate.model, candidate.terms[1] > 0) for candidate in found] == [
         ("b/dear", True),
         ("a/unknown", False),
@@ -315,8 +315,13 @@ def test_weights_of_a_policy_take_the_place_of_goal_and_strategy() -> None:
     pool.append(model("d/steady", ttft_s=9.0))
     each = [(100, 0, 0, 0), (0, 100, 0, 0), (0, 0, 100, 0), (0, 0, 0, 100)]
     asked = [simple(goal="quality", strategy="quality-first", weights=weights) for weights in each]
-    assert [decide(given, board(pool, seen)).model for given in asked] == ["a/good", "b/cheap", "c/quick", "d/steady"]
-    assert decide(asked[1], board(pool, seen)).reason.startswith(
+    assert [decision_of(given, board(pool, seen)).model for given in asked] == [
+        "a/good",
+        "b/cheap",
+        "c/quick",
+        "d/steady",
+    ]
+    assert decision_of(asked[1], board(pool, seen)).reason.startswith(
         "weights quality=0 cost=100 latency=0 stability=0: b/cheap scored"
     )
 
@@ -326,33 +331,33 @@ def test_requests_that_weigh_alike_share_an_order() -> None:
     weights = tuple(WEIGHTS["balanced"]["quality"])
     for asked in (simple(goal="quality"), simple(weights=weights), simple(goal="stability", weights=weights)):
         small.order(asked)
-    assert len(small._orders) == 1
+    assert len(small.lineage.orders) == 1
 
 
 def test_a_quality_floor_rejects_by_the_quality_that_the_decision_uses() -> None:
     pool = [model("a/good", quality=0.6), model("b/poor", quality=0.599)]
-    decision = decide(simple(min_quality=600_000), board(pool))
+    decision = decision_of(simple(min_quality=600_000), board(pool))
     assert [(each.model, each.reason) for each in decision.rejected] == [("b/poor", Reason.QUALITY_FLOOR)]
-    predicted = decide(simple(min_quality=600_000, quality=(100_000, 700_000)), board(pool))
+    predicted = decision_of(simple(min_quality=600_000, quality=(100_000, 700_000)), board(pool))
     assert (predicted.model, predicted.chain) == ("b/poor", [])
     with pytest.raises(NoCandidates):
-        decide(simple(min_quality=600_001), board(pool))
+        decision_of(simple(min_quality=600_001), board(pool))
 
 
 def test_a_latency_ceiling_rejects_by_the_time_to_the_whole_answer() -> None:
     pool = [model("a/quick"), model("b/slow", ttft_s=1.001)]  # four seconds for the answer
-    decision = decide(simple(max_latency_ms=5_000), board(pool))
+    decision = decision_of(simple(max_latency_ms=5_000), board(pool))
     assert [(each.model, each.reason) for each in decision.rejected] == [("b/slow", Reason.LATENCY_CEILING)]
-    assert decide(simple(max_latency_ms=5_000, max_output_tokens=300), board(pool)).rejected == []
+    assert decision_of(simple(max_latency_ms=5_000, max_output_tokens=300), board(pool)).rejected == []
     slowed = board(pool, {"a/quick": ModelHealth(ttft_ms=1_001)})
     with pytest.raises(NoCandidates):
-        decide(simple(max_latency_ms=5_000), slowed)
+        decision_of(simple(max_latency_ms=5_000), slowed)
 
 
 def test_floor_and_ceiling_hold_for_the_callers_chain() -> None:
     pool = [model("a/one", quality=0.9), model("b/poor", quality=0.1), model("c/slow", ttft_s=20.0), model("d/four")]
     asked = simple(fallback=("b/poor", "c/slow", "d/four"), goal="quality", min_quality=400_000, max_latency_ms=9_000)
-    assert decide(asked, board(pool)).chain == ["d/four"]
+    assert decision_of(asked, board(pool)).chain == ["d/four"]
 
 
 def test_late_models_come_last_and_the_fastest_of_them_first() -> None:
@@ -361,18 +366,18 @@ def test_late_models_come_last_and_the_fastest_of_them_first() -> None:
         model("b/slower", ttft_s=9.0, quality=0.99),
         model("c/quick", ttft_s=0.5, quality=0.1),
     ]
-    decision = decide(simple(timeout_ms=10_000, strategy="quality-first", goal="quality"), board(pool))
+    decision = decision_of(simple(timeout_ms=10_000, strategy="quality-first", goal="quality"), board(pool))
     assert ranking(decision) == ["c/quick", "a/slow", "b/slower"]
     assert [candidate.late for candidate in decision.candidates] == [False, True, True]
 
 
 def test_a_deadline_alone_never_empties_the_pool() -> None:
-    assert decide(simple(timeout_ms=1), board([model("a/slow", ttft_s=64.0)])).model == "a/slow"
+    assert decision_of(simple(timeout_ms=1), board([model("a/slow", ttft_s=64.0)])).model == "a/slow"
 
 
 def test_a_model_past_its_deprecation_date_is_never_picked() -> None:
     pool = [model("a/gone", deprecated_at="2026-11-21", quality=0.99), model("b/here")]
-    decision = decide(simple(goal="quality"), board(pool))
+    decision = decision_of(simple(goal="quality"), board(pool))
     assert decision.model == "b/here"
     assert [(r.model, r.reason) for r in decision.rejected] == [("a/gone", Reason.DEPRECATED)]
 
@@ -396,34 +401,34 @@ def test_what_a_model_does_not_take_rejects_it_where_it_is_asked_for(
     able = model("a/able", modalities=("text", "image", "tool"), structured_output=True, quality=0.5)
     lacking = replace(able, id="b/lacking", unsupported=(feature,), quality=0.99)
     asked = simple(goal="quality", needs=int(need))
-    decision = decide(asked, board([able, lacking]))
+    decision = decision_of(asked, board([able, lacking]))
     assert decision.model == "a/able"
     assert [(r.model, r.reason) for r in decision.rejected] == [("b/lacking", reason)]
-    assert decide(simple(goal="quality"), board([able, lacking])).model == "b/lacking"
+    assert decision_of(simple(goal="quality"), board([able, lacking])).model == "b/lacking"
     with pytest.raises(NoCandidates, match=words):
-        decide(asked, board([lacking]))
+        decision_of(asked, board([lacking]))
 
 
 def test_a_model_that_cannot_answer_at_the_length_asked_for_is_rejected() -> None:
     pool = [model("a/short", max_output_tokens=1_000, quality=0.99), model("b/long")]
-    decision = decide(simple(goal="quality", max_output_tokens=1_001), board(pool))
+    decision = decision_of(simple(goal="quality", max_output_tokens=1_001), board(pool))
     assert decision.model == "b/long"
     assert decision.chain == []
     assert [(r.model, r.reason) for r in decision.rejected] == [("a/short", Reason.CONTEXT)]
-    assert decide(simple(goal="quality", max_output_tokens=1_000), board(pool)).model == "a/short"
+    assert decision_of(simple(goal="quality", max_output_tokens=1_000), board(pool)).model == "a/short"
 
 
 def test_a_free_tier_is_routed_to_only_where_it_is_named() -> None:
     free = model("a/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
     pool = [free, model("b/paid", quality=0.4)]
-    assert decide(simple(strategy="cost-optimized"), board(pool)).model == "b/paid"
-    assert decide(simple(models=("a/free",)), board(pool)).model == "a/free"
-    assert decide(simple(fallback=("a/free",)), board(pool)).chain == ["a/free"]
+    assert decision_of(simple(strategy="cost-optimized"), board(pool)).model == "b/paid"
+    assert decision_of(simple(models=("a/free",)), board(pool)).model == "a/free"
+    assert decision_of(simple(fallback=("a/free",)), board(pool)).chain == ["a/free"]
 
 
 def test_a_price_of_nothing_wins_no_more_than_a_price_next_to_nothing() -> None:
     pool = [model("a/free", pricing_per_1m=Pricing(0.0, 0.0)), model("b/cheap", pricing_per_1m=Pricing(0.0001, 0.0001))]
-    scores = {c.model: c.score for c in decide(simple(), board(pool)).candidates}
+    scores = {c.model: c.score for c in decision_of(simple(), board(pool)).candidates}
     assert scores["a/free"] == scores["b/cheap"]
 
 
@@ -431,7 +436,7 @@ def test_twenty_thousand_models_keep_their_order() -> None:
     pool = [
         model(f"a/m{number:05}", quality=0.5, pricing_per_1m=Pricing(1.0 + number / 4, 1.0)) for number in range(20_000)
     ]
-    decision = decide(simple(), board(pool[::-1]))
+    decision = decision_of(simple(), board(pool[::-1]))
     assert [decision.model, *decision.chain] == [f"a/m{number:05}" for number in range(4)]
 
 
@@ -460,12 +465,12 @@ def test_models_on_one_step_of_the_quality_grid_are_ranked_by_cost() -> None:
         model("a/dear", quality=0.955, pricing_per_1m=Pricing(4.0, 20.0)),
         model("b/cheap", quality=0.95, pricing_per_1m=Pricing(2.0, 10.0)),
     ]
-    assert decide(simple(goal="quality", strategy="quality-first"), board(pool)).model == "b/cheap"
+    assert decision_of(simple(goal="quality", strategy="quality-first"), board(pool)).model == "b/cheap"
 
 
 def test_thinking_counts_in_cost_and_latency() -> None:
     pool = [model("a/thinks", reasoning=True, quality=0.9), model("b/answers", quality=0.5)]
-    decision = decide(simple(strategy="latency-optimized"), board(pool))
+    decision = decision_of(simple(strategy="latency-optimized"), board(pool))
     thinks, answers = (next(c for c in decision.candidates if c.model == m) for m in ("a/thinks", "b/answers"))
     assert thinks.latency_s == pytest.approx(answers.latency_s + 10.0)
     assert (thinks.cost_usd or 0) > 3 * (answers.cost_usd or 1)
@@ -474,23 +479,23 @@ def test_thinking_counts_in_cost_and_latency() -> None:
 
 def test_silent_thinking_is_billed_and_not_waited_for_twice() -> None:
     silent = model("a/silent", reasoning=True, ttft_s=31.0, tokens_per_s=100.0)
-    candidate = decide(simple(), board([silent])).candidates[0]
+    candidate = decision_of(simple(), board([silent])).candidates[0]
     assert candidate.latency_s == pytest.approx(31.0 + 4.0)
     assert candidate.cost_usd == pytest.approx((19 * 1.0 + 3_400 * 4.0) / 1e6, rel=0.01)
 
 
 def test_learned_lengths_replace_the_prior() -> None:
     seen = {"a/one": ModelHealth(output_tokens=4_000, output_p90=9_000)}
-    before = decide(simple(), board([model("a/one")])).candidates[0]
-    after = decide(simple(), board([model("a/one")], seen)).candidates[0]
+    before = decision_of(simple(), board([model("a/one")])).candidates[0]
+    after = decision_of(simple(), board([model("a/one")], seen)).candidates[0]
     assert (after.cost_usd or 0) > 9 * (before.cost_usd or 0)
 
 
 def test_an_open_circuit_keeps_a_model_out_until_nothing_else_is_left() -> None:
     shut = {"a/one": ModelHealth(open=True, probe_at_ms=2_000), "b/two": ModelHealth(open=True, probe_at_ms=1_000)}
     pool = [model("a/one", quality=0.9), model("b/two")]
-    assert decide(simple(), board([*pool, model("c/three", quality=0.1)], shut)).model == "c/three"
-    probe = decide(simple(), board(pool, shut))
+    assert decision_of(simple(), board([*pool, model("c/three", quality=0.1)], shut)).model == "c/three"
+    probe = decision_of(simple(), board(pool, shut))
     assert probe.model == "b/two"
     assert probe.chain == []
     assert ranking(probe) == ["b/two"]
@@ -501,7 +506,7 @@ def test_an_open_circuit_keeps_a_model_out_until_nothing_else_is_left() -> None:
 def test_a_copied_input_has_the_digest_of_the_original() -> None:
     given = simple(goal="cost", strategy="balanced", timeout_ms=60_000)
     digests = {
-        decide(copied, board([model("a/one")])).digest
+        decision_of(copied, board([model("a/one")])).digest
         for copied in (
             given,
             pickle.loads(pickle.dumps(given)),
@@ -516,7 +521,7 @@ def test_a_decision_outlives_its_board_and_hands_out_nothing_of_its_own() -> Non
     pool = [model("a/one", quality=0.9), model("b/two"), model("c/small", context_window=60)]
     boards = Boards(Pool(snapshot(pool, TODAY), TODAY))
     first = boards.of(health_snapshot({}))
-    decision, gone = decide(simple(), first), weakref.ref(first)
+    decision, gone = decision_of(simple(), first), weakref.ref(first)
     before = decision.candidates, decision.rejected, decision.digest
     decision.front.clear()
     decision.chain.clear()
@@ -535,34 +540,34 @@ def test_bounds_that_leave_a_window_open_ask_for_a_count() -> None:
     pool = [model("a/small", context_window=1_000)]
     open_question = TokenBounds(300, 2_000, 700)
     with pytest.raises(CountTokens):
-        decide(simple(tokens=open_question), board(pool))
+        decision_of(simple(tokens=open_question), board(pool))
     counted = replace(open_question, low=400, high=500, counted=True)
-    assert decide(simple(tokens=counted), board(pool)).model == "a/small"
+    assert decision_of(simple(tokens=counted), board(pool)).model == "a/small"
 
 
 def test_another_vendors_window_holds_a_count_and_a_third_where_a_budget_takes_it_for_more() -> None:
     pool = [model("a/other", context_window=10_000)]
     counted = TokenBounds(100, 12_000, 6_000, 6_000, 6_000, counted=True)
-    assert decide(simple(tokens=counted), board(pool)).model == "a/other"
-    assert decide(simple(tokens=counted, max_output_tokens=1_960), board(pool)).model == "a/other"
+    assert decision_of(simple(tokens=counted), board(pool)).model == "a/other"
+    assert decision_of(simple(tokens=counted, max_output_tokens=1_960), board(pool)).model == "a/other"
     for refused in ({"max_output_tokens": 1_961}, {"budget_tokens": 12_255}):
         with pytest.raises(NoCandidates):
-            decide(simple(tokens=counted, **refused), board(pool))
-    within = decide(simple(tokens=counted, budget_tokens=20_000), board(pool))
+            decision_of(simple(tokens=counted, **refused), board(pool))
+    within = decision_of(simple(tokens=counted, budget_tokens=20_000), board(pool))
     assert within.output_cap == 1_960, "what is left of the window"
 
 
 def test_what_was_settled_without_a_count_is_explained_without_one() -> None:
     pool = [model("a/large", quality=0.9), model("b/small", context_window=1_000, quality=0.1)]
     pool += [model(f"c/m{number}") for number in range(4)]
-    decision = decide(simple(tokens=TokenBounds(300, 2_000, 700), goal="quality"), board(pool))
+    decision = decision_of(simple(tokens=TokenBounds(300, 2_000, 700), goal="quality"), board(pool))
     assert "b/small" not in [candidate.model for candidate in decision.candidates]
     assert [(r.model, r.reason) for r in decision.rejected] == [("b/small", Reason.CONTEXT)]
 
 
 def test_bounds_that_settle_the_matter_ask_for_none() -> None:
     pool = [model("a/small", context_window=1_000), model("b/large")]
-    assert decide(simple(tokens=TokenBounds(5_000, 20_000, 7_000)), board(pool)).model == "b/large"
+    assert decision_of(simple(tokens=TokenBounds(5_000, 20_000, 7_000)), board(pool)).model == "b/large"
 
 
 def test_the_callers_chain_keeps_the_callers_order_and_drops_what_cannot_serve() -> None:
@@ -575,22 +580,22 @@ def test_the_callers_chain_keeps_the_callers_order_and_drops_what_cannot_serve()
         model("f/shut"),
     ]
     asked = simple(fallback=("e/five", "c/gone", "a/one", "f/shut", "d/four", "b/two"), goal="quality")
-    decision = decide(asked, board(pool, {"f/shut": ModelHealth(open=True)}))
+    decision = decision_of(asked, board(pool, {"f/shut": ModelHealth(open=True)}))
     assert decision.model == "a/one"
     assert decision.chain == ["e/five", "b/two"]
 
 
 def test_no_fallback_models_means_no_fallback() -> None:
-    assert decide(simple(fallback=()), board([model("a/one"), model("b/two")])).chain == []
+    assert decision_of(simple(fallback=()), board([model("a/one"), model("b/two")])).chain == []
 
 
 def test_the_output_cap_leaves_room_for_the_cheapest_fallback() -> None:
     pool = [model("a/one", quality=0.99), model("b/two", quality=0.2)]
     # 40 tokens in at $1, out at $4 per million: a 90th percentile of 1,000 tokens costs $0.00404
-    roomy = decide(simple(budget_nanos=20_000_000, goal="quality"), board(pool))
+    roomy = decision_of(simple(budget_nanos=20_000_000, goal="quality"), board(pool))
     assert roomy.fallback_affordable
     assert roomy.output_cap == (20_000 - 4_040 - 40) // 4
-    tight = decide(simple(budget_nanos=5_000_000, goal="quality"), board(pool))
+    tight = decision_of(simple(budget_nanos=5_000_000, goal="quality"), board(pool))
     assert not tight.fallback_affordable
     assert tight.output_cap == (5_000 - 40) // 4
 
@@ -601,41 +606,41 @@ def test_room_is_left_for_one_fallback_not_for_the_dearest() -> None:
         model("b/dear", quality=0.4, pricing_per_1m=Pricing(2.0, 8.0)),
         model("c/cheap", quality=0.2, max_output_tokens=300),
     ]
-    by_cost = decide(simple(budget_nanos=10_000_000, goal="quality"), board(pool))
+    by_cost = decision_of(simple(budget_nanos=10_000_000, goal="quality"), board(pool))
     assert by_cost.chain == ["b/dear", "c/cheap"]
     assert by_cost.fallback_affordable
     assert by_cost.output_cap == (10_000 - 1_240 - 40) // 4
-    by_tokens = decide(simple(budget_tokens=2_000, goal="quality"), board(pool))
+    by_tokens = decision_of(simple(budget_tokens=2_000, goal="quality"), board(pool))
     assert by_tokens.fallback_affordable
     assert by_tokens.output_cap == 2_000 - 340 - 40
 
 
 def test_without_a_budget_no_cap_is_sent() -> None:
-    assert decide(simple(), board([model("a/one")])).output_cap is None
-    assert decide(simple(max_output_tokens=77), board([model("a/one")])).output_cap == 77
+    assert decision_of(simple(), board([model("a/one")])).output_cap is None
+    assert decision_of(simple(max_output_tokens=77), board([model("a/one")])).output_cap == 77
 
 
 def test_a_generous_budget_caps_at_the_default() -> None:
-    assert decide(simple(budget_nanos=10**12), board([model("a/one")])).output_cap == 4_096
+    assert decision_of(simple(budget_nanos=10**12), board([model("a/one")])).output_cap == 4_096
 
 
 def test_a_model_that_is_known_to_need_more_than_the_default_cap_gets_it() -> None:
     seen = {"a/one": ModelHealth(output_tokens=5_000, output_p90=9_000)}
-    assert decide(simple(budget_nanos=10**12), board([model("a/one")], seen)).output_cap == 9_000
+    assert decision_of(simple(budget_nanos=10**12), board([model("a/one")], seen)).output_cap == 9_000
 
 
 def test_an_unknown_price_is_rejected_under_a_cost_budget_only() -> None:
     pool = [model("a/unpriced", pricing_per_1m=None)]
-    assert decide(simple(), board(pool)).candidates[0].cost_usd is None
+    assert decision_of(simple(), board(pool)).candidates[0].cost_usd is None
     with pytest.raises(
         BudgetExceeded, match=r"drop budget.maxCostUsd \(or give the model a price: none is known\) to admit a/unpriced"
     ):
-        decide(simple(budget_nanos=10**12), board(pool))
+        decision_of(simple(budget_nanos=10**12), board(pool))
 
 
 def test_the_reason_is_one_sentence_of_the_decisions_own_numbers() -> None:
     pool = [model("a/one", quality=0.92, ttft_s=1.0), model("b/two"), model("c/small", context_window=60)]
-    decision = decide(simple(goal="quality"), board(pool))
+    decision = decision_of(simple(goal="quality"), board(pool))
     assert decision.reason == (
         f"goal=quality strategy=balanced: a/one scored {decision.score:.2f} (quality 0.92, cost $0.0016, p50 5.0 s); "
         f"runner-up b/two {decision.candidates[1].score:.2f}; 1 of 3 rejected (1 context)"
@@ -646,17 +651,17 @@ def test_a_refusal_keeps_to_the_models_that_were_named_and_never_offers_a_free_t
     pool = [model("a/dear", pricing_per_1m=Pricing(50.0, 200.0)), model("b/cheap")]
     pool.append(model("c/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True))
     with pytest.raises(BudgetExceeded, match=r"a/dear budget_cost; raise budget.maxCostUsd to 0.202 to admit a/dear"):
-        decide(simple(models=("a/dear",), budget_nanos=10_000_000), board(pool))
+        decision_of(simple(models=("a/dear",), budget_nanos=10_000_000), board(pool))
     pool.append(model("d/gone", deprecated_at="2026-10-23"))
     with pytest.raises(NoCandidates, match=r"d/gone deprecated since 2026-10-23; add 'b/cheap' to 'models'"):
-        decide(simple(models=("d/gone",)), board(pool))
+        decision_of(simple(models=("d/gone",)), board(pool))
 
 
 def test_equal_inputs_have_equal_digests_and_other_outcomes_others() -> None:
     pool = [model("a/one"), model("b/two")]
-    first, again = (decide(simple(), board(pool)) for _ in range(2))
+    first, again = (decision_of(simple(), board(pool)) for _ in range(2))
     assert first.digest == again.digest
-    assert first.digest != decide(simple(goal="quality"), board(pool)).digest
+    assert first.digest != decision_of(simple(goal="quality"), board(pool)).digest
 
 
 def test_a_digest_tells_plans_of_one_input_apart() -> None:
@@ -668,7 +673,7 @@ def test_a_digest_tells_plans_of_one_input_apart() -> None:
         [replace(one, max_output_tokens=900), two],  # another cap
         [one, replace(two, pricing_per_1m=Pricing(1.0, 4.0))],  # a fallback that the budget does not pay for
     ]
-    found = [decide(given, board(pool)) for pool in pools]
+    found = [decision_of(given, board(pool)) for pool in pools]
     plans = [(plan.model, plan.chain, plan.score, plan.output_cap, plan.fallback_affordable) for plan in found]
     assert [sum(map(ne, plan, plans[0])) for plan in plans] == [0, 1, 1, 1]
     assert len({plan.digest for plan in found}) == 4
@@ -676,7 +681,7 @@ def test_a_digest_tells_plans_of_one_input_apart() -> None:
 
 def refusal_of(case: Case) -> NoCandidates | None:
     try:
-        decide(case.given, case.board)
+        decision_of(case.given, case.board)
     except NoCandidates as refused:
         return refused
     return None
@@ -698,8 +703,8 @@ def test_a_large_catalogue_keeps_fewer_orders() -> None:
     for timeout in range(40):
         for kept in (small, large):
             kept.order(simple(max_output_tokens=2**timeout, goal="quality"))
-    assert len(small._orders) == 40
-    assert len(large._orders) <= 33
+    assert len(small.lineage.orders) == 40
+    assert len(large.lineage.orders) <= 33
 
 
 def test_a_stored_input_names_the_rules_that_it_was_decided_by() -> None:

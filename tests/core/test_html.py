@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.decision import decide
+from routewright._core.decision import decision_of
 from routewright._core.html import CALLS_SHOWN, OUTPUT_SHOWN, answer_html
 from routewright._core.intake import RULES
 from routewright.wire import (
@@ -457,7 +457,7 @@ def test_a_decision_says_which_model_why_and_who_else() -> None:
     ]
     asked = DecisionInput(catalogue="c", health="h", as_of=TODAY, tokens=TokenBounds(40, 40, 20), rules=RULES)
     asked = replace(asked, models=tuple(each.id for each in pool[:-1]), max_output_tokens=100)
-    decision = decide(asked, board(pool, {}))
+    decision = decision_of(asked, board(pool, {}))
     page = Page(decision._repr_html_())
     assert f"{' → '.join([decision.model, *decision.chain])} · {len(pool) - 1} of {len(pool)} models fit" in page.text
     assert decision.reason in page.text

@@ -18,11 +18,11 @@ from routewright import Catalogue, Policy, Router
 from routewright._core.board import Board, Boards
 from routewright._core.catalogue import snapshot
 from routewright._core.constraints import REASONS, Ask, failures
-from routewright._core.decision import decide
+from routewright._core.decide import decide
+from routewright._core.decision import decision_of
 from routewright._core.health import health_snapshot
 from routewright._core.image import filling_of, rule_of
 from routewright._core.money import budget_nanos, sayable, usd_text
-from routewright._core.plan import build_plan
 from routewright._core.policy import Laid, checked_policy, publish
 from routewright._core.pool import Pool
 from routewright._core.quality import micro
@@ -143,7 +143,7 @@ def under(case: Ruled) -> DecisionInput:
 
 def refused(case: Ruled) -> str | None:
     try:
-        build_plan(case.given, case.board, case.laid)
+        decide(case.given, case.board, case.laid)
     except NoCandidates as error:
         return str(error.detail["suggestion"])
     return None
@@ -267,7 +267,7 @@ DROPPED = {
 def admits(case: Ruled, model: str) -> bool:
     """Whether a case is served by a model: ranked, or probed where breakers alone are in the way."""
     try:
-        decision = decide(case.given, case.board)
+        decision = decision_of(case.given, case.board)
     except NoCandidates:
         return False
     seen = case.health.get(model)
@@ -359,7 +359,7 @@ def loosened(case: Ruled, way: Way, most: int) -> Iterator[DecisionInput]:
 def suggested(given: DecisionInput, *pool: Model, policy: Policy | None = None) -> str:
     laid = None if policy is None else Laid(publish([policy], TODAY, Known(pool, {}))[0], given.models)
     with pytest.raises(NoCandidates) as caught:
-        build_plan(given, board([*pool]), laid)
+        decide(given, board([*pool]), laid)
     return str(caught.value.detail["suggestion"])
 
 
@@ -430,10 +430,10 @@ def test_what_of_the_policy_keeps_a_model_out_is_named() -> None:
 def test_a_model_behind_a_breaker_is_offered_where_nothing_else_is_left() -> None:
     shut = {"a/one": ModelHealth(open=True)}
     with pytest.raises(NoCandidates, match=r"raise budget.maxTokens to 1040 to admit a/one"):
-        decide(simple(budget_tokens=10), board([model("a/one")], shut))
+        decision_of(simple(budget_tokens=10), board([model("a/one")], shut))
     pool = [model("a/one"), model("b/gone", disabled=True), model("c/dear", context_window=99_000, quality=0.1)]
     with pytest.raises(NoCandidates, match=r"to admit c/dear"):
-        decide(simple(budget_tokens=10), board(pool, shut))
+        decision_of(simple(budget_tokens=10), board(pool, shut))
 
 
 def test_no_answer_of_a_few_tokens_and_no_prompt_of_none_is_suggested() -> None:
@@ -496,10 +496,10 @@ def test_a_budget_is_to_blame_only_where_it_alone_keeps_a_model_out() -> None:
     dear = model("a/dear", modalities=("text",))
     asked = simple(needs=Need.TOOLS, budget_nanos=1)
     with pytest.raises(NoCandidates) as caught:
-        build_plan(asked, board([dear]), None)
+        decide(asked, board([dear]), None)
     assert type(caught.value) is NoCandidates
     with pytest.raises(BudgetExceeded):
-        build_plan(asked, board([dear, model("b/able", modalities=("text", "tool"))]), None)
+        decide(asked, board([dear, model("b/able", modalities=("text", "tool"))]), None)
 
 
 def test_a_free_tier_is_offered_only_where_nothing_else_is_left() -> None:

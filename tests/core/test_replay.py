@@ -13,7 +13,7 @@ from msgspec import Struct
 from routewright import Catalogue, NoCandidates
 from routewright._core.board import Board, Boards
 from routewright._core.catalogue import snapshot
-from routewright._core.decision import decide
+from routewright._core.decision import decision_of
 from routewright._core.health import health_snapshot
 from routewright._core.intake import RULES
 from routewright._core.pool import Pool
@@ -32,7 +32,7 @@ class Stored(Struct):
 def outcome(given: DecisionInput, board: Board) -> str:
     """Everything a decision says, or the refusal."""
     try:
-        decision = decide(given, board)
+        decision = decision_of(given, board)
     except NoCandidates as refused:
         return f"{refused.code}: {refused}"
     return f"{decision.digest} {decision.model} {decision.chain} {decision.output_cap} {decision.reason}"

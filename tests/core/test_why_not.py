@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from routewright._core.board import Board
 from routewright._core.catalogue import given_fields, overlay
 from routewright._core.cost import pricing_on
-from routewright._core.plan import Reading, build_plan
+from routewright._core.decide import decide
 from routewright._core.scoring import WEIGHTS
 from routewright._core.why_not import HUNDREDTHS, PARTS, Change, WhyNot, why_not
 from routewright.errors import NoCandidates
@@ -45,7 +45,7 @@ def change(why: WhyNot, what: str) -> Change:
 
 def chosen(asked: DecisionInput, board: Board) -> str | None:
     try:
-        return build_plan(asked, board).models[0]
+        return decide(asked, board).legs[0].id
     except NoCandidates:
         return None
 
@@ -218,7 +218,7 @@ def test_places_are_those_of_the_walk(data: st.DataObject) -> None:
     whys = [why_not(asked, board, model.id) for model in pool]
     places = [why.place for why in whys if why.place is not None]
     assert sorted(places) == list(range(1, len(places) + 1))
-    assert all((why.place is None) == bool(why.rejected_by) or Reading(asked, board).board.outlook.open for why in whys)
+    assert all((why.place is None) == bool(why.rejected_by) or board.outlook.open for why in whys)
 
 
 def test_a_model_whose_circuit_is_open_is_told_until_when() -> None:

@@ -235,7 +235,7 @@ async def test_a_dropped_call_gives_back_what_it_held_whatever_becomes_of_its_tr
     stream = await began(bank)
     records = bank.router._parts.engine.records
 
-    def fails(*_: Any) -> Any:
+    def fails(*_: Any, **__: Any) -> Any:
         raise IndexError("while it is concluded")
 
     setattr(records, "conclude", fails)  # noqa: B010

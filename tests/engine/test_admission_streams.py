@@ -12,8 +12,7 @@ import pytest
 
 from routewright import Router, UpstreamFailed
 from routewright._engine.reading import Asked
-from routewright._engine.replay import Replayed
-from routewright._engine.steps import begin
+from routewright._engine.steps import HostedProgress, begin
 from routewright.testing.provider import Pause
 from routewright.wire import Delta, OutputDelta
 
@@ -60,10 +59,13 @@ async def hosted(router: Router) -> None:
     """What ``Steps`` do, where what they wait for may be cancelled."""
     engine, read = router._parts.engine, Asked("hi", {"params": CAP, "idempotency_key": "k"}).read()
     begun = await begin(engine, read, ACME, router._parts.hosted("production"))
-    assert not isinstance(begun, Replayed)
-    begun.course.advance()
-    begun.course.feed([chunk for chunk in ANSWER if not isinstance(chunk, str)])  # type: ignore[misc]
-    await engine.leave(begun.entry, engine.records.conclude(begun.entry, begun.course))
+    assert isinstance(begun, HostedProgress)
+    begun.advance()
+    begun.feed([chunk for chunk in ANSWER if not isinstance(chunk, str)])  # type: ignore[misc]
+    call, hold = begun.call, begun.call.hold
+    assert hold is not None, "its caller is limited"
+    engine.records.conclude(call, begun)
+    await engine.leave(call, hold)
 
 
 @pytest.mark.parametrize("scene", SCENES)

@@ -25,9 +25,9 @@ from routewright import (
     Settings,
     UpstreamFailed,
 )
-from routewright._engine.attempt import MAX_ANSWER_CHARS
-from routewright._engine.course import FAREWELL_S
-from routewright._engine.execution import LATE_S, TURN
+from routewright._core.attempt import MAX_ANSWER_CHARS
+from routewright._engine.execute import LATE_S, YIELD_EVERY
+from routewright._engine.progress import FAREWELL_S
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script
 from routewright.wire import Chunk, Delta, Finish, ModelSpan, OutputDelta, RouteFallback, ToolDelta, UpstreamCall, Usage
@@ -288,7 +288,7 @@ async def test_an_answer_that_never_waits_lets_others_run_and_ends_at_the_deadli
 
     async def babble(call: UpstreamCall) -> AsyncIterator[Chunk]:
         nonlocal since_others_ran
-        while since_others_ran < 10 * TURN:
+        while since_others_ran < 10 * YIELD_EVERY:
             since_others_ran += 1
             yield piece
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from routewright import (
     BudgetExceeded,
+    Caller,
     Catalogue,
     MemoryStorage,
     Model,
@@ -28,6 +29,7 @@ from routewright import (
     Settings,
     ValidationFailed,
 )
+from routewright._engine.reading import Asked
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Script
 from routewright.wire import Chunk, Delta, Finish, ModelSpan, PolicyFallback, ToolDelta, Trace, Usage
@@ -136,7 +138,7 @@ async def test_a_decision_at_midnight_has_the_prices_of_the_day_that_it_names(ah
     router = Router(providers=[ScriptedProvider((), models=[DEARER])], settings=Settings(clock=clock))
     for _ in range(10):
         decision = router.decide("hi", goal="cost")
-        assert decision.input.as_of == decision._boards.pool.as_of
+        assert decision.input.as_of == decision._board.pool.as_of  # type: ignore[union-attr]
         assert router.replay(decision).digest == decision.digest
 
 
@@ -157,12 +159,13 @@ async def test_models_are_shown_with_todays_price() -> None:
 async def test_a_request_keeps_the_prices_that_it_was_admitted_with() -> None:
     router = router_at(MIDNIGHT - 1, [])
     eve = router.decide("hi", goal="cost", models=["good/one"])
+    engine = router._parts.engine
+    call = engine.admit(Asked("hi", {"goal": "cost"}).read(), Caller())
     await router._parts.settings.clock.sleep(2)
-    fleet = router._parts.fleet("production")
-    now, before = fleet.board(), fleet.board("2026-11-30")
-    assert now.outlook.pool.as_of == "2026-12-01"
-    assert before.outlook.pool.as_of == "2026-11-30", "a request that was let in at the last moment of a day"
-    assert fleet.board().outlook.pool.as_of == "2026-12-01"
+    assert router.decide("hi", goal="cost").input.as_of == "2026-12-01"
+    call.plan = engine.plan_now(call)
+    assert (call.given.as_of, call.board.pool.as_of) == ("2026-11-30", "2026-11-30")
+    assert call.plan.legs[0].prices == eve._plan.legs[0].prices
     assert router.replay(eve).digest == eve.digest
 
 

@@ -90,7 +90,7 @@ class Host:
 
     def trace(self, steps: Steps) -> Trace:
         """The trace as it is stored."""
-        return self.router.blocking.trace(steps._entry.admitted.trace_id)
+        return self.router.blocking.trace(steps._progress.call.id)
 
 
 def spans(trace: Trace) -> list[ModelSpan]:
@@ -446,7 +446,7 @@ def test_steps_that_were_dropped_keep_their_trace() -> None:
     host = Host()
     steps = host.router.steps("hi")
     steps.next()
-    trace_id = steps._entry.admitted.trace_id
+    trace_id = steps._progress.call.id
     del steps
     gc.collect()
     assert host.router.blocking.trace(trace_id).status == "cancelled"

@@ -1,104 +1,89 @@
 """Compiled snapshots and the orders that follow from them: what one request's decision shares with all others.
 
-An order is computed once per class of request and is then exact for each of them; nothing here knows a request's own
-numbers.
+A board is never changed. Where health moved, another takes its place, whose orders follow those before by the rows that
+moved. Nothing here knows a request's own numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
-import numpy as np
-
-from routewright.wire import Candidate, DecisionInput, HealthSnapshot, Model
+from routewright.wire import DecisionInput, HealthSnapshot, Model, ModelHealth
 
 from .catalogue import snapshot
-from .constraints import NO_BAR, Bar, Eligible, Kind
-from .money import usd
+from .constraints import Bar, Eligible, Kind
+from .order import Order, OwnOrder
 from .outlook import Outlook
+from .plan import Leg, Plan
 from .pool import Pool
-from .quality import MICRO
-from .scale import IntArray, size_class
-from .scoring import SCORE, TERM, WEIGHTS, RequestClass, Scores, Weights
+from .scale import size_class
+from .scoring import WEIGHTS, Columns, Ranking, RequestClass, Weights
 
+PLANS_KEPT = 512
+"""Compiled plans that the boards of one lineage remember at most."""
 _KEPT = 512
-"""Computed values of a kind that a board remembers at most, fewer where ..."""
+"""Orders that they remember, fewer where ..."""
 _KEPT_ROWS = 1 << 17
-"""... they have many rows: some 200 bytes each."""
+"""... they have many rows: some 300 bytes each."""
+CHANGES_KEPT = 64
 BOARDS_KEPT = 4
 
 OrderKey = tuple[tuple[int, int, int, int], int, int | None, int, str, tuple[str, ...], bool, int | None, int | None]
 """A ``RequestClass``, a ``Kind`` and a ``Bar`` in one, which is quicker to look up."""
 
-K = TypeVar("K")
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Order:
-    """The eligible rows of one class of request, best first, and the numbers behind that."""
+class Kept(Generic[K, V]):
+    """The values that were used last, at most so many. Needs no lock: of two threads that put, one may be forgotten."""
 
-    def __init__(self, outlook: Outlook, eligible: Eligible, scores: Scores, quality: IntArray, bar: Bar) -> None:
-        order = scores.order(quality)
-        if bar != NO_BAR:
-            eligible = eligible.above(bar, quality, scores.latency_ms)
-        self.eligible = eligible
-        self.scores = scores
-        self.array = order[eligible.passed[order]]
-        self.rows: list[int] = self.array.tolist()
-        self._outlook = outlook
-        self._quality = quality
-        self._bar = bar
-        self._places: dict[str, int] | None = None
-        self._one_provider: bool | None = None
-        self._figures: tuple[IntArray, IntArray] | None = None
-        self._candidates: dict[int, Candidate] = {}
+    __slots__ = ("_half", "_new", "_old")
 
-    @property
-    def places(self) -> dict[str, int]:
-        """Where each model stands."""
-        if self._places is None:
-            ids = self._outlook.pool.ids
-            self._places = {ids[row]: place for place, row in enumerate(self.rows)}
-        return self._places
+    def __init__(self, most: int) -> None:
+        self._half = max(1, most // 2)
+        self._new: dict[K, V] = {}
+        self._old: dict[K, V] = {}
 
-    @property
-    def one_provider(self) -> bool:
-        """All rows belong to one provider."""
-        if self._one_provider is None:
-            provider = self._outlook.pool.provider
-            self._one_provider = all(provider[row] == provider[self.rows[0]] for row in self.rows)
-        return self._one_provider
+    def __len__(self) -> int:
+        return len(self._new) + len(self._old)
 
-    def clears(self, row: int) -> bool:
-        """Whether a row is good and quick enough, be it eligible or not."""
-        floor, ceiling = self._bar
-        good = floor is None or bool(self._quality[row] >= floor)
-        return good and (ceiling is None or self.scores.latency[row] <= ceiling)
-
-    def candidate(self, row: int) -> Candidate:
-        """The numbers of one row, worked out when somebody reads them."""
-        found = self._candidates.get(row)
-        if found is None:
-            found = self._candidates[row] = self._candidate(row)
+    def get(self, key: K) -> V | None:
+        """What is kept."""
+        found = self._new.get(key)
+        if found is None and (found := self._old.pop(key, None)) is not None:
+            self.put(key, found)
         return found
 
-    def _candidate(self, row: int) -> Candidate:
-        scores, pool = self.scores, self._outlook.pool
-        if self._figures is None:
-            self._figures = scores.quality_term(self._quality), scores.score(self._quality)
-        level, score = self._figures
-        terms = level[row], scores.cost_term[row], scores.latency_term[row], scores.stability_term[row]
-        quality, cost, latency, stability = (int(term) / TERM for term in terms)
-        return Candidate(
-            model=pool.ids[row],
-            score=int(score[row]) / SCORE,
-            quality=int(self._quality[row]) / MICRO,
-            cost_usd=usd(int(scores.cost_nanos[row])) if pool.prices[row] else None,
-            latency_s=scores.latency[row] / 1000,
-            stability=int(self._outlook.stability[row]) / 1000,
-            terms=(quality, cost, latency, stability),
-        )
+    def put(self, key: K, value: V) -> None:
+        """Keep a value, and forget those that were not used for longest."""
+        if len(self._new) >= self._half:
+            self._old, self._new = self._new, {}
+        self._new[key] = value
+
+
+class Moved(NamedTuple):
+    """What differs between a board and one before it."""
+
+    rows: frozenset[int]
+    circuits: bool
+    """A circuit opened or closed, or the time of its probe is another."""
+
+
+class Dated(NamedTuple, Generic[V]):
+    """A value and the version of the board that it was last true of."""
+
+    version: int
+    value: V
+
+
+class Lineage:
+    """What boards that follow each other share: each value with the version that it is of."""
+
+    def __init__(self, rows: int) -> None:
+        self.orders: Kept[OrderKey, Dated[Order]] = Kept(min(_KEPT, _KEPT_ROWS // max(1, rows) + 1))
+        self.plans: Kept[Hashable, Dated[Plan | None]] = Kept(PLANS_KEPT)
 
 
 class Boards:
@@ -113,28 +98,70 @@ class Boards:
         self.variables = variables or {}
         """What the environment would have to hold for a provider to be there, by its name."""
         self._latest: tuple[Board, ...] = ()
+        self._eligible: Kept[Kind, Eligible] = Kept(_KEPT)
 
     def of(self, health: HealthSnapshot) -> Board:
         """The board of one health; compiled anew, in a millisecond or so, if it is none of the last few."""
         for board in self._latest:
             if board.outlook.health.id == health.id:
                 return board
-        board = Board(self, Outlook(self.pool, health))
+        return self.keep(Board(self, Outlook(self.pool, health)))
+
+    def keep(self, board: Board) -> Board:
+        """Remember a board as the latest."""
         self._latest = (board, *self._latest[: BOARDS_KEPT - 1])
         return board
+
+    def eligible(self, kind: Kind) -> Eligible:
+        """Answers to the catalogue's own questions for one kind of request."""
+        found = self._eligible.get(kind)
+        if found is None:
+            found = Eligible.of(self.pool, kind)
+            self._eligible.put(kind, found)
+        return found
 
 
 class Board:
     """The orders of one catalogue and health, computed as they are needed. Safe to share."""
 
-    def __init__(self, boards: Boards, outlook: Outlook) -> None:
+    def __init__(
+        self,
+        boards: Boards,
+        outlook: Outlook,
+        lineage: Lineage | None = None,
+        version: int = 0,
+        changes: tuple[Moved, ...] = (),
+    ) -> None:
         self.boards = boards
         """Where it, and those of other times, can be had again."""
         self.outlook = outlook
-        self._kept = min(_KEPT, _KEPT_ROWS // max(1, len(outlook.pool)) + 1)
-        self._orders: dict[OrderKey, Order] = {}
-        self._eligible: dict[Kind, Eligible] = {}
-        self._scores: dict[RequestClass, Scores] = {}
+        self.pool = outlook.pool
+        self.lineage = lineage or Lineage(len(outlook.pool))
+        self.version = version
+        """Boards of a lineage are numbered."""
+        self.changes = changes
+        """What moved from each of those before it to the next, the latest last."""
+        self._columns: dict[RequestClass, tuple[Columns, dict[int, Leg]]] = {}
+
+    @property
+    def health(self) -> str:
+        """Id of the health snapshot."""
+        return self.outlook.health.id
+
+    def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Board:
+        """The board of a health that differs from this one's in some rows alone."""
+        outlook = self.outlook.moved(health, seen)
+        change = Moved(frozenset(seen), outlook.open != self.outlook.open)
+        changes = (*self.changes[1 - CHANGES_KEPT :], change)
+        return self.boards.keep(Board(self.boards, outlook, self.lineage, self.version + 1, changes))
+
+    def since(self, version: int) -> Moved | None:
+        """What moved since an earlier version; None: nobody knows any more."""
+        gap = self.version - version
+        if not 0 <= gap <= len(self.changes):
+            return None
+        changes = self.changes[len(self.changes) - gap :]
+        return Moved(frozenset().union(*[each.rows for each in changes]), any(each.circuits for each in changes))
 
     def with_models(self, models: Iterable[Model]) -> Board:
         """The board of other models at the same health, for questions of what would be."""
@@ -143,37 +170,43 @@ class Board:
         return Boards(pool, self.boards.aliases).of(self.outlook.health)
 
     def order(self, given: DecisionInput) -> Order:
-        """The order that serves an input; made anew only where the request brings its own qualities."""
-        size, cap = size_class(given.tokens.estimate), given.max_output_tokens
-        cap_size = None if cap is None else size_class(cap)
-        named = given.models is not None
+        """The order that serves an input; made for it alone only where the request brings its own qualities."""
+        cap = given.max_output_tokens
         key = (
-            given.weights or WEIGHTS[given.strategy][given.goal], size, cap_size,
-            given.needs, given.as_of, given.regions, named,
+            given.weights or WEIGHTS[given.strategy][given.goal],
+            size_class(given.tokens.estimate), None if cap is None else size_class(cap),
+            given.needs, given.as_of, given.regions, given.models is not None,
             given.min_quality, given.max_latency_ms,
         )  # fmt: skip
         if given.quality is not None:
-            return self._order(key, np.array(given.quality, dtype=np.int64))
-        found = self._orders.get(key)
-        return (
-            found if found is not None else self._keep(self._orders, key, self._order(key, self.outlook.pool.quality))
-        )
+            return self._own_order(key, given.quality)
+        found = self.lineage.orders.get(key)
+        if found is not None and found.version == self.version:
+            return found.value
+        return self._order(key, found)
 
     def eligible(self, kind: Kind) -> Eligible:
         """Answers to the catalogue's own questions for one kind of request."""
-        found = self._eligible.get(kind)
-        return found if found is not None else self._keep(self._eligible, kind, Eligible.of(self.outlook.pool, kind))
+        return self.boards.eligible(kind)
 
-    def _order(self, key: OrderKey, quality: IntArray) -> Order:
+    def _order(self, key: OrderKey, found: Dated[Order] | None) -> Order:
+        """Let an order follow what moved since, or compile it; one of a later board is left in its place."""
+        order = None
+        if found is not None and (moved := self.since(found.version)) is not None:
+            order = found.value.follow(self.outlook, moved.rows)
+        if order is None:
+            cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:3]), Kind(*key[3:7]), Bar(*key[7:])
+            order = Order.compiled(Ranking(cls), self.outlook, self.eligible(kind), bar)
+        if found is None or found.version < self.version:
+            self.lineage.orders.put(key, Dated(self.version, order))
+        return order
+
+    def _own_order(self, key: OrderKey, quality: tuple[int, ...]) -> Order:
         cls, kind, bar = RequestClass(Weights(*key[0]), *key[1:3]), Kind(*key[3:7]), Bar(*key[7:])
-        scores = self._scores.get(cls)
-        if scores is None:
-            scores = self._keep(self._scores, cls, Scores(self.outlook, cls))
-        return Order(self.outlook, self.eligible(kind), scores, quality, bar)
-
-    def _keep(self, kept: dict[K, V], key: K, value: V) -> V:
-        """Remember a computed value; forget all when there are too many, which costs one computation each."""
-        if len(kept) >= self._kept:
-            kept.clear()
-        kept[key] = value
-        return value
+        ranking, found = Ranking(cls), self._columns.get(cls)
+        if found is None:
+            if len(self._columns) >= _KEPT_ROWS // max(1, len(self.pool)) + 1:
+                self._columns.clear()
+            found = self._columns[cls] = ranking.columns(self.outlook), {}
+        columns, legs = found
+        return OwnOrder(ranking, columns, self.outlook, self.eligible(kind), bar, quality, legs)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from routewright.wire import Budget, DecisionInput
+from routewright.wire import Budget, DecisionInput, TokenBounds
 
-from .constraints import Ask
 from .cost import affordable_output, call_nanos
-from .money import budget_nanos, nanos
+from .money import budget_nanos
+from .plan import Leg, Plan
 
 
 class RoomTooSmall(Exception):
@@ -124,6 +124,11 @@ def room_of(budget: Budget) -> Room:
     )
 
 
+def own_room(given: DecisionInput) -> Room:
+    """The room that an input's own budget leaves."""
+    return Room(given.budget_nanos, given.budget_tokens)
+
+
 def within(given: DecisionInput, room: Room) -> DecisionInput:
     """The input under a budget from outside, where its own is not smaller."""
     return replace(
@@ -133,49 +138,50 @@ def within(given: DecisionInput, room: Room) -> DecisionInput:
     )
 
 
-def worst_of_call(ask: Ask, row: int, cap: int) -> Amount:
+def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
     """The most that one call of a priced model can use."""
-    high = ask.high(row)
-    return Amount(call_nanos(ask.outlook.pool.dearest(row, high), high, cap), high + cap)
+    high = leg.length(tokens)[1]
+    return Amount(call_nanos(leg.worst_price(high), high, cap), high + cap)
 
 
-def worst_wanted(ask: Ask, row: int) -> Amount:
+def worst_wanted(given: DecisionInput, leg: Leg, tokens: TokenBounds) -> Amount:
     """The most that one call of a priced model can use that no budget keeps short."""
-    return worst_of_call(ask, row, _capped(ask, row, 1 << 53))
+    return worst_of_call(leg, tokens, _capped(given, leg, tokens, 1 << 53))
 
 
-def worst_of_plan(ask: Ask, rows: Sequence[int], tries: int) -> Amount:
+def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Amount:
     """The most that a plan under a budget can use, if every one of its models is called so often."""
     worst = Amount()
-    for row in rows:
-        once = worst_wanted(ask, row)
+    for leg in plan.legs:
+        once = worst_wanted(plan.given, leg, tokens)
         worst = worst.plus(Amount(once.nanos * tries, once.tokens * tries))
-    return Room(ask.budget_nanos, ask.budget_tokens).most(worst)
+    return room.most(worst)
 
 
-def output_cap(ask: Ask, row: int, room: Room) -> int | None:
-    """Output tokens to ask a model for at most; None: no cap is sent.
+def output_cap(given: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) -> int | None:
+    """Output tokens to ask a model for at most; None: no cap is sent. ``given``: a plan's own, perhaps a template.
 
     Raises ``RoomTooSmall`` if the room does not cover the output asked for, or else the 90th percentile expected.
     """
     if room.nanos is None and room.tokens is None:
-        return ask.output
-    affordable, held = _affordable(ask, row, room.nanos, room.tokens), ask.held_output(row)
+        return given.max_output_tokens
+    affordable, held = _affordable(leg, tokens, *room), _held(given, leg)
     if affordable < held:
         raise RoomTooSmall(f"room for {affordable} output tokens, {held} needed")
-    return _capped(ask, row, affordable)
+    return _capped(given, leg, tokens, affordable)
 
 
-def plan_output(ask: Ask, primary: int, chain: Sequence[int]) -> OutputPlan:
+def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     """Cap a primary that fits so that the cheapest fallback stays affordable where the budget allows."""
-    if not ask.limited:
-        return OutputPlan(ask.output, True)
+    given, (primary, *chain) = plan.given, plan.legs
+    if room.nanos is None and room.tokens is None:
+        return OutputPlan(given.max_output_tokens, True)
     if chain:
-        affordable = _affordable(ask, primary, *_without_cheapest(ask, chain))
-        if affordable >= ask.held_output(primary):
-            return OutputPlan(_capped(ask, primary, affordable), True)
-    affordable = _affordable(ask, primary, ask.budget_nanos, ask.budget_tokens)
-    return OutputPlan(_capped(ask, primary, affordable), not chain)
+        affordable = _affordable(primary, tokens, *_without_cheapest(given, chain, tokens, room))
+        if affordable >= _held(given, primary):
+            return OutputPlan(_capped(given, primary, tokens, affordable), True)
+    affordable = _affordable(primary, tokens, *room)
+    return OutputPlan(_capped(given, primary, tokens, affordable), not chain)
 
 
 def _smaller(own: int | None, room: int | None) -> int | None:
@@ -184,26 +190,33 @@ def _smaller(own: int | None, room: int | None) -> int | None:
     return max(0, room if own is None else min(own, room))
 
 
-def _affordable(ask: Ask, row: int, nanos: int | None, tokens: int | None) -> int:
+def _held(given: DecisionInput, leg: Leg) -> int:
+    """Output tokens for which a budget must have room: what was asked for, else the 90th percentile."""
+    return leg.held if given.max_output_tokens is None else given.max_output_tokens
+
+
+def _affordable(leg: Leg, tokens: TokenBounds, nanos: int | None, most_tokens: int | None) -> int:
     """Output tokens that a room pays for beside the input; negative if not even that fits."""
-    high = ask.high(row)
-    affordable = 1 << 53 if tokens is None else tokens - high
+    high = leg.length(tokens)[1]
+    affordable = 1 << 53 if most_tokens is None else most_tokens - high
     if nanos is None:
         return affordable
-    return min(affordable, affordable_output(ask.outlook.pool.dearest(row, high), high, nanos))
+    return min(affordable, affordable_output(leg.worst_price(high), high, nanos))
 
 
-def _capped(ask: Ask, row: int, affordable: int) -> int:
-    pool = ask.outlook.pool
-    wanted = max(ask.default_cap, ask.held_output(row)) if ask.output is None else ask.output
-    return max(1, min(affordable, wanted, pool.max_output[row], ask.room(row)))
+def _capped(given: DecisionInput, leg: Leg, tokens: TokenBounds, affordable: int) -> int:
+    wanted = given.max_output_tokens
+    if wanted is None:
+        wanted = max(given.default_output_cap, leg.held)
+    return max(1, min(affordable, wanted, leg.max_output, leg.window - leg.length(tokens)[2]))
 
 
-def _without_cheapest(ask: Ask, chain: Sequence[int]) -> tuple[int | None, int | None]:
-    """Nano-dollars and tokens of the budget that are left when one member of the chain is kept affordable."""
-    budget_nanos, budget_tokens = ask.budget_nanos, ask.budget_tokens
-    if budget_tokens is not None:
-        budget_tokens -= min([ask.high(row) + ask.held_output(row) for row in chain])
-    if budget_nanos is not None:
-        budget_nanos -= nanos(min([ask.worst_picos(row, ask.high(row)) for row in chain]))
-    return budget_nanos, budget_tokens
+def _without_cheapest(given: DecisionInput, chain: Sequence[Leg], tokens: TokenBounds, room: Room) -> Room:
+    """The room that is left when one member of the chain is kept affordable."""
+    held = [(leg, leg.length(tokens)[1], _held(given, leg)) for leg in chain]
+    cheapest = cost = 0
+    if room.tokens is not None:
+        cheapest = min([high + output for _, high, output in held])
+    if room.nanos is not None:
+        cost = min([call_nanos(leg.worst_price(high), high, output) for leg, high, output in held])
+    return room.without(cost, cheapest)

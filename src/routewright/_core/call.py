@@ -1,136 +1,496 @@
-"""What the machine of attempts says and what it is told."""
+"""One request from the door to the storage: who asks, what was decided, what was tried, how it ended.
+
+A ``Call`` is data that the engine fills in. Its trace, spans, ledger rows, response and events are computed from it
+when somebody reads them. Of what was said it holds nothing, unless it is captured.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any
 
-from routewright.wire import FaultKind, OnPartial, TokenBounds, Usage
+from msgspec import json
+from msgspec.structs import replace
 
-from .limits import ExecutionLimits
+from routewright.errors import BudgetExceeded, RouterError
+from routewright.wire import (
+    Budget,
+    BudgetRefused,
+    CacheSpan,
+    Caller,
+    DecisionInput,
+    DecisionSpan,
+    Environment,
+    FallbackReason,
+    FallbackSpan,
+    FallbackTriggered,
+    GuardrailSpan,
+    LedgerRow,
+    ModelSpan,
+    PolicySnapshot,
+    PushedEvent,
+    RouteRequest,
+    RouteResponse,
+    Routing,
+    Span,
+    TokenBounds,
+    Tokens,
+    ToolCall,
+    Trace,
+    TraceStatus,
+    Usage,
+    WindowState,
+)
 
+from .allowance import usage_of
+from .attempt import NOTHING, Attempt
+from .board import Board
+from .budget import own_room, room_of
+from .decision import Decision
+from .fault import FAULTS
+from .guardrail import Hit
+from .intake import DEFAULT_TIMEOUT_MS
+from .moment import timestamp
+from .money import usd
+from .plan import Plan
+from .policy import Laid
+from .traceparent import TraceParent
 
-class Rules(NamedTuple):
-    """How one request is carried out."""
-
-    limits: ExecutionLimits
-    on_partial: OnPartial = "restart"
-    on_refusal_fall_back: bool = False
-    hedged: bool = False
-
-
-class Traffic(Protocol):
-    """What stands between a plan and its models, for all requests together."""
-
-    def asked(self, now: float) -> None:
-        """A request makes its first call."""
-        ...
-
-    def admits(self, row: int, now: float) -> bool | None:
-        """Whether a model may be called now; None: as a probe, which nobody else is then."""
-        ...
-
-    def whole(self, row: int) -> bool:
-        """Whether a model gives its answers whole, also where they are streamed."""
-        ...
-
-    def due(self, row: int) -> float:
-        """When a model that is not admitted may be called again."""
-        ...
-
-    def spares(self, now: float) -> bool:
-        """Whether one more second try, or hedge, is within the retry budget; if so, it is taken out."""
-        ...
-
-
-class Call(NamedTuple):
-    """Call the model of ``row``."""
-
-    number: int
-    """1, 2 ... over all attempts of the request."""
-    row: int
-    output_cap: int | None
-    capped_by_budget: bool
-    """An answer cut at the cap was cut by the budget."""
-    patience_s: float
-    """How long the model may take to show life: longer silence is its own fault."""
-    latest: float
-    """When the attempt must show life for the sake of the rest, on the monotonic scale."""
-    last: bool
-    """The last of the chain has until then, however long its silence."""
-    after: Failed | None
-    """The fault that led here; None for the first attempt."""
-    restart: bool
-    """What was delivered so far is void."""
-    repair: TokenBounds | None = None
-    """The model is to mend its answer: that, and what is wrong with it, make the prompt longer by so much."""
-    probe: bool = False
-    """The model's circuit is not closed: whether it may be closed is learned here."""
-    hedge_s: float | None = None
-    """Where it shows no life for so long, ``hedge`` may be asked for a second call beside it."""
-    hedge: bool = False
-    """It runs beside another."""
-
-    def due(self, opened_at: float) -> float:
-        """When an attempt that begins now must show life, on the monotonic scale."""
-        return self.latest if self.last else min(opened_at + self.patience_s, self.latest)
+BEST_KEPT = 5
+"""Candidates in a trace; replay gives the whole table."""
 
 
-class Wait(NamedTuple):
-    """Pause, then ask again."""
+class Call:
+    """One request that was admitted."""
 
-    seconds: float
+    __slots__ = (
+        "__weakref__",
+        "_metadata",
+        "as_of",
+        "asks_cache",
+        "attempts",
+        "board",
+        "bounds",
+        "budget",
+        "caller",
+        "captured",
+        "created_at",
+        "ended_at",
+        "error_code",
+        "fleet",
+        "has_lists",
+        "hits",
+        "hold",
+        "id",
+        "is_booked",
+        "is_void",
+        "laid",
+        "own_given",
+        "plan",
+        "policy",
+        "policy_version",
+        "request",
+        "rollup_keys",
+        "served",
+        "snapshot_ids",
+        "started_at",
+        "status",
+        "text_bytes",
+        "timeout_ms",
+        "traceparent",
+        "windows",
+    )
+
+    def __init__(
+        self,
+        id: str,
+        caller: Caller,
+        request: RouteRequest,
+        bounds: TokenBounds,
+        board: Board,
+        fleet: Any,
+        *,
+        created_at: float,
+        started_at: float,
+        policy: PolicySnapshot | None,
+        policy_version: str,
+        traceparent: TraceParent | None = None,
+        rollup_keys: tuple[str, ...] = (),
+    ) -> None:
+        # what it works with until it has ended
+        self.request = request
+        """As its policy lets it be."""
+        self.fleet = fleet
+        """The providers and models of its environment."""
+        self.board = board
+        """The snapshots it keeps to."""
+        self.as_of = board.pool.as_of if board.pool.dated else str(fleet.day)
+        """UTC date of the decision."""
+        self.laid: Laid | None = None
+        """The policy over the request."""
+        self.has_lists = False
+        """It names models, so that its decision is no class's."""
+        self.hold: Any = None
+        """What it took of limits and money; None: nothing limits its caller."""
+
+        self.id = id
+        self.caller = caller
+        self.bounds = bounds
+        """What is known of the prompt's length."""
+        self.budget = None if request.budget is None else room_of(request.budget)
+        self.timeout_ms = DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms)
+        self.created_at = created_at
+        """Unix seconds."""
+        self.started_at = self.ended_at = started_at
+        """Monotonic seconds."""
+        self.policy = policy
+        self.policy_version = policy_version
+        self._metadata = None if not request.metadata else json.encode(request.metadata)
+        self.asks_cache = bool(request.cache)
+        self.windows: Sequence[WindowState] = ()
+        """Its rate limits when it was admitted."""
+        self.traceparent = traceparent
+        """The span it was called from."""
+        self.rollup_keys = rollup_keys
+        """Metadata that usage is counted by."""
+        self.hits: Sequence[Hit] = ()
+        """What the guardrails found in the request."""
+        self.snapshot_ids = board.pool.snapshot.id, board.outlook.health.id, None if policy is None else policy.id
+        """Of the catalogue, health and policy that the decision was made from."""
+        self.own_given: DecisionInput | None = None
+        """The decision's input where it is no class's; None: it is made of the plan's when somebody reads it."""
+        self.plan: Plan | None = None
+        self.attempts: list[Attempt] = []
+        self.served: Attempt | None = None
+        """The attempt that brought the answer."""
+        self.status: TraceStatus = "running"
+        self.error_code: str | None = None  # an error itself holds on to the frames it passed
+        self.captured: Any = None
+        """What was said, if it is captured: as it was until it is redacted, when it is first read."""
+        self.text_bytes = 0
+        """About how much memory that takes."""
+        self.is_booked = False
+        """Its cost is settled apart from its trace."""
+        self.is_void = False
+        """Another call was answered and billed in its place."""
+
+    def __repr__(self) -> str:
+        # no text: a repr ends up in logs
+        return f"<Call {self.id}: {self.status}, {len(self.attempts)} attempts>"
+
+    @property
+    def deadline(self) -> float:
+        """When its time is over, on the monotonic scale."""
+        return self.started_at + self.timeout_ms / 1000
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """As it was when the call was made, whatever became of the caller's object."""
+        metadata: dict[str, Any] = {} if self._metadata is None else json.decode(self._metadata)
+        return metadata
+
+    @property
+    def given(self) -> DecisionInput:
+        """The decision's input, with all that was found out for it."""
+        given, plan, budget = self.own_given, self.plan, self.budget
+        if given is not None:
+            return given
+        assert plan is not None, "its plan is one of a class of requests"
+        catalogue, health, _ = self.snapshot_ids
+        nanos, tokens = (None, None) if budget is None else budget
+        return replace(
+            plan.given,
+            catalogue=catalogue,
+            health=health,
+            tokens=self.bounds,
+            timeout_ms=self.timeout_ms,
+            budget_nanos=nanos,
+            budget_tokens=tokens,
+        )
+
+    @given.setter
+    def given(self, given: DecisionInput) -> None:
+        self.own_given = given
+        self.bounds, self.timeout_ms = given.tokens, given.timeout_ms
+        unlimited = given.budget_nanos is None and given.budget_tokens is None
+        self.budget = None if unlimited else own_room(given)
+
+    @property
+    def decision(self) -> Decision | None:
+        """What was decided; None: nothing was."""
+        return None if self.plan is None else Decision(self.plan, self.given, None)
+
+    @property
+    def key(self) -> str:
+        """Its trace's key."""
+        return timestamp(self.created_at) + self.id
+
+    @property
+    def environment(self) -> Environment:
+        """Where it was made."""
+        return self.caller.environment
+
+    @property
+    def cost_nanos(self) -> int:
+        """Paid upstream, over all attempts."""
+        return sum([attempt.cost_nanos for attempt in self.attempts])
+
+    @property
+    def fell_back(self) -> bool:
+        """Another model than the chosen one served the request."""
+        return self.served is not None and self.served.place > 0
+
+    @property
+    def charged_nanos(self) -> int:
+        """Billed to the account: the cost of an answer, or of what was produced when the caller left after content
+        had been delivered."""
+        if self.environment == "sandbox" or self.is_void:
+            return 0
+        left_midway = self.status == "cancelled" and any(attempt.delivered for attempt in self.attempts)
+        return self.cost_nanos if self.served is not None or left_midway else 0
+
+    @property
+    def latency_ms(self) -> float:
+        """The whole call at the router. In the sandbox the model's usual time is shown, not slept."""
+        measured = (self.ended_at - self.started_at) * 1000
+        return round(measured + sum([attempt.unslept_ms for attempt in self.attempts]), 3)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Of the attempt that served the request."""
+        served = self.served
+        return (None if served is None else _tokens_of(served.usage)) or Tokens()
+
+    def end(self, error: RouterError | None, at: float) -> None:
+        """Note how it ended, and drop what it worked with. Without answer and error the caller left."""
+        self.ended_at = at
+        self.request = self.fleet = self.board = self.laid = self.hold = None  # type: ignore[assignment]
+        for attempt in self.attempts:
+            attempt.screen = attempt.pieces = None
+            attempt.text = NOTHING
+        if self.served is not None:
+            self.status = "completed"
+        elif error is None:
+            self.status = "cancelled"
+        else:
+            self.status = "budget_exceeded" if isinstance(error, BudgetExceeded) else "failed"
+        if error is not None:
+            self.error_code = error.code
+
+    # What the ledger, the storage and the world are told of it.
+
+    @property
+    def rows(self) -> list[LedgerRow]:
+        """What is to be booked with its trace (``TraceDraft``)."""
+        return [] if self.is_booked else self.ledger_rows
+
+    @property
+    def ledger_rows(self) -> list[LedgerRow]:
+        """One row an attempt that may have cost anything; none in the sandbox."""
+        if self.environment == "sandbox":
+            return []
+        charged, at = bool(self.charged_nanos), timestamp(self.created_at)
+        return [
+            LedgerRow(
+                request_id=self.id,
+                attempt=attempt.number,
+                at=at,
+                key_id=self.caller.key_id,
+                model=attempt.model,
+                provider=attempt.provider,
+                tokens=_tokens_of(attempt.usage) or Tokens(),
+                cost_nanos=attempt.cost_nanos,
+                charge_nanos=attempt.cost_nanos if charged else 0,
+                cost_range_nanos=attempt.cost_range_nanos(self.bounds),
+            )
+            for attempt in self.attempts
+            if attempt.usage or attempt.cost_range_nanos(self.bounds)
+        ]
+
+    @property
+    def trace(self) -> Trace:
+        """The trace (spec 2.6, contract 9). Each reader gets one of its own."""
+        return self._trace(with_content=True)
+
+    @property
+    def wordless(self) -> Trace:
+        """The trace without what was captured, so that no redactor has to be asked."""
+        return self._trace(with_content=False)
+
+    def _trace(self, *, with_content: bool) -> Trace:
+        served, given, ranges = self.served, self.given, self.cost_ranges
+        cost_range_usd = None
+        if any(ranges):
+            both = [told or (a.cost_nanos, a.cost_nanos) for told, a in zip(ranges, self.attempts, strict=True)]
+            cost_range_usd = usd(sum(low for low, _ in both)), usd(sum(high for _, high in both))
+        return Trace(
+            id=self.id,
+            status=self.status,
+            created_at=timestamp(self.created_at),
+            duration_ms=self.latency_ms,
+            environment=self.environment,
+            account=self.caller.account,
+            key_id=self.caller.key_id,
+            policy_id=None if self.policy is None else self.policy.policy.id,
+            policy_version=self.policy_version,
+            goal=given.goal,
+            strategy=given.strategy,
+            selected_model=None if served is None else served.model,
+            fallback_used=self.fell_back,
+            cost_usd=usd(self.cost_nanos),
+            cost_range_usd=cost_range_usd,
+            charged_usd=usd(self.charged_nanos),
+            tokens=self.tokens,
+            metadata=self.metadata,
+            error=self.error_code,
+            decision_input=given,
+            traceparent=None if self.traceparent is None else self.traceparent.text,
+            spans=self.spans,
+            content=self.captured.content if with_content and self.captured is not None else None,
+        )
+
+    @property
+    def cost_ranges(self) -> list[tuple[int, int] | None]:
+        """Of each attempt the least and the most it can have cost; None where its provider said."""
+        return [attempt.cost_range_nanos(self.bounds) for attempt in self.attempts]
+
+    @property
+    def spans(self) -> list[Span]:
+        """What it did, in order."""
+        spans: list[Span] = []
+        decision = self.decision
+        if decision is not None:
+            decided_at = self.attempts[0].started_at if self.attempts else self.ended_at
+            spans.append(_decision_span(decision, self._ms(decided_at)))
+        spans += self._guardrail_spans(len(spans), self.hits, self.started_at, None)
+        if self.asks_cache:
+            spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
+        for attempt in self.attempts:
+            before = attempt.after or (self.attempts[0] if attempt is not self.attempts[0] else None)
+            from_model = attempt.model if decision is None else decision.model
+            from_model = from_model if before is None else before.model
+            if from_model != attempt.model and (not attempt.hedge or attempt is self.served):
+                spans.append(self._fallback_span(len(spans) + 1, from_model, before, attempt))
+            spans.append(self._model_span(len(spans) + 1, attempt))
+            spans += self._guardrail_spans(len(spans), attempt.hits or (), attempt.ended_at, spans[-1].id)
+        return spans
+
+    def _ms(self, at: float) -> float:
+        """Milliseconds since it began."""
+        return round((at - self.started_at) * 1000, 3)
+
+    def _guardrail_spans(self, before: int, hits: Sequence[Hit], at: float, parent: int | None) -> list[Span]:
+        return [
+            GuardrailSpan(
+                id=before + place,
+                parent_id=parent,
+                name=hit.guardrail,
+                start_ms=self._ms(at),
+                status="error" if hit.action == "block" else "ok",
+                rule=hit.rule,
+                stage=hit.stage,
+                action=hit.action,
+                count=hit.count,
+            )
+            for place, hit in enumerate(hits, start=1)
+        ]
+
+    def _fallback_span(self, span_id: int, from_model: str, before: Attempt | None, attempt: Attempt) -> FallbackSpan:
+        return FallbackSpan(
+            id=span_id,
+            name="fallback",
+            start_ms=self._ms(attempt.started_at),
+            used=attempt is self.served,
+            from_model=from_model,
+            to_model=attempt.model,
+            reason=_reason_after(before),
+        )
+
+    def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
+        spent_ms = round((attempt.ended_at - attempt.started_at) * 1000 + attempt.unslept_ms, 3)
+        first_ms = None if attempt.first_at is None else round((attempt.first_at - attempt.started_at) * 1000, 3)
+        failed, ranged = attempt.fault is not None, attempt.cost_range_nanos(self.bounds)
+        return ModelSpan(
+            id=span_id,
+            name=attempt.model,
+            start_ms=self._ms(attempt.started_at),
+            duration_ms=spent_ms,
+            status="error" if failed else "cancelled" if attempt.finish_reason is None else "ok",
+            model=attempt.model,
+            provider=attempt.provider,
+            attempt=attempt.number,
+            latency_ms=spent_ms,
+            ttft_ms=first_ms,
+            tokens=_tokens_of(attempt.usage),
+            usage_estimated=attempt.usage_estimated,
+            cost_usd=usd(attempt.cost_nanos),
+            cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),
+            finish_reason=attempt.finish_reason,
+            error=attempt.fault,
+            repair=attempt.repair is not None,
+            hedge=attempt.hedge,
+            probe=attempt.probe,
+        )
+
+    def response(self, output: str, tool_calls: list[ToolCall] | None) -> RouteResponse:
+        """The route response (spec 2.2) of a call that was served."""
+        decision, served = self.decision, self.served
+        assert decision is not None, "only what was decided can be served"
+        assert served is not None, "there is an answer"
+        routing = Routing(
+            selected_model=served.model,
+            fallback_chain=decision.chain,
+            policy_version=self.policy_version,
+            decision_reason=decision.reason,
+            cost_usd=usd(self.cost_nanos),
+            latency_ms=self.latency_ms,
+            cache_hit=False,
+            tokens=self.tokens,
+        )
+        return RouteResponse(
+            trace_id=self.id,
+            output=output,
+            routing=routing,
+            usage=usage_of(self.windows, self.created_at),
+            primary_model=decision.model,
+            fallback_model=served.model if self.fell_back else None,
+            cache_hit=False,
+            tool_calls=tool_calls,
+            finish_reason=served.finish_reason,
+        )
+
+    def events(self, error: RouterError | None, budget: Budget | None) -> list[PushedEvent]:
+        """What it caused that is pushed (spec 6.1). ``budget``: the request's."""
+        if isinstance(error, BudgetExceeded):
+            return [BudgetRefused(self.id, error.detail["rejected_candidates"], budget, self.metadata)]
+        plan, served = self.plan, self.served
+        if plan is None or served is None or served.place == 0:
+            return []
+        primary = [attempt for attempt in self.attempts if attempt.place == 0]
+        reason = _reason_after(primary[-1] if primary else None)
+        spent_ms = round(sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary), 3)
+        return [FallbackTriggered(self.id, plan.legs[0].id, served.model, reason, spent_ms, self.metadata)]
 
 
-class End(StrEnum):
-    """How a request ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    REFUSED = "refused"
-    BLOCKED = "blocked"
-    """Every answer was blocked by a guardrail."""
-
-
-class Done(NamedTuple):
-    """Nothing is left to do."""
-
-    end: End
+def _decision_span(decision: Decision, took_ms: float) -> DecisionSpan:
+    return DecisionSpan(
+        id=1,
+        name="decision",
+        start_ms=0.0,
+        duration_ms=took_ms,
+        candidates=decision.front[:BEST_KEPT],
+        rejected={str(reason): count for reason, count in decision.rejected_counts.items()},
+        digest=decision.digest,
+        token_count=decision.token_count,
+    )
 
 
-class Succeeded(NamedTuple):
-    """The attempt brought a complete answer. ``usage`` may be estimated."""
-
-    usage: Usage
-    day: str | None = None
-    """UTC date on which it began; None: the decision's."""
-
-
-class Failed(NamedTuple):
-    """The attempt ended in a fault."""
-
-    row: int
-    kind: FaultKind
-    day: str | None = None
-    """UTC date on which it began; None: the decision's."""
-    usage: Usage | None = None
-    """What it reported, if anything."""
-    final: bool = False
-    """The report came with the answer's end, so there is nothing beyond it."""
-    touched: bool = False
-    """The provider had begun to answer, so it is billed."""
-    delivered: bool = False
-    """Content had reached the caller."""
-    retry_after: float | None = None
-    repair: TokenBounds | None = None
-    """What asking the same model to mend its answer would add to the prompt; None: it cannot be mended."""
+def _reason_after(before: Attempt | None) -> FallbackReason:
+    """Why another model was called after an attempt, or in place of one that was not made because of faults before."""
+    if before is None:
+        return "upstream_5xx"
+    return "timeout" if before.fault is None else FAULTS[before.fault].reason  # a hedge was quicker
 
 
-class Left(NamedTuple):
-    """The attempt was left, for no fault of its own."""
-
-    day: str | None = None
-    usage: Usage | None = None
-    touched: bool = True
-    """The provider may have begun to answer, so it is taken to have cost the most that it can."""
+def _tokens_of(usage: Usage | None) -> Tokens | None:
+    return None if usage is None else Tokens(usage.input, usage.output, usage.cached)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -11,9 +9,12 @@ from routewright.errors import NoCandidates
 from routewright.wire import Availability, DecisionInput, Model
 
 from .board import Board
+from .constraints import Ask
+from .decide import decide, fitting
 from .decision import Decision
-from .plan import Plan, Reading, build_plan, walk
+from .plan import Plan
 from .policy import Laid
+from .pool import Pool
 
 
 class ProviderLoss(Struct, frozen=True):
@@ -75,39 +76,32 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
     allowed = len(pool) if snapshot.models is None else len(snapshot.models)
     said = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
     try:
-        plan = build_plan(given, board, laid)
+        plan = decide(given, board, laid)
     except NoCandidates as error:
         return replace(said, problem=error.message)
-    reading = Reading(given, board)
-    rows = list(walk(reading, reading.ask.fits)) or plan.rows
+    ask, decision = Ask(given, board.outlook), Decision(plan, given, board)
+    rows = [key[-1] for key in fitting(given, board.order(given), ask)] or [leg.row for leg in plan.legs]
+    providers = sorted({pool.provider[row] for row in rows})
     return replace(
         said,
         fitting=len(rows),
-        model=plan.models[0],
-        chain=tuple(plan.models[1:]),
-        estimated_cost_usd=Decision(plan).front[0].cost_usd,
-        worst_cost_usd=reading.ask.worst_usd(plan.rows[0]),
-        fallback_affordable=plan.fallback_affordable,
-        losses=tuple(_losses(plan, sorted({pool.provider[row] for row in rows}))),
-        ends=tuple(_ends(plan)),
+        model=decision.model,
+        chain=tuple(decision.chain),
+        estimated_cost_usd=decision.front[0].cost_usd,
+        worst_cost_usd=ask.worst_usd(plan.legs[0].row),
+        fallback_affordable=decision.fallback_affordable,
+        losses=tuple(ProviderLoss(lost, _chosen_without(lost, plan, board)) for lost in providers),
+        ends=tuple(_ends(plan, pool)),
     )
 
 
-def _losses(plan: Plan, providers: list[str]) -> Iterator[ProviderLoss]:
+def _chosen_without(provider: str, plan: Plan, board: Board) -> str | None:
     """The first choice stays who it is while others are lost: no model's place depends on another."""
-    first = plan.rows[0]
-    for provider in providers:
-        if provider == plan.pool.provider[first]:
-            yield ProviderLoss(provider, _chosen_without(provider, plan.reading))
-        else:
-            yield ProviderLoss(provider, plan.models[0])
-
-
-def _chosen_without(provider: str, reading: Reading) -> str | None:
-    board = reading.board
-    without = board.with_models(_lost(model, provider) for model in board.outlook.pool.models)
+    if provider != plan.legs[0].provider:
+        return plan.legs[0].id
+    without = board.with_models(_lost(model, provider) for model in board.pool.models)
     try:
-        return build_plan(reading.given, without).models[0]
+        return decide(plan.given, without).legs[0].id
     except NoCandidates:
         return None
 
@@ -118,7 +112,7 @@ def _lost(model: Model, provider: str) -> Model:
     return replace(model, availability=Availability("unavailable", model.availability.regions))
 
 
-def _ends(plan: Plan) -> list[ModelEnd]:
-    models = [plan.pool.models[row] for row in plan.rows]
+def _ends(plan: Plan, pool: Pool) -> list[ModelEnd]:
+    models = [pool.models[leg.row] for leg in plan.legs]
     ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return sorted(ends, key=lambda end: end.deprecated_at)

@@ -8,23 +8,19 @@ property test holds them to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from routewright.wire import DecisionInput, Need, Reason, TokenBounds
+from routewright.wire import DecisionInput, Need, Reason
 
 from .money import PICOS_PER_NANO, nanos, usd
 from .outlook import Outlook
 from .pool import Pool
-from .scale import IntArray
-from .tokens import Length, Measure, length
-
-BoolArray = NDArray[np.bool_]
-Lengths = list[Length] | dict[int, Length]
+from .scale import BoolArray, IntArray
+from .tokens import Length, length
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
 PASSES = len(REASONS)
@@ -98,47 +94,42 @@ class Eligible:
         return Eligible(failed)
 
 
-class _Lengths(dict[int, Length]):
-    """Worked out as they are asked for: a decision reads few."""
-
-    __slots__ = ("bounds", "measures")
-
-    bounds: TokenBounds
-    measures: Sequence[Measure]
-
-    def __missing__(self, measure: int) -> Length:
-        found = self[measure] = length(self.bounds, self.measures[measure])
-        return found
-
-
-def _lengths(bounds: TokenBounds, measures: Sequence[Measure]) -> Lengths:
-    if not bounds.counted and not bounds.images:
-        return [(bounds.low, bounds.high, bounds.high)] * len(measures)
-    lengths = _Lengths()
-    lengths.bounds, lengths.measures = bounds, measures
-    return lengths
-
-
 class Ask:
     """The numbers of one request that a model must fit, made ready to be compared with."""
 
+    __slots__ = (
+        "_lengths", "bounds", "budget_nanos", "budget_picos", "budget_tokens", "counted", "limited", "outlook",
+        "output", "text", "vary",
+    )  # fmt: skip
+
     def __init__(self, given: DecisionInput, outlook: Outlook) -> None:
+        text = given.tokens
         self.outlook = outlook
         self.output = given.max_output_tokens
-        self.default_cap = given.default_output_cap
-        self.budget_nanos = given.budget_nanos
-        self.budget_tokens = given.budget_tokens
-        self.budget_picos = None if given.budget_nanos is None else given.budget_nanos * PICOS_PER_NANO
-        self.limited = given.budget_nanos is not None or given.budget_tokens is not None
-        self.input = _lengths(given.tokens, outlook.pool.measures)
-        """Input tokens for each of the pool's measures."""
-        self.text = given.tokens
-        self.images = bool(given.tokens.images)
-        self.counted = given.tokens.counted
+        self.budget_nanos = nanos = given.budget_nanos
+        self.budget_tokens = tokens = given.budget_tokens
+        self.budget_picos = None if nanos is None else nanos * PICOS_PER_NANO
+        self.limited = nanos is not None or tokens is not None
+        self.text = text
+        self.counted = text.counted
+        self.bounds: Length = text.low, text.high, text.high
+        self.vary = text.counted or bool(text.images)
+        """Not all models count the input alike, as far as is known."""
+        self._lengths: dict[int, Length] = {}
+
+    def input(self, row: int) -> Length:
+        """The input as a row counts it."""
+        return self._measured(self.outlook.pool.measure[row]) if self.vary else self.bounds
+
+    def _measured(self, measure: int) -> Length:
+        found = self._lengths.get(measure)
+        if found is None:
+            found = self._lengths[measure] = length(self.text, self.outlook.pool.measures[measure])
+        return found
 
     def fits(self, row: int) -> bool:
         """Ask the context and budget questions of one row. Raises ``CountTokens`` where the bounds leave it open."""
-        low, high, filling = self.input[self.outlook.pool.measure[row]]
+        low, high, filling = self._measured(self.outlook.pool.measure[row]) if self.vary else self.bounds
         if self._holds(row, high, filling):
             return True
         if not self.counted and low < high and self._holds(row, low, low):
@@ -156,27 +147,34 @@ class Ask:
             expected = held = output
         if filling + expected > pool.window[row]:
             return False
+        if not self.limited:
+            return True
         if self.budget_tokens is not None and input_tokens + held > self.budget_tokens:
             return False
-        return self.budget_picos is None or self.worst_picos(row, input_tokens) <= self.budget_picos
+        if self.budget_picos is None:
+            return True
+        price = pool.dearest(row, input_tokens)
+        return input_tokens * price.input + held * price.output <= self.budget_picos
 
     def fits_all(self) -> bool:
         """Whether no row can fail a question of this request's own, as is the rule."""
-        if self.budget_tokens is not None:
+        outlook, (_, longest, filling) = self.outlook, self.bounds
+        if self.vary:
+            lengths = self.lengths
+            longest, filling = max([high for _, high, _ in lengths]), max([filling for _, _, filling in lengths])
+        if filling > outlook.least_room(self.output):
             return False
-        most = max([filling for _, _, filling in self.lengths]) if self.images else self.text.high
-        if self.budget_picos is not None:
-            longest = max([high for _, high, _ in self.lengths])
-            if not self.outlook.costs_at_most(longest, self.output, self.budget_picos):
+        if self.budget_tokens is not None:
+            held = outlook.most_p90 if self.output is None else self.output
+            if longest + held > self.budget_tokens:
                 return False
-        return self.outlook.leaves_room(most, self.output)
+        return self.budget_picos is None or outlook.costs_at_most(longest, self.output, self.budget_picos)
 
     def worst_picos(self, row: int, input_tokens: int) -> int:
         """The most that an input up to this long and the held output can cost, in pico-dollars; beyond every budget
         where the price is unknown."""
         price = self.outlook.pool.dearest(row, input_tokens)
-        output = self.outlook.output_p90[row] if self.output is None else self.output
-        return input_tokens * price.input + output * price.output
+        return input_tokens * price.input + self.held_output(row) * price.output
 
     def worst_usd(self, row: int) -> float | None:
         """What a budget must hold for a row, in dollars; None where its price is unknown."""
@@ -207,17 +205,17 @@ class Ask:
 
     def room(self, row: int) -> int:
         """Output tokens for which a row's window has room beside the input; negative if not even that fits."""
-        pool = self.outlook.pool
-        return pool.window[row] - self.input[pool.measure[row]][2]
+        return self.outlook.pool.window[row] - self.input(row)[2]
 
     def high(self, row: int) -> int:
         """Most input tokens that this request can have as a row counts them."""
-        return self.input[self.outlook.pool.measure[row]][1]
+        return self.input(row)[1]
 
     @property
     def lengths(self) -> list[Length]:
         """One for each of the pool's measures."""
-        return [self.input[measure] for measure in range(len(self.outlook.pool.measures))]
+        measures = range(len(self.outlook.pool.measures))
+        return [self._measured(measure) for measure in measures] if self.vary else [self.bounds] * len(measures)
 
 
 def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:

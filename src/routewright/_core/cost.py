@@ -135,9 +135,9 @@ def usage_nanos(prices: Prices, usage: Usage) -> int:
     """Cost of an attempt from its usage; one rounding up. 0 where no price is known."""
     if not prices:
         return 0
-    price = price_at(prices, usage.input)
-    if not (usage.cached or usage.written or usage.reasoning):
-        return call_nanos(price, usage.input, usage.output)  # the same, quicker
+    price = prices[0] if len(prices) == 1 else price_at(prices, usage.input)
+    if not (usage.cached or usage.written or usage.reasoning):  # the same, quicker
+        return -(-(usage.input * price.input + usage.output * price.output) // PICOS_PER_NANO)
     return nanos(sum([tokens * picos for tokens, picos in charges(price, usage)]))
 
 

@@ -5,27 +5,29 @@ It holds a few values and on to nothing large; what explains the choice is worke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Literal
 
 import msgspec
 import numpy as np
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from routewright.wire import Candidate, DecisionInput, Reason, Rejection
 from routewright.wire.figures import usd_short
 
 from .board import Board
-from .constraints import PASSES, count_reasons, first_failures, named_reasons
-from .plan import Plan, Reading, build_plan, walk
+from .budget import own_room, plan_output
+from .constraints import PASSES, Ask, count_reasons, first_failures, named_reasons
+from .decide import decide, walk
+from .plan import Plan
 from .scale import IntArray
-from .scoring import SCORE, Weights
-from .tokens import length
+from .scoring import SCORE, Weights, candidate
 
 
-def decide(given: DecisionInput, board: Board) -> Decision:
+def decision_of(given: DecisionInput, board: Board) -> Decision:
     """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
-    return Decision(build_plan(given, board))
+    return Decision(decide(given, board), given, board)
 
 
 def aim(given: DecisionInput) -> str:
@@ -41,31 +43,20 @@ class Decision:
     Plain facts cost nothing; ``candidates``, ``rejected``, ``reason`` and ``digest`` are worked out when they are read.
     """
 
-    __slots__ = (
-        "_best",
-        "_boards",
-        "_counts",
-        "_front",
-        "_health",
-        "_rows",
-        "fallback_affordable",
-        "input",
-        "output_cap",
-    )
+    __slots__ = ("_best", "_board", "_counts", "_plan", "fallback_affordable", "input", "output_cap")
 
-    def __init__(self, plan: Plan) -> None:
-        self.input = plan.given
+    def __init__(self, plan: Plan, given: DecisionInput, board: Board | None) -> None:
+        """``given``: the input of this very request; a plan may serve several. Without its board only what a trace
+        keeps can be read."""
+        self.input = given
         """All that it was made from, without text: a ``DecisionInput``."""
-        self.output_cap = plan.output_cap
-        """Output tokens the chosen model is asked for at most; None: its own limit."""
-        self.fallback_affordable = plan.fallback_affordable
-        """False: the budget pays for the chosen model's answer alone."""
-        self._rows = plan.rows
-        self._front = plan.front
-        self._boards = plan.reading.board.boards
-        self._health = plan.reading.board.outlook.health
+        self.output_cap, self.fallback_affordable = plan_output(plan, given.tokens, own_room(given))
+        """Output tokens the chosen model is asked for at most, None: its own limit; and whether the budget pays for
+        another attempt besides the chosen model's."""
+        self._plan = plan
+        self._board = board
         self._best: list[Candidate] | None = None
-        self._counts: dict[Reason, int] | None = None
+        self._counts: Mapping[Reason, int] | None = None
 
     def __repr__(self) -> str:
         return f"<Decision {self.model}, then {', '.join(self.chain) or 'nothing'}>"
@@ -79,13 +70,12 @@ class Decision:
     @property
     def model(self) -> str:
         """Id of the chosen model."""
-        return self._boards.pool.ids[self._rows[0]]
+        return self._plan.legs[0].id
 
     @property
     def chain(self) -> list[str]:
         """Ids of the fallback models, in order."""
-        ids = self._boards.pool.ids
-        return [ids[row] for row in self._rows[1:]]
+        return self._plan.models[1:]
 
     @property
     def score(self) -> float:
@@ -100,25 +90,27 @@ class Decision:
     @property
     def candidates(self) -> list[Candidate]:
         """Every model that passed, best first. Costs a walk over the whole pool."""
-        reading = self._read()
-        first = self._first_failures(reading).tolist()
-        return self._candidates(reading, list(walk(reading, lambda row: first[row] == PASSES)) or self._front)
+        given, board = self.input, self._snapshots
+        order, pool, first = board.order(given), board.pool, self._first_failures(board).tolist()
+        keys = order.among(pool, given.models)
+        found = list(walk(keys, board.outlook.open, given.timeout_ms, lambda row: first[row] == PASSES))
+        return [candidate(key, pool.ids[key[-1]], given.timeout_ms) for key in found or self._plan.front]
 
     @property
     def rejected(self) -> list[Rejection]:
         """Every model that a constraint removed, with the first one that did. Costs a walk over the whole pool."""
-        reading = self._read()
-        ids = self._boards.pool.ids
+        board = self._snapshots
+        ids, ask = board.pool.ids, Ask(self.input, board.outlook)
         return [
-            Rejection(ids[row], reason, reading.ask.worst_usd(row))
-            for row, reason in enumerate(named_reasons(self._first_failures(reading)))
+            Rejection(ids[row], reason, ask.worst_usd(row))
+            for row, reason in enumerate(named_reasons(self._first_failures(board)))
             if reason is not None
         ]
 
     @property
     def rejected_counts(self) -> dict[Reason, int]:
         """How many models each constraint removed, in the order of the constraints."""
-        return self._rejections().copy()
+        return dict(self._rejections())
 
     @property
     def reason(self) -> str:
@@ -133,7 +125,7 @@ class Decision:
             sentence += f"; runner-up {others[0].model} {others[0].score:.2f}"
         if counts := self._rejections():
             listed = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-            sentence += f"; {sum(counts.values())} of {len(self._boards.pool)} rejected ({listed})"
+            sentence += f"; {sum(counts.values())} of {self._plan.total} rejected ({listed})"
         return sentence
 
     @property
@@ -147,40 +139,35 @@ class Decision:
     def token_count(self) -> Literal["bounds", "estimated", "exact"]:
         """What is known of the input's tokens: bounds, if these settled the matter; else a count, which is exact only
         in the chosen model's own vocabulary and an estimate with a margin in any other."""
-        tokens, pool = self.input.tokens, self._boards.pool
+        tokens = self.input.tokens
         if not tokens.counted:
             return "bounds"
-        low, high, _ = length(tokens, pool.measures[pool.measure[self._rows[0]]])
+        low, high, _ = self._plan.legs[0].length(tokens)
         return "exact" if low == high and not tokens.images else "estimated"
 
-    def settle(self, reading: Reading) -> None:
-        """Work out what a trace keeps, while the reading of the plan is at hand."""
-        self._shown(reading)
-        self._rejections(reading)
-
-    def _shown(self, reading: Reading | None = None) -> list[Candidate]:
+    def _shown(self) -> list[Candidate]:
         if self._best is None:
-            self._best = self._candidates(reading or self._read(), self._front)
+            self._best = self._plan.candidates(self.input.timeout_ms)
         return self._best
 
-    def _rejections(self, reading: Reading | None = None) -> dict[Reason, int]:
+    def _rejections(self) -> Mapping[Reason, int]:
         if self._counts is None:
-            reading = reading or self._read()
-            first, eligible = self._first_failures(reading), reading.order.eligible
-            self._counts = eligible.counts if first is eligible.first else count_reasons(first)
+            self._counts = self._plan.rejections(self.input)
+            if self._counts is None:
+                board = self._snapshots
+                first, eligible = self._first_failures(board), board.order(self.input).eligible
+                self._counts = eligible.counts if first is eligible.first else count_reasons(first)
         return self._counts
 
-    def _candidates(self, reading: Reading, rows: list[int]) -> list[Candidate]:
-        order, timeout_s = reading.order, self.input.timeout_ms / 1000
-        found = [order.candidate(row) for row in rows]
-        return [replace(each, late=True) if each.latency_s > timeout_s else each for each in found]
-
-    def _first_failures(self, reading: Reading) -> IntArray:
+    def _first_failures(self, board: Board) -> IntArray:
         """As ``first_failures``, but that a probe passes, though its circuit is open."""
-        first, chosen = first_failures(self.input, reading.ask, reading.order.eligible), self._rows[0]
+        ask, eligible, chosen = Ask(self.input, board.outlook), board.order(self.input).eligible, self._plan.legs[0].row
+        first = first_failures(self.input, ask, eligible)
         if first[chosen] != PASSES:
             first = np.where(np.arange(len(first)) == chosen, PASSES, first)
         return first
 
-    def _read(self) -> Reading:
-        return Reading(self.input, self._boards.of(self._health))
+    @property
+    def _snapshots(self) -> Board:
+        assert self._board is not None, "the table of a decision is worked out from its board"
+        return self._board

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from routewright.wire import HealthSnapshot, ModelHealth, Usage
 
 from .catalogue import content_id
-from .outlook import Outlook
+from .outlook import UNKNOWN, Outlook
 from .pool import Pool
 from .quantile import Quantiles
 
@@ -36,7 +36,6 @@ ERROR = 0.05
 """Relative error of the times."""
 _MOST_HALF_LIVES = 64
 """After so many the sums are brought down to their present measure."""
-_UNKNOWN = ModelHealth()
 _SPEED_STEPS = 16
 """To an octave: speeds are published in such steps, so that a trifle makes no new snapshot."""
 
@@ -128,7 +127,7 @@ class Health:
         self.changed = False
         models = {model: _health(seen, seen.weight(now), pool, pool.row[model]) for model, seen in self._seen.items()}
         for model, probe_at_ms in (kept_away or {}).items():
-            models[model] = replace(models.get(model, _UNKNOWN), open=True, probe_at_ms=probe_at_ms)
+            models[model] = replace(models.get(model, UNKNOWN), open=True, probe_at_ms=probe_at_ms)
         return health_snapshot(dict(sorted(models.items())))
 
     def _model(self, model: str, now: float) -> _Model:

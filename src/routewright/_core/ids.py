@@ -26,19 +26,20 @@ class IdSequence:
     """
 
     def __init__(self) -> None:
-        self._milliseconds = -1
+        self.milliseconds = -1
+        """The present one: call ``begin`` before ids of a later one."""
         self._head = ""
         self._counter = 0
-
-    def at(self, milliseconds: int) -> bool:
-        """Whether ids at this time continue the present millisecond; if not, call ``begin`` first."""
-        return milliseconds <= self._milliseconds
 
     def begin(self, milliseconds: int, random_bits: int) -> None:
         """Start a new millisecond with ``RANDOM_BITS`` random bits."""
         head = milliseconds << _HEAD_BITS | random_bits >> (_COUNTER_BITS - 1)
-        self._milliseconds = milliseconds
-        self._head = _write(head, (LENGTH - 8) // 2)
+        self.milliseconds = milliseconds
+        self._head = (
+            f"{_PAIRS[head >> 80]}{_PAIRS[head >> 70 & 1023]}{_PAIRS[head >> 60 & 1023]}{_PAIRS[head >> 50 & 1023]}"
+            f"{_PAIRS[head >> 40 & 1023]}{_PAIRS[head >> 30 & 1023]}{_PAIRS[head >> 20 & 1023]}"
+            f"{_PAIRS[head >> 10 & 1023]}{_PAIRS[head & 1023]}"
+        )
         self._counter = random_bits & ((1 << (_COUNTER_BITS - 1)) - 1)  # half the range is left to count in
 
     def next(self, prefix: str) -> str:
@@ -48,10 +49,6 @@ class IdSequence:
             f"{prefix}{self._head}{_PAIRS[counter >> 30]}{_PAIRS[counter >> 20 & 1023]}"
             f"{_PAIRS[counter >> 10 & 1023]}{_PAIRS[counter & 1023]}"
         )
-
-
-def _write(number: int, pairs: int) -> str:
-    return "".join(_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10))
 
 
 def milliseconds_of(id: str) -> int:

@@ -2,91 +2,131 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from routewright.wire import HealthSnapshot, ModelHealth
 
-from .pool import P90_PERCENT, Pool
+from .pool import LEAST_P90, Pool, p90_of
 from .scale import IntArray
 
-LEAST_P90 = 256
-"""No expected output is taken to be shorter where a budget has to hold it (contract 3)."""
-
-_UNKNOWN = ModelHealth()
+UNKNOWN = ModelHealth()
 
 
 class Outlook:
-    """Pool and health together. Lists and arrays follow the pool's rows."""
+    """Pool and health together. Lists follow the pool's rows; none is changed once the outlook is made."""
 
     def __init__(self, pool: Pool, health: HealthSnapshot) -> None:
-        seen = [health.models.get(model_id, _UNKNOWN) for model_id in pool.ids]
         self.pool = pool
         self.health = health
-        self.output: list[int] = [
-            prior if h.output_tokens is None else min(h.output_tokens, window // 2)
-            for h, prior, window in zip(seen, pool.output, pool.window, strict=True)
-        ]
+        self.output: list[int] = pool.output.copy()
         """Expected length of an answer in tokens, thinking included."""
-        self.output_p90: list[int] = [
-            min(max(LEAST_P90, mean * P90_PERCENT // 100 if h.output_p90 is None else h.output_p90), most)
-            for h, mean, most in zip(seen, self.output, pool.max_output, strict=True)
-        ]
-        self.ttft_ms: list[int] = [
-            prior if h.ttft_ms is None else h.ttft_ms for h, prior in zip(seen, pool.ttft_ms, strict=True)
-        ]
-        self.ttft_p95_ms: list[int | None] = [h.ttft_p95_ms for h in seen]
-        self.latency_p95_ms: list[int | None] = [h.latency_p95_ms for h in seen]
-        self.us_per_token: list[int] = [
-            prior if h.us_per_token is None else h.us_per_token
-            for h, prior in zip(seen, pool.us_per_token, strict=True)
-        ]
-        self.stability = np.array([h.stability for h in seen], dtype=np.int64)
-        self.open: dict[int, int] = {row: h.probe_at_ms or 0 for row, h in enumerate(seen) if h.open}
+        self.output_p90: list[int] = pool.output_p90.copy()
+        self.ttft_ms: list[int] = pool.ttft_ms.copy()
+        self.ttft_p95_ms: list[int | None] = [None] * len(pool)
+        self.latency_p95_ms: list[int | None] = [None] * len(pool)
+        self.us_per_token: list[int] = pool.us_per_token.copy()
+        self.stability: list[int] = [UNKNOWN.stability] * len(pool)
+        self.open: dict[int, int] = {}
         """Rows that a breaker keeps calls away from, with the Unix millisecond of their next probe."""
-        self._visible = np.array(
-            [max(0, out - silent) for out, silent in zip(self.output, pool.silent, strict=True)], dtype=np.int64
-        )
-        self._output = np.array(self.output, dtype=np.int64)
-        self._most_p90 = max(self.output_p90, default=0)
-        self._least_room = min((w - out for w, out in zip(pool.window, self.output, strict=True)), default=0)
-        self._least_window = min(pool.window, default=0)
-        self._least_max_output = min(pool.max_output, default=0)
-        self._output_p90 = np.array(self.output_p90, dtype=np.int64)
-        self._ttft_ms = np.array(self.ttft_ms, dtype=np.int64)
-        self._us_per_token = np.array(self.us_per_token, dtype=np.int64)
+        self._columns: dict[str, IntArray] = {}
+        self._least_room: int | None = None
+        self._most_p90: int | None = None
+        seen = {pool.row[model]: seen for model, seen in health.models.items() if model in pool.row}
+        for row in sorted(seen):
+            self._expect(row, seen[row])
+
+    def moved(self, health: HealthSnapshot, seen: Mapping[int, ModelHealth]) -> Outlook:
+        """The outlook of a health that differs in some rows alone."""
+        new = Outlook.__new__(Outlook)
+        new.pool, new.health = self.pool, health
+        for name in ("output", "output_p90", "ttft_ms", "ttft_p95_ms", "latency_p95_ms", "us_per_token", "stability"):
+            setattr(new, name, getattr(self, name).copy())
+        new.open = {row: at for row, at in self.open.items() if row not in seen}
+        new._columns, new._least_room, new._most_p90 = {}, None, None
+        for row, figures in seen.items():
+            new._expect(row, figures)
+        new.open = dict(sorted(new.open.items()))
+        if self._least_room is not None:
+            rooms = [(self._room(row), new._room(row)) for row in seen]
+            held = all(before > self._least_room for before, _ in rooms)  # else the least may have gone
+            new._least_room = min([self._least_room, *[room for _, room in rooms]]) if held else None
+        if self._most_p90 is not None:
+            held = all(self.output_p90[row] < self._most_p90 for row in seen)
+            new._most_p90 = max([self._most_p90, *[new.output_p90[row] for row in seen]]) if held else None
+        return new
+
+    def _expect(self, row: int, seen: ModelHealth) -> None:
+        """Take a row's figures from what was seen of it."""
+        pool, output, p90 = self.pool, seen.output_tokens, seen.output_p90
+        mean = self.output[row] = pool.output[row] if output is None else min(output, pool.window[row] // 2)
+        most = pool.max_output[row]
+        self.output_p90[row] = p90_of(mean, most) if p90 is None else min(max(LEAST_P90, p90), most)
+        self.ttft_ms[row] = pool.ttft_ms[row] if seen.ttft_ms is None else seen.ttft_ms
+        self.ttft_p95_ms[row] = seen.ttft_p95_ms
+        self.latency_p95_ms[row] = seen.latency_p95_ms
+        self.us_per_token[row] = pool.us_per_token[row] if seen.us_per_token is None else seen.us_per_token
+        self.stability[row] = seen.stability
+        if seen.open:
+            self.open[row] = seen.probe_at_ms or 0
+
+    def column(self, name: str) -> IntArray:
+        """One of the lists of whole numbers as an array. Shape (n,)."""
+        found = self._columns.get(name)
+        if found is None:
+            found = self._columns[name] = np.array(getattr(self, name), dtype=np.int64)
+        return found
 
     def expected_output(self, cap: int | None) -> IntArray:
         """Expected tokens of an answer that may be ``cap`` long. Shape (n,)."""
-        return self._output if cap is None else np.minimum(self._output, cap)
+        output = self.column("output")
+        return output if cap is None else np.minimum(output, cap)
 
     def held_output(self, cap: int | None) -> IntArray:
         """Output tokens for which a budget must have room: the cap, else the 90th percentile. Shape (n,)."""
-        return self._output_p90 if cap is None else np.full(len(self.pool), cap, dtype=np.int64)
+        return self.column("output_p90") if cap is None else np.full(len(self.pool), cap, dtype=np.int64)
 
-    def leaves_room(self, input_tokens: int, cap: int | None) -> bool:
-        """Whether every model's window holds this input and its answer."""
-        if cap is None:
-            return input_tokens <= self._least_room
-        return input_tokens + cap <= self._least_window and cap <= self._least_max_output
+    def least_room(self, cap: int | None) -> int:
+        """Input tokens for which every model's window has room beside its answer; negative where an answer so long is
+        too long for one of them."""
+        pool = self.pool
+        if cap is not None:
+            return pool.least_window - cap if cap <= pool.least_max_output else -1
+        if self._least_room is None:
+            self._least_room = min(map(self._room, range(len(pool))), default=0)
+        return self._least_room
+
+    @property
+    def most_p90(self) -> int:
+        """The longest answer that a budget has to hold."""
+        if self._most_p90 is None:
+            self._most_p90 = max(self.output_p90, default=0)
+        return self._most_p90
 
     def costs_at_most(self, input_tokens: int, cap: int | None, picos: int) -> bool:
         """Whether so many pico-dollars pay for this input and its answer by whichever model, at first sight."""
         if self.pool.top is None:
             return False
         top_input, top_output = self.pool.top
-        return input_tokens * top_input + (self._most_p90 if cap is None else cap) * top_output <= picos
+        return input_tokens * top_input + (self.most_p90 if cap is None else cap) * top_output <= picos
 
     def latency_ms(self, cap: int | None) -> IntArray:
-        """Expected time to the whole answer. What is thought in silence is part of the time to the first token."""
-        streamed = self._visible if cap is None else np.minimum(self._visible, cap)
-        return self._ttft_ms + self._us_per_token * streamed // 1000
+        """Expected time to the whole answer. What is thought in silence is part of the time to the first token.
+        Shape (n,)."""
+        visible = np.maximum(0, self.column("output") - np.array(self.pool.silent, dtype=np.int64))
+        streamed = visible if cap is None else np.minimum(visible, cap)
+        return self.column("ttft_ms") + self.column("us_per_token") * streamed // 1000
 
     def expected_ms(self, row: int, cap: int | None) -> int:
         """As ``latency_ms``, of one row."""
-        visible = int(self._visible[row])
+        visible = max(0, self.output[row] - self.pool.silent[row])
         return self.ttft_ms[row] + self.us_per_token[row] * (visible if cap is None else min(visible, cap)) // 1000
 
     def output_within(self, row: int, latency_ms: int) -> int:
         """The longest answer that a row is expected to have written by then; negative if it writes none."""
         left_ms = latency_ms - self.ttft_ms[row]
         return -1 if left_ms < 0 else (left_ms * 1000 + 999) // max(1, self.us_per_token[row])
+
+    def _room(self, row: int) -> int:
+        return self.pool.window[row] - self.output[row]

@@ -1,179 +1,164 @@
-"""Builds a plan: ``request -> constraints -> scores -> plan``, a plain function of values.
+"""What a decision comes to: which models to call, in order, and the numbers that calling them needs.
 
-``build_plan`` walks down an order that is computed once per class of request, asks each model the request's own hard
-questions, and stops when the plan is full.
+A plan refers to no board, pool or provider, so it may be kept with a trace and shared between requests and threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping
 
-import numpy as np
+from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
-from routewright.wire import DecisionInput
+from .cost import Price, Prices, dearest_at
+from .money import PICOS_PER_NANO
+from .outlook import Outlook
+from .scale import BoolArray, IntArray
+from .scoring import Key, candidate
+from .tokens import Length, Measure, length
 
-from .board import Board
-from .budget import plan_output
-from .constraints import Ask, Kind
-from .money import nanos
-from .policy import Laid
-from .refusal import refusal
-from .tokens import VOCABULARIES, Vocabulary
-
-CHAIN_LENGTH = 3
-"""Fallbacks besides the primary model."""
-WALKED_FIRST = 24
-"""Rows that are asked one by one before arithmetic over the whole pool pays."""
+_UNLIMITED = 1 << 62
 
 
-class Reading:
-    """One input read against a board: what of the compiled snapshots concerns it."""
+class Leg:
+    """One model of a plan: its names, prices and numbers."""
 
-    def __init__(self, given: DecisionInput, board: Board) -> None:
-        self.given = given
-        self.board = board
-        self.ask = Ask(given, board.outlook)
-        self.order = board.order(given)
+    __slots__ = (
+        "dearest", "expected_ms", "flat", "held", "id", "latency_p95_ms", "max_output", "measure", "output", "prices",
+        "prices_held", "provider", "reasoning", "row", "ttft_ms", "ttft_p95_ms", "us_per_token", "window",
+    )  # fmt: skip
 
-    def rows(self) -> Iterable[int]:
-        """Eligible rows of the whitelist, best first."""
-        order, models = self.order, self.given.models
-        if models is not None:
-            places = order.places
-            return [order.rows[place] for place in sorted({places[model] for model in models if model in places})]
-        return self._affordable() if self.ask.limited else order.rows
+    def __init__(self, outlook: Outlook, row: int, cap: int | None) -> None:
+        """``cap``: output tokens that stand for the request's class."""
+        pool = outlook.pool
+        self.row = row
+        self.id = pool.ids[row]
+        self.provider = pool.provider[row]
+        self.prices: Prices = pool.prices[row]
+        """Of the plan's day."""
+        self.flat: Price | None = self.prices[0] if len(self.prices) == 1 else None
+        """The price at any length; None where the length decides, or none is known."""
+        self.prices_held: Prices = pool.held[row]
+        """What a budget has to hold: the prices of the day and of the next."""
+        self.dearest: Price | None = pool.flat_dearest(row)
+        """The worst of them at any length; None where the length decides."""
+        self.max_output = pool.max_output[row]
+        self.window = pool.window[row]
+        self.measure: Measure = pool.measures[pool.measure[row]]
+        """How the model counts its input."""
+        self.reasoning = bool(pool.models[row].reasoning)
+        self.output = outlook.output[row]
+        """Expected length of an answer in tokens."""
+        self.held = outlook.output_p90[row]
+        """Its 90th percentile, which a budget has to hold."""
+        self.expected_ms = outlook.expected_ms(row, cap)
+        """Expected time to the whole answer."""
+        self.ttft_ms = outlook.ttft_ms[row]
+        self.ttft_p95_ms = outlook.ttft_p95_ms[row]
+        self.latency_p95_ms = outlook.latency_p95_ms[row]
+        self.us_per_token = outlook.us_per_token[row]
 
-    def _affordable(self) -> Iterator[int]:
-        """All rows; where the first few brought no plan, without those that the budget rules out at first sight."""
-        yield from self.order.rows[:WALKED_FIRST]
-        rest = self.order.array[WALKED_FIRST:]
-        if len(rest):
-            yield from rest[self.ask.affordable_at_best()[rest]].tolist()
+    def __repr__(self) -> str:
+        return f"<Leg {self.id}>"
+
+    def length(self, tokens: TokenBounds) -> Length:
+        """The input as the model counts it: the fewest tokens, the most, and what is taken to fill its window."""
+        if tokens.counted or tokens.images:
+            return length(tokens, self.measure)
+        return tokens.low, tokens.high, tokens.high
+
+    def worst_price(self, input_tokens: int) -> Price:
+        """The most that a token of an input up to this long can cost, on the plan's day and the next; beyond every
+        budget where no price is known."""
+        return self.dearest or dearest_at(self.prices_held, input_tokens)
 
 
 class Plan:
-    """Which models to call, in order, and what each may be asked for. Holds all that carrying it out needs."""
+    """The chosen model and those that follow it. Never changed once it is made."""
 
-    __slots__ = ("ask", "expected_ms", "fallback_affordable", "front", "given", "output_cap", "pool", "reading", "rows")
+    __slots__ = (
+        "costs", "counts", "front", "front_ids", "given", "is_shared", "legs", "max_high", "max_latency_ms", "reached",
+        "total", "walked", "watched", "worst_held", "worst_input", "worst_output",
+    )  # fmt: skip
 
-    def __init__(self, reading: Reading, front: list[int], rows: list[int]) -> None:
-        self.reading = reading
-        self.given = reading.given
-        self.ask = reading.ask
-        self.pool = reading.board.outlook.pool
+    def __init__(
+        self,
+        given: DecisionInput,
+        legs: tuple[Leg, ...],
+        front: tuple[Key, ...],
+        front_ids: tuple[str, ...],
+        total: int,
+    ) -> None:
+        self.given = given
+        """Its input. A shared plan's is a template: tokens, ``timeout_ms``, budgets, ``health`` are each call's own."""
+        self.legs = legs
+        """The chosen model, then the chain."""
         self.front = front
-        """Rows of the best few that fit."""
-        self.rows = rows
-        """Rows of the pool: the chosen model, then the chain."""
-        self.expected_ms = reading.order.scores.latency
-        """Expected time to the whole answer, one per row of the pool."""
-        self.output_cap, self.fallback_affordable = plan_output(reading.ask, rows[0], rows[1:])
+        """The keys of the best few that fit."""
+        self.front_ids = front_ids
+        self.total = total
+        """Models that were asked, of which the others were rejected or not looked at."""
+        self.is_shared = False
+        """It may serve other calls of its class (``covers``)."""
+        self.max_high = -1
+        """Up to so many input tokens (``TokenBounds.high``) every model that was walked over fits that ever does, and
+        so does every model of the pool: the counts of rejections are the same."""
+        self.max_latency_ms = 0
+        """With so much time none of the walked is late."""
+        self.walked = 0
+        """Places of the order that were looked at, those with open circuits counted."""
+        self.watched: frozenset[int] = frozenset()
+        """Rows that the plan rests on: those at the places walked over, and the chain's."""
+        self.reached: Key | None = None
+        """The key of the last place that was looked at; None: all were."""
+        self.worst_input = self.worst_output = self.worst_held = 0
+        """Pico-dollars a token of input, pico-dollars of output, and tokens of output: no walked model needs more of a
+        budget."""
+        self.counts: Mapping[Reason, int] | None = None
+        """How many models each constraint rejected, for calls that are covered and have no budget."""
+        self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None
+        """Of each model that no other constraint rejects: pico-dollars a token of input, pico-dollars and tokens of
+        output that a budget has to hold, and whether its circuit is open. None where prices depend on the length."""
 
-    def us_per_token(self, row: int) -> int:
-        """How fast a model writes, in microseconds a token."""
-        return self.ask.outlook.us_per_token[row]
+    def __repr__(self) -> str:
+        return f"<Plan {', then '.join(self.models)}>"
 
     @property
     def models(self) -> list[str]:
         """Ids of the models, in order."""
-        return [self.pool.ids[row] for row in self.rows]
+        return [leg.id for leg in self.legs]
 
+    def covers(
+        self, tokens: TokenBounds, timeout_ms: int, budget_nanos: int | None = None, budget_tokens: int | None = None
+    ) -> bool:
+        """Whether a call of the plan's class would be decided alike. False where that is not sure."""
+        high = tokens.high
+        if high > self.max_high or timeout_ms < self.max_latency_ms or tokens.counted or tokens.images:
+            return False
+        if budget_tokens is not None and high + self.worst_held > budget_tokens:
+            return False
+        if budget_nanos is None and budget_tokens is None:
+            return True
+        if self.costs is None:  # rejections could not be counted later
+            return False
+        return budget_nanos is None or high * self.worst_input + self.worst_output <= budget_nanos * PICOS_PER_NANO
 
-def build_plan(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
-    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open.
+    def rejections(self, given: DecisionInput) -> Mapping[Reason, int] | None:
+        """How many models each constraint rejected of a call with this input; None where that was not counted yet."""
+        counts, nanos, most = self.counts, given.budget_nanos, given.budget_tokens
+        if counts is None or not self.is_shared or (nanos is None and most is None):
+            return counts
+        assert self.costs is not None, "without them it covers no call with a budget"
+        high, (inputs, outputs, held, closed) = given.tokens.high, self.costs
+        long = held + high > (_UNLIMITED if most is None else most)
+        dear = ~long & (inputs * high + outputs > (_UNLIMITED if nanos is None else nanos * PICOS_PER_NANO))
+        found = {
+            **counts,
+            Reason.BUDGET_TOKENS: int(long.sum()),
+            Reason.BUDGET_COST: int(dear.sum()),
+            Reason.CIRCUIT_OPEN: int((closed & ~long & ~dear).sum()),
+        }
+        return {reason: found[reason] for reason in Reason if found.get(reason)}
 
-    ``laid``, the policy that is already in the input, is only read to say what a refusal is due to.
-    """
-    reading = Reading(given, board)
-    front = _front(reading) or _probe(reading)
-    if not front:
-        raise refusal(given, board, reading.order.eligible, laid)
-    chain = _own_chain(reading, front) if given.fallback is None else _callers_chain(reading, front[0])
-    return Plan(reading, front, [front[0], *chain])
-
-
-def pays_for_any(given: DecisionInput, board: Board) -> bool:
-    """Whether a budget pays, at first sight, for any model that may be asked. If not, none fits, and nobody has to look
-    closer to know that."""
-    reading = Reading(given, board)
-    return bool((reading.ask.affordable_at_best() & board.outlook.pool.priced)[_askable(reading)].any())
-
-
-def least_nanos(given: DecisionInput, board: Board) -> int | None:
-    """What the cheapest model that may be asked needs of a budget, at first sight; None: none has a price."""
-    reading, pool = Reading(given, board), board.outlook.pool
-    rows = np.asarray(_askable(reading), dtype=np.int64)
-    costs = reading.ask.picos_at_best()[rows[pool.priced[rows]]]
-    return nanos(int(costs.min())) if len(costs) else None
-
-
-def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
-    """The vocabularies in which a count can matter: the first alone where every model left is of it."""
-    pool = board.outlook.pool
-    first = VOCABULARIES[0]
-    others = any(pool.measures[pool.measure[row]].tokenizer != first for row in Reading(given, board).rows())
-    return VOCABULARIES if others else VOCABULARIES[:1]
-
-
-def _askable(reading: Reading) -> Sequence[int]:
-    """The rows that no snapshot rules out, of the whitelist if there is one."""
-    models, order, row = reading.given.models, reading.order, reading.board.outlook.pool.row
-    return order.rows if models is None else [row[model] for model in models if model in order.places]
-
-
-def _front(reading: Reading) -> list[int]:
-    """The best rows that fit, as many as a plan may need: four, and one of another provider than the first."""
-    provider = reading.board.outlook.pool.provider
-    satisfied = reading.order.one_provider
-    front: list[int] = []
-    for row in walk(reading, reading.ask.fits):
-        if len(front) <= CHAIN_LENGTH:
-            front.append(row)
-            satisfied = satisfied or provider[row] != provider[front[0]]
-        elif provider[row] != provider[front[0]]:
-            return [*front, row]
-        if satisfied and len(front) > CHAIN_LENGTH:
-            break
-    return front
-
-
-def walk(reading: Reading, fits: Callable[[int], bool]) -> Iterator[int]:
-    """Rows that fit, best first; those expected to be late come after all others, the fastest of them first."""
-    latency, timeout_ms = reading.order.scores.latency, reading.given.timeout_ms
-    closed = reading.board.outlook.open
-    late = []
-    for row in reading.rows():
-        if row in closed:
-            continue
-        if latency[row] > timeout_ms:
-            late.append(row)
-        elif fits(row):
-            yield row
-    late.sort(key=latency.__getitem__)
-    yield from filter(fits, late)
-
-
-def _probe(reading: Reading) -> list[int]:
-    """Where breakers alone stand in the way: the row whose breaker lets a probe through soonest."""
-    probe_at = reading.board.outlook.open
-    closed = [row for row in reading.rows() if row in probe_at and reading.ask.fits(row)]
-    return [min(closed, key=probe_at.__getitem__)] if closed else []
-
-
-def _own_chain(reading: Reading, front: list[int]) -> list[int]:
-    """The next best that fit, the first of them from another provider where one exists."""
-    provider = reading.board.outlook.pool.provider
-    primary, *others = front
-    for elsewhere in others:
-        if provider[elsewhere] != provider[primary]:
-            return [elsewhere, *[row for row in others if row != elsewhere]][:CHAIN_LENGTH]
-    return others[:CHAIN_LENGTH]
-
-
-def _callers_chain(reading: Reading, primary: int) -> list[int]:
-    """The caller's own fallbacks in the caller's order, those that can serve the request."""
-    given, ask, order, outlook = reading.given, reading.ask, reading.order, reading.board.outlook
-    eligible = reading.board.eligible(Kind(given.needs, given.as_of, given.regions, named=True)).passed
-    rows = (outlook.pool.row[model] for model in given.fallback or () if model in outlook.pool.row)
-    able = [row for row in rows if row != primary and eligible[row] and order.clears(row)]
-    return [row for row in able if row not in outlook.open and ask.fits(row)]
+    def candidates(self, timeout_ms: int) -> list[Candidate]:
+        """The best few that fit, the chosen one first, of a call that has so much time."""
+        return [candidate(key, model, timeout_ms) for key, model in zip(self.front, self.front_ids, strict=True)]

@@ -12,7 +12,7 @@ from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
 from .cost import Price, Prices, dearest_at, price_at, prices_of, pricing_on
 from .money import MOST_TOKENS, PICOS_PER_NANO
-from .quality import DEFAULT_QUALITY, micro
+from .quality import DEFAULT_QUALITY, micro, on_grid
 from .scale import IntArray
 from .tokens import Measure, measure_of
 
@@ -26,6 +26,8 @@ THINKING_TOKENS = 1_000
 """What a reasoning model thinks at least, until its own length was learned."""
 P90_PERCENT = 250
 """The 90th percentile of an answer's length, in per cent of the mean."""
+LEAST_P90 = 256
+"""No expected output is taken to be shorter where a budget has to hold it (contract 3)."""
 
 FEATURES: dict[Feature, Need] = {
     "temperature": Need.TEMPERATURE,
@@ -78,25 +80,27 @@ class Pool:
         self.prices: list[Prices] = [prices_of(m.pricing_per_1m) for m in models]
         self.base = Columns.of([prices[-1] if prices else _UNPRICED for prices in self.prices])
         """Prices of short inputs."""
-        self._held: list[Prices] = self._two_days() if self.dated else self.prices
-        """What a budget has to hold."""
-        self._flat: list[Price | None] = [_flat(prices) for prices in self._held]
-        self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self._held])
+        self.held: list[Prices] = self._two_days() if self.dated else self.prices
+        """What a budget has to hold: the prices of the day and of the next."""
+        self._flat: list[Price | None] = [_flat(prices) for prices in self.held]
+        self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self.held])
         """The most that a token costs in short inputs: a fresh one is not always the dearest."""
-        tiers = [[price.above for price in prices if price.above >= 0] for prices in self._held]
+        tiers = [[price.above for price in prices if price.above >= 0] for prices in self.held]
         tiered = [row for row, above in enumerate(tiers) if above]
         self.tiered = np.array(tiered, dtype=np.int64)
         """Rows whose price depends on the input's length. Shape (k,)."""
         self.first_tier = np.array([min(tiers[row]) for row in tiered], dtype=np.int64)
         """Input tokens above which their price changes. Shape (k,)."""
         self.priced = np.array([bool(prices) for prices in self.prices], dtype=np.bool_)
-        held = [price for prices in self._held for price in prices]
         self.top: tuple[int, int] | None = None
         """The dearest token of input and of output that any model has; None where the price of one is unknown."""
         if self.priced.all():
-            self.top = max((each.input for each in held), default=0), max((each.output for each in held), default=0)
+            worst = [dearest_at(prices, 1 << 62) for prices in self.held]
+            self.top = max((each.input for each in worst), default=0), max((each.output for each in worst), default=0)
         self.windows = np.array(self.window, dtype=np.int64)
         self.max_outputs = np.array(self.max_output, dtype=np.int64)
+        self.least_window = min(self.window, default=0)
+        self.least_max_output = min(self.max_output, default=0)
         found = [measure_of(m.id, m.tokenizer) for m in models]
         self.measures: tuple[Measure, ...] = tuple(dict.fromkeys(found))
         """How the models count their input."""
@@ -106,11 +110,15 @@ class Pool:
 
         self.able = np.array([_abilities(m) for m in models], dtype=np.int64)
         self.quality = np.array([micro(DEFAULT_QUALITY if m.quality is None else m.quality) for m in models], np.int64)
+        self.qualities: list[int] = self.quality.tolist()
+        self.levels: list[int] = (on_grid(self.quality) // 100).tolist()
+        """The utility of each quality, in ten-thousandths: its step on the grid."""
         self.deprecated = np.array([_ordinal(m.deprecated_at) for m in models], dtype=np.int64)
         self.disabled = np.array([m.disabled for m in models], dtype=np.bool_)
         self.free_tier = np.array([m.free_tier for m in models], dtype=np.bool_)
         self.unavailable = np.array([m.availability.status == "unavailable" for m in models], dtype=np.bool_)
         self.id_rank = np.argsort(np.argsort(np.array(self.ids, dtype=np.str_)))  # place in alphabetical order
+        self.id_ranks: list[int] = self.id_rank.tolist()
 
         ttft_s = [m.ttft_s or DEFAULT_TTFT_S for m in models]
         speed = [m.tokens_per_s or DEFAULT_TOKENS_PER_S for m in models]
@@ -125,6 +133,10 @@ class Pool:
             min(ANSWER_TOKENS + (max(THINKING_TOKENS, silent) if m.reasoning else 0), most, window // 2)
             for m, silent, most, window in zip(models, self.silent, self.max_output, self.window, strict=True)
         ]
+        self.output_p90: list[int] = [
+            p90_of(mean, most) for mean, most in zip(self.output, self.max_output, strict=True)
+        ]
+        """Output tokens that a budget has to hold until a model's own was learned."""
 
     def __len__(self) -> int:
         return len(self.models)
@@ -142,7 +154,11 @@ class Pool:
     def dearest(self, row: int, input_tokens: int) -> Price:
         """The worst that inputs up to this long can cost a token, on the pool's day or the next, into which a call may
         last; beyond every budget where the price is unknown."""
-        return self._flat[row] or dearest_at(self._held[row], input_tokens)
+        return self._flat[row] or dearest_at(self.held[row], input_tokens)
+
+    def flat_dearest(self, row: int) -> Price | None:
+        """The same at any length; None where the length decides."""
+        return self._flat[row]
 
     def _two_days(self) -> list[Prices]:
         """The prices of the day and of the next; none where the day's are unknown."""
@@ -165,6 +181,11 @@ class Pool:
                 price = price_at(self.prices[row], input_tokens)
                 prices.input[row], prices.output[row] = price.input, price.output
         return -(-self.picos(prices, input_tokens, output_tokens) // PICOS_PER_NANO)
+
+
+def p90_of(mean: int, most: int) -> int:
+    """The 90th percentile of an answer's length as it usually is for a mean, as far as the model can write it."""
+    return min(max(LEAST_P90, mean * P90_PERCENT // 100), most)
 
 
 def _priced_on(model: Model, day: str) -> Model:

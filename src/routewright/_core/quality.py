@@ -6,6 +6,8 @@ steps are that wide on the latent scale. Seen on 0..1 they are wide in the middl
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 
 from .scale import IntArray
@@ -25,6 +27,15 @@ LEVELS = np.array(
      964_070],
     dtype=np.int64,
 )  # fmt: skip
+
+
+_EDGES: list[int] = EDGES.tolist()
+_LEVELS: list[int] = LEVELS.tolist()
+
+
+def level_of(quality: int) -> int:
+    """As ``on_grid``, of one quality."""
+    return _LEVELS[bisect_right(_EDGES, quality)]
 
 
 def on_grid(quality: IntArray) -> IntArray:

@@ -51,7 +51,8 @@ class Range(NamedTuple):
 
 COUNT = Range(1, EXACT, whole=True)
 _SHARE = Range(0, 1)
-_TIMEOUT = Range(1, 3_600_000, whole=True)
+LONGEST_TIMEOUT_MS = 3_600_000
+_TIMEOUT = Range(1, LONGEST_TIMEOUT_MS, whole=True)
 _RETRIES = Range(0, 5, whole=True)
 _TOKENS = Range(1, MOST_TOKENS, whole=True)
 _USD_PER_1M = Range(0, MOST_USD_PER_1M)

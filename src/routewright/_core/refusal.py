@@ -12,7 +12,6 @@ from .board import Board
 from .constraints import (
     REASONS,
     Ask,
-    BoolArray,
     Eligible,
     count_reasons,
     failures,
@@ -24,6 +23,7 @@ from .outlook import Outlook
 from .policy import Laid
 from .problem import listed
 from .quality import quality_text
+from .scale import BoolArray
 from .selector import Known
 from .way import Obstacles, Ruling, Way, dropped_needs, way_of, ways_of
 

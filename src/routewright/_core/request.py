@@ -6,7 +6,7 @@ Types are checked first, rules second.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec.json import Decoder
@@ -17,18 +17,20 @@ from routewright.wire import (
     Budget,
     CacheOpts,
     Fallback,
+    Goal,
     ImagePart,
     Message,
     NamedToolChoice,
     Need,
     Params,
     RouteRequest,
+    Strategy,
     Tool,
 )
 
 from .problem import hint_for, problem_of, shown, unshaped
-from .ranges import check_numbers
-from .rules import completed, has_more
+from .ranges import LONGEST_TIMEOUT_MS, check_numbers
+from .rules import MAX_MESSAGES, completed, has_more
 from .scan import finite, is_unicode, joined, scan
 from .shape import MISFITS, converted, rebuilt
 
@@ -44,6 +46,7 @@ _SHAPES: dict[str, Any] = {
 }
 _IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(Need)[:7])  # flags are slow to combine
 _TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA = map(int, list(Need)[7:])
+_GOALS, _STRATEGIES = get_args(Goal), get_args(Strategy)
 _DECODER = Decoder(RouteRequest, float_hook=finite)
 
 
@@ -70,8 +73,11 @@ def as_request(
 
     Dicts are in wire spelling; structs may stand wherever a dict may. Raises ``ValidationFailed``.
     """
-    given = _arguments(overrides) if overrides else {}
-    return checked(_request_of(value, given))
+    if type(value) is str and not overrides:
+        made = RouteRequest([Message("user", value)])
+    else:
+        made = _request_of(value, _arguments(overrides) if overrides else {})
+    return checked(made)
 
 
 def checked(request: RouteRequest) -> RouteRequest:
@@ -80,7 +86,17 @@ def checked(request: RouteRequest) -> RouteRequest:
     Structs check nothing when they are made, so types are checked here as well. Raises ``ValidationFailed``, with up
     to ``MAX_PROBLEMS`` problems. A few microseconds for a prompt and some scalars.
     """
-    return completed(request if _is_simple(request) else rebuilt(request, RouteRequest, ""))
+    if not _is_plain(request):
+        return completed(request if _is_simple(request) else rebuilt(request, RouteRequest, ""))
+    strategy = request.strategy or "balanced"
+    return RouteRequest(
+        [*request.messages],
+        request.goal or ("quality" if strategy == "quality-first" else "cost"),
+        strategy,
+        request.policy_id,
+        stream=request.stream,
+        timeout_ms=request.timeout_ms,
+    )
 
 
 def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
@@ -170,6 +186,42 @@ def _shaped(name: str, value: Any) -> Any:
     return converted(value, _SHAPES[name], name)
 
 
+def _is_plain(request: Any) -> bool:
+    """Say quickly that it is right: turns of text, with no more than a goal, strategy, policy or time limit."""
+    messages, timeout_ms = request.messages, request.timeout_ms
+    if (
+        type(messages) is not list
+        or not 0 < len(messages) <= MAX_MESSAGES
+        or request.models is not None
+        or request.fallback is not None
+        or request.budget is not None
+        or request.cache is not None
+        or request.tools is not None
+        or request.tool_choice is not None
+        or request.params is not None
+        or request.metadata is not None
+        or request.idempotency_key is not None
+        or type(request.stream) is not bool
+        or not (request.goal is None or (type(request.goal) is str and request.goal in _GOALS))
+        or not (request.strategy is None or (type(request.strategy) is str and request.strategy in _STRATEGIES))
+        or not (request.policy_id is None or (request.policy_id and _is_ascii(request.policy_id)))
+        or not (timeout_ms is None or (type(timeout_ms) is int and 1 <= timeout_ms <= LONGEST_TIMEOUT_MS))
+    ):
+        return False
+    for message in messages:
+        if (
+            type(message) is not Message
+            or type(message.content) is not str
+            or not (message.content.isascii() or is_unicode(message.content))
+            or not (message.role == "user" or message.role == "assistant" or message.role == "system")
+            or message.tool_calls is not None
+            or message.tool_call_id is not None
+            or message.name is not None
+        ):
+            return False
+    return True
+
+
 def _is_simple(request: RouteRequest) -> bool:
     """Say quickly that all types are right. It need not know every right one: ``rebuilt`` asks again."""
     return (
@@ -188,7 +240,7 @@ def _is_simple(request: RouteRequest) -> bool:
         and (request.models is None or (type(request.models) is list and all(map(_is_ascii, request.models))))
         and (request.budget is None or _is_plain_budget(request.budget))
         and type(request.messages) is list
-        and all(map(_is_plain, request.messages))
+        and all(map(_is_plain_turn, request.messages))
     )
 
 
@@ -212,7 +264,7 @@ def _is_plain_budget(budget: object) -> bool:
     )
 
 
-def _is_plain(message: object) -> bool:
+def _is_plain_turn(message: object) -> bool:
     """Say whether it is an ordinary turn of text, as most are."""
     return (
         type(message) is Message

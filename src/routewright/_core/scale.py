@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from math import isqrt
+from bisect import bisect_right
+from math import frexp, isqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
+BoolArray = NDArray[np.bool_]
 IntArray = NDArray[np.int64]
 
 STEPS = 64
@@ -27,6 +29,7 @@ def _thresholds() -> NDArray[np.float64]:
 
 
 _THRESHOLDS = _thresholds()
+_EDGES: list[float] = _THRESHOLDS.tolist()
 
 
 def log2_steps(values: IntArray) -> IntArray:
@@ -34,6 +37,12 @@ def log2_steps(values: IntArray) -> IntArray:
     mantissa, exponent = np.frexp(np.maximum(values, 1).astype(np.float64))
     step = np.searchsorted(_THRESHOLDS, mantissa, side="right") - 1
     return (exponent.astype(np.int64) - 1) * STEPS + step
+
+
+def log2_step(value: int) -> int:
+    """As ``log2_steps``, of one number."""
+    mantissa, exponent = frexp(value if value > 1 else 1)
+    return (exponent - 1) * STEPS + bisect_right(_EDGES, mantissa) - 1
 
 
 def size_class(tokens: int) -> int:

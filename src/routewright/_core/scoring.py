@@ -1,7 +1,8 @@
 """Puts the pool in order: four utilities on fixed scales, weighed and summed in whole numbers.
 
-The scales do not depend on which models are there, so another model never reorders the rest. Utilities never fall when
-their raw value improves, and equal scores are ordered by the raw values, so nothing stands above what beats it.
+The scales do not depend on which models are there, so another model never reorders the rest, and what a row's place
+rests on, its ``Key``, depends on that row alone. Utilities never fall when their raw value improves, and equal scores
+are ordered by the raw values, so nothing stands above what beats it.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from routewright.wire import Goal, Strategy
+from routewright.wire import Candidate, Goal, Strategy
 
+from .cost import price_at
+from .money import MOST_TOKENS, PICOS_PER_NANO, usd
 from .outlook import Outlook
-from .quality import on_grid
-from .scale import IntArray, class_size, log2_steps
+from .quality import MICRO, level_of, on_grid
+from .scale import IntArray, class_size, log2_step, log2_steps
 
 TERM = 10_000
 """A utility of 1."""
 SCORE = 100 * TERM
 """A score of 1: weights are per cent."""
+
+Key = tuple[int, int, int, int, int, int, int]
+"""The place of a row: ``(-score, -quality, nanos, late_ms, -stability, place of the id in the alphabet, row)``. The
+smallest is the best. A model of unknown price has ``UNKNOWN_COST`` for its nano-dollars."""
 
 
 class Weights(NamedTuple):
@@ -59,12 +66,12 @@ CHEAP_NANOS, DEAR_NANOS = 10_000, 1_000_000_000  # $0.00001 and $1 a request
 QUICK_MS, SLOW_MS = 2_000, 64_000  # nobody waits below two seconds, everybody has left after a minute
 SHAKY, STEADY = 500, 1_000  # thousandths of attempts that succeed
 
-_UNKNOWN_COST = 1 << 62
+UNKNOWN_COST = 1 << 62
 _MICRO_BITS = 20
 
 
 class RequestClass(NamedTuple):
-    """What an order depends on besides the snapshots. Requests of one class share one order."""
+    """What a row's place depends on besides the snapshots. Requests of one class share one order."""
 
     weights: Weights
     input_size: int
@@ -72,52 +79,125 @@ class RequestClass(NamedTuple):
     output_cap: int | None
     """Size class of ``max_output_tokens``; None without one."""
 
+    @property
+    def cap(self) -> int | None:
+        """The output tokens that stand for the cap's class."""
+        return None if self.output_cap is None else class_size(self.output_cap)
 
-class Scores:
-    """Scores of a request class, one per row of the pool."""
+
+class Ranking:
+    """How the rows of an outlook stand in one class of request: row by row, or all at once by columns."""
+
+    __slots__ = ("_cap", "_latency", "_size", "_weights", "cls")
+
+    def __init__(self, cls: RequestClass) -> None:
+        self.cls = cls
+        self._weights = cls.weights
+        self._size = class_size(cls.input_size)
+        self._cap = cls.cap
+
+    def key(self, outlook: Outlook, row: int, quality: int | None = None) -> Key:
+        """The place of one row; its ``quality`` (millionths) where it is not the pool's."""
+        pool, cap, size = outlook.pool, self._cap, self._size
+        output = outlook.output[row]
+        if cap is not None and cap < output:
+            output = cap
+        cost, nanos = 0, UNKNOWN_COST
+        if prices := pool.prices[row]:
+            price = price_at(prices, size)
+            picos = price.input * min(size, MOST_TOKENS) + price.output * min(output, MOST_TOKENS)
+            nanos = -(-picos // PICOS_PER_NANO)
+            cost = _utility(nanos, _DEAR, _CHEAP)
+        late_ms, stability = outlook.expected_ms(row, cap), outlook.stability[row]
+        if quality is None:
+            level, quality = pool.levels[row], pool.qualities[row]
+        else:
+            level = level_of(quality) // 100
+        by_quality, by_cost, by_latency, by_stability = self._weights
+        score = by_quality * level + by_cost * cost
+        score += by_latency * _utility(late_ms, _SLOW, _QUICK) + by_stability * _steadiness(stability)
+        return -score, -quality, nanos, late_ms, -stability, pool.id_ranks[row], row
+
+    def columns(self, outlook: Outlook) -> Columns:
+        """The same for all rows, but for their quality."""
+        return Columns(outlook, self.cls)
+
+
+class Columns:
+    """What the keys of a class are made of, one entry per row of the pool, but for the quality."""
 
     def __init__(self, outlook: Outlook, cls: RequestClass) -> None:
-        pool = outlook.pool
-        cap = None if cls.output_cap is None else class_size(cls.output_cap)
-        weights = cls.weights
-        self._outlook = outlook
-        self.weights = weights
-        self.cost_nanos = pool.expected_nanos(class_size(cls.input_size), outlook.expected_output(cap))
+        pool, cap, weights = outlook.pool, cls.cap, cls.weights
+        nanos = pool.expected_nanos(class_size(cls.input_size), outlook.expected_output(cap))
+        stability = outlook.column("stability")
         self.latency_ms = outlook.latency_ms(cap)
-        self.latency: list[int] = self.latency_ms.tolist()
-
-        self.cost_term = np.where(pool.priced, _log_utility(self.cost_nanos, CHEAP_NANOS, DEAR_NANOS), 0)
-        self.latency_term = _log_utility(self.latency_ms, QUICK_MS, SLOW_MS)
-        self.stability_term = (np.clip(outlook.stability, SHAKY, STEADY) - SHAKY) * TERM // (STEADY - SHAKY)
+        self._quality_weight = weights.quality
         self._without_quality = (
-            weights.cost * self.cost_term
-            + weights.latency * self.latency_term
-            + weights.stability * self.stability_term
+            weights.cost * np.where(pool.priced, _utilities(nanos, _DEAR, _CHEAP), 0)
+            + weights.latency * _utilities(self.latency_ms, _SLOW, _QUICK)
+            + weights.stability * ((np.clip(stability, SHAKY, STEADY) - SHAKY) * TERM // (STEADY - SHAKY))
         )
-        raw_cost = np.where(pool.priced, self.cost_nanos, _UNKNOWN_COST)
-        tie_order = np.lexsort((pool.id_rank, -outlook.stability, self.latency_ms, raw_cost))
-        self._tie_bits = len(pool).bit_length()
-        self._tie = np.empty(len(pool), dtype=np.int64)
-        self._tie[tie_order] = np.arange(len(pool) - 1, -1, -1)
+        self._raw_cost = np.where(pool.priced, nanos, UNKNOWN_COST)
+        self._raw = (
+            self._raw_cost.tolist(), self.latency_ms.tolist(), (-stability).tolist(), pool.id_ranks, range(len(pool)),
+        )  # fmt: skip
+        self._stability = stability
+        self._id_rank = pool.id_rank
+        self._tie: IntArray | None = None
 
-    def quality_term(self, quality: IntArray) -> IntArray:
-        """Utility of each row's quality (millionths): its step on the grid."""
-        return on_grid(quality) // 100
+    def keys(self, quality: IntArray, rows: IntArray) -> list[Key]:
+        """The keys of some rows, best first, by qualities (millionths) of shape (n,)."""
+        keys = list(zip((-self._score(quality)).tolist(), (-quality).tolist(), *self._raw, strict=True))
+        return sorted([keys[row] for row in rows.tolist()])
 
-    def score(self, quality: IntArray) -> IntArray:
-        """The weighted sum, 0 to ``SCORE``."""
-        return self._without_quality + self.weights.quality * self.quality_term(quality)
+    def rows(self, quality: IntArray) -> IntArray:
+        """All rows, best first, without their keys: quicker, where the order serves one request."""
+        if self._tie is None:
+            worst_first = np.lexsort((self._id_rank, -self._stability, self.latency_ms, self._raw_cost))[::-1]
+            self._tie = np.empty(len(quality), dtype=np.int64)
+            self._tie[worst_first] = np.arange(len(quality))
+        bits = len(quality).bit_length()
+        return np.argsort(-(self._score(quality) << (_MICRO_BITS + bits) | quality << bits | self._tie))
 
-    def order(self, quality: IntArray) -> IntArray:
-        """Rows, best first; equal scores by raw quality, cost, latency, stability, then id."""
-        bits = self._tie_bits
-        key = self.score(quality) << (_MICRO_BITS + bits) | quality << bits | self._tie
-        return np.argsort(-key)
+    def _score(self, quality: IntArray) -> IntArray:
+        return self._without_quality + self._quality_weight * (on_grid(quality) // 100)
 
 
-def _log_utility(values: IntArray, best: int, worst: int) -> IntArray:
-    """TERM at ``best`` and below, 0 at ``worst`` and above, straight on a logarithmic scale in between."""
-    top, bottom = log2_steps(np.array([worst, best]))
-    place = np.clip(log2_steps(values), bottom, top)
-    utility: IntArray = (top - place) * TERM // (top - bottom)
-    return utility
+def candidate(key: Key, model: str, timeout_ms: int) -> Candidate:
+    """The numbers of a model, which its key holds."""
+    score, quality, nanos, late_ms, stability, _, _ = key
+    unpriced = nanos == UNKNOWN_COST
+    return Candidate(
+        model=model,
+        score=-score / SCORE,
+        quality=-quality / MICRO,
+        cost_usd=None if unpriced else usd(nanos),
+        latency_s=late_ms / 1000,
+        stability=-stability / 1000,
+        terms=(
+            level_of(-quality) // 100 / TERM,
+            0.0 if unpriced else _utility(nanos, _DEAR, _CHEAP) / TERM,
+            _utility(late_ms, _SLOW, _QUICK) / TERM,
+            _steadiness(-stability) / TERM,
+        ),
+        late=late_ms > timeout_ms,
+    )
+
+
+_DEAR, _CHEAP, _SLOW, _QUICK = map(log2_step, (DEAR_NANOS, CHEAP_NANOS, SLOW_MS, QUICK_MS))
+
+
+def _utility(value: int, worst: int, best: int) -> int:
+    """TERM at the step ``best`` and below, 0 at ``worst`` and above, straight on a logarithmic scale in between."""
+    step = log2_step(value)
+    return (worst - (best if step < best else min(step, worst))) * TERM // (worst - best)
+
+
+def _utilities(values: IntArray, worst: int, best: int) -> IntArray:
+    """As ``_utility``, of an array."""
+    utilities: IntArray = (worst - np.clip(log2_steps(values), best, worst)) * TERM // (worst - best)
+    return utilities
+
+
+def _steadiness(stability: int) -> int:
+    return (min(max(stability, SHAKY), STEADY) - SHAKY) * TERM // (STEADY - SHAKY)

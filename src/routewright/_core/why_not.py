@@ -16,9 +16,9 @@ from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Prici
 
 from .board import Board, Boards
 from .constraints import Ask, failures
+from .decide import decide, fitting
 from .health import health_snapshot
 from .money import NANOS_PER_USD, usd_text
-from .plan import Reading, build_plan, walk
 from .policy import Laid
 from .quality import MICRO, micro
 from .refusal import admission, reasons_of
@@ -70,8 +70,9 @@ def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = 
     """
     outlook = board.outlook
     row = outlook.pool.row[model]
-    fitting = _fitting(given, board)
-    failed = reasons_of(failures(given, Ask(given, outlook), Reading(given, board).order.eligible)[row])
+    order, ask = board.order(given), Ask(given, outlook)
+    fit = [key[-1] for key in fitting(given, order, ask)]
+    failed = reasons_of(failures(given, ask, order.eligible)[row])
     admitted, words = given, None
     if failed:
         admitted, words = admission(given, board, row, set(failed), laid) or (given, None)
@@ -80,8 +81,8 @@ def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = 
     return WhyNot(
         model=model,
         chosen=_chosen(given, board),
-        place=fitting.index(row) + 1 if row in fitting else None,
-        fitting=len(fitting),
+        place=fit.index(row) + 1 if row in fit else None,
+        fitting=len(fit),
         rejected_by=tuple(failed),
         admission=words,
         wins_then=bool(failed) and wins,
@@ -89,14 +90,9 @@ def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = 
     )
 
 
-def _fitting(given: DecisionInput, board: Board) -> list[int]:
-    reading = Reading(given, board)
-    return list(walk(reading, reading.ask.fits))
-
-
 def _chosen(given: DecisionInput, board: Board) -> str | None:
     try:
-        return build_plan(given, board).models[0]
+        return decide(given, board).legs[0].id
     except NoCandidates:
         return None
 
@@ -129,10 +125,15 @@ def _director(laid: Laid | None) -> str:
 
 
 def _longer_time(given: DecisionInput, board: Board, model: Model) -> Change | None:
-    latency_ms = Reading(given, board).order.scores.latency[board.outlook.pool.row[model.id]]
+    latency_ms = _latency_ms(given, board, model)
     if latency_ms <= given.timeout_ms or _chosen(replace(given, timeout_ms=latency_ms), board) != model.id:
         return None
     return Change("timeout_ms", f"timeout_ms is at least {latency_ms}, as long as it is expected to take", latency_ms)
+
+
+def _latency_ms(given: DecisionInput, board: Board, model: Model) -> int:
+    """Its expected time to the whole answer."""
+    return board.order(given).key(board.outlook, board.pool.row[model.id])[3]
 
 
 def _lower_prices(given: DecisionInput, board: Board, model: Model) -> Change | None:
@@ -182,14 +183,11 @@ def _shorter_latency(given: DecisionInput, board: Board, model: Model) -> Change
         us_per_token = outlook.us_per_token[row] * parts // PARTS
         return _board_in(board, model.id, ttft_ms=ttft_ms, us_per_token=us_per_token)
 
-    def latency_s(board: Board) -> float:
-        return Reading(given, board).order.scores.latency[row] / 1000
-
     parts = _most(PARTS - 1, lambda parts: _chosen(given, faster(parts)) == model.id)
     if parts is None:
         return None
-    fast_s = latency_s(faster(parts))
-    return Change("latency", f"its answers take at most {fast_s:g} s, not {latency_s(board):g} s", fast_s)
+    fast_s, slow_s = (_latency_ms(given, each, model) / 1000 for each in (faster(parts), board))
+    return Change("latency", f"its answers take at most {fast_s:g} s, not {slow_s:g} s", fast_s)
 
 
 def _higher_stability(given: DecisionInput, board: Board, model: Model) -> Change | None:

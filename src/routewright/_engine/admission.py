@@ -21,8 +21,10 @@ import msgspec
 
 from routewright._core.account import may
 from routewright._core.allowance import OUTPUT_TOKENS, headers_of, refusal, takes_of
+from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.intake import DEFAULT_TIMEOUT_MS
+from routewright._core.plan import Plan
 from routewright.errors import (
     PermissionDenied,
     RouterClosed,
@@ -33,6 +35,7 @@ from routewright.errors import (
 from routewright.fork import Guard
 from routewright.protocols import Clock, Coordination, ImmediateCoordination, Storage
 from routewright.wire import (
+    DEFAULT_ACCOUNT,
     Caller,
     Denied,
     RouteRequest,
@@ -46,12 +49,11 @@ from routewright.wire import (
 )
 
 from .account import NO_LIMITS, Accounts
+from .answer import Answer
 from .ending import Ending, Held
-from .entry import Entry
 from .idempotency import Claim, Claims
 from .identity import Ids
-from .money import Afforded, Choosing, Cover, Money, Payer, Reservation
-from .outcome import Outcome
+from .money import Choosing, Cover, Money, Payer, Reservation
 from .owner import Owner
 from .reading import Read
 from .spool import Spool
@@ -99,6 +101,8 @@ class Admissions:
         """Whether nothing limits a call, so that it needs no admission. False where that is not known."""
         if request.idempotency_key is not None or caller.scopes is not None:
             return False
+        if caller.key_id is None and caller.account == DEFAULT_ACCOUNT:
+            return True
         standing = self.accounts.recent(caller)
         return standing is NO_LIMITS or (standing is not None and standing.account is None and standing.key is None)
 
@@ -172,7 +176,7 @@ class Admission:
 
     async with Admission(...) as admission:
         kept = await admission.begin()
-        afforded = await admission.afford(entry, choose)
+        plan = await admission.afford(call, choose)
     """
 
     def __init__(
@@ -271,16 +275,16 @@ class Admission:
         if self._taken is not None:
             self.windows = self._taken.states
 
-    async def afford(self, entry: Entry, choose: Choosing, *, hedged: bool = False) -> Afforded:
+    async def afford(self, call: Call, choose: Choosing, *, hedged: bool = False) -> Plan:
         """Choose, and set aside what that can cost (``Money.afford``)."""
         standing = self._standing
         if standing is None or self._payer.caller.environment == "sandbox":
-            return Afforded(entry, await choose(entry))
-        until = min(entry.deadline, self._waits_until)
-        call, self._reservation = await self._shared.money.afford(
-            entry, self._payer, standing, choose, hedged=hedged, until=until
+            return await choose(call, call.given)
+        until = min(call.deadline, self._waits_until)
+        plan, self._reservation = await self._shared.money.afford(
+            call, self._payer, standing, choose, hedged=hedged, until=until
         )
-        return call
+        return plan
 
     @property
     def cover(self) -> Cover | None:
@@ -288,19 +292,19 @@ class Admission:
         reservation = self._reservation
         return None if reservation is None else Cover(self._shared.money, reservation)
 
-    def ending(self, outcome: Outcome, used_nanos: int) -> Ending | None:
+    def ending(self, call: Call, answer: Answer | None, used_nanos: int) -> Ending | None:
         """What is to be said in the ledger of a call that is over; its money and its key go with it. None where that is
         no more than of any other call. ``used_nanos``: the most that it can have cost."""
-        facts, standing = outcome.facts, self._standing
-        usages = [attempt.usage for attempt in facts.attempts if attempt.usage is not None]
-        unknown = any(attempt.usage is None and attempt.cost_range_nanos is not None for attempt in facts.attempts)
+        standing = self._standing
+        usages = [attempt.usage for attempt in call.attempts if attempt.usage is not None]
+        unknown = any(attempt.usage is None and attempt.cost_range_nanos(call.bounds) for attempt in call.attempts)
         self._used_tokens = None if unknown else sum(usage.input + usage.output for usage in usages)
         is_known = standing is not None and (standing.account is not None or bool(standing.purses))
-        if self._claim is None and (not is_known or facts.environment == "sandbox"):
+        if self._claim is None and (not is_known or call.environment == "sandbox"):
             return None
         tells = standing is not None and standing.account is not None and bool(standing.account.monthly_nanos)
         held = Held(self._payer, self._reservation, self._claim)
-        ending = Ending(self._shared, held, outcome, used_nanos, tells=tells)
+        ending = Ending(self._shared, held, call, answer, used_nanos, tells=tells)
         self._reservation = self._claim = None
         return ending
 

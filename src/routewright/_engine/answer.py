@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from routewright._core.allowance import headers_of
+from routewright._core.board import Board
+from routewright._core.call import Call
 from routewright._core.decision import Decision
 from routewright.wire import RouteResponse, Routing, ToolCall, Trace, WindowUsage
 
-from .outcome import Outcome
 from .replay import Replayed
 
 if TYPE_CHECKING:
@@ -24,8 +25,20 @@ else:
 class Answer(Generic[T_co]):
     """A served request. ``str(answer)`` is its text; ``response`` the whole route response (spec 2.2)."""
 
-    def __init__(self, outcome: Outcome | Replayed) -> None:
-        self._outcome = outcome
+    def __init__(
+        self,
+        call: Call | Replayed,
+        board: Board | None,
+        output: str = "",
+        tool_calls: list[ToolCall] | None = None,
+        data: Any = None,
+    ) -> None:
+        self._call = call
+        self._board = board
+        self._output = output
+        self._tool_calls = tool_calls
+        self._data: T_co = data
+        self._response: RouteResponse | None = None
 
     def __str__(self) -> str:
         return self.output
@@ -43,23 +56,24 @@ class Answer(Generic[T_co]):
     @property
     def response(self) -> RouteResponse:
         """The response as HTTP would send it."""
-        return self._outcome.response
+        if self._response is None:
+            self._response = self._call.response(self._output, self._tool_calls)
+        return self._response
 
     @property
     def output(self) -> str:
         """The model's text."""
-        return self._outcome.output
+        return self._output
 
     @property
     def data(self) -> T_co:
         """The answer as the ``output_type`` that was asked for; None without one, and where tools are called."""
-        data: T_co = self._outcome.data
-        return data
+        return self._data
 
     @property
     def tool_calls(self) -> list[ToolCall] | None:
         """Tools that the model wants called."""
-        return self._outcome.tool_calls
+        return self._tool_calls
 
     @property
     def finish_reason(self) -> str | None:
@@ -80,29 +94,33 @@ class Answer(Generic[T_co]):
     def headers(self) -> dict[str, str]:
         """What HTTP says of its rate limits, ``X-RateLimit-...``: of the one that has the smallest share left. Nothing
         where there is none, and of an answer that is told again, which takes nothing."""
-        if isinstance(self._outcome, Replayed):
-            return {}
-        admitted = self._outcome.facts.admitted
-        return headers_of(admitted.windows, admitted.created_at)
+        return headers_of(self._call.windows, self._call.created_at)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a model answered; of a call that was left it may not have."""
+        return isinstance(self._call, Replayed) or self._call.served is not None
 
     @property
     def replayed(self) -> bool:
-        """Whether it was given before, under the same idempotency key, and is only told again."""
-        return isinstance(self._outcome, Replayed)
+        """Whether it was given before, under the same idempotency key, and is only repeated."""
+        return isinstance(self._call, Replayed)
 
     @property
     def trace_id(self) -> str:
         """Id of the call's trace."""
-        return self._outcome.facts.id
+        return self._call.id
 
     @property
     def trace(self) -> Trace:
         """The call's trace, without a look into the storage."""
-        return self._outcome.facts.trace
+        return self._call.trace
 
     @property
     def decision(self) -> Decision:
         """Why this model."""
-        decision = self._outcome.facts.decision
-        assert decision is not None, "answers are made of calls that were decided"
-        return decision
+        call = self._call
+        if isinstance(call, Replayed):
+            return call.decision
+        assert call.plan is not None, "answers are made of calls that were decided"
+        return Decision(call.plan, call.given, self._board)

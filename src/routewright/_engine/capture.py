@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
+from routewright._core.attempt import Attempt
 from routewright._core.redact import kept, without_patterns
 from routewright.fork import Guard
 from routewright.protocols import Clock, Redactor
 from routewright.wire import Content, Message, TextPart, ToolCall
 from routewright.wire.trace import copied
-
-from .attempt import Attempt
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from routewright._core.call import Call
 from routewright._core.moment import timestamp
 from routewright._core.problem import shown
 from routewright.errors import Problem, ValidationFailed
@@ -27,7 +28,6 @@ from routewright.wire.trace import copied
 
 from .crew import Job
 from .identity import Ids
-from .outcome import Facts
 from .worker import Worker
 
 QUEUE = 10_000
@@ -91,12 +91,12 @@ class News:
 
     def __init__(
         self,
-        facts: Facts | None,
+        call: Call | None,
         events: Sequence[Event],
         on_trace: Sequence[Subscription],
         on_event: Sequence[Subscription],
     ) -> None:
-        self._facts = facts
+        self._call = call
         self._events = events
         self._on_trace = on_trace
         self._on_event = on_event
@@ -104,8 +104,8 @@ class News:
     @cached_property
     def trace(self) -> Trace:
         """The call's trace, of which each hook gets a copy."""
-        assert self._facts is not None, "only of calls there are traces"
-        return self._facts.trace
+        assert self._call is not None, "only of calls there are traces"
+        return self._call.trace
 
     def deliveries(self) -> Iterator[Delivery]:
         """What to tell whom, in order."""
@@ -174,11 +174,11 @@ class Hooks:
             self._on_event = (*self._on_event, mine)
         return mine
 
-    def put(self, facts: Facts, events: Sequence[Event] = ()) -> None:
+    def put(self, call: Call, events: Sequence[Event] = ()) -> None:
         """Have the hooks told of a call whose trace is in the storage. Never fails a call, nor holds it up."""
         on_trace, on_event = self._on_trace, self._on_event if events else ()
         if on_trace or on_event:
-            self._enqueue(News(facts, events, on_trace, on_event))
+            self._enqueue(News(call, events, on_trace, on_event))
 
     def announce(self, events: Sequence[Event]) -> None:
         """Have the hooks told of what happened outside of any call."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from routewright._core.call import End
+from routewright._core.attempt import Attempt
+from routewright._core.call import Call
+from routewright._core.machine import End
 from routewright.errors import BlockedByPolicy, ContentRefused, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.wire import FaultKind
 
-from .attempt import Attempt
-from .course import Course
-from .outcome import Admitted
+from .progress import Progress
 
 _LATER = "try again later"
 _BEGUN = "part of the answer had been read; read events, with on_partial 'restart', to have it begun again"
@@ -24,41 +24,41 @@ _REMEDIES = {
 """What to do about faults that trying again does not mend."""
 
 
-def failure(admitted: Admitted, execution: Course) -> RouterError:
-    """What the caller is told of an execution that did not succeed."""
+def failure(call: Call, progress: Progress) -> RouterError:
+    """The error of a call that did not succeed."""
     attempts = [
         {
             "model": attempt.model,
-            "attempt": attempt.call.number,
+            "attempt": attempt.number,
             "error": str(attempt.fault),
             "message": attempt.fault_text,
             "latency_ms": round((attempt.ended_at - attempt.started_at) * 1000, 3),
         }
-        for attempt in execution.attempts
+        for attempt in call.attempts
     ]
     tried = ", then ".join(f"{entry['model']} ({entry['message']})" for entry in attempts) or "nothing"
-    kind, said = _told(execution, tried)
-    return kind(said, detail={"attempts": attempts}, trace_id=admitted.trace_id)
+    kind, said = _told(call, progress, tried)
+    return kind(said, detail={"attempts": attempts}, trace_id=call.id)
 
 
-def _told(execution: Course, tried: str) -> tuple[type[RouterError], str]:
-    match execution.end:
+def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError], str]:
+    match progress.end:
         case End.TIMED_OUT:
-            timeout_ms = execution.plan.given.timeout_ms
+            timeout_ms = call.given.timeout_ms
             said = f"no answer within timeout_ms={timeout_ms}; tried {tried}; allow more time or a faster model"
             return RouterTimeoutError, said
         case End.BLOCKED:
             said = f"a guardrail blocked every answer: {tried}"
             return BlockedByPolicy, said
         case End.REFUSED:
-            who = [attempt.model for attempt in execution.attempts]
+            who = [attempt.model for attempt in call.attempts]
             if len(set(who)) > 1:
                 return ContentRefused, f"the content was refused: {tried}"
             return ContentRefused, f"{who[-1]} refused the content; other providers were not asked"
         case _:
             return (
                 UpstreamFailed,
-                f"every attempt failed: {tried}; {_BEGUN if execution.broke_off else _remedy(execution.attempts)}",
+                f"every attempt failed: {tried}; {_BEGUN if progress.broke_off else _remedy(call.attempts)}",
             )
 
 

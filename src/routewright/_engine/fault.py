@@ -1,4 +1,4 @@
-"""What is said of an attempt that failed, read once of whatever a provider raised."""
+"""Classifies what a provider raised, or failed to say, into a ``Fault``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 
 
-class Told(NamedTuple):
-    """What is said of an attempt that failed."""
+class Fault(NamedTuple):
+    """Why an attempt failed."""
 
     kind: FaultKind
     text: str
@@ -18,13 +18,13 @@ class Told(NamedTuple):
     """The provider had begun to answer."""
     retry_after: float | None = None
     repair: Repair | None = None
-    """How to ask the same model to mend its answer."""
+    """How to ask the same model to repair its answer."""
 
 
-CUT_SHORT = Told(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
-TOO_SLOW = Told(FaultKind.TIMEOUT, "timeout: the answer came far slower than usual", answered=True)
-WITH_GUARDRAILS = Told(FaultKind.TIMEOUT, "timeout: the answer was with a guardrail", answered=True)
-FILTERED = Told(FaultKind.REFUSED, "refused: the provider's moderation refused the content")
+CUT_SHORT = Fault(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
+TOO_SLOW = Fault(FaultKind.TIMEOUT, "timeout: the answer came far slower than usual", answered=True)
+WITH_GUARDRAILS = Fault(FaultKind.TIMEOUT, "timeout: the answer was with a guardrail", answered=True)
+FILTERED = Fault(FaultKind.REFUSED, "refused: the provider's moderation refused the content")
 
 _CUT = {
     "length": "invalid_output: the answer was cut before its end; allow more params.max_output_tokens",
@@ -32,23 +32,23 @@ _CUT = {
 }
 
 
-def misfit(answer: str, unfit: Unfit, finish_reason: str | None) -> Told:
-    """What is said of a whole answer that is not of its type. To mend one that was cut would take as much again."""
+def misfit(answer: str, unfit: Unfit, finish_reason: str | None) -> Fault:
+    """A whole answer does not fit its type. To repair one that was cut would take as much again."""
     if finish_reason in _CUT:
-        return Told(FaultKind.INVALID_OUTPUT, _CUT[finish_reason], answered=True)
+        return Fault(FaultKind.INVALID_OUTPUT, _CUT[finish_reason], answered=True)
     said = f"invalid_output: {expectations(unfit)}"
-    return Told(FaultKind.INVALID_OUTPUT, said, answered=True, repair=repair_of(answer, unfit))
+    return Fault(FaultKind.INVALID_OUTPUT, said, answered=True, repair=repair_of(answer, unfit))
 
 
-def no_answer(seconds: float) -> Told:
-    """What is said of an attempt whose time was over before anything of a whole answer came."""
-    return Told(FaultKind.TIMEOUT, f"timeout: no answer within {lasting(seconds)}")
+def no_answer(seconds: float) -> Fault:
+    """The time was over before anything of a whole answer came."""
+    return Fault(FaultKind.TIMEOUT, f"timeout: no answer within {lasting(seconds)}")
 
 
-def silence(seconds: float, *, begun: bool) -> Told:
-    """What is said of an attempt whose time was over after so long a silence."""
+def silence(seconds: float, *, begun: bool) -> Fault:
+    """The time was over after so long a silence."""
     where = "in the middle of the answer" if begun else "before the first token"
-    return Told(FaultKind.TIMEOUT, f"timeout: {lasting(seconds)} of silence {where}")
+    return Fault(FaultKind.TIMEOUT, f"timeout: {lasting(seconds)} of silence {where}")
 
 
 def lasting(seconds: float) -> str:
@@ -56,12 +56,12 @@ def lasting(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
 
 
-def told(error: BaseException) -> Told | None:
-    """What a provider's fault says; None of another exception, and of one that cannot be read."""
+def fault_of(error: BaseException) -> Fault | None:
+    """The fault that a ``ProviderFault`` names; None for any other exception, and for one that cannot be read."""
     if not isinstance(error, ProviderFault):
         return None
     try:
-        return Told(_kind(error.kind), str(error), bool(error.answered), _seconds(error.retry_after))
+        return Fault(_kind(error.kind), str(error), bool(error.answered), _seconds(error.retry_after))
     except Exception:  # a subclass may have left out the constructor, or fail at being shown
         return None
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from routewright._core.board import Board, Boards
 from routewright._core.breaker import Circuits
-from routewright._core.call import Rules
 from routewright._core.catalogue import check_aliases, given_fields, overlay, snapshot, unavailable
 from routewright._core.constraints import Kind
 from routewright._core.health import Health, Seen, health_snapshot
 from routewright._core.limits import ExecutionLimits
+from routewright._core.machine import Rules
 from routewright._core.pool import Pool
 from routewright._core.problem import shown
 from routewright._core.retry import RetryBudget
@@ -28,6 +28,7 @@ from routewright.wire import Availability, AvailabilityStatus, Feature, Model
 T = TypeVar("T")
 FEATURES = get_args(Feature)
 
+DAY_S = 86_400
 PUBLISH_EVERY_S = 0.25
 """Health reaches decisions at most this often."""
 FADE_EVERY_S = 30.0
@@ -58,7 +59,9 @@ class Fleet:
     ) -> None:
         self._clock = clock
         self._guard = Guard()
-        self._today = (-inf, "")
+        self._midnight = -inf
+        self.day = ""
+        """UTC date, ``YYYY-MM-DD``, when a board was asked for last."""
         self.providers = providers
         self.aliases = aliases
         said = [_declared_by(provider) for provider in providers]
@@ -72,8 +75,8 @@ class Fleet:
         """What stands as the policy version where no policy is named."""
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """Who serves each row of the pool."""
-        self._whole = [provider is not None and _is_whole(provider) for provider in self.server]
-        self._serves = bool(server)
+        self.is_whole = [provider is not None and _is_whole(provider) for provider in self.server]
+        self.serves = bool(server)
         check_aliases(aliases, self.pool.row)
         self.health = Health()
         self.limits = limits
@@ -87,17 +90,18 @@ class Fleet:
         self.boards = Boards(self.pool, aliases, variables)
         self._board = self.boards.of(health_snapshot({}))
 
-    def board(self, today: str | None = None) -> Board:
+    def board(self) -> Board:
         """The present snapshots, at today's prices. Publishes what attempts showed since, where it is time to."""
+        if not 0 < self._midnight - self._clock.time() <= DAY_S:
+            self.today()
         if self.health or self._circuits.tripped:
             now = self._clock.monotonic()
             due_s = PUBLISH_EVERY_S if self.health.changed else FADE_EVERY_S
             if now - self._published >= due_s or now >= self._turns_at:
                 self._publish()
         board = self._board
-        if board.outlook.pool.dated:
-            day = today or self.today()
-            return board if board.outlook.pool.holds(day) else self._turn_to(day)
+        if board.pool.dated and not board.pool.holds(self.day):
+            return self._turn_to(self.day)
         return board
 
     def boards_on(self, day: str) -> Boards:
@@ -111,10 +115,9 @@ class Fleet:
         """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""
         board = self.board()
         called = board.eligible(Kind(0, self.today(), (), named=True)).passed
-        shaky = board.outlook.stability < DEGRADED_BELOW
-        shaky[list(board.outlook.open)] = True
+        stability, closed = board.outlook.stability, board.outlook.open
         return [
-            _at_present(model, called=bool(called[row]), shaky=bool(shaky[row]))
+            _at_present(model, called=bool(called[row]), shaky=row in closed or stability[row] < DEGRADED_BELOW)
             for row, model in enumerate(board.outlook.pool.models)
         ]
 
@@ -125,7 +128,7 @@ class Fleet:
 
     def require_providers(self) -> None:
         """Raise ``NoProviders`` if nothing can be called."""
-        if self._serves:
+        if self.serves:
             return
         said = NO_PROVIDER
         if self.providers:
@@ -136,11 +139,10 @@ class Fleet:
     def today(self) -> str:
         """UTC date, ``YYYY-MM-DD``."""
         now = self._clock.time()
-        until, today = self._today
-        if not 0 < until - now <= 86_400:
-            today = datetime.fromtimestamp(now, UTC).date().isoformat()
-            self._today = ((now // 86_400 + 1) * 86_400, today)
-        return today
+        if not 0 < self._midnight - now <= DAY_S:
+            self.day = datetime.fromtimestamp(now, UTC).date().isoformat()
+            self._midnight = (now // DAY_S + 1) * DAY_S
+        return self.day
 
     def asked(self, now: float) -> None:
         """A request makes its first call (``Traffic``)."""
@@ -166,10 +168,6 @@ class Fleet:
         """When a model that is not admitted may be called again (``Traffic``)."""
         with self._guard.lock:
             return self._circuits.due(row)
-
-    def whole(self, row: int) -> bool:
-        """Whether a model gives its answers whole, also where they are streamed (``Traffic``)."""
-        return self._whole[row]
 
     def failed(
         self, row: int, *, probe: bool = False, retry_after: float | None = None, credential: bool = False

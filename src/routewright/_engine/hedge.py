@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import anyio
 
 from routewright._core.fault import FAULTS
 
-from .execution import Execution
-from .line import AttemptStarted, Line, Part
+from .execute import Execution
+from .progress import AttemptStarted, Exchange, Part
 
 
 class _Race:
@@ -18,38 +19,38 @@ class _Race:
     def __init__(self) -> None:
         self.decided = anyio.Event()
         self.running = 0
-        self.winner: Line | None = None
+        self.winner: Exchange | None = None
         self.part: Part | None = None
 
-    def left(self, line: Line, part: Part | None, *, all_over: bool) -> None:
+    def left(self, exchange: Exchange, part: Part | None, *, all_over: bool) -> None:
         """An attempt brought its first piece, or has ended."""
         self.running -= 1
         if self.decided.is_set():
             return
-        if not line.over:
-            self.winner, self.part = line, part
-        if not line.over or all_over or self.running == 0:
+        if not exchange.over:
+            self.winner, self.part = exchange, part
+        if not exchange.over or all_over or self.running == 0:
             self.decided.set()
 
 
 class HedgedExecution(Execution):
     """A plan whose first model may be given company."""
 
-    _racing: Sequence[Line] = ()
+    _racing: Sequence[Exchange] = ()
 
     def interrupt(self) -> None:
         """End the wait of a reader in another task (``Execution.interrupt``)."""
         super().interrupt()
-        for line in self._racing:
-            line.wake(self.deadline)
+        for exchange in self._racing:
+            exchange.wake(self.until)
 
-    async def _within(self, line: Line) -> Part | None:
-        if line.attempt.call.hedge_s is None or line.context is not None:
-            return await super()._within(line)
-        self.line, self._racing, race = None, (line,), _Race()
+    async def _within(self, exchange: Exchange) -> Part | None:
+        if (hedge_s := self.hedge_after_s(exchange.attempt)) is None or exchange.context is not None:
+            return await super()._within(exchange)
+        self.exchange, self._racing, race = None, (exchange,), _Race()
         try:
-            second = await self._race(line, line.attempt.call.hedge_s, race)
-            if self._machine.end is not None:  # the other was refused in the moment in which this one began
+            second = await self._race(exchange, hedge_s, race)
+            if self.end is not None:  # the other was refused in the moment in which this one began
                 race.winner = race.part = None
         except BaseException as error:
             race.winner = None
@@ -58,16 +59,16 @@ class HedgedExecution(Execution):
             raise
         finally:
             await self._leave_losers(race.winner)
-        self.line = race.winner
+        self.exchange = race.winner
         if second is None or race.winner is not second:
             return race.part
         if race.part is not None:
-            second.parts.appendleft(race.part)  # what the reader has next, once he knows whose it is
-        fault = line.attempt.fault
+            second.parts = deque([race.part, *(second.parts or ())])  # the reader is told first whose it is
+        fault = exchange.attempt.fault
         reason = "timeout" if fault is None else FAULTS[fault].reason
-        return AttemptStarted(second.attempt, line.attempt.model, reason, restart=False)
+        return AttemptStarted(second.attempt, exchange.attempt.model, reason, restart=False)
 
-    async def _race(self, first: Line, hedge_s: float, race: _Race) -> Line | None:
+    async def _race(self, first: Exchange, hedge_s: float, race: _Race) -> Exchange | None:
         """Run them until it is decided; the one that lost is left. Gives the second, if there was one."""
         second = None
         async with anyio.create_task_group() as group:
@@ -84,28 +85,28 @@ class HedgedExecution(Execution):
             group.cancel_scope.cancel()
         return second
 
-    def _second(self) -> Line | None:
-        call = self._machine.hedge(self._clock.monotonic())
-        if call is None:
+    def _second(self) -> Exchange | None:
+        attempt = self.hedge(self._clock.monotonic())
+        if attempt is None:
             return None
-        line = self._begin(call)
-        self._racing = (*self._racing, line)
-        return line
+        exchange = self._open_for(attempt)
+        self._racing = (*self._racing, exchange)
+        return exchange
 
-    async def _leave_losers(self, winner: Line | None) -> None:
+    async def _leave_losers(self, winner: Exchange | None) -> None:
         """Leave what is not left yet, since it came to its first piece in the moment in which all was decided."""
         racing, self._racing = self._racing, ()
-        for line in racing:
-            if line is not winner and not line.over:
-                line.attempt.delivered = False
-                await self._abandon(line)
+        for exchange in racing:
+            if exchange is not winner and not exchange.over:
+                exchange.attempt.delivered = False
+                await self._abandon(exchange)
 
-    async def _lead(self, line: Line, race: _Race) -> None:
+    async def _lead(self, exchange: Exchange, race: _Race) -> None:
         """Pull an attempt to its first piece, or to its end."""
         try:
-            part = await super()._within(line)
+            part = await super()._within(exchange)
         except BaseException:
-            if not line.over:
-                await self._abandon(line)
+            if not exchange.over:
+                await self._abandon(exchange)
             raise
-        race.left(line, part, all_over=self._machine.end is not None)
+        race.left(exchange, part, all_over=self.end is not None)

@@ -15,6 +15,9 @@ _MASK = (1 << RANDOM_BITS) - 1
 class Ids:
     """``ids("tr_")`` gives the next trace id. Later ids of a process are greater, whatever their prefix."""
 
+    _chance: int
+    _left: int
+
     def __init__(self, clock: Clock, rng: Rng) -> None:
         self._clock = clock
         self._rng = rng
@@ -25,19 +28,15 @@ class Ids:
         """Make an id."""
         now = int(self._clock.time() * 1000)
         with self._guard.lock:
-            if not self._sequence.at(now):
-                self._sequence.begin(now, self._random_bits())
+            if now > self._sequence.milliseconds:
+                if not self._left:
+                    self._chance, self._left = self._rng.getrandbits(RANDOM_BITS * DRAWN), DRAWN
+                self._sequence.begin(now, self._chance & _MASK)
+                self._chance >>= RANDOM_BITS
+                self._left -= 1
             return self._sequence.next(prefix)
 
     def renew(self) -> None:
         """Begin a new sequence, with chance that nobody else has."""
         self._sequence = IdSequence()
         self._chance = self._left = 0
-
-    def _random_bits(self) -> int:
-        if not self._left:
-            self._chance, self._left = self._rng.getrandbits(RANDOM_BITS * DRAWN), DRAWN
-        bits = self._chance & _MASK
-        self._chance >>= RANDOM_BITS
-        self._left -= 1
-        return bits

@@ -9,19 +9,19 @@ from typing import Generic, NamedTuple, TypeVar
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
-from routewright._core.budget import Amount, Room, Share, SharedBudget, within, worst_of_plan
-from routewright._core.money import usd_text
-from routewright._core.plan import Plan, pays_for_any
+from routewright._core.budget import Amount, Room, Share, SharedBudget, own_room, within, worst_of_plan
+from routewright._core.call import Call
+from routewright._core.decide import pays_for_any
+from routewright._core.money import usd, usd_text
+from routewright._core.plan import Plan
 from routewright.errors import BudgetExceeded, RouterError
-from routewright.wire import Caller
+from routewright.wire import Budget, Caller, DecisionInput
 
 from .answer import Answer
-from .entry import Entry
-from .execution import Execution
-from .outcome import Outcome
+from .execute import Execution
 from .reading import Asked, Read
-from .replay import Replayed
 from .route import Engine
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Start(NamedTuple):
     """A request that may start."""
 
     read: Read
-    entry: Entry
+    call: Call
     share: Share | None
 
 
@@ -47,7 +47,6 @@ class Many(Generic[T]):
         engine: Engine,
         caller: Caller,
         asked: Callable[[T], Asked],
-        answer: Callable[[Outcome | Replayed], Answer],
         *,
         limit: int,
         budget: SharedBudget | None,
@@ -55,7 +54,6 @@ class Many(Generic[T]):
         self._engine = engine
         self._caller = caller
         self._asked = asked
-        self._answer = answer
         self._limit = limit
         self._budget = budget
         self._results: dict[int, Answer | RouterError] = {}
@@ -102,28 +100,34 @@ class Many(Generic[T]):
         """Let a request in as soon as the budget has room for it. Its time begins then."""
         read = await self._engine.read(self._asked(request))
         while True:
-            entry = await self._engine.guarded(self._engine.admit(read, self._caller))
+            call = self._engine.admit(read, self._caller)
+            await self._engine.guard(call)
             if self._budget is None:
-                return Start(read, entry, None)
+                return Start(read, call, None)
             # refused here it fits not even if those who run use nothing of what they hold
-            plan = await self._plan(entry, self._budget)
-            worst = worst_of_plan(plan.ask, plan.rows, plan.given.max_retries + 1)
+            plan = await self._plan(call, self._budget)
+            given = call.given
+            worst = worst_of_plan(plan, given.tokens, own_room(given), given.max_retries + 1)
             share = self._budget.reserve(worst)
             if share is not None:
-                return Start(read, entry.under(within(plan.given, share.room)), share)
+                _limit(call, within(given, share.room))
+                return Start(read, call, share)
             await self._changed.wait()
 
-    async def _plan(self, entry: Entry, budget: SharedBudget) -> Plan:
+    async def _plan(self, call: Call, budget: SharedBudget) -> Plan:
         """Decide within what is left. Where that is what refuses a request, it is said without a word on each model:
         there may be very many such requests, and no change of theirs helps."""
-        given, own = within(entry.admitted.given, budget.left), entry.admitted.given
-        entry = entry.under(given)
+        own = self._engine.give(call)
+        given = within(own, budget.left)
+        _limit(call, given)
         if given == own:
-            return await self._engine.choose(entry)
-        if not pays_for_any(given, entry.board) and pays_for_any(own, entry.board):
-            self._engine.refuse(entry, _spent(budget.left))
+            await self._engine.choose(call)
+            return _plan_of(call)
+        if not pays_for_any(given, call.board) and pays_for_any(own, call.board):
+            self._engine.refuse(call, _spent(budget.left))
         try:
-            return await self._engine.choose(entry)
+            await self._engine.choose(call)
+            return _plan_of(call)
         except BudgetExceeded as error:
             told = _spent(budget.left)
             told.trace_id, told.request_id = error.trace_id, error.request_id
@@ -137,7 +141,7 @@ class Many(Generic[T]):
             execution = mine
 
         try:
-            self._results[place] = self._answer(await self._engine.carry_out(start.read, start.entry, began))
+            self._results[place] = await self._engine.carry_out(start.read, start.call, began)
         except RouterError as error:
             self._results[place] = error
         except anyio.get_cancelled_exc_class():
@@ -158,6 +162,17 @@ class Many(Generic[T]):
         """End everything."""
         self._failed = self._failed or error
         group.cancel_scope.cancel()
+
+
+def _plan_of(call: Call) -> Plan:
+    assert call.plan is not None, "it was decided"
+    return call.plan
+
+
+def _limit(call: Call, given: DecisionInput) -> None:
+    """Give a call another input, whose budget its request is said to have."""
+    cost = None if given.budget_nanos is None else usd(given.budget_nanos)
+    call.given, call.request = given, replace(call.request, budget=Budget(cost, given.budget_tokens))
 
 
 def _spent(left: Room) -> BudgetExceeded:

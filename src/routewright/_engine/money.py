@@ -8,24 +8,25 @@ from typing import NamedTuple, assert_never
 
 import msgspec
 
-from routewright._core.budget import Room, within, worst_of_call, worst_wanted
+from routewright._core.budget import Room, own_room, plan_output, within, worst_of_call, worst_wanted
+from routewright._core.call import Call
+from routewright._core.decide import least_nanos, pays_for_any
 from routewright._core.moment import timestamp
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.paying import Choose, Free, Look, Paying, Queue, Refuse, Wait
-from routewright._core.plan import Plan, least_nanos, pays_for_any
+from routewright._core.plan import Plan
 from routewright._core.shortage import held_by_others, without_money
 from routewright.errors import NoCandidates, PreconditionFailed, RouterError
 from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import Caller, DecisionInput, Purse, Reserve, RunLimit, Settle, Standing
 
 from .account import Accounts
-from .entry import Entry
 from .owner import Owner
 from .spool import Spool
 from .stored import applied, in_time, unfit
 from .turn import Turns
 
-Choosing = Callable[[Entry], Awaitable[Plan]]
+Choosing = Callable[[Call, DecisionInput], Awaitable[Plan]]
 
 
 class Payer(NamedTuple):
@@ -48,18 +49,12 @@ class Reservation:
         """When the call's time is over, on the monotonic scale."""
 
 
-class Afforded(NamedTuple):
-    """A call that is paid for, whatever it comes to."""
-
-    entry: Entry
-    plan: Plan
-
-
 class Paid(NamedTuple):
-    """The same, and what was set aside. None: nobody limits what it may cost, but for its own budget."""
+    """What a call may do, whatever it comes to."""
 
-    call: Afforded
+    plan: Plan
     reservation: Reservation | None
+    """What was set aside; None: nobody limits what it may cost, but for its own budget."""
 
 
 class Money:
@@ -77,7 +72,7 @@ class Money:
         self._clock = clock
 
     async def afford(
-        self, entry: Entry, payer: Payer, standing: Standing, choose: Choosing, *, hedged: bool, until: float
+        self, call: Call, payer: Payer, standing: Standing, choose: Choosing, *, hedged: bool, until: float
     ) -> Paid:
         """Choose within what is left at every level, and set aside what the chosen model can come to; ``hedged``: and
         the next. Where others only hold what it needs it waits ``until`` then, on the monotonic scale.
@@ -90,34 +85,33 @@ class Money:
             while True:
                 match paying.next:
                     case Free():
-                        return Paid(Afforded(entry, await choose(entry)), None)
+                        return Paid(await choose(call, call.given), None)
                     case Choose(tightest):
-                        plan = await self._plan(entry, tightest, choose)
+                        plan = await self._plan(call, tightest, choose)
                         if plan is None:
                             paying.short()
                             continue
                         nanos = worst_of_start(plan, 2 if hedged else 1)
-                        full = await self._reserve(entry, payer, nanos)
+                        full = await self._reserve(call, payer, nanos)
                         if full is None:
-                            at = timestamp(entry.admitted.created_at)
-                            reservation = Reservation(entry.admitted.trace_id, at, payer, nanos, entry.deadline)
-                            return Paid(Afforded(entry.under_account(plan.given), plan), reservation)
+                            at = timestamp(call.created_at)
+                            return Paid(plan, Reservation(call.id, at, payer, nanos, call.deadline))
                         if full.waits:
                             paying.held(full.purse)
                         else:
                             paying.full(full.purse)
                     case Look():
-                        paying.looked(await self._standing(entry, payer))
+                        paying.looked(await self._standing(call, payer))
                     case Queue(purse):
                         await turn.aclose()
-                        await self._queue(turn, entry, purse, until)
+                        await self._queue(turn, call, purse, until)
                         paying.first(purse)
                     case Wait(purse):
-                        await self._wait(entry, purse, until)
+                        await self._wait(call, purse, until)
                         paying.waited()
                     case Refuse(purse):
-                        await choose(entry)  # what refuses it however much there is, is told
-                        raise without_money(purse, least_nanos(entry.admitted.given, entry.board))
+                        await choose(call, call.given)  # what refuses it however much there is, is told
+                        raise without_money(purse, least_nanos(call.given, call.board))
                     case other:
                         assert_never(other)
 
@@ -140,32 +134,31 @@ class Money:
         """Say that a call's reservation has ended."""
         self._turns.changed(reservation.payer.caller.account)
 
-    async def _plan(self, entry: Entry, tightest: Purse, choose: Choosing) -> Plan | None:
+    async def _plan(self, call: Call, tightest: Purse, choose: Choosing) -> Plan | None:
         """Decide within what the tightest level has left; None where that is too little."""
-        own = entry.admitted.given
+        own = call.given
         given = within(own, Room(tightest.left_nanos, None))
         if given == own:
-            return await choose(entry)
-        if _may_be_short(given, entry) and not pays_for_any(given, entry.board):
+            return await choose(call, own)
+        if _may_be_short(given, call) and not pays_for_any(given, call.board):
             return None
         try:
-            return await choose(entry.under_account(given))
+            return await choose(call, given)
         except NoCandidates:
             return None
 
-    async def _standing(self, entry: Entry, payer: Payer) -> Standing:
+    async def _standing(self, call: Call, payer: Payer) -> Standing:
         """How a payer stands by now."""
-        return await in_time(self._accounts.standing(payer.caller, payer.run), self._clock, entry.deadline)
+        return await in_time(self._accounts.standing(payer.caller, payer.run), self._clock, call.deadline)
 
-    async def _reserve(self, entry: Entry, payer: Payer, nanos: int) -> _Full | None:
-        trace_id = entry.admitted.trace_id
+    async def _reserve(self, call: Call, payer: Payer, nanos: int) -> _Full | None:
         try:
-            asking = self._apply(trace_id, timestamp(entry.admitted.created_at), payer, nanos)
+            asking = self._apply(call.id, timestamp(call.created_at), payer, nanos)
             if not self._immediate:
-                return await in_time(asking, self._clock, entry.deadline)
+                return await in_time(asking, self._clock, call.deadline)
             return await asking
         except BaseException:
-            self._spool.put(payer.caller.account, [Settle(id=trace_id, at=timestamp(self._clock.time()))])
+            self._spool.put(payer.caller.account, [Settle(id=call.id, at=timestamp(self._clock.time()))])
             raise
 
     async def _apply(self, id: str, at: str, payer: Payer, nanos: int) -> _Full | None:
@@ -194,25 +187,25 @@ class Money:
         limited = (purse for purse in standing.purses if purse.limit_nanos is not None)
         return next((purse for purse in limited if self._turns.is_waited_for(account, purse.name)), None)
 
-    async def _queue(self, turn: AsyncExitStack, entry: Entry, purse: Purse, until: float) -> None:
+    async def _queue(self, turn: AsyncExitStack, call: Call, purse: Purse, until: float) -> None:
         """Wait until nobody of this process is before it."""
-        self._check_time(entry, purse, until)
+        self._check_time(call, purse, until)
         with self._clock.deadline(until):
-            await turn.enter_async_context(self._turns.first(entry.admitted.caller.account, purse.name))
+            await turn.enter_async_context(self._turns.first(call.caller.account, purse.name))
             return
-        self._check_time(entry, purse, until)
+        self._check_time(call, purse, until)
 
-    async def _wait(self, entry: Entry, purse: Purse, until: float) -> None:
+    async def _wait(self, call: Call, purse: Purse, until: float) -> None:
         """Wait until something may have been given back."""
-        self._check_time(entry, purse, until)
+        self._check_time(call, purse, until)
         with self._clock.deadline(until):
-            await self._turns.change(entry.admitted.caller.account)
-        self._check_time(entry, purse, until)
+            await self._turns.change(call.caller.account)
+        self._check_time(call, purse, until)
 
-    def _check_time(self, entry: Entry, purse: Purse, until: float) -> None:
+    def _check_time(self, call: Call, purse: Purse, until: float) -> None:
         """Raise ``RateLimited`` for who can wait no longer, or may not."""
         if self._clock.monotonic() >= until:
-            given_up = entry.admitted.given.timeout_ms if until >= entry.deadline else None
+            given_up = call.given.timeout_ms if until >= call.deadline else None
             raise held_by_others(purse, given_up)
 
 
@@ -240,16 +233,17 @@ class _Full(msgspec.Struct, frozen=True):
     waits: bool
 
 
-def _may_be_short(given: DecisionInput, entry: Entry) -> bool:
+def _may_be_short(given: DecisionInput, call: Call) -> bool:
     """Whether there may be models that a budget does not pay for, at first sight."""
     picos = (given.budget_nanos or 0) * PICOS_PER_NANO
-    return not entry.board.outlook.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
+    return not call.board.outlook.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
 
 
 def worst_of_start(plan: Plan, calls: int) -> int:
     """The most that the first calls of a plan can cost that are made at once, in nano-dollars."""
-    cap = plan.output_cap
+    given = plan.given
+    cap, _ = plan_output(plan, given.tokens, own_room(given))
     assert cap is not None, "where money is limited a cap is sent"
-    first = worst_of_call(plan.ask, plan.rows[0], cap).nanos
-    together = first + sum(worst_wanted(plan.ask, row).nanos for row in plan.rows[1:calls])
-    return min(together, max(first, plan.given.budget_nanos or 0))
+    first = worst_of_call(plan.legs[0], given.tokens, cap).nanos
+    together = first + sum(worst_wanted(given, leg, given.tokens).nanos for leg in plan.legs[1:calls])
+    return min(together, max(first, given.budget_nanos or 0))

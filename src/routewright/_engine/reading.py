@@ -5,7 +5,9 @@ loop, without reading them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from routewright._core.output import Form, with_output
 from routewright._core.request import as_request
@@ -20,7 +22,7 @@ LARGE_ITEMS = 200
 """Of messages, parts, calls and tools."""
 
 
-class Read(NamedTuple):
+class Read(Struct, frozen=True, gc=False):
     """A checked request."""
 
     request: RouteRequest
@@ -33,7 +35,7 @@ class Read(NamedTuple):
     """What was sent, in plain types, where that was another interface's request; None: the request itself."""
 
 
-class Asked(NamedTuple):
+class Asked(Struct, frozen=True, gc=False):
     """What a caller passed, in whatever shape, and what else goes into the request."""
 
     request: str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest
@@ -56,7 +58,7 @@ class Asked(NamedTuple):
         """Whether reading it takes more than a few milliseconds. What is no request is small, and refused at once."""
         request, tools = self.request, self.overrides.get("tools")
         if type(request) is str:
-            return len(request) > LARGE_CHARACTERS or _is_long(tools)
+            return len(request) > LARGE_CHARACTERS or (tools is not None and _is_long(tools))
         if type(request) is list or not isinstance(request, RouteRequest | Mapping):
             return _is_long(tools) or _is_long(request) or _weighs(request)
         messages = _field(request, "messages")

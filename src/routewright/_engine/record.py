@@ -1,22 +1,22 @@
-"""What stays of a call once it is over: its outcome, its trace, and the events that it caused."""
+"""Ends calls: makes their answers and errors, keeps their traces, and the events that they caused."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from routewright._core.alerts import WINDOW_S, ErrorBursts
-from routewright._core.call import End
+from routewright._core.call import Call
 from routewright._core.decision import Decision
+from routewright._core.machine import End
 from routewright.errors import InternalError, RouterError
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    Budget,
     Caller,
-    DecisionInput,
     Environment,
     ErrorBurst,
     PolicyChanged,
@@ -25,19 +25,15 @@ from routewright.wire import (
     Trace,
 )
 
+from .answer import Answer
 from .capture import Capturing
-from .course import Course
-from .entry import Entry
 from .event import Hooks, events_of
 from .failure import failure
 from .identity import Ids
-from .outcome import Facts, Outcome
+from .progress import Progress
 from .spool import Spool
 from .trace import TraceLog
 from .waiting import Happening
-
-if TYPE_CHECKING:
-    from .ending import Ending
 
 FIND_S = 0.25
 DAY_S = 24 * 3600.0
@@ -54,13 +50,11 @@ class Records:
         spool: Spool,
         ids: Ids,
         clock: Clock,
-        rollup_keys: tuple[str, ...] = (),
         capture: Capturing | None = None,
     ) -> None:
         self.commits = log.commits
         """Whether calls wait until their traces are committed."""
         self._capture = capture
-        self._rollup_keys = rollup_keys
         self._log = log
         self._hooks = hooks
         self._spool = spool
@@ -72,7 +66,7 @@ class Records:
 
     def renew(self) -> None:
         """Begin with nothing: what began before a fork is the parent's to keep, though a child drops its copy of it."""
-        self._dropped: deque[tuple[Entry, Course, float]] = deque()
+        self.dropped: deque[tuple[Call, Progress, float]] = deque()
         self._since = self._clock.monotonic()
 
     @contextmanager
@@ -95,27 +89,31 @@ class Records:
             self._spool.put(SYSTEM_ACCOUNT, kept)
         self._hooks.announce(events)
 
-    def conclude(self, entry: Entry, course: Course, at: float | None = None) -> Outcome:
-        """Make the outcome of a course that ended or was left, at present if not said otherwise, and keep its trace."""
-        decision, error = Decision(course.plan), None
-        decision.settle(course.plan.reading)
-        if course.end is not None and course.end is not End.SUCCEEDED:
-            error = course.error or failure(entry.admitted, course)
-            error.trace_id = entry.admitted.trace_id
+    def conclude(
+        self, call: Call, progress: Progress, *, left: bool = False, at: float | None = None
+    ) -> tuple[Answer, RouterError | None]:
+        """End a call whose plan came to its end or was ``left``, at present if not said otherwise, and keep its trace.
+        Gives its answer, and what went wrong, without which there is none."""
+        error = None
+        if not left and progress.end is not None and progress.end is not End.SUCCEEDED:
+            error = progress.error or failure(call, progress)
+            error.trace_id = call.id
             error.request_id = self._ids("req_")
-        ended_at = self._clock.monotonic() if at is None else at
-        facts = Facts(entry.admitted, decision, course.attempts, course.served, error, ended_at, self._rollup_keys)
         if self._capture is not None:
-            facts.captured = self._capture.of(entry.request.messages, course.served)
-        outcome = Outcome(facts, entry.request.budget, error, course.data)
-        if not self._is_of_parent(entry):
-            ending = None if entry.admission is None else entry.admission.ending(outcome, course.used.nanos)
-            self._keep(entry, outcome, ending)
-        return outcome
+            call.captured = self._capture.of(call.request.messages, call.served)
+            call.text_bytes = call.captured.size
+        served, output, tool_calls = call.served, "", None
+        if served is not None and served.screen is None:
+            output, tool_calls = "".join(served.text), None if served.pieces is None else served.tool_calls
+        elif served is not None:
+            output, tool_calls = served.answer, served.answer_calls
+        answer = Answer(call, call.board, output, tool_calls, progress.data)
+        self._end(call, error, self._clock.monotonic() if at is None else at, answer, progress)
+        return answer, error
 
-    async def commit(self, trace_id: str | None, until: float) -> None:
-        """Wait until a call's trace is committed, or could not be for now, but no longer than ``until``."""
-        await self._log.commit(trace_id, until)
+    async def commit(self, call: Call) -> None:
+        """Wait until a call's trace is committed, or could not be for now, but no longer than its deadline."""
+        await self._log.commit(call.id, call.deadline)
 
     async def find(self, caller: Caller, trace_id: str) -> Trace | None:
         """A trace, if it is still kept, and can be read without waiting for long."""
@@ -123,74 +121,91 @@ class Records:
             return await self._log.trace(caller, trace_id)
         return None
 
-    def undecided(self, entry: Entry, given: DecisionInput, error: BaseException) -> None:
+    def undecided(self, call: Call, error: BaseException) -> None:
         """Keep the trace of a call that ended before a model was chosen."""
         told = error if isinstance(error, RouterError) else None  # without one the trace says that the caller left
         if told is not None:
-            told.trace_id, told.request_id = entry.admitted.trace_id, self._ids("req_")
+            told.trace_id, told.request_id = call.id, self._ids("req_")
         elif isinstance(error, Exception):
             told = InternalError(type(error).__name__)
-        ended_at = self._clock.monotonic()
-        facts = Facts(entry.admitted._replace(given=given), None, [], None, told, ended_at, self._rollup_keys)
         if self._capture is not None:
-            facts.captured = self._capture.of(entry.request.messages, None)
-        if not self._is_of_parent(entry):
-            self._keep(entry, Outcome(facts, entry.request.budget, told))
+            call.captured = self._capture.of(call.request.messages, None)
+            call.text_bytes = call.captured.size
+        self._end(call, told, self._clock.monotonic())
 
-    def drop(self, entry: Entry, course: Course) -> None:
+    def drop(self, call: Call, progress: Progress) -> None:
         """Take a call that nobody holds any more. To be called in a finaliser, which may run anywhere: so it takes no
-        lock, and the trace is kept by whoever comes by."""
-        if self._is_of_parent(entry):
+        lock, and the trace is kept by the next call or renewal."""
+        if self._is_of_parent(call):
             return
-        course.settle()
-        if self._log.is_closed:  # nobody comes by any more
-            self.conclude(entry, course)
-            self._log.lose(entry.admitted.trace_id)
+        progress.settle()
+        if self._log.is_closed:  # there is no next one
+            self.conclude(call, progress)
+            self._log.lose(call.id)
             return
-        self._dropped.append((entry, course, self._clock.monotonic()))
+        self.dropped.append((call, progress, self._clock.monotonic()))
 
     def keep_dropped(self) -> None:
         """Keep the traces of calls that were dropped."""
-        while self._dropped:
+        while self.dropped:
             try:
-                entry, course, at = self._dropped.popleft()
+                call, progress, at = self.dropped.popleft()
             except IndexError:  # another thread took it
                 return
+            hold = call.hold
             try:
-                self.conclude(entry, course, at)
+                self.conclude(call, progress, at=at)
             finally:
-                if entry.admission is not None:
-                    entry.admission.abandon()
+                if hold is not None:
+                    hold.abandon()
 
-    def _is_of_parent(self, entry: Entry) -> bool:
+    def _is_of_parent(self, call: Call) -> bool:
         """Whether a call began before this process was forked: its parent keeps what becomes of it."""
-        return entry.admitted.started_at < self._since
+        return call.started_at < self._since
 
-    def _keep(self, entry: Entry, outcome: Outcome, ending: Ending | None = None) -> None:
-        snapshots: list[Snapshot] = [entry.board.outlook.pool.snapshot, entry.board.outlook.health]
-        if entry.laid is not None:
-            snapshots.append(entry.laid.published)
-        self._log.put(outcome.facts, snapshots, self._happened(entry.admitted.caller, outcome), ending)
+    def _end(
+        self,
+        call: Call,
+        error: RouterError | None,
+        at: float,
+        answer: Answer | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """End a call, and keep its trace with what it caused."""
+        board, plan = call.board, call.plan
+        snapshots: list[Snapshot] = [board.pool.snapshot, board.outlook.health]
+        if call.policy is not None:
+            snapshots.append(call.policy)
+        if plan is not None and plan.counts is None:
+            plan.counts = Decision(plan, call.given, board).rejected_counts
+        budget, hold = call.request.budget, call.hold
+        call.end(error, at)
+        if call.started_at < self._since:  # of the process that this one was forked from
+            return
+        ending = None
+        if hold is not None and progress is not None:
+            ending = hold.ending(call, answer if error is None else None, progress.used.nanos)
+        self._log.put(call, snapshots, self._happened(call, error, budget), ending)
 
-    def _happened(self, caller: Caller, outcome: Outcome) -> Sequence[Happening]:
+    def _happened(self, call: Call, error: RouterError | None, budget: Budget | None) -> Sequence[Happening]:
         """The events that a call caused."""
-        events, burst = outcome.events, self._burst(caller, outcome)
+        events, burst = call.events(error, budget), self._burst(call, error)
         if not events and burst is None:
             return ()
+        caller = call.caller
         told = [Happening(event) for event in events_of(events, caller, self._ids, self._clock.time())]
         if burst is None:
             return told
         (event,) = events_of([burst], caller, self._ids, self._clock.time())
         return [*told, Happening(event, f"{event.type}:{caller.environment}", WINDOW_S)]
 
-    def _burst(self, caller: Caller, outcome: Outcome) -> ErrorBurst | None:
+    def _burst(self, call: Call, error: RouterError | None) -> ErrorBurst | None:
         """Count how a call of an account ended; one that its caller left says nothing."""
-        error = outcome.error
-        if error is None and outcome.facts.served is None:
+        if error is None and call.served is None:
             return None
         failed = error is not None and error.status >= 500
         with self._guard.lock:
-            whose = caller.account, caller.environment
+            whose = call.caller.account, call.environment
             return self._bursts.ended(whose, self._clock.monotonic(), error=failed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -25,6 +25,7 @@ from routewright.wire import (
     ToolCallData,
     ToolCallDelta,
     Trace,
+    WindowState,
 )
 
 from .stored import storage_faults
@@ -36,36 +37,20 @@ DecideAgain = Callable[[DecisionInput], Decision]
 
 
 class Replayed:
-    """What an ``Outcome`` is to who reads an answer, of a call that is over."""
+    """Stands for the ``Call`` of an answer that was given before."""
 
-    error = None
+    windows: Sequence[WindowState] = ()
+    created_at = 0.0
 
-    def __init__(self, response: RouteResponse, trace: Trace | None, data: Any = None) -> None:
-        self.response = response
-        self.data = data
-        self.decide: DecideAgain | None = None
-        """Takes the decision again."""
+    def __init__(self, response: RouteResponse, trace: Trace | None, decide_again: DecideAgain) -> None:
+        self.id = response.trace_id
+        self._decide_again = decide_again
+        self._response = response
         self._trace = trace
 
-    @property
-    def output(self) -> str:
-        """The words."""
-        return self.response.output
-
-    @property
-    def tool_calls(self) -> list[ToolCall] | None:
-        """Tools that the model wants called."""
-        return self.response.tool_calls
-
-    @property
-    def facts(self) -> Replayed:
-        """Itself: what is known of it."""
-        return self
-
-    @property
-    def id(self) -> str:
-        """The trace's, of the call that was made."""
-        return self.response.trace_id
+    def response(self, output: str, tool_calls: list[ToolCall] | None) -> RouteResponse:
+        """The response as it was."""
+        return self._response
 
     @property
     def trace(self) -> Trace:
@@ -75,10 +60,11 @@ class Replayed:
         return self._trace.copy()
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> Decision:
         """Taken again from the trace. Raises ``NotFound`` where that is no longer kept."""
         given = self.trace.decision_input
-        return None if given is None or self.decide is None else self.decide(given)
+        assert given is not None, "answers are made of calls that were decided"
+        return self._decide_again(given)
 
 
 def read_result(kept: bytes) -> RouteResponse:

@@ -1,28 +1,35 @@
 """How a request becomes an answer, in named steps. Read this first.
 
     request -> read -> admit -> choose -> Execution.run (or a Stream that pulls it, or a host's Steps)
-        -> conclude -> Outcome
+        -> conclude -> Answer
 
-``read`` checks the request; ``admit`` lays the policy over it and makes the decision's input; ``choose`` decides,
-counting tokens only where the bounds leave it open; the execution calls models; ``Records.conclude`` keeps the trace,
-and what went wrong is raised.
+``read`` checks the request; ``admit`` makes its ``Call``: the snapshots, the policy, the decision's input; ``choose``
+decides, counting tokens only where the bounds leave it open; the execution calls models; ``Records.conclude`` keeps the
+trace, and what went wrong is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import NoReturn, TypeVar
 
 import anyio.to_thread
 from msgspec.structs import replace
 
+from routewright._core.call import Call
 from routewright._core.check import PolicyCheck, check
+from routewright._core.constraints import CountTokens
+from routewright._core.decide import compiled, decide
 from routewright._core.gate import RequestGate, standing
 from routewright._core.guardrail import Hit, guardrails_of
 from routewright._core.intake import input_of, with_ids
+from routewright._core.machine import Rules
 from routewright._core.output import Form
 from routewright._core.plan import Plan
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
+from routewright._core.request import needs_of
+from routewright._core.scale import size_class
 from routewright._core.scan import quoted
 from routewright._core.tokens import bounds_of
 from routewright.errors import (
@@ -35,35 +42,27 @@ from routewright.errors import (
     RouterTimeoutError,
 )
 from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
-from routewright.wire import (
-    Caller,
-    Environment,
-    OnPartial,
-    PolicySnapshot,
-    RunLimit,
-)
+from routewright.wire import Caller, DecisionInput, Environment, OnPartial, PolicyFallback, PolicySnapshot, RunLimit
 
 from .admission import Admission, Admissions
+from .answer import Answer
 from .capture import Capturing
-from .choice import Choices
-from .course import Course
-from .entry import Counting, CountRequest, Entry
+from .counting import Counting, CountRequest
 from .event import Hooks
-from .execution import Execution
+from .execute import Execution
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
 from .hedge import HedgedExecution
 from .identity import Ids
-from .money import Afforded
-from .outcome import Admitted, Outcome
-from .policy import Published, is_hedged, rules_of
+from .progress import Progress
 from .reading import Asked, Read
 from .record import Records
-from .replay import Replayed, read_result, reread
+from .replay import DecideAgain, Replayed, read_result, reread
 from .trace import TraceLog
 from .traceparent import Onward
 
-C = TypeVar("C", bound=Course)
+P = TypeVar("P", bound=Progress)
+_NO_BUDGET = (None, None)
 Began = Callable[[Execution], None]
 """Is told of an execution before it begins."""
 
@@ -75,6 +74,7 @@ class Engine:
         self,
         *,
         fleet: Callable[[Environment], Fleet],
+        fleets: Mapping[str, Fleet],
         policies: Sequence[PolicySnapshot],
         log: TraceLog,
         hooks: Hooks,
@@ -89,29 +89,29 @@ class Engine:
         traceparent_to: Collection[str] = (),
         ids: Ids,
         admissions: Admissions,
+        decide_again: DecideAgain,
     ) -> None:
         self.fleet = fleet
-        self.publish(policies)
+        self._fleets = fleets
         self.ids = ids
         self.admissions = admissions
-        self.records = Records(log, hooks, admissions.spool, self.ids, clock, rollup_keys, capture)
+        self.records = Records(log, hooks, admissions.spool, self.ids, clock, capture)
         admissions.keep_dropped = admissions.owner.tidy = self.records.keep_dropped
+        self.counting = Counting(count, predictor, clock)
         self._clock = clock
         self._rng = rng
-        self.choices = Choices(Counting(count, predictor, clock))
         self._guardrails = guardrails
         self._default_output_cap = default_output_cap
+        self._rollup_keys = rollup_keys
         self._traceparent_to = traceparent_to
+        self._decide_again = decide_again
+        self.publish(policies)
 
     def publish(self, policies: Sequence[PolicySnapshot]) -> None:
         """Put policies in the place of those before, for all requests that come from now on."""
-        made = {each.id: guardrails_of(each.policy) for each in policies if each.policy.guardrails}
-        self._published = Published(policies, by_key(policies), made)
-
-    @property
-    def policies(self) -> Sequence[PolicySnapshot]:
-        """The policies in force."""
-        return self._published.snapshots
+        self.policies = policies
+        self._policy_by_key = by_key(policies)
+        self._policy_guardrails = {each.id: guardrails_of(each.policy) for each in policies if each.policy.guardrails}
 
     async def read(self, asked: Asked) -> Read:
         """Check what a caller passed and bound its length, in a worker thread where that takes long."""
@@ -119,265 +119,348 @@ class Engine:
             return asked.read()
         return await anyio.to_thread.run_sync(asked.read, abandon_on_cancel=True)
 
-    async def route(self, asked: Asked | Read, caller: Caller, run: RunLimit | None = None) -> Outcome | Replayed:
+    async def route(self, asked: Asked | Read, caller: Caller, run: RunLimit | None = None) -> Answer:
         """Answer a request whole, perhaps in an agent ``run``. Raises ``RouterError``; its trace is kept either way,
-        if it was let in."""
-        read, form = (asked, None) if isinstance(asked, Read) else (await self.read(asked), asked.form)
+        if it was admitted."""
+        form: Form | None = None
+        if isinstance(asked, Read):
+            read = asked
+        else:
+            form = asked.form
+            read = asked.read() if self._clock.virtual or not asked.is_large else await self.read(asked)
         if run is None and self.admissions.is_open(read.request, caller):
-            return await self._concluded(self.admit(read, caller), form=form)
+            return await self._answer(self.admit(read, caller), form)
         with self.records.named():
-            async with Admission(self.admissions, read, caller, run) as admission:
-                kept = await admission.begin()
+            async with Admission(self.admissions, read, caller, run) as hold:
+                kept = await hold.begin()
                 if kept is not None:
                     return await self.replayed(kept, caller, form)
-                return await self._concluded(self.admit(read, caller, admission=admission), form=form)
+                return await self._answer(self.admit(read, caller, hold=hold), form)
 
-    async def carry_out(self, read: Read, entry: Entry, began: Began) -> Outcome | Replayed:
-        """Answer a request that was let in and is past the guardrails."""
-        caller = entry.admitted.caller
-        if self.admissions.is_open(read.request, caller):
-            return await self._ended(entry, began=began)
+    async def carry_out(self, read: Read, call: Call, began: Began) -> Answer:
+        """Answer a request that was admitted and is past the guardrails."""
+        if self.admissions.is_open(read.request, call.caller):
+            return await self._answer(call, began=began)
         with self.records.named():
-            async with Admission(self.admissions, read, caller) as admission:
-                kept = await admission.begin()
+            async with Admission(self.admissions, read, call.caller) as hold:
+                kept = await hold.begin()
                 if kept is not None:
-                    return await self.replayed(kept, caller)
-                return await self._ended(entry.holding(admission), began=began)
+                    return await self.replayed(kept, call.caller)
+                call.hold, call.id, call.windows = hold, hold.trace_id, hold.windows
+                return await self._answer(call, began=began)
 
-    async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Replayed:
+    async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Answer:
         """The answer that was given under an idempotency key."""
         response = read_result(kept)
         data = None if form is None or response.tool_calls else reread(form, response.output)
-        return Replayed(response, await self.records.find(caller, response.trace_id), data)
+        before = Replayed(response, await self.records.find(caller, response.trace_id), self._decide_again)
+        return Answer(before, None, response.output, response.tool_calls, data)
 
-    async def _concluded(self, entry: Entry, form: Form | None = None) -> Outcome:
-        """Answer a request that was let in, if the guardrails let it pass."""
-        if self._is_guarded(entry):
-            try:
-                entry = await self.guarded(entry)
-            except RouterError as error:
-                await self._kept(entry, error.trace_id)
-                raise
-        return await self._ended(entry, form)
-
-    async def _ended(self, entry: Entry, form: Form | None = None, began: Began | None = None) -> Outcome:
-        """Answer a request, and wait until what has to be kept of it is."""
+    async def _answer(self, call: Call, form: Form | None = None, began: Began | None = None) -> Answer:
+        """Answer a request that was admitted, and wait until what has to be kept of it is. Raises ``RouterError``; its
+        trace is kept either way. ``began``: it is past the guardrails, and somebody wants to see its execution."""
+        commits = self.records.commits or call.hold is not None
         try:
-            entry, plan = await self.afford(entry)
-            execution = self.execution(entry, plan, whole=True, form=form)
+            if began is None and (self._guardrails or call.policy is not None):
+                await self.guard(call)
+            if call.hold is not None:
+                await self.afford(call)
+            else:
+                call.plan = self._class_plan(call)
+                if call.plan is None:
+                    await self.choose(call)
+            execution = self.execution(call, whole=True, form=form)
             if began is not None:
                 began(execution)
-            outcome = await self.run(entry, execution)
-        except RouterError as error:
-            await self._kept(entry, error.trace_id)
+            try:
+                await execution.run()
+            except BaseException:
+                try:
+                    await execution.aclose()
+                finally:
+                    self.records.conclude(call, execution, left=True)
+                raise
+            answer, error = self.records.conclude(call, execution)
+            if error is not None:
+                raise_failure(error)
+        except RouterError:
+            if commits:
+                await self.records.commit(call)
             raise
-        await self._kept(entry, outcome.facts.id)
-        return outcome
+        if commits:
+            await self.records.commit(call)
+        return answer
 
-    async def leave(self, entry: Entry, outcome: Outcome) -> None:
+    async def leave(self, call: Call, hold: Admission) -> None:
         """Wait until what has to be kept of a call that is over is, and give back what it held."""
         try:
-            await self._kept(entry, outcome.facts.id)
+            await self.records.commit(call)
         finally:
-            if entry.admission is not None:
-                await entry.admission.aclose()
+            await hold.aclose()
 
-    async def _kept(self, entry: Entry, trace_id: str | None) -> None:
-        """Wait until what has to be kept of a call is, if it has to be before its answer."""
-        if self.records.commits or entry.admission is not None:
-            await self.records.commit(trace_id, entry.deadline)
-
-    async def afford(self, entry: Entry) -> Afforded:
-        """Decide within what the caller has left, and set aside what that can cost. Whatever keeps it from that leaves
-        its trace, but for a want of money."""
-        if entry.admission is None:
-            return Afforded(entry, await self.choose(entry))
-        try:
-            return await entry.admission.afford(entry, self.choices.plan, hedged=is_hedged(entry))
-        except (AuthenticationFailed, InsufficientBalance, QuotaExhausted, RateLimited):
-            raise
-        except BaseException as error:
-            self.records.undecided(entry, entry.admitted.given, error)
-            raise
-
-    async def run(self, entry: Entry, execution: Execution) -> Outcome:
-        """Carry an execution out. Raises ``RouterError``; its trace is kept either way."""
-        try:
-            await execution.run()
-        except BaseException:
-            try:
-                await execution.aclose()
-            finally:
-                self.records.conclude(entry, execution)
-            raise
-        return raise_failure(self.records.conclude(entry, execution))
-
-    def admit(
-        self, asked: Read, caller: Caller, fleet: Fleet | None = None, admission: Admission | None = None
-    ) -> Entry:
-        """Lay the policy over a checked request and make the decision's input, for the caller's fleet or another."""
-        request, tokens = asked.request, asked.tokens
-        self.records.keep_dropped()
-        started_at = self._clock.monotonic()
+    def admit(self, read: Read, caller: Caller, fleet: Fleet | None = None, hold: Admission | None = None) -> Call:
+        """Make the call of a checked request, under its policy, for the caller's fleet or another."""
+        request, records, policy, laid = read.request, self.records, None, None
+        if records.dropped:
+            records.keep_dropped()
+        started_at = self._clock.monotonic() if hold is None else hold.started_at
         if fleet is None:
-            fleet = self.fleet(caller.environment)
-        fleet.require_providers()
-        today = fleet.today()
-        board, policy, laid = fleet.board(today), None, None
-        pool = board.outlook.pool
-        request = with_ids(request, fleet.aliases, pool.row)
+            fleet = self._fleets.get(caller.environment) or self.fleet(caller.environment)
+        if not fleet.serves:
+            fleet.require_providers()
+        board = fleet.board()
+        lists = request.models is not None or request.fallback is not None
+        if lists:
+            request = with_ids(request, fleet.aliases, board.pool.row)
         if request.policy_id is not None:
-            policy = find_policy(request.policy_id, self._published.by_key)
+            policy = find_policy(request.policy_id, self._policy_by_key)
             laid = Laid(policy, request.models)
             request = under_policy(request, policy)
-        given = input_of(
-            request,
-            tokens,
-            pool=pool,
-            health=board.outlook.health.id,
-            policy=policy,
-            as_of=today,
-            default_output_cap=self._default_output_cap,
-        )
-        admitted = Admitted(
+        call = Call(
+            self.ids("tr_") if hold is None else hold.trace_id,
             caller,
-            self.ids("tr_") if admission is None else admission.trace_id,
-            self._clock.time(),
-            started_at if admission is None else admission.started_at,
-            None if policy is None else policy.policy.id,
-            fleet.inline_version if policy is None else policy.version,
-            given,
-            request.metadata or {},
-            bool(request.cache),
-            windows=() if admission is None else admission.windows,
-            traceparent=asked.traceparent,
+            request,
+            read.tokens,
+            board,
+            fleet,
+            created_at=self._clock.time(),
+            started_at=started_at,
+            policy=policy,
+            policy_version=fleet.inline_version if policy is None else policy.version,
+            traceparent=read.traceparent,
+            rollup_keys=self._rollup_keys,
         )
-        return Entry(request, admitted, fleet, board, laid, admission)
+        call.laid, call.has_lists = laid, lists
+        if hold is not None:
+            call.hold, call.windows = hold, hold.windows
+        return call
 
-    async def guarded(self, entry: Entry) -> Entry:
-        """Take a request that was let in past the guardrails. Raises ``BlockedByPolicy``; its trace is kept."""
-        guardrails = standing(self.guardrails(entry), "input")
+    def give(self, call: Call) -> DecisionInput:
+        """The decision's input of a call, made if it has none yet."""
+        if call.plan is None and call.own_given is None:
+            board = call.board
+            call.given = input_of(
+                call.request,
+                call.bounds,
+                pool=board.pool,
+                health=board.outlook.health.id,
+                policy=call.policy,
+                as_of=call.as_of,
+                default_output_cap=self._default_output_cap,
+            )
+        return call.given
+
+    async def guard(self, call: Call) -> None:
+        """Take a request past the guardrails. Raises ``BlockedByPolicy``; its trace is kept."""
+        guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
-            return entry
-        gate, large = RequestGate(entry.request, guardrails), entry.admitted.given.tokens.high > LARGE_CHARACTERS
+            return
+        gate, large = RequestGate(call.request, guardrails), call.bounds.high > LARGE_CHARACTERS
         try:
-            with self._clock.deadline(entry.deadline) as limit:
+            with self._clock.deadline(call.deadline) as limit:
                 await pass_gate(gate, aside=large and not self._clock.virtual)
             if limit.expired:
-                said = f"timeout_ms={entry.admitted.given.timeout_ms} ran out while the request was with a guardrail"
+                said = f"timeout_ms={call.timeout_ms} ran out while the request was with a guardrail"
                 raise RouterTimeoutError(f"{said}; allow more time, or a quicker guardrail")
         except BaseException as error:
-            self.records.undecided(entry._replace(request=gate.request), entry.admitted.given, error)
+            call.request = gate.request
+            self.undecided(call, error)
             raise
-        return self._past(gate, entry)
+        self._guarded(gate, call)
 
-    def guarded_now(self, entry: Entry) -> Entry:
+    def guard_now(self, call: Call) -> None:
         """Take a request past guardrails that need not be awaited. Raises ``BlockedByPolicy``, and ``InternalError``
         for one that has to be; its trace is kept."""
-        guardrails = standing(self.guardrails(entry), "input")
+        guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
-            return entry
-        gate = RequestGate(entry.request, guardrails)
+            return
+        gate = RequestGate(call.request, guardrails)
         try:
             done_now(pass_gate(gate))
         except BaseException as error:
-            self.records.undecided(entry._replace(request=gate.request), entry.admitted.given, error)
+            call.request = gate.request
+            self.undecided(call, error)
             raise
-        return self._past(gate, entry)
+        self._guarded(gate, call)
 
-    def _is_guarded(self, entry: Entry) -> bool:
-        """Whether any guardrail stands in the way of a request."""
-        return bool(self._guardrails) or (entry.laid is not None and bool(entry.laid.published.policy.guardrails))
-
-    def guardrails(self, entry: Entry) -> Sequence[Guardrail]:
-        """Those that stand in the way of a request, the Router's before those of its policy."""
-        if entry.laid is None:
-            return self._guardrails
-        return (*self._guardrails, *self._published.guardrails_of(entry.laid.published))
-
-    def _past(self, gate: RequestGate, entry: Entry) -> Entry:
-        """The entry with what is left of its request."""
-        admitted, request = entry.admitted._replace(hits=gate.hits), gate.request
-        entry = entry._replace(request=request, admitted=admitted)
+    def _guarded(self, gate: RequestGate, call: Call) -> None:
+        """Go on with what is left of a request."""
+        call.request, call.hits = gate.request, gate.hits
         if gate.blocked is not None:
-            self.refuse(entry, _blocked(gate.blocked))
-        if not gate.hits:
-            return entry
-        return entry._replace(admitted=admitted._replace(given=replace(admitted.given, tokens=bounds_of(request))))
+            self.refuse(call, _blocked(gate.blocked))
+        if gate.hits:
+            call.bounds = bounds_of(call.request)
 
-    def check(self, asked: Read, caller: Caller) -> list[PolicyCheck]:
+    def guardrails(self, call: Call) -> Sequence[Guardrail]:
+        """Those that apply to a request, the Router's before those of its policy."""
+        policy = call.policy
+        if policy is None or not policy.policy.guardrails:
+            return self._guardrails
+        made = self._policy_guardrails.get(policy.id)  # it need not be in force any more
+        return (*self._guardrails, *(guardrails_of(policy.policy) if made is None else made))
+
+    async def afford(self, call: Call) -> None:
+        """Decide within what the caller has left, and set aside what that can cost. Whatever keeps it from that leaves
+        its trace, but for a lack of money."""
+        if call.hold is None:
+            await self.choose(call)
+            return
+        self.give(call)
+        try:
+            plan: Plan = await call.hold.afford(call, self._plan_within, hedged=is_hedged(call))
+        except (AuthenticationFailed, InsufficientBalance, QuotaExhausted, RateLimited):
+            raise
+        except BaseException as error:
+            self.undecided(call, error)
+            raise
+        call.given = plan.given
+        call.plan = plan
+
+    async def choose(self, call: Call) -> None:
+        """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
+        try:
+            call.plan = await self.plan(call)
+        except BaseException as error:
+            self.undecided(call, error)
+            raise
+
+    def choose_now(self, call: Call) -> None:
+        """Decide as ``choose`` does, without awaiting: counting tokens holds up the caller."""
+        try:
+            call.plan = self.plan_now(call)
+        except BaseException as error:
+            self.undecided(call, error)
+            raise
+
+    async def plan(self, call: Call) -> Plan:
+        """Decide, and leave no trace."""
+        return self._decide(call) or await self._count_and_decide(call)
+
+    def plan_now(self, call: Call) -> Plan:
+        """Decide without awaiting, and leave no trace."""
+        plan = self._decide(call)
+        if plan is None:
+            call.given = self.counting.count(call, call.given, self.counting.that_matter(call, call.given))
+            plan = decide(call.given, call.board, call.laid)
+        return plan
+
+    def _decide(self, call: Call) -> Plan | None:
+        """The plan, or None if exact token counts are needed; no refusal is chained to ``CountTokens``."""
+        plan = self._class_plan(call)
+        if plan is not None:
+            return plan
+        self.give(call)
+        if self.counting.predictor is not None:
+            self.counting.predict(call)
+        try:
+            return decide(call.given, call.board, call.laid)
+        except CountTokens:
+            return None
+
+    def _class_plan(self, call: Call) -> Plan | None:
+        """The plan of the request's class, if that covers the call: what clients list makes no class."""
+        if call.has_lists or call.own_given is not None or self.counting.predictor is not None:
+            return None
+        request, params, bounds = call.request, call.request.params, call.bounds
+        if params is None and request.tools is None and request.tool_choice is None:
+            needs, cap = 0, None
+        else:
+            needs, cap = needs_of(request), None if params is None else params.max_output_tokens
+        _, _, policy = call.snapshot_ids
+        key = policy, request.goal, request.strategy, needs, size_class(bounds.estimate), cap, call.as_of
+        plan = compiled(call.board, key, partial(self.give, call))
+        if plan is None or not plan.covers(bounds, call.timeout_ms, *(call.budget or _NO_BUDGET)):
+            return None
+        call.own_given = None
+        return plan
+
+    async def _count_and_decide(self, call: Call) -> Plan:
+        call.given = await self.counting.count_aside(call, call.given, self.counting.that_matter(call, call.given))
+        return decide(call.given, call.board, call.laid)
+
+    async def _plan_within(self, call: Call, given: DecisionInput) -> Plan:
+        """Decide by another input than the call's own."""
+        own, call.given = call.given, given
+        try:
+            return await self.plan(call)
+        finally:
+            call.given = own
+
+    def undecided(self, call: Call, error: BaseException) -> None:
+        """Keep the trace of a call that ended before a model was chosen."""
+        self.give(call)
+        self.records.undecided(call, error)
+
+    def refuse(self, call: Call, error: RouterError) -> NoReturn:
+        """Raise it for a request that was admitted and needs no decision. Its trace is kept."""
+        self.undecided(call, error)
+        raise error
+
+    def check(self, read: Read, caller: Caller) -> list[PolicyCheck]:
         """Check every policy by one request. Counts tokens."""
         found = []
         for published in self.policies:
-            under = replace(asked.request, policy_id=published.policy.id)
-            entry = self.admit(asked._replace(request=under), caller)
-            assert entry.laid is not None, "it was admitted under the policy"
-            found.append(check(self.choices.counted(entry), entry.board, entry.laid))
+            under = replace(read.request, policy_id=published.policy.id)
+            call = self.admit(replace(read, request=under), caller)
+            assert call.laid is not None, "it was admitted under the policy"
+            found.append(check(self.counted(call), call.board, call.laid))
         return found
 
-    async def choose(self, entry: Entry) -> Plan:
-        """Decide. Whatever keeps it from that leaves its trace."""
-        choice = self.choices.of(entry)
-        try:
-            return await choice.plan()
-        except BaseException as error:
-            self.records.undecided(entry, choice.given, error)
-            raise
-
-    def choose_here(self, entry: Entry) -> Plan:
-        """Decide as ``choose`` does, without awaiting."""
-        choice = self.choices.of(entry)
-        try:
-            return choice.plan_now()
-        except BaseException as error:
-            self.records.undecided(entry, choice.given, error)
-            raise
-
-    def refuse(self, entry: Entry, error: RouterError) -> NoReturn:
-        """Raise it for a request that was let in and needs no decision. Its trace is kept."""
-        self.records.undecided(entry, entry.admitted.given, error)
-        raise error
+    def counted(self, call: Call) -> DecisionInput:
+        """The decision's input with all that can be counted."""
+        self.give(call)
+        self.counting.predict(call)
+        return self.counting.count(call, call.given)
 
     def execution(
-        self, entry: Entry, plan: Plan, *, whole: bool, on_partial: OnPartial | None = None, form: Form | None = None
+        self, call: Call, *, whole: bool, on_partial: OnPartial | None = None, form: Form | None = None
     ) -> Execution:
-        """Make the execution of a plan. ``on_partial`` holds in place of what the request says."""
-        kind = HedgedExecution if is_hedged(entry) else Execution
-        return self.course(kind, entry, plan, whole=whole, on_partial=on_partial, form=form)
+        """Make the execution of its plan. ``on_partial`` holds in place of what the request says."""
+        kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
+        return self.progress(kind, call, whole=whole, on_partial=on_partial, form=form)
 
-    def course(
+    def progress(
         self,
-        kind: type[C],
-        entry: Entry,
-        plan: Plan,
+        kind: type[P],
+        call: Call,
         *,
         whole: bool = True,
         on_partial: OnPartial | None = None,
         form: Form | None = None,
-    ) -> C:
-        """Make a plan's course, of the kind that its caller can follow."""
-        return kind(
-            entry.request,
-            plan,
-            entry.fleet,
-            clock=self._clock,
-            rng=self._rng,
-            deadline=entry.deadline,
-            whole=whole,
-            rules=rules_of(entry, on_partial),
-            sandbox=entry.admitted.caller.environment == "sandbox",
-            form=form,
-            guardrails=standing(self.guardrails(entry), "output") if self._is_guarded(entry) else (),
-            cover=None if entry.admission is None else entry.admission.cover,
-            onward=self._onward(entry.admitted),
-        )
+    ) -> P:
+        """Begin its plan, in the way that its caller can follow."""
+        assert call.plan is not None, "it was decided"
+        progress = kind(call, call.plan, call.fleet, clock=self._clock, rng=self._rng, whole=whole, form=form)
+        if call.policy is not None or on_partial is not None or call.request.fallback is not None:
+            progress.obey(rules_of(call, on_partial))
+        if self._guardrails or call.policy is not None:
+            progress.guardrails = standing(self.guardrails(call), "output")
+        if call.hold is not None:
+            progress.pay_from(call.hold.cover)
+        if call.traceparent is not None and self._traceparent_to:
+            progress.onward = Onward(call.traceparent, call.id, self._traceparent_to)
+        return progress
 
-    def _onward(self, admitted: Admitted) -> Onward | None:
-        """How the trace that a call belongs to goes on, if any provider is to hear of it."""
-        parent = admitted.traceparent
-        if parent is None or not self._traceparent_to:
-            return None
-        return Onward(parent, admitted.trace_id, self._traceparent_to)
+
+def is_hedged(call: Call) -> bool:
+    """Whether a second model may be asked beside one that shows no life."""
+    rules = _policy_fallback(call)
+    return rules is not None and rules.hedge
+
+
+def rules_of(call: Call, on_partial: OnPartial | None) -> Rules:
+    """How a request is carried out; ``on_partial`` holds in place of what it says."""
+    asked, given = call.request.fallback, _policy_fallback(call)
+    return Rules(
+        call.fleet.limits,
+        on_partial or (None if asked is None else asked.on_partial) or "restart",
+        on_refusal_fall_back=given is not None and given.on_refusal == "fallback",
+        hedged=given is not None and given.hedge,
+    )
+
+
+def _policy_fallback(call: Call) -> PolicyFallback | None:
+    return None if call.policy is None else call.policy.policy.fallback
 
 
 def _blocked(hit: Hit) -> BlockedByPolicy:
@@ -387,12 +470,9 @@ def _blocked(hit: Hit) -> BlockedByPolicy:
     return BlockedByPolicy(said, detail={"guardrail": hit.guardrail, "rule": hit.rule, "stage": hit.stage})
 
 
-def raise_failure(outcome: Outcome) -> Outcome:
-    """Hand a success on, raise anything else."""
-    error = outcome.error
-    if error is None:
-        return outcome
+def raise_failure(error: RouterError) -> NoReturn:
+    """Raise what ended a call, without holding on to it."""
     try:
         raise error
     finally:
-        del error, outcome  # else the error's frames hold the error
+        del error  # else the error's frames hold the error

@@ -6,25 +6,21 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, S
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self, assert_never
+from typing import Any, Self, assert_never
 
 from msgspec import Struct
 
-from routewright._core.call import Wait
-from routewright.errors import ProviderFault
+from routewright._core.machine import Wait
+from routewright.errors import ProviderFault, RouterError
 from routewright.wire import Caller, Chunk, FaultKind, UpstreamCall
 
 from .admission import Admission
 from .answer import Answer
-from .course import Course
-from .entry import Entry
-from .fault import CUT_SHORT, Told
+from .fault import CUT_SHORT, Fault
 from .fleet import Fleet
 from .guardrail import GuardrailFailed, done_now
-from .line import Blocked, Line
-from .outcome import Outcome
+from .progress import Blocked, Exchange, Progress
 from .reading import Read
-from .replay import Replayed
 from .route import Engine, raise_failure
 
 SHORTEST_S = 0.001
@@ -64,13 +60,6 @@ class StepDone(Struct, frozen=True):
 Step = StepCall | StepWait | StepDone
 
 
-class Begun(NamedTuple):
-    """A call whose model is chosen."""
-
-    entry: Entry
-    course: HostedCourse
-
-
 class Steps:
     """One call whose HTTP is yours: ``next`` says what to do, ``feed`` is told what happened.
 
@@ -88,25 +77,27 @@ class Steps:
     To be used by one thread at a time. Leaving the context early ends the call as cancelled.
     """
 
-    def __init__(self, engine: Engine, begun: Begun, wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]):
+    def __init__(
+        self, engine: Engine, progress: HostedProgress, wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+    ) -> None:
         """``wait`` awaits something, where nobody can."""
         self._engine = engine
-        self._entry = begun.entry
-        self._course = begun.course
+        self._progress = progress
         self._wait = wait
-        self._outcome: Outcome | Replayed | None = None
+        self._answer: Answer | None = None
+        self._error: RouterError | None = None
 
     @classmethod
-    def again(cls, replayed: Replayed) -> Self:
+    def again(cls, answer: Answer) -> Self:
         """Those of a call that is over, which was made under the same idempotency key: there is nothing to do."""
         steps = cls.__new__(cls)
-        steps._outcome = replayed
+        steps._answer, steps._error = answer, None
         return steps
 
     def __del__(self) -> None:
         """Without ``with`` it may be dropped before its end; what it cost is not."""
-        if self._outcome is None:
-            self._engine.records.drop(self._entry, self._course)
+        if self._answer is None:
+            self._engine.records.drop(self._progress.call, self._progress)
 
     def __enter__(self) -> Self:
         return self
@@ -118,14 +109,14 @@ class Steps:
 
     def next(self) -> Step:
         """Say what to do now. Raises ``RuntimeError`` while a call waits to be fed."""
-        if self._outcome is not None:
+        if self._answer is not None:
             return StepDone()
-        if self._course.line is not None:
-            raise RuntimeError(f"call {len(self._course.attempts)} has not ended: feed() what came of it first")
-        if self._entry.admission is not None:
-            self._wait(self._course.widen)
-        match step := self._course.advance():
-            case Line():
+        if self._progress.exchange is not None:
+            raise RuntimeError(f"call {len(self._progress.call.attempts)} has not ended: feed() what came of it first")
+        if self._progress.call.hold is not None:
+            self._wait(self._progress.widen)
+        match step := self._progress.advance():
+            case Exchange():
                 return self._call(step)
             case Wait(seconds):
                 return StepWait(seconds)
@@ -141,53 +132,56 @@ class Steps:
         What is no list is read as it comes, until it ends or the time does; a ``ProviderFault`` may be raised there,
         and any other exception counts as ``server``. Raises ``RuntimeError`` if nothing was to be called.
         """
-        if self._outcome is not None or self._course.line is None:
+        if self._answer is not None or self._progress.exchange is None:
             raise RuntimeError("nothing is being called: ask next() first, and feed() once for each StepCall")
-        self._course.feed(outcome)
-        if self._course.end is not None and self._outcome is None:  # it may be left while it is fed
+        self._progress.feed(outcome)
+        if self._progress.end is not None and self._answer is None:  # it may be left while it is fed
             self._conclude()
 
     @property
     def idle_s(self) -> float:
         """How long the next piece of an answer that is read while it comes may take from now. Raises ``RuntimeError``
         if nothing is being called."""
-        if self._outcome is not None or self._course.line is None:
+        if self._answer is not None or self._progress.exchange is None:
             raise RuntimeError("nothing is being called, so nothing is waited for")
-        return self._course.left_s
+        return self._progress.left_s
 
     @property
     def result(self) -> Answer:
         """The answer, once all is done. Raises what ended the call otherwise."""
-        if self._outcome is None:
+        if self._answer is None:
             raise RuntimeError("the call has not ended: ask next() until it gives StepDone")
-        if isinstance(self._outcome, Outcome) and raise_failure(self._outcome).facts.served is None:
+        if self._error is not None:
+            raise_failure(self._error)
+        if not self._answer.is_served:
             raise RuntimeError("the call was left before its end, so there is no answer")
-        return Answer(self._outcome)
+        return self._answer
 
     def close(self) -> None:
         """End the call. What was produced so far is in its trace. Twice is once."""
-        if self._outcome is None:
-            self._course.leave()
+        if self._answer is None:
+            self._progress.leave()
             self._conclude()
 
-    def _call(self, line: Line) -> StepCall:
-        attempt = line.attempt
-        return StepCall(attempt.model, line.upstream, self._course.left_s, attempt.call.number)
+    def _call(self, exchange: Exchange) -> StepCall:
+        attempt = exchange.attempt
+        return StepCall(attempt.model, exchange.upstream, self._progress.left_s, attempt.number)
 
     def _conclude(self) -> None:
-        self._outcome = outcome = self._engine.records.conclude(self._entry, self._course)
-        if self._entry.admission is not None:
-            self._wait(partial(self._engine.leave, self._entry, outcome))
+        call, hold = self._progress.call, self._progress.call.hold
+        self._answer, self._error = self._engine.records.conclude(call, self._progress)
+        if hold is not None:
+            self._wait(partial(self._engine.leave, call, hold))
 
 
-class HostedCourse(Course):
+class HostedProgress(Progress):
     """A plan whose calls somebody else makes."""
 
     @property
     def left_s(self) -> float:
         """How long the present attempt may stay silent from now."""
-        assert self.line is not None, "something is being called"
-        return max(self.line.wake_at - self._clock.monotonic(), SHORTEST_S)
+        assert self.exchange is not None, "something is being called"
+        return max(self.exchange.wake_at - self._clock.monotonic(), SHORTEST_S)
 
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
         """Take what came of the present attempt. Raises ``TypeError`` for what is neither chunks nor a fault."""
@@ -195,70 +189,74 @@ class HostedCourse(Course):
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable | ProviderFault):
             what = type(given).__name__
             raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; make a list of chunks of it")
-        line = self.line
-        assert line is not None, "something is being called"
+        exchange = self.exchange
+        assert exchange is not None, "something is being called"
         try:
-            fault = self._fault(line, outcome) if isinstance(outcome, ProviderFault) else self._read(line, outcome)
+            if isinstance(outcome, ProviderFault):
+                fault = self._hosts_fault(exchange, outcome)
+            else:
+                fault = self._read(exchange, outcome)
         except GuardrailFailed as error:
             self.leave()
-            self.fail(error)
+            self.end_with(error)
             return
-        if self.line is None:  # it was left while it was fed
+        if self.exchange is None:  # it was left while it was fed
             return
-        self.ended(line, fault, abandoned=fault.kind is FaultKind.TIMEOUT and fault.answered)
-        self.line = None
-        self.end = self._machine.end
+        self.ended(exchange, fault, abandoned=fault.kind is FaultKind.TIMEOUT and fault.answered)
+        self.exchange = None
 
     def leave(self) -> None:
         """Leave the present attempt, if any, for no fault of its own: another may probe in its place."""
-        line, self.line = self.line, None
-        if line is not None:
-            self._leave_behind(line)
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            self._leave_behind(exchange)
 
-    def _read(self, line: Line, chunks: Iterable[Chunk]) -> Told:
+    def _read(self, exchange: Exchange, chunks: Iterable[Chunk]) -> Fault:
         """Take chunks until they end, and say what is wrong if the answer has not ended by then."""
         try:
-            return self._taken(line, chunks)
+            return self._taken(exchange, chunks)
         except Blocked as blocked:
-            return blocked.told
+            return blocked.fault
         except GuardrailFailed:
             raise
         except Exception as error:
-            return self._fault(line, error)
+            return self._hosts_fault(exchange, error)
         finally:
             if isinstance(chunks, Generator):
                 with suppress(Exception):  # a bad good-bye changes nothing
                     chunks.close()
 
-    def _taken(self, line: Line, chunks: Iterable[Chunk]) -> Told:
+    def _taken(self, exchange: Exchange, chunks: Iterable[Chunk]) -> Fault:
         comes = not isinstance(chunks, Sequence)
-        line.since = self._clock.monotonic()
+        exchange.since = self._clock.monotonic()
         for chunk in chunks:
-            part = self._take(line, chunk)
-            if line.attempt.screen is not None and part is not None:
-                done_now(self._screened(line, part))
-            if comes and self._clock.monotonic() >= line.wake_at:  # a list is there already, and paid for
-                return self._silence(line)._replace(answered=True)
+            part = self._take(exchange, chunk)
+            if exchange.attempt.screen is not None and part is not None:
+                done_now(self._screened(exchange, part))
+            if comes and self._clock.monotonic() >= exchange.wake_at:  # a list is there already, and paid for
+                return self._silence(exchange)._replace(answered=True)
         return CUT_SHORT
 
-    def _fault(self, line: Line, error: Exception) -> Told:
+    def _hosts_fault(self, exchange: Exchange, error: Exception) -> Fault:
         """What is said of a fault. A time-out without a status is the host's own: the model may have been at work."""
-        said = self._told(error, line.attempt, entered=True)
+        said = self._fault_of(error, exchange.attempt, entered=True)
         if said.kind is FaultKind.TIMEOUT:
             return said._replace(answered=said.answered or getattr(error, "status", None) is None)
         return said
 
 
-async def begin(engine: Engine, read: Read, caller: Caller, fleet: Fleet) -> Begun | Replayed:
-    """Let a call in that is limited, and choose; it waits for nothing that others hold. Or give what it was answered
-    when it was made before."""
+async def begin(engine: Engine, read: Read, caller: Caller, fleet: Fleet) -> HostedProgress | Answer:
+    """Admit a call that is limited, and choose; it waits for nothing that others hold. Or give the answer that was
+    given to it before."""
     with engine.records.named():
-        admission = Admission(engine.admissions, read, caller, patient=False)
+        hold = Admission(engine.admissions, read, caller, patient=False)
         async with AsyncExitStack() as entering:
-            await entering.enter_async_context(admission)
-            kept = await admission.begin()
+            await entering.enter_async_context(hold)
+            kept = await hold.begin()
             if kept is not None:
                 return await engine.replayed(kept, caller)
-            entry, plan = await engine.afford(engine.guarded_now(engine.admit(read, caller, fleet, admission)))
+            call = engine.admit(read, caller, fleet, hold)
+            engine.guard_now(call)
+            await engine.afford(call)
             entering.pop_all()  # from now on it is the call that leaves it
-            return Begun(entry, engine.course(HostedCourse, entry, plan))
+            return engine.progress(HostedProgress, call)

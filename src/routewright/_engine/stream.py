@@ -11,6 +11,7 @@ from typing import Self, assert_never
 import anyio
 import msgspec
 
+from routewright._core.call import Call
 from routewright.errors import RouterError
 from routewright.wire import (
     Caller,
@@ -34,12 +35,10 @@ from routewright.wire import (
 
 from .admission import Admission
 from .answer import Answer
-from .entry import Entry
-from .execution import Execution
-from .line import AttemptStarted, Part
-from .outcome import Outcome
+from .execute import Execution
+from .progress import AttemptStarted, Part
 from .reading import Asked, Read
-from .replay import DecideAgain, Replayed, events_again
+from .replay import events_again
 from .route import Engine, raise_failure
 
 
@@ -55,15 +54,17 @@ class Stream:
     ends them. Leaving the context ends the call, also under another task that reads; two cannot read at once.
     """
 
-    def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller, decide: DecideAgain) -> None:
+    def __init__(self, engine: Engine, asked: Asked | Read, caller: Caller) -> None:
         self._engine = engine
-        self._decide = decide
         self._asked = asked
         self._caller = caller
-        self._entry: Entry | None = None
+        self._call: Call | None = None
         self._execution: Execution | None = None
-        self._outcome: Outcome | Replayed | None = None
-        self._admission: Admission | None = None
+        self._answer: Answer | None = None
+        """Once the call has ended; without one of its own it was left, or failed."""
+        self._error: RouterError | None = None
+        """What it failed of."""
+        self._hold: Admission | None = None
         self._replay: deque[RouteEvent] | None = None
         """Events of a call that is over, which was made under the same idempotency key."""
         self._event_id = 0
@@ -80,8 +81,8 @@ class Stream:
 
     def __del__(self) -> None:
         """Without ``async with`` a stream may be dropped before its end; what it cost is not."""
-        if self._execution is not None and self._entry is not None and self._outcome is None and self._left is None:
-            self._engine.records.drop(self._entry, self._execution)
+        if self._execution is not None and self._call is not None and self._answer is None and self._left is None:
+            self._engine.records.drop(self._call, self._execution)
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,22 +134,22 @@ class Stream:
     @property
     def deadline(self) -> float:
         """When its time is over, on the monotonic scale; infinity before the call is let in."""
-        return inf if self._entry is None else self._entry.deadline
+        return inf if self._call is None else self._call.deadline
 
     def raise_failure(self) -> None:
         """Raise what ended the stream, if it was not an answer."""
-        if isinstance(self._outcome, Outcome):
-            raise_failure(self._outcome)
+        if self._error is not None:
+            raise_failure(self._error)
 
     @property
     def result(self) -> Answer:
         """The answer, once the stream has ended. Raises what ended it otherwise."""
-        outcome = self._outcome
-        if outcome is None and not self._closed:
+        if self._answer is None and not self._closed:
             raise RuntimeError("the stream has not ended: read it to its end first")
-        if outcome is None or (isinstance(outcome, Outcome) and raise_failure(outcome).facts.served is None):
+        self.raise_failure()
+        if self._answer is None or not self._answer.is_served:
             raise RuntimeError("the stream was left before its end, so there is no answer")
-        return Answer(outcome)
+        return self._answer
 
     async def aclose(self) -> None:
         """End the call. What was produced so far is in its trace."""
@@ -161,8 +162,8 @@ class Stream:
         await self._leave()
 
     async def _leave(self) -> None:
-        execution, entry = self._execution, self._entry
-        if execution is None or entry is None or self._outcome is not None:
+        execution, call = self._execution, self._call
+        if execution is None or call is None or self._answer is not None:
             await self._give_back()
             return
         if self._left is not None:
@@ -173,22 +174,22 @@ class Stream:
             await execution.aclose()
         finally:
             try:
-                execution.fail(self._why_left())
-                self._outcome = self._engine.records.conclude(entry, execution)
+                execution.end_with(self._why_left())
+                self._answer, self._error = self._engine.records.conclude(call, execution)
                 await self._give_back()
             finally:
                 self._left.set()
 
     async def _give_back(self) -> None:
         """Give back what the call held."""
-        admission, self._admission = self._admission, None
-        if admission is not None:
-            await admission.aclose()
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            await hold.aclose()
 
     async def _next_event(self) -> RouteEvent | None:
         if self._replay:
             return self._replay.popleft()
-        if self._outcome is not None or self._closed:
+        if self._answer is not None or self._closed:
             return None
         execution = self._execution or await self._begin()
         if execution is None:
@@ -221,14 +222,16 @@ class Stream:
                 if kept is not None:
                     await self._tell_again(kept)
                     return None
-                entry = await self._engine.guarded(self._engine.admit(known, self._caller, admission=self._admission))
-                self._entry, plan = await self._engine.afford(entry)
+                call = self._engine.admit(known, self._caller, hold=self._hold)
+                await self._engine.guard(call)
+                await self._engine.afford(call)
         except BaseException as error:
             self._closed = True
             self._tell(error)
             await self._give_back()
             raise
-        self._execution = self._engine.execution(self._entry, plan, whole=False, on_partial=self._on_partial)
+        self._call = call
+        self._execution = self._engine.execution(call, whole=False, on_partial=self._on_partial)
         return self._execution
 
     async def _enter(self, read: Read) -> bytes | None:
@@ -236,30 +239,28 @@ class Stream:
         shared = self._engine.admissions
         if shared.is_open(read.request, self._caller):
             return None
-        self._admission = admission = Admission(shared, read, self._caller)
-        await admission.__aenter__()
-        kept = await admission.begin()
-        self._headers = admission.headers
+        self._hold = hold = Admission(shared, read, self._caller)
+        await hold.__aenter__()
+        kept = await hold.begin()
+        self._headers = hold.headers
         return kept
 
     def _tell(self, error: BaseException | None) -> None:
-        if self._admission is not None:
-            self._admission.tell(error)
+        if self._hold is not None:
+            self._hold.tell(error)
 
     async def _tell_again(self, kept: bytes) -> None:
-        self._outcome = replayed = await self._engine.replayed(kept, self._caller)
-        replayed.decide = self._decide
-        self._replay = deque(events_again(replayed.response))
+        self._answer = await self._engine.replayed(kept, self._caller)
+        self._replay = deque(events_again(self._answer.response))
         await self._give_back()
 
     def _start_event(self, execution: Execution) -> RouteStarted:
-        assert self._entry is not None, "an execution follows an admission"
-        (model, *chain), admitted = execution.plan.models, self._entry.admitted
-        data = StartedData(admitted.trace_id, model, chain, admitted.policy_version)
+        (model, *chain), call = execution.plan.models, execution.call
+        data = StartedData(call.id, model, chain, call.policy_version)
         return RouteStarted(self._next_id(), data)
 
     def _event(self, part: Part, execution: Execution) -> RouteEvent | None:
-        number = 0 if execution.line is None else execution.line.attempt.call.number
+        number = 0 if execution.exchange is None else execution.exchange.attempt.number
         match part:
             case Delta(text):
                 return OutputDelta(self._next_id(), OutputData(text, number))
@@ -275,18 +276,16 @@ class Stream:
                 assert_never(other)
 
     async def _end_event(self, execution: Execution) -> RouteEvent:
-        assert self._entry is not None, "an execution follows an admission"
-        records = self._engine.records
-        self._outcome = outcome = records.conclude(self._entry, execution)
-        self._tell(outcome.error)
+        self._answer, self._error = self._engine.records.conclude(execution.call, execution)
+        self._tell(self._error)
         try:
-            if records.commits or self._admission is not None:
-                await records.commit(outcome.facts.id, self._entry.deadline)
+            if self._engine.records.commits or self._hold is not None:
+                await self._engine.records.commit(execution.call)
         finally:
             await self._give_back()
-        if outcome.error is None:
-            return RouteCompleted(self._next_id(), outcome.response)
-        return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(outcome.error)))
+        if self._error is None:
+            return RouteCompleted(self._next_id(), self._answer.response)
+        return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(self._error)))
 
     def _next_id(self) -> int:
         self._event_id += 1

@@ -11,9 +11,13 @@ from typing import Any
 from routewright._core.tags import joined_tags
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
-_NOBODYS: Mapping[TagScopes, Mapping[str, Any]] = MappingProxyType({})
-_held: ContextVar[Mapping[TagScopes, Mapping[str, Any]]] = ContextVar("routewright.tags", default=_NOBODYS)
+NO_TAGS: Mapping[TagScopes, Mapping[str, Any]] = MappingProxyType({})
+_held: ContextVar[Mapping[TagScopes, Mapping[str, Any]]] = ContextVar("routewright.tags", default=NO_TAGS)
 """One for all Routers: a context keeps its variables for ever, so that one a Router would never go."""
+
+
+tags_held = _held.get
+"""The tags of all Routers that hold in this context; ``NO_TAGS`` where none do."""
 
 
 class TagScopes:

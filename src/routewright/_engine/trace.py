@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
+from routewright._core.call import Call
 from routewright._core.scan import quoted
 from routewright.errors import InternalError, NotFound, PreconditionFailed, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
@@ -30,7 +31,6 @@ from routewright.wire import (
 
 from .capture import redacting
 from .crew import Job
-from .outcome import Facts
 from .stored import found_trace, storage_faults
 from .trouble import TraceCounts, Trouble
 from .waiting import Happening, Pass, Round, Waiting, keep_now, release
@@ -68,7 +68,7 @@ class TraceLog:
         self,
         storage: Storage,
         worker: Worker,
-        tell: Callable[[Facts, Sequence[Event]], None],
+        tell: Callable[[Call, Sequence[Event]], None],
         clock: Clock,
         durability: Durability = "buffered",
     ) -> None:
@@ -116,22 +116,32 @@ class TraceLog:
 
     def put(
         self,
-        facts: Facts,
+        call: Call,
         snapshots: list[Snapshot],
         happened: Sequence[Happening] = (),
         ending: Ending | None = None,
     ) -> None:
         """Keep a call's trace, with the snapshots that its decision names and what else its ``ending`` needs. Never
         fails a call, nor holds it up."""
-        account, commits = facts.admitted.caller.account, self.commits or ending is not None
-        ended = Waiting(account, facts, snapshots, happened, ending, self._clock.time(), Signal() if commits else None)
-        if self._immediate is None:
+        account, storage = call.caller.account, self._immediate
+        if storage is not None and ending is None and not happened:
+            try:
+                storage.keep(account, call, snapshots)
+            except (Exception, asyncio.CancelledError) as error:
+                self._trouble.refuse(_kept_at_once(error))
+            else:
+                self._trouble.lasts = False
+                self._tell(call, ())
+            return
+        tried = Signal() if self.commits or ending is not None else None
+        ended = Waiting(account, call, snapshots, happened, ending, self._clock.time(), tried)
+        if storage is None:
             self._put_behind(ended)
             return
         try:
-            events = keep_now(self._immediate, ended, self._durability)
-        except (Exception, asyncio.CancelledError) as error:  # it never waits, so that nobody has cancelled it
-            fault = error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")
+            events = keep_now(storage, ended, self._durability)
+        except (Exception, asyncio.CancelledError) as error:
+            fault = _kept_at_once(error)
             if ending is None:
                 self._trouble.refuse(fault)
             else:
@@ -139,7 +149,7 @@ class TraceLog:
                 self._put_behind(ended)
             return
         self._trouble.lasts = False
-        self._tell(facts, events)
+        self._tell(call, events)
         ended.written()
 
     async def commit(self, trace_id: str | None, until: float) -> None:
@@ -214,29 +224,29 @@ class TraceLog:
     async def waiting(self, account: str, trace_id: str, environment: Environment | None) -> Trace | None:
         """A trace that is not written yet."""
         found = self._find(account, trace_id, environment)
-        if found is not None and found.facts.admitted.caller.key_id is not None:
+        if found is not None and found.call.caller.key_id is not None:
             await self.write()  # whether its key was revoked only the storage knows
             found = self._find(account, trace_id, environment)
         if found is None:
             return None
-        return await redacting(lambda: found.facts.trace, [found.facts.captured], self._clock)
+        return await redacting(lambda: found.call.trace, [found.call.captured], self._clock)
 
     def _take_out(self, waiting: Waiting) -> None:
-        del self._queue[waiting.facts.id]
-        self._text_bytes -= waiting.facts.text_bytes
+        del self._queue[waiting.call.id]
+        self._text_bytes -= waiting.call.text_bytes
         self._bills -= waiting.ending is not None
 
     def _lose(self, left: Sequence[Waiting]) -> None:
         self._trouble.lose(len(left))
         for waiting in left:
             if waiting.ending is not None and not waiting.ending.is_booked:
-                self._trouble.lose_bill(waiting.facts, waiting.account, "the router was closed before it could be")
+                self._trouble.lose_bill(waiting.call, waiting.account, "the router was closed before it could be")
             waiting.written()
         release(left)
 
     def _find(self, account: str, trace_id: str, environment: Environment | None) -> Waiting | None:
         found = self._queue.get(trace_id)
-        if found is None or found.account != account or environment not in (None, found.facts.environment):
+        if found is None or found.account != account or environment not in (None, found.call.environment):
             return None
         return found
 
@@ -245,8 +255,8 @@ class TraceLog:
             # a bill is kept however many wait; ``is_full`` lets no call in that would make another
             fits = ended.ending is not None or not (len(self._queue) >= QUEUE or self.is_closed)
             if fits:
-                self._shorten(ended.facts)
-                self._queue[ended.facts.id] = ended
+                self._shorten(ended.call)
+                self._queue[ended.call.id] = ended
                 self._bills += ended.ending is not None
         writing = self._pass
         if writing is not None and writing.is_lost:
@@ -282,7 +292,7 @@ class TraceLog:
         with self._guard.lock:
             before = [waiting for waiting in self._queue.values() if waiting.account == account]
         await self.write()
-        return sum(self._queue.get(waiting.facts.id) is waiting for waiting in before)
+        return sum(self._queue.get(waiting.call.id) is waiting for waiting in before)
 
     async def write(self) -> bool:
         """Try to write what waits now. True: some of it still does."""
@@ -313,15 +323,15 @@ class TraceLog:
     def _forget(self, batch: Sequence[Waiting]) -> None:
         with self._guard.lock:
             for waiting in batch:
-                if self._queue.get(waiting.facts.id) is waiting:
+                if self._queue.get(waiting.call.id) is waiting:
                     self._take_out(waiting)
 
-    def _shorten(self, facts: Facts) -> None:
+    def _shorten(self, call: Call) -> None:
         """Take the words out of a call's trace where too many wait already."""
-        if self._text_bytes + facts.text_bytes > QUEUE_TEXT_BYTES:
-            facts.captured = None
+        if self._text_bytes + call.text_bytes > QUEUE_TEXT_BYTES:
+            call.captured, call.text_bytes = None, 0
             self._trouble.shorten()
-        self._text_bytes += facts.text_bytes
+        self._text_bytes += call.text_bytes
 
     async def _begin(self) -> Pass:
         """Wait until no other pass writes, whichever loop and thread it runs in."""
@@ -346,3 +356,8 @@ class TraceLog:
             if self._pass is ended:
                 self._pass = None
         ended.ended.set()
+
+
+def _kept_at_once(error: BaseException) -> Exception:
+    """The fault of a storage that never waits, so that nobody has cancelled it."""
+    return error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")

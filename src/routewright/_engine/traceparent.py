@@ -30,10 +30,17 @@ def within(parent: TraceParent | None) -> Iterator[None]:
         _held.set(before)  # not a reset, which fails where a generator is ended in another context
 
 
+parent_held = _held.get
+"""The parent that was said around here, if any."""
+
+
 def parent_here(sent: TraceParent | None = None) -> TraceParent | None:
     """What a call made here belongs to: what was said around it, else the active span of OpenTelemetry, which knows
     better where it is than the header that was ``sent`` with the request."""
-    return _held.get() or _active_span() or sent
+    parent = _held.get()
+    if parent is None and "opentelemetry.trace" in sys.modules:
+        parent = _active_span()
+    return parent or sent
 
 
 def _active_span() -> TraceParent | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from routewright._core.call import Call
 from routewright._core.money import usd_text
 from routewright.errors import InternalError, RouterError, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
-
-from .outcome import Facts
 
 _log = logging.getLogger(__name__)
 
@@ -64,14 +63,14 @@ class Trouble:
         with self._guard.lock:
             self._shortened += 1
 
-    def lose_bill(self, facts: Facts, account: str, why: str) -> None:
+    def lose_bill(self, call: Call, account: str, why: str) -> None:
         """Count a call that will not be in the ledger, and say what somebody has to book by hand."""
-        if not facts.ledger_rows:
+        if not call.ledger_rows:
             return
         with self._guard.lock:
             self._unbilled += 1
         what = "money is lost: call %s of account %s (cost $%s, charge $%s) is not in the ledger: %s"
-        _log.error(what, facts.id, account, usd_text(facts.cost_nanos), usd_text(facts.charged_nanos), why)
+        _log.error(what, call.id, account, usd_text(call.cost_nanos), usd_text(call.charged_nanos), why)
 
     def note(self, error: Exception) -> None:
         """Remember a fault for ``flush``, and log it unless the last pass had one too."""

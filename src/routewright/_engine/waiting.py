@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from routewright._core.call import Call
 from routewright.errors import PreconditionFailed, UnsupportedWrite
 from routewright.loop import Signal, at_once, is_closed, this_loop
 from routewright.protocols import ImmediateStorage
 from routewright.wire import Durability, Event, PutEvent, PutTrace, Settle, Snapshot, Write, Written
 
-from .outcome import Facts
 from .stored import checked_written
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Waiting(NamedTuple):
     """A finished call on its way into the storage."""
 
     account: str
-    facts: Facts
+    call: Call
     snapshots: list[Snapshot]
     happened: Sequence[Happening]
     ending: Ending | None
@@ -51,15 +51,15 @@ class Waiting(NamedTuple):
 
     def write(self, durability: Durability) -> PutTrace:
         """Its trace, to be written."""
-        return PutTrace(self.facts.trace, rollup_keys=self.facts.rollup_keys, durability=durability)
+        return PutTrace(self.call.trace, rollup_keys=self.call.rollup_keys, durability=durability)
 
     def besides(self, durability: Durability) -> list[Write]:
         """What to write besides its trace."""
-        writes: list[Write] = [] if self.ending is None else self.ending.writes(self.facts)
-        rows = tuple(self.facts.rows)
+        writes: list[Write] = [] if self.ending is None else self.ending.writes(self.call)
+        rows = tuple(self.call.rows)
         if rows:
-            key_id = self.facts.admitted.caller.key_id  # it may have been set up since the call began
-            writes.append(Settle(id=self.facts.id, at=rows[0].at, rows=rows, key_id=key_id, durability=durability))
+            key_id = self.call.caller.key_id  # it may have been set up since the call began
+            writes.append(Settle(id=self.call.id, at=rows[0].at, rows=rows, key_id=key_id, durability=durability))
         return [*writes, *(each.write(self.at, durability) for each in self.happened)]
 
     @property
@@ -123,7 +123,7 @@ def events_in(written: Iterable[Written]) -> list[Event]:
 def keep_now(storage: ImmediateStorage, ended: Waiting, durability: Durability) -> list[Event]:
     """Keep a trace, and what goes with it, in a storage that never waits. Gives what is to be told."""
     events = _besides_now(storage, ended, durability) if ended.ending is not None or ended.happened else []
-    storage.keep(ended.account, ended.facts, ended.snapshots)
+    storage.keep(ended.account, ended.call, ended.snapshots)
     return events
 
 
@@ -131,7 +131,7 @@ def _besides_now(storage: ImmediateStorage, ended: Waiting, durability: Durabili
     try:
         return _applied_now(storage, ended, durability)
     except PreconditionFailed:
-        if ended.ending is None or not ended.ending.lose_claim(ended.facts):
+        if ended.ending is None or not ended.ending.lose_claim(ended.call):
             raise
         return _applied_now(storage, ended, durability)
     except UnsupportedWrite:

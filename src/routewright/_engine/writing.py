@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
+from routewright._core.call import Call
 from routewright._core.salvage import Part, is_lost, next_part
 from routewright.errors import PreconditionFailed, StorageUnavailable, UnsupportedWrite
 from routewright.loop import is_cancelled
@@ -18,7 +19,6 @@ from routewright.protocols import Clock, Storage
 from routewright.wire import SYSTEM_ACCOUNT, Durability, Event, Write, Written
 
 from .capture import redacting
-from .outcome import Facts
 from .snapshot import Snapshots
 from .stored import checked_written
 from .trouble import Trouble, said
@@ -57,7 +57,7 @@ class Writing:
         clock: Clock,
         durability: Durability,
         trouble: Trouble,
-        tell: Callable[[Facts, Sequence[Event]], None],
+        tell: Callable[[Call, Sequence[Event]], None],
         forget: Callable[[Sequence[Waiting]], None],
     ) -> None:
         self._storage = storage
@@ -99,7 +99,7 @@ class Writing:
         def make() -> list[Write]:
             return [each.write(self._durability) for each in calls]
 
-        return await redacting(make, [each.facts.captured for each in calls], self._clock)
+        return await redacting(make, [each.call.captured for each in calls], self._clock)
 
     async def _write_queues(self, queues: list[list[Waiting]], round: Round) -> None:
         """Write one account after the other. Several of these share the queues, so that their batches are committed
@@ -148,7 +148,7 @@ class Writing:
             mine, rest = rest[: len(part)], rest[len(part) :]
             waiting.written()
             told = events_in(mine) if self._keeps(waiting) else [each.event for each in waiting.happened]
-            self._tell(waiting.facts, told)
+            self._tell(waiting.call, told)
 
     def _keeps(self, waiting: Waiting) -> bool:
         """Whether the storage is to be asked for more than a trace: always for what is owed."""
@@ -164,7 +164,7 @@ class Writing:
         elif ending is None or ending.is_booked:
             self._trouble.refuse(error)
             self._give_up(waiting)
-        elif isinstance(error, PreconditionFailed) and ending.lose_claim(waiting.facts):
+        elif isinstance(error, PreconditionFailed) and ending.lose_claim(waiting.call):
             await self._write([waiting], round)  # another took its key over
         else:
             await self._write_bill(waiting, ending, error, round)
@@ -192,21 +192,21 @@ class Writing:
             round.left = True
             return
         self._trouble.refuse(fault)
-        self._trouble.lose_bill(waiting.facts, waiting.account, said(fault))
+        self._trouble.lose_bill(waiting.call, waiting.account, said(fault))
         self._give_up(waiting)
 
     async def _write_part(self, waiting: Waiting, ending: Ending, part: Part) -> list[Event]:
         """Write a part of what a call owes. Gives what is to be told."""
-        writes = ending.part(waiting.facts, part)
+        writes = ending.part(waiting.call, part)
         try:
             written = await self._apply(waiting.account, writes)
         except PreconditionFailed:
-            ending.lose_claim(waiting.facts)
+            ending.lose_claim(waiting.call)
             raise
         events = events_in(checked_written(self._storage, writes, written))
         ending.booked(part)
         if part is Part.BOUND:
-            _log.warning("the bill of call %s was refused as it was: it is booked without detail", waiting.facts.id)
+            _log.warning("the bill of call %s was refused as it was: it is booked without detail", waiting.call.id)
         return events
 
     async def _write_rest(self, waiting: Waiting, events: list[Event]) -> None:
@@ -217,7 +217,7 @@ class Writing:
             raise
         except Exception as error:  # as above: the bill is booked, and the trace is counted as refused
             self._trouble.refuse(error)
-        self._tell(waiting.facts, events)
+        self._tell(waiting.call, events)
         self._give_up(waiting)
 
     async def _write_trace(self, waiting: Waiting) -> list[Event]:

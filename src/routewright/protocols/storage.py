@@ -13,7 +13,6 @@ from routewright.wire import (
     CacheCounts,
     ClaimByKey,
     CurrentRetention,
-    DecisionInput,
     Environment,
     Events,
     FallbackCount,
@@ -157,8 +156,8 @@ class TraceDraft(Protocol):
         ...
 
     @property
-    def decision_input(self) -> DecisionInput | None:
-        """The trace's decision input."""
+    def snapshot_ids(self) -> tuple[str, str, str | None] | None:
+        """The catalogue, health and policy that its decision input names; None if it has none."""
         ...
 
     @property

@@ -72,21 +72,23 @@ class Inside:
 
     async def answer(self, read: Read, caller: Caller) -> Answer[Any]:
         """Answer a request that has been read."""
-        return self._router._answer(await self._parts.engine.route(read, caller))
+        return await self._parts.engine.route(read, caller)
 
     def stream(self, read: Read, caller: Caller) -> Stream:
         """Answer it piece by piece."""
-        return Stream(self._parts.engine, read, caller, self._router.replay)
+        return Stream(self._parts.engine, read, caller)
 
     async def decide(self, read: Read, caller: Caller) -> Decision:
         """Choose, without holding up others where many tokens are to be counted."""
         engine = self._parts.engine
-        return Decision(await engine.choices.plan(engine.admit(read, caller)))
+        call = engine.admit(read, caller)
+        call.plan = await engine.plan(call)
+        return Decision(call.plan, call.given, call.board)
 
     async def count(self, read: Read, caller: Caller, model: str) -> Length:
         """How long a request is for one of the fleet's models. Raises ``RouterTimeoutError``."""
         engine = self._parts.engine
-        entry = engine.admit(read, caller)
-        pool = entry.board.outlook.pool
-        given = await engine.choices.counted_aside(entry)
+        call = engine.admit(read, caller)
+        pool = call.board.pool
+        given = await engine.counting.count_aside(call, engine.give(call))
         return length(given.tokens, pool.measures[pool.measure[pool.row[model]]])

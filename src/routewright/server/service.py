@@ -113,7 +113,7 @@ class Service:
     async def counted(self, exchange: Exchange, read: Read, caller: Caller) -> AsyncIterator[None]:
         """Let in what calls no model: it counts as a request, and as no tokens. Raises what ``Admission`` does."""
         shared = self.inside.admissions
-        read = read._replace(request=replace(read.request, idempotency_key=None))
+        read = replace(read, request=replace(read.request, idempotency_key=None))
         if shared.is_open(read.request, caller):
             yield
             return

@@ -16,7 +16,7 @@ from collections.abc import (
     Set,
 )
 from pathlib import Path
-from types import GeneratorType, TracebackType
+from types import CoroutineType, GeneratorType, TracebackType
 from typing import Any, TypeVar, TypeVarTuple
 
 import anyio
@@ -112,14 +112,16 @@ class Threads:
 class RunningFunction:
     """One call of a function, read as chunks: what it gives, and a ``Finish`` if it gave none."""
 
+    __slots__ = ("_call", "_finished", "_function", "_reply", "_started", "_threads", "_tools", "_waits")
+
     def __init__(self, function: Function, call: UpstreamCall, waits: bool, threads: Threads) -> None:
         self._function = function
         self._call = call
         self._waits = waits
         self._threads = threads
         self._reply: AsyncIterator[str | Chunk | None] | None = None
-        self._tools = False
-        self._finished = False
+        """The pieces of an answer that is not one text."""
+        self._started = self._tools = self._finished = False
 
     async def __aenter__(self) -> RunningFunction:
         return self
@@ -137,10 +139,18 @@ class RunningFunction:
     async def __anext__(self) -> Chunk:
         if self._finished:
             raise StopAsyncIteration
+        piece: Any = _END
         try:
-            if self._reply is None:
-                self._reply = await self._start()
-            piece = await anext(self._reply, _END)
+            if not self._started:
+                self._started = True
+                reply: Any = self._function(self._call) if self._waits else await self._in_thread()
+                if type(reply) is CoroutineType or isinstance(reply, Awaitable):
+                    reply = await reply
+                if isinstance(reply, str):
+                    return Delta(reply)
+                self._reply = self._pieces_of(reply)
+            if self._reply is not None:
+                piece = await anext(self._reply, _END)
         except (ProviderFault, StopAsyncIteration):
             raise
         except Exception as error:
@@ -152,18 +162,13 @@ class RunningFunction:
             return Delta(piece or "")
         self._finished = isinstance(piece, Finish)
         self._tools = self._tools or isinstance(piece, ToolDelta)
-        return piece
+        checked: Chunk = piece
+        return checked
 
-    async def _start(self) -> AsyncIterator[str | Chunk | None]:
-        reply: Any
-        if self._waits:
-            reply = self._function(self._call)
-        else:
-            reply = await self._threads.run(self._function, self._call)
-        if inspect.isawaitable(reply):
-            reply = await reply
-        if isinstance(reply, str):
-            return _Each((reply,))
+    async def _in_thread(self) -> Any:
+        return await self._threads.run(self._function, self._call)
+
+    def _pieces_of(self, reply: Any) -> AsyncIterator[str | Chunk | None]:
         if isinstance(reply, AsyncIterable):
             return aiter(reply)
         if isinstance(reply, Mapping | Set | bytes | bytearray) or not isinstance(reply, Iterable):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 from operator import attrgetter
@@ -101,23 +101,29 @@ class MemoryStorage:
         """Accounts and ids of keys."""
         self._system = self._empty()
         self._retention = SetRetention()
-        self._named: Counter[str] = Counter()
+        self._named: dict[str, int] = {}
+        """How many traces name a health snapshot."""
         self._guard = Guard()
 
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
         """Keep a trace that is made when it is read (``protocols.ImmediateStorage``)."""
         with self._guard.lock:
-            there = self._account(account).traces.get(draft.id, draft)
-            check_place(draft.id, draft.environment, there.environment)
+            kept = self._accounts.get(account)
+            if kept is None or account == SYSTEM_ACCOUNT:
+                kept = self._used(account)
+            else:
+                self._accounts.move_to_end(account)
+            there = kept.traces.get(draft.id)
+            if there is not None:
+                check_place(draft.id, draft.environment, there.environment)
             system = self._system.snapshots
             for snapshot in snapshots:
                 if snapshot.id in system:
                     system.move_to_end(snapshot.id)
                 else:
                     self._put(system, snapshot.id, (snapshot, 0.0))
-            kept = self._used(account)
             self._put_trace(kept, draft)
-            if kept.books.account() is not None:
+            if kept.books.is_set_up:
                 self._settle(kept, draft)
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
@@ -265,7 +271,7 @@ class MemoryStorage:
             return
         dropped = self._accounts[first]
         for each in dropped.traces.values():
-            self._name(each, -1)
+            self._unname(each)
         if dropped.books.is_set_up:
             dropped.forget_traces()
         else:
@@ -310,10 +316,12 @@ class MemoryStorage:
         before = kept.traces.get(put.id)
         kept.traces[put.id] = put
         kept.text_bytes += put.text_bytes
-        self._name(put, 1)
+        named = put.snapshot_ids
+        if named is not None:
+            self._named[named[1]] = self._named.get(named[1], 0) + 1
         if before is not None:
             kept.text_bytes -= before.text_bytes
-            self._name(before, -1)  # only now, as both may name the same snapshot
+            self._unname(before)  # only now, as both may name the same snapshot
             self._count_out(kept, before)
         kept.uncounted[put.id] = put
         while len(kept.traces) > self._newest or (kept.text_bytes > self._text_bytes and len(kept.traces) > 1):
@@ -335,7 +343,7 @@ class MemoryStorage:
         dropped = kept.traces.pop(trace_id)
         kept.text_bytes -= dropped.text_bytes
         kept.feedback.pop(trace_id, None)
-        self._name(dropped, -1)
+        self._unname(dropped)
         if kept.uncounted.pop(trace_id, None) is not None:
             self._count(kept, dropped)
 
@@ -356,7 +364,7 @@ class MemoryStorage:
 
     def _settle(self, kept: KeptAccount, put: TraceDraft) -> None:
         """Bill an account that was set up since the call began."""
-        rows = tuple(put.rows)
+        rows = tuple(put.rows) if kept.books.account() is not None else ()
         if rows:
             kept.books.put(Settle(id=put.id, at=rows[0].at, rows=rows, key_id=rows[0].key_id))
             self._count(kept, kept.uncounted.pop(put.id))
@@ -367,23 +375,23 @@ class MemoryStorage:
         else:
             self._book(kept, put)
 
-    def _name(self, put: TraceDraft, by: int) -> None:
-        """Count the traces that name a health snapshot, which came with one of them and goes with the last: there are
-        many of these."""
-        given = put.decision_input
-        if given is None:
+    def _unname(self, gone: TraceDraft) -> None:
+        """A health snapshot came with the first trace that names it, and goes with the last: there are many of
+        these."""
+        if gone.snapshot_ids is None:
             return
-        self._named[given.health] += by
-        if not self._named[given.health]:
-            del self._named[given.health]
-            _, at = self._system.snapshots.get(given.health, (None, 0.0))
+        _, health, _ = gone.snapshot_ids
+        self._named[health] -= 1
+        if not self._named[health]:
+            del self._named[health]
+            _, at = self._system.snapshots.get(health, (None, 0.0))
             if not at:
-                self._system.snapshots.pop(given.health, None)
+                self._system.snapshots.pop(health, None)
 
     def _free_snapshots(self, before: float) -> list[str]:
         """Those that were put before then and that no trace names."""
-        given = [each.decision_input for kept in self._everything() for each in kept.traces.values()]
-        named = {name for each in given if each is not None for name in (each.catalogue, each.health, each.policy)}
+        ids = [each.snapshot_ids for kept in self._everything() for each in kept.traces.values()]
+        named = {name for each in ids if each is not None for name in each}
         put = self._system.snapshots.items()
         return [snapshot_id for snapshot_id, (_, at) in put if at < before and snapshot_id not in named]
 

@@ -9,7 +9,7 @@ import msgspec
 from routewright._core.filter import matches
 from routewright._core.rollup import Rollups
 from routewright.protocols import TraceDraft
-from routewright.wire import DecisionInput, Environment, LedgerRow, PutTrace, Selection, Trace
+from routewright.wire import Environment, LedgerRow, PutTrace, Selection, Trace
 
 
 class Whole:
@@ -33,9 +33,10 @@ class Whole:
         return self.wordless.environment
 
     @property
-    def decision_input(self) -> DecisionInput | None:
-        """The trace's."""
-        return self.wordless.decision_input
+    def snapshot_ids(self) -> tuple[str, str, str | None] | None:
+        """Those of its decision input."""
+        given = self.wordless.decision_input
+        return None if given is None else (given.catalogue, given.health, given.policy)
 
     @property
     def trace(self) -> Trace:

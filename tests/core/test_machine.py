@@ -1,4 +1,4 @@
-"""The attempt machine: every rule of its table, and budgets that hold over any mix of faults and usage."""
+"""The machine of attempts: every rule of its table, and budgets that hold over any mix of faults and usage."""
 
 from __future__ import annotations
 
@@ -11,15 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.attempt import Attempts
-from routewright._core.call import Call, Done, End, Failed, Left, Rules, Succeeded, Wait
+from routewright._core.attempt import Attempt
+from routewright._core.budget import Room, own_room
 from routewright._core.cost import usage_nanos
+from routewright._core.decide import decide
 from routewright._core.fault import FAULTS
 from routewright._core.intake import RULES
 from routewright._core.limits import ExecutionLimits
-from routewright._core.plan import Plan, build_plan
+from routewright._core.machine import Attempts, End, Rules, Wait
+from routewright._core.plan import Plan
 from routewright.errors import NoCandidates
-from routewright.wire import DecisionInput, FaultKind, Model, ModelHealth, PriceTier, Pricing, TokenBounds, Usage
+from routewright.wire import (
+    DecisionInput,
+    FaultKind,
+    Finish,
+    Model,
+    ModelHealth,
+    PriceTier,
+    Pricing,
+    TokenBounds,
+    Usage,
+)
 
 from .pools import TODAY, board
 
@@ -76,46 +88,116 @@ class Open:
         return self.spare >= 0
 
 
-def machine(pool: list[Model] | None = None, **given: object) -> Attempts:
-    return attempts_of(build_plan(replace(GIVEN, **given), board(pool or POOL)))
+class Machine(Attempts):
+    """Remembers the attempt that it began last."""
+
+    begun: Attempt
+
+    def next(self, now: float) -> Attempt | Wait | None:
+        step = super().next(now)
+        if isinstance(step, Attempt):
+            self.begun = step
+        return step
 
 
-def attempts_of(
+def machine(pool: list[Model] | None = None, **given: object) -> Machine:
+    return machine_of(decide(replace(GIVEN, **given), board(pool or POOL)))
+
+
+def machine_of(
     plan: Plan, *, traffic: Open | None = None, limits: ExecutionLimits | None = None, **how: Any
-) -> Attempts:
-    whole, rules = how.pop("whole", False), Rules(limits or ExecutionLimits(), **how)
-    return Attempts(plan, deadline=DEADLINE, whole=whole, traffic=traffic or Open(), rules=rules)
+) -> Machine:
+    given, whole, rules = plan.given, how.pop("whole", False), Rules(limits or ExecutionLimits(), **how)
+    limited = given.budget_nanos is not None or given.budget_tokens is not None
+    return Machine(
+        plan,
+        given.tokens,
+        own_room(given) if limited else None,
+        started_at=DEADLINE - given.timeout_ms / 1000,
+        timeout_ms=given.timeout_ms,
+        whole=whole,
+        traffic=traffic or Open(),
+        rules=rules,
+    )
 
 
-def called(attempts: Attempts, now: float = 0.0) -> str:
-    call = attempts.next(now)
-    assert isinstance(call, Call), call
-    return attempts.plan.pool.ids[call.row]
+def room_of(attempts: Machine) -> Room:
+    """What is left of the budget."""
+    assert attempts.room is not None
+    return attempts.room
 
 
-def fail(attempts: Attempts, kind: str, now: float = 0.0, **how: Any) -> None:
-    row, jitter = attempts.plan.rows[0], how.pop("jitter", 0.0)
-    attempts.feed(Failed(row, FaultKind(kind), **how), now=now, jitter=jitter)
+def begun(attempts: Machine, now: float = 0.0) -> Attempt:
+    """The attempt that comes next."""
+    attempt = attempts.next(now)
+    assert isinstance(attempt, Attempt), attempt
+    return attempt
+
+
+def called(attempts: Machine, now: float = 0.0) -> str:
+    """The model of the attempt that comes next."""
+    return begun(attempts, now).model
+
+
+def ended(attempts: Machine, now: float = 0.0) -> End | None:
+    """How it ends where nothing comes next."""
+    step = attempts.next(now)
+    assert step is None, step
+    return attempts.end
+
+
+def bring(attempt: Attempt, usage: Usage | None, *, final: bool, delivered: bool = False) -> None:
+    """Let a provider report a usage. ``final``: it came with the answer's end, so there is nothing beyond it."""
+    if usage is not None:
+        attempt.take(usage)
+    if final:
+        attempt.take(Finish("stop"))
+    attempt.delivered = delivered
+
+
+def succeed(attempts: Machine, attempt: Attempt, usage: Usage) -> None:
+    bring(attempt, usage, final=True)
+    attempts.succeeded(attempt)
+
+
+def fails(
+    attempts: Machine,
+    attempt: Attempt,
+    kind: str,
+    now: float = 3.0,
+    *,
+    usage: Usage | None = None,
+    final: bool = False,
+    touched: bool = False,
+    delivered: bool = False,
+    **how: Any,
+) -> None:
+    bring(attempt, usage, final=final, delivered=delivered)
+    attempts.failed(attempt, FaultKind(kind), now, touched=touched, **how)
+
+
+def fail(attempts: Machine, kind: str, now: float = 0.0, **how: Any) -> None:
+    """The last attempt fails."""
+    fails(attempts, attempts.begun, kind, now, **how)
 
 
 MORE = TokenBounds(10, 300, 100)
 """What a repair adds to the prompt."""
 
 
-def misfit(attempts: Attempts, now: float = 0.0, **how: object) -> None:
+def misfit(attempts: Machine, now: float = 0.0, **how: object) -> None:
     how = {"usage": Usage(40, 100), "final": True, "touched": True, "repair": MORE} | how
     fail(attempts, "invalid_output", now=now, **how)
 
 
-def repaired(attempts: Attempts, now: float = 0.0) -> str:
-    """The model that is asked to mend its answer."""
-    call = attempts.next(now)
-    assert isinstance(call, Call)
-    assert call.repair == MORE
-    return attempts.plan.pool.ids[call.row]
+def repaired(attempts: Machine, now: float = 0.0) -> str:
+    """The model that is asked to repair its answer."""
+    attempt = begun(attempts, now)
+    assert attempt.repair == MORE
+    return attempt.model
 
 
-def after_pause(attempts: Attempts, now: float = 0.0) -> str:
+def after_pause(attempts: Machine, now: float = 0.0) -> str:
     pause = attempts.next(now)
     assert isinstance(pause, Wait)
     return called(attempts, now + pause.seconds)
@@ -138,7 +220,7 @@ def test_a_retryable_fault_is_tried_once_more_then_moved_on_from(kind: str) -> N
 @pytest.mark.parametrize(
     "kind", [kind for kind, rule in FAULTS.items() if not rule.retry and rule.fall_back and kind != "context_overflow"]
 )
-def test_a_fault_that_a_second_try_cannot_mend_moves_on_at_once(kind: str) -> None:
+def test_a_fault_that_a_second_try_cannot_repair_moves_on_at_once(kind: str) -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, kind)
@@ -157,8 +239,8 @@ def test_a_refusal_ends_it_unless_the_policy_lets_it_fall_back() -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, "refused")
-    assert attempts.next(0.0) == Done(End.REFUSED)
-    open_one = attempts_of(attempts.plan, on_refusal_fall_back=True)
+    assert ended(attempts) is End.REFUSED
+    open_one = machine_of(attempts.plan, on_refusal_fall_back=True)
     called(open_one)
     fail(open_one, "refused")
     assert called(open_one) == "b/two"
@@ -168,46 +250,46 @@ def test_the_table_alone_says_who_falls_back(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(FAULTS, FaultKind.AUTH, FAULTS[FaultKind.AUTH]._replace(fall_back=False))
     monkeypatch.setitem(FAULTS, FaultKind.SERVER, FAULTS[FaultKind.SERVER]._replace(fall_back=False))
     monkeypatch.setitem(FAULTS, FaultKind.REFUSED, FAULTS[FaultKind.REFUSED]._replace(fall_back=True))
-    for kind, then in (("auth", Done(End.FAILED)), ("server", Wait), ("refused", Call)):
+    for kind, then, end in (("auth", None, End.FAILED), ("server", Wait, None), ("refused", Attempt, None)):
         attempts = machine()
         called(attempts)
         fail(attempts, kind)
         step = attempts.next(0.0)
-        assert step == then or isinstance(step, then if isinstance(then, type) else ())
+        assert step is None if then is None else isinstance(step, then)
+        assert attempts.end is end
     attempts = machine(max_retries=0)
     called(attempts)
     fail(attempts, "server")
-    assert attempts.next(0.0) == Done(End.FAILED)
+    assert ended(attempts) is End.FAILED
 
 
 @pytest.mark.parametrize("retries", [0, 5])
-def test_an_answer_that_does_not_fit_is_mended_once_a_model_whatever_the_retries(retries: int) -> None:
+def test_an_answer_that_does_not_fit_is_repaired_once_a_model_whatever_the_retries(retries: int) -> None:
     attempts = machine(max_retries=retries, fallback=("b/two",))
     for name in ("a/one", "b/two"):
-        first = attempts.next(0.0)
-        assert isinstance(first, Call)
+        first = begun(attempts)
         assert first.repair is None
-        assert attempts.plan.pool.ids[first.row] == name
+        assert first.model == name
         misfit(attempts)
         assert repaired(attempts) == name
         misfit(attempts)
-    assert attempts.next(0.0) == Done(End.FAILED)
+    assert ended(attempts) is End.FAILED
 
 
-def test_an_answer_that_cannot_be_mended_falls_back_at_once() -> None:
+def test_an_answer_that_cannot_be_repaired_falls_back_at_once() -> None:
     attempts = machine()
     called(attempts)
     misfit(attempts, repair=None)
     assert called(attempts) == "b/two"
 
 
-def test_only_a_kind_that_the_table_says_so_of_is_mended() -> None:
+def test_only_a_kind_that_the_table_says_so_of_is_repaired() -> None:
     for kind, rule in FAULTS.items():
         attempts = machine()
         called(attempts)
         fail(attempts, kind, repair=MORE)
         step = attempts.next(0.0)
-        assert (isinstance(step, Call) and step.repair is not None) is rule.repair, kind
+        assert (isinstance(step, Attempt) and step.repair is not None) is rule.repair, kind
         assert rule.repair is (kind is FaultKind.INVALID_OUTPUT)
 
 
@@ -238,19 +320,18 @@ def test_a_repair_must_not_begin_in_the_time_of_the_next_model() -> None:
     over = machine(fallback=())
     called(over)
     misfit(over, now=DEADLINE)
-    assert over.next(DEADLINE) == Done(End.TIMED_OUT)
+    assert ended(over, DEADLINE) is End.TIMED_OUT
 
 
 def test_a_repair_is_capped_and_billed_with_its_longer_prompt() -> None:
     attempts = machine(budget_nanos=20_000_000, budget_tokens=4_000)
     called(attempts)
     misfit(attempts)  # $0.00044, 140 tokens
-    call = attempts.next(0.0)
-    assert isinstance(call, Call)
+    attempt = begun(attempts)
     left_nanos, left_tokens = 20_000_000 - 440_000, 4_000 - 140
-    assert call.output_cap == min((left_nanos - 340_000) // 4_000, left_tokens - 340)
+    assert attempt.cap == min((left_nanos - 340_000) // 4_000, left_tokens - 340)
     misfit(attempts, usage=None, final=False)
-    used_nanos, used_tokens = 340_000 + 4_000 * call.output_cap, 340 + call.output_cap
+    used_nanos, used_tokens = 340_000 + 4_000 * attempt.cap, 340 + attempt.cap
     assert attempts.room == (left_nanos - used_nanos, left_tokens - used_tokens)
 
 
@@ -272,13 +353,12 @@ def test_the_next_model_gets_the_prompt_as_it_was() -> None:
     misfit(attempts)
     repaired(attempts)
     misfit(attempts)
-    call = attempts.next(0.0)
-    assert isinstance(call, Call)
-    assert call.repair is None
-    before = attempts.room.tokens
+    attempt = begun(attempts)
+    assert attempt.repair is None
+    before = room_of(attempts).tokens
     assert before is not None
     fail(attempts, "reset", touched=True)
-    assert attempts.room.tokens == before - 1_040
+    assert room_of(attempts).tokens == before - 1_040
 
 
 def test_a_repair_too_long_for_its_model_does_not_rule_out_the_next() -> None:
@@ -294,13 +374,13 @@ def test_the_deadline_ends_it_wherever_it_stands() -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, "timeout", now=60.0)
-    assert attempts.next(60.0) == Done(End.TIMED_OUT)
+    assert ended(attempts, 60.0) is End.TIMED_OUT
     late = machine()
-    assert late.next(60.0) == Done(End.TIMED_OUT)
-    told = attempts_of(late.plan, on_partial="error")
+    assert ended(late, 60.0) is End.TIMED_OUT
+    told = machine_of(late.plan, on_partial="error")
     called(told)
     fail(told, "reset", now=60.0, touched=True, delivered=True)
-    assert told.next(60.0) == Done(End.TIMED_OUT)
+    assert ended(told, 60.0) is End.TIMED_OUT
 
 
 def test_no_pause_is_begun_that_the_deadline_would_cut() -> None:
@@ -311,28 +391,28 @@ def test_no_pause_is_begun_that_the_deadline_would_cut() -> None:
 
 
 @pytest.mark.parametrize(("timeout_ms", "latest"), [(60_000, 59.95), (5_000, 59.95), (1_000, 59.99)])
-def test_no_further_call_is_begun_that_has_no_time_to_be_of_use(timeout_ms: float, latest: float) -> None:
+def test_no_further_attempt_is_begun_that_has_no_time_to_be_of_use(timeout_ms: float, latest: float) -> None:
     for late in (False, True):
         now = latest + 1e-3 * late
         attempts = machine(timeout_ms=timeout_ms)
         called(attempts)
         fail(attempts, "auth", now=now)
-        assert (attempts.next(now) == Done(End.TIMED_OUT)) is late
+        assert (attempts.next(now) is None and attempts.end is End.TIMED_OUT) is late
         again = machine(timeout_ms=timeout_ms)
         called(again)
         fail(again, "server", now=now - 0.1)
-        assert isinstance(again.next(now - 0.1), Call if late else Wait), "a pause before it is part of the time"
+        assert isinstance(again.next(now - 0.1), Attempt if late else Wait), "a pause before it is part of the time"
 
 
-def test_a_first_call_is_made_however_late_and_what_nothing_could_follow_failed_for_its_own_reason() -> None:
+def test_a_first_attempt_is_made_however_late_and_what_nothing_could_follow_failed_for_its_own_reason() -> None:
     assert called(machine(), 59.999) == "a/one"
     alone = machine(fallback=())
     called(alone)
     fail(alone, "auth", now=59.999)
-    assert alone.next(59.999) == Done(End.FAILED)
+    assert ended(alone, 59.999) is End.FAILED
 
 
-def pauses_of(attempts: Attempts, jitter: float, *asked: float | None) -> list[float]:
+def pauses_of(attempts: Machine, jitter: float, *asked: float | None) -> list[float]:
     pauses = []
     called(attempts)
     for asked_s in asked:
@@ -357,20 +437,19 @@ def test_the_end_of_the_chain_is_the_end() -> None:
     for expected in ("a/one", "b/two"):
         assert called(attempts) == expected
         fail(attempts, "auth")
-    assert attempts.next(0.0) == Done(End.FAILED)
+    assert ended(attempts) is End.FAILED
 
 
 def test_delivered_content_is_restarted_or_ends_in_an_error_as_asked() -> None:
     attempts = machine()
     called(attempts)
     fail(attempts, "timeout", delivered=True, touched=True)
-    call = attempts.next(0.0)
-    assert isinstance(call, Call)
-    assert call.restart
-    honest = attempts_of(attempts.plan, on_partial="error")
+    attempt = begun(attempts)
+    assert attempt.restart
+    honest = machine_of(attempts.plan, on_partial="error")
     called(honest)
     fail(honest, "timeout", delivered=True, touched=True)
-    assert honest.next(0.0) == Done(End.FAILED)
+    assert ended(honest) is End.FAILED
 
 
 def test_a_whole_answer_has_four_times_what_was_observed_and_never_less_than_it_usually_takes() -> None:
@@ -378,10 +457,7 @@ def test_a_whole_answer_has_four_times_what_was_observed_and_never_less_than_it_
     seen = {"a/slow": ModelHealth(latency_p95_ms=4_000)}
 
     def patience_s(health: dict[str, ModelHealth]) -> float:
-        attempts = attempts_of(build_plan(GIVEN, board([slow, POOL[1]], health)), whole=True)
-        call = attempts.next(0.0)
-        assert isinstance(call, Call)
-        return call.patience_s
+        return begun(machine_of(decide(GIVEN, board([slow, POOL[1]], health)), whole=True)).patience_s
 
     expected_s = 1.0 + 400 / 20.0
     assert patience_s({}) == 4 * expected_s
@@ -390,68 +466,60 @@ def test_a_whole_answer_has_four_times_what_was_observed_and_never_less_than_it_
 
 
 def test_where_every_model_refuses_it_is_a_refusal() -> None:
-    attempts = attempts_of(machine(fallback=("b/two",)).plan, on_refusal_fall_back=True)
+    attempts = machine_of(machine(fallback=("b/two",)).plan, on_refusal_fall_back=True)
     for _ in range(2):
         called(attempts)
         fail(attempts, "refused")
-    assert attempts.next(0.0) == Done(End.REFUSED)
+    assert ended(attempts) is End.REFUSED
 
 
 def test_first_signs_of_life_are_due_in_time_for_the_fallback() -> None:
     attempts = machine()
-    call = attempts.next(0.0)
-    assert isinstance(call, Call)
-    assert call.due(3.0) == 13.0
-    assert call.due(0.0) == 10.0  # four times the prior's one second, at least ten
-    call = machine([model("a/slower", 0.99, ttft_s=3.0), POOL[1]]).next(0.0)
-    assert isinstance(call, Call)
-    assert call.due(0.0) == 12.0
+    attempt = begun(attempts)
+    assert attempt.due(3.0) == 13.0
+    assert attempt.due(0.0) == 10.0  # four times the prior's one second, at least ten
+    attempt = begun(machine([model("a/slower", 0.99, ttft_s=3.0), POOL[1]]))
+    assert attempt.due(0.0) == 12.0
     slow = machine([model("a/slow", 0.99, ttft_s=12.0), POOL[1]])
-    call = slow.next(0.0)
-    assert isinstance(call, Call)
-    assert call.due(0.0) == 45.0  # a quarter of the time is the fallback's
+    attempt = begun(slow)
+    assert attempt.due(0.0) == 45.0  # a quarter of the time is the fallback's
     fail(slow, "timeout", now=45.0)
-    call = slow.next(45.0)
-    assert isinstance(call, Call)
-    assert call.due(45.0) == DEADLINE  # the last has all that is left
+    attempt = begun(slow, 45.0)
+    assert attempt.due(45.0) == DEADLINE  # the last has all that is left
 
 
 def test_another_try_leaves_the_first_fallback_as_much_time_as_the_first_did() -> None:
     attempts = machine([model("a/slow", 0.99, ttft_s=60.0), *POOL[1:]])
     for now, due_at in ((0.0, 45.0), (30.0, 45.0), (44.0, 56.0)):  # a quarter of all, then of what is left
         step = attempts.next(now)
-        call = attempts.next(now) if isinstance(step, Wait) else step
-        assert isinstance(call, Call)
-        assert call.latest == due_at
+        attempt = attempts.next(now) if isinstance(step, Wait) else step
+        assert isinstance(attempt, Attempt)
+        assert attempt.latest == due_at
         fail(attempts, "server", now=now)
 
 
 def test_what_an_attempt_used_is_gone_from_the_room() -> None:
     attempts = machine(budget_nanos=20_000_000)
-    first = attempts.next(0.0)
-    assert isinstance(first, Call)
+    begun(attempts)
     fail(attempts, "auth", usage=Usage(40, 1_000), final=True)  # $0.00404
-    second = attempts.next(0.0)
-    assert isinstance(second, Call)
-    assert second.output_cap == (20_000_000 - 4_040_000 - 40_000) // 4_000
+    second = begun(attempts)
+    assert second.cap == (20_000_000 - 4_040_000 - 40_000) // 4_000
 
 
 def test_what_a_broken_answer_reported_early_is_no_bound() -> None:
     attempts = machine(budget_nanos=10_000_000)
-    first = attempts.next(0.0)
-    assert isinstance(first, Call)
-    assert first.output_cap is not None
+    first = begun(attempts)
+    assert first.cap is not None
     fail(attempts, "reset", usage=Usage(40, 1), touched=True)
-    assert attempts.room.nanos == 10_000_000 - (40_000 + 4_000 * first.output_cap)
+    assert room_of(attempts).nanos == 10_000_000 - (40_000 + 4_000 * first.cap)
 
 
 def test_unknown_usage_after_content_is_taken_at_its_worst() -> None:
     attempts = machine(budget_nanos=10_000_000)
-    first = attempts.next(0.0)
-    assert isinstance(first, Call)
-    assert first.output_cap is not None
+    first = begun(attempts)
+    assert first.cap is not None
     fail(attempts, "timeout", touched=True)
-    assert attempts.room.nanos == 10_000_000 - (40_000 + 4_000 * first.output_cap)
+    assert room_of(attempts).nanos == 10_000_000 - (40_000 + 4_000 * first.cap)
 
 
 def test_of_an_attempt_that_used_more_than_its_cap_all_is_gone() -> None:
@@ -479,16 +547,14 @@ def test_what_came_with_the_end_of_an_answer_is_all_that_it_used() -> None:
     ],
 )
 def test_a_cap_is_the_budgets_where_it_is_below_what_was_asked_for(given: dict[str, Any], by_budget: bool) -> None:
-    call = machine(**given).next(0.0)
-    assert isinstance(call, Call)
-    assert call.capped_by_budget is by_budget
+    assert begun(machine(**given)).budget_capped is by_budget
 
 
 def test_a_fault_before_any_answer_costs_nothing() -> None:
     attempts = machine(budget_nanos=10_000_000)
     called(attempts)
     fail(attempts, "server")
-    assert attempts.room.nanos == 10_000_000
+    assert room_of(attempts).nanos == 10_000_000
 
 
 def test_members_that_the_rest_of_the_budget_cannot_pay_are_passed_over() -> None:
@@ -545,21 +611,20 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
         max_retries=retries,
     )
     try:
-        plan = build_plan(given, board(pool))
+        plan = decide(given, board(pool))
     except NoCandidates:
         return
-    attempts = attempts_of(plan)
+    attempts = machine_of(plan)
     chance, now, nanos, tokens = Random(seed), 0.0, 0, 0
-    mended: list[tuple[int, TokenBounds]] = []
-    outlook = plan.ask.outlook
-    while not isinstance(step := attempts.next(now), Done):
+    shown: list[tuple[int, TokenBounds]] = []
+    while (step := attempts.next(now)) is not None:
         if isinstance(step, Wait):
             now += step.seconds
             continue
-        if step.repair is not None and (step.row, step.repair) not in mended:
-            assert step.row not in [row for row, _ in mended], "one repair a model"
-            mended.append((step.row, step.repair))
-        most = step.output_cap if step.output_cap is not None else outlook.pool.max_output[step.row]
+        if step.repair is not None and (step.place, step.repair) not in shown:
+            assert step.place not in [place for place, _ in shown], "one repair a model"
+            shown.append((step.place, step.repair))
+        most = step.cap if step.cap is not None else step.leg.max_output
         longest = high if step.repair is None else high + step.repair.high
         used = Usage(chance.randint(1, longest), chance.randint(0, most))
         used = replace(used, cached=chance.randint(0, used.input))
@@ -567,18 +632,17 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
         # the provider's meter runs from the moment it answers; what we are told may be nothing, a part, or all of it
         answered = kind is None or FAULTS[kind].billed or chance.random() < 0.5
         if answered:
-            nanos += usage_nanos(outlook.pool.prices[step.row], used)
+            nanos += usage_nanos(step.leg.prices, used)
             tokens += used.input + used.output
         if kind is None:
-            attempts.feed(Succeeded(used), now=now)
+            succeed(attempts, step, used)
         else:
             final = answered and chance.random() < 0.3
             part = Usage(chance.randint(0, used.input), chance.randint(0, used.output))
             told = used if final else part if answered and chance.random() < 0.5 else None
             touched = answered and (told is not None or not FAULTS[kind].billed)
             more = chance.choice([None, TokenBounds(1, chance.randint(1, 5_000), 1)])
-            failed = Failed(step.row, kind, usage=told, final=final, touched=touched, repair=more)
-            attempts.feed(failed, now=now)
+            fails(attempts, step, kind, now, usage=told, final=final, touched=touched, repair=more)
         now += chance.random()
     assert budget_nanos is None or nanos <= budget_nanos
     assert budget_tokens is None or tokens <= budget_tokens
@@ -588,51 +652,45 @@ def test_no_mix_of_prices_usage_and_faults_spends_more_than_the_budget(
 # --- circuits
 
 
-def row_of(attempts: Attempts, name: str) -> int:
-    return attempts.plan.pool.row[name]
+def row_of(plan: Plan, name: str) -> int:
+    return next(leg.row for leg in plan.legs if leg.id == name)
 
 
-def gated(*names: str, until: float = 10.0, probes: Collection[str] = (), **how: Any) -> Attempts:
+def gated(*names: str, until: float = 10.0, probes: Collection[str] = (), **how: Any) -> Machine:
     """A machine whose traffic keeps some models away, and lets others through as probes."""
     attempts = machine()
-    rows = {row_of(attempts, name): until + place for place, name in enumerate(names)}
-    return attempts_of(attempts.plan, traffic=Open(rows, [row_of(attempts, name) for name in probes]), **how)
-
-
-def next_call(attempts: Attempts, now: float = 0.0) -> Call:
-    call = attempts.next(now)
-    assert isinstance(call, Call), call
-    return call
+    rows = {row_of(attempts.plan, name): until + place for place, name in enumerate(names)}
+    return machine_of(attempts.plan, traffic=Open(rows, [row_of(attempts.plan, name) for name in probes]), **how)
 
 
 def test_a_model_whose_circuit_is_open_is_passed_over_without_an_attempt() -> None:
-    call = next_call(attempts := gated("a/one"))
-    assert (attempts.plan.pool.ids[call.row], call.number, call.probe, call.after) == ("b/two", 1, False, None)
+    attempt = begun(gated("a/one"))
+    assert (attempt.model, attempt.number, attempt.probe, attempt.after) == ("b/two", 1, False, None)
 
 
 def test_of_models_whose_circuits_are_all_open_the_one_due_soonest_is_called_once() -> None:
     attempts = gated("c/three", "d/four", "a/one", "b/two")
-    call = next_call(attempts)
-    assert (attempts.plan.pool.ids[call.row], call.number, call.probe) == ("c/three", 1, True)
+    attempt = begun(attempts)
+    assert (attempt.model, attempt.number, attempt.probe) == ("c/three", 1, True)
     fail(attempts, "auth")
-    assert attempts.next(1.0) == Done(End.FAILED)
+    assert ended(attempts, 1.0) is End.FAILED
 
 
-def test_a_call_for_want_of_another_is_not_tried_again_while_its_circuit_is_open() -> None:
+def test_an_attempt_for_want_of_another_is_not_tried_again_while_its_circuit_is_open() -> None:
     attempts = gated("d/four", "a/one", "b/two", "c/three")
     assert called(attempts) == "d/four"
     fail(attempts, "server")
     step = attempts.next(0.0)
     assert isinstance(step, Wait)
-    assert attempts.next(step.seconds) == Done(End.FAILED)
+    assert ended(attempts, step.seconds) is End.FAILED
 
 
 def test_of_what_is_left_after_a_fault_the_one_due_soonest_is_called() -> None:
     attempts = gated("d/four", "c/three", "b/two")
     assert called(attempts) == "a/one"
     fail(attempts, "auth")
-    call = next_call(attempts)
-    assert (attempts.plan.pool.ids[call.row], call.probe, call.number) == ("d/four", True, 2)
+    attempt = begun(attempts)
+    assert (attempt.model, attempt.probe, attempt.number) == ("d/four", True, 2)
 
 
 def test_a_model_behind_a_failed_one_is_passed_over_where_its_circuit_is_open() -> None:
@@ -644,30 +702,30 @@ def test_a_model_behind_a_failed_one_is_passed_over_where_its_circuit_is_open() 
 
 def test_a_circuit_that_opened_during_the_pause_ends_the_tries_of_its_model() -> None:
     traffic = Open()
-    attempts = attempts_of(machine().plan, traffic=traffic)
+    attempts = machine_of(machine().plan, traffic=traffic)
     assert called(attempts) == "a/one"
     fail(attempts, "server")
-    traffic.closed[attempts.plan.rows[0]] = 10.0
+    traffic.closed[attempts.plan.legs[0].row] = 10.0
     assert after_pause(attempts) == "b/two"
 
 
 def test_a_model_that_is_let_through_as_a_probe_is_marked_as_one() -> None:
-    assert next_call(gated(probes=["a/one"])).probe
-    assert not next_call(gated(probes=["b/two"])).probe
+    assert begun(gated(probes=["a/one"])).probe
+    assert not begun(gated(probes=["b/two"])).probe
 
 
 def test_a_model_that_the_budget_cannot_pay_is_not_called_for_want_of_another() -> None:
     pool = [POOL[0], model("b/dear", 0.7, pricing_per_1m=Pricing(20.0, 90.0))]
-    plan = build_plan(replace(GIVEN, budget_nanos=100_000_000, fallback=("b/dear",)), board(pool))
-    attempts = attempts_of(plan, traffic=Open({plan.pool.row["b/dear"]: 10.0}))
+    plan = decide(replace(GIVEN, budget_nanos=100_000_000, fallback=("b/dear",)), board(pool))
+    attempts = machine_of(plan, traffic=Open({row_of(plan, "b/dear"): 10.0}))
     called(attempts)
     fail(attempts, "auth", usage=Usage(40, 20_000), final=True)
-    assert attempts.next(0.0) == Done(End.FAILED)
+    assert ended(attempts) is End.FAILED
 
 
-def test_a_request_is_counted_once_with_its_first_call() -> None:
+def test_a_request_is_counted_once_with_its_first_attempt() -> None:
     traffic = Open()
-    attempts = attempts_of(machine().plan, traffic=traffic)
+    attempts = machine_of(machine().plan, traffic=traffic)
     assert traffic.requests == 0
     for _ in range(3):
         called(attempts)
@@ -677,7 +735,7 @@ def test_a_request_is_counted_once_with_its_first_call() -> None:
 
 @pytest.mark.parametrize(("spare", "then"), [(0, "b/two"), (1, "a/one")])
 def test_where_second_tries_are_many_the_next_model_is_called_at_once(spare: int, then: str) -> None:
-    attempts = attempts_of(machine().plan, traffic=Open(spare=spare))
+    attempts = machine_of(machine().plan, traffic=Open(spare=spare))
     called(attempts)
     fail(attempts, "server")
     assert (called(attempts) if spare == 0 else after_pause(attempts)) == then
@@ -685,7 +743,7 @@ def test_where_second_tries_are_many_the_next_model_is_called_at_once(spare: int
 
 def test_nothing_is_taken_from_the_retry_budget_for_a_try_that_is_not_made() -> None:
     traffic = Open(spare=1)
-    attempts = attempts_of(machine().plan, traffic=traffic)
+    attempts = machine_of(machine().plan, traffic=traffic)
     called(attempts, 58.0)
     fail(attempts, "server", now=58.0, retry_after=4.0)  # it would end after the deadline
     assert traffic.spare == 1
@@ -704,13 +762,13 @@ def test_answers_that_guardrails_blocked_end_it_as_blocked() -> None:
     for _ in range(2):
         called(attempts)
         fail(attempts, "blocked", touched=True)
-    assert attempts.next(0.0) == Done(End.BLOCKED)
+    assert ended(attempts) is End.BLOCKED
     mixed = machine(fallback=("b/two",))
     called(mixed)
     fail(mixed, "blocked", touched=True)
     called(mixed)
     fail(mixed, "auth")
-    assert mixed.next(0.0) == Done(End.FAILED)
+    assert ended(mixed) is End.FAILED
 
 
 # --- hedges
@@ -725,66 +783,68 @@ def hedged(
     traffic: Open | None = None,
     whole: bool = False,
     **given: object,
-) -> Attempts:
-    plan = build_plan(replace(GIVEN, **given), board(pool or POOL, dict(seen)))
-    return attempts_of(plan, traffic=traffic, whole=whole, hedged=True)
+) -> Machine:
+    plan = decide(replace(GIVEN, **given), board(pool or POOL, dict(seen)))
+    return machine_of(plan, traffic=traffic, whole=whole, hedged=True)
 
 
-def racing(attempts: Attempts) -> tuple[Call, Call]:
-    """The first call, and the hedge beside it."""
-    first = next_call(attempts)
+def racing(attempts: Machine) -> tuple[Attempt, Attempt]:
+    """The first attempt, and the hedge beside it."""
+    first = begun(attempts)
     hedge = attempts.hedge(2.0)
     assert hedge is not None
     return first, hedge
 
 
-def fails(attempts: Attempts, call: Call, kind: str, now: float = 3.0, **how: Any) -> None:
-    attempts.feed(Failed(call.row, FaultKind(kind), **how), now=now, number=call.number)
+def hedge_s(attempts: Machine, now: float = 0.0) -> float | None:
+    """How long a hedge waits for the attempt that comes next."""
+    return attempts.hedge_after_s(begun(attempts, now))
 
 
-@pytest.mark.parametrize(("whole", "hedge_s"), [(False, 2.0), (True, 7.0)])
-def test_a_hedge_waits_for_as_long_as_the_model_was_seen_to_take(whole: bool, hedge_s: float) -> None:
-    assert next_call(hedged(whole=whole)).hedge_s == hedge_s
+@pytest.mark.parametrize(("whole", "after_s"), [(False, 2.0), (True, 7.0)])
+def test_a_hedge_waits_for_as_long_as_the_model_was_seen_to_take(whole: bool, after_s: float) -> None:
+    assert hedge_s(hedged(whole=whole)) == after_s
 
 
 def test_where_nothing_was_observed_or_asked_or_nobody_follows_there_is_no_hedge() -> None:
-    assert next_call(hedged(seen={})).hedge_s is None
-    assert next_call(hedged(seen={"a/one": ModelHealth(ttft_ms=2_000)})).hedge_s is None
-    assert next_call(hedged(fallback=())).hedge_s is None
-    assert next_call(attempts_of(hedged().plan)).hedge_s is None
+    assert hedge_s(hedged(seen={})) is None
+    assert hedge_s(hedged(seen={"a/one": ModelHealth(ttft_ms=2_000)})) is None
+    assert hedge_s(hedged(fallback=())) is None
+    assert hedge_s(machine_of(hedged().plan)) is None
 
 
-def test_only_the_first_call_of_a_request_is_hedged() -> None:
+def test_only_the_first_attempt_of_a_request_is_hedged() -> None:
     attempts = hedged(seen=dict.fromkeys(("a/one", "b/two"), OBSERVED["a/one"]), max_retries=1)
     assert called(attempts) == "a/one"
     fail(attempts, "server")
     pause = attempts.next(0.0)
     assert isinstance(pause, Wait)
-    assert next_call(attempts, pause.seconds).hedge_s is None
+    assert hedge_s(attempts, pause.seconds) is None
     fail(attempts, "server")
-    assert next_call(attempts).hedge_s is None
+    assert hedge_s(attempts) is None
 
 
 def test_a_hedge_is_the_next_models_and_says_so() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
-    assert (hedge.number, hedge.hedge, hedge.hedge_s, hedge.after, hedge.restart) == (2, True, None, None, False)
-    assert (first.hedge, attempts.plan.pool.ids[hedge.row]) == (False, "b/two")
+    assert (hedge.number, hedge.hedge, hedge.after, hedge.restart) == (2, True, None, False)
+    assert attempts.hedge_after_s(hedge) is None
+    assert (first.hedge, hedge.model) == (False, "b/two")
 
 
 def test_a_hedge_passes_over_open_circuits_and_may_be_a_probe() -> None:
-    rows = hedged().plan.rows
+    rows = [leg.row for leg in hedged().plan.legs]
     traffic = Open({rows[1]: 10.0}, probes=[rows[2]])
     _, hedge = racing(hedged(traffic=traffic))
-    assert (hedge.row, hedge.probe) == (rows[2], True)
+    assert (hedge.leg.row, hedge.probe) == (rows[2], True)
     shut = hedged(traffic=Open(dict.fromkeys(rows[1:], 10.0)))
-    next_call(shut)
+    begun(shut)
     assert shut.hedge(2.0) is None, "nobody is called for want of another, since the first still runs"
 
 
 def test_hedges_draw_on_the_retry_budget() -> None:
     attempts = hedged(traffic=Open(spare=0))
-    next_call(attempts)
+    begun(attempts)
     assert attempts.hedge(2.0) is None
     fail(attempts, "auth")
     assert called(attempts) == "b/two"
@@ -794,7 +854,7 @@ def test_no_hedge_is_begun_that_has_no_time_to_be_of_use() -> None:
     traffic = Open()
     for now, hedges in ((59.95, True), (59.951, False)):
         attempts, traffic.spare = hedged(traffic=traffic), 1
-        next_call(attempts)
+        begun(attempts)
         assert (attempts.hedge(now) is not None) is hedges
     assert traffic.spare == 1, "and takes nothing from the retry budget"
 
@@ -803,22 +863,22 @@ def test_a_budget_that_pays_for_one_only_gives_no_hedge() -> None:
     once = 40 * 1_000 + 1_000 * 4_000
     for budget, hedges in ((2 * once, True), (2 * once - 1, False)):
         attempts = hedged(budget_nanos=budget, max_output_tokens=1_000)
-        next_call(attempts)
+        begun(attempts)
         room = attempts.room
         assert (attempts.hedge(2.0) is not None) is hedges
         assert attempts.room == room, "what is reserved is not spent"
     tokens = hedged(budget_tokens=2 * 1_040 - 1, max_output_tokens=1_000)
-    next_call(tokens)
+    begun(tokens)
     assert tokens.hedge(2.0) is None
 
 
 def test_where_there_is_no_hedge_all_goes_on_as_without() -> None:
     attempts = hedged(traffic=Open(spare=1), budget_nanos=5_000_000, max_output_tokens=1_000)
-    next_call(attempts)
+    begun(attempts)
     assert attempts.hedge(2.0) is None
     fail(attempts, "auth", now=3.0)
-    call = next_call(attempts, 3.0)
-    assert (attempts.plan.pool.ids[call.row], call.number) == ("b/two", 2)
+    attempt = begun(attempts, 3.0)
+    assert (attempt.model, attempt.number) == ("b/two", 2)
 
 
 def test_a_hedge_that_fails_leaves_the_first_in_peace_and_its_model_is_not_asked_again() -> None:
@@ -848,9 +908,9 @@ def test_a_refusal_ends_both(who: int) -> None:
     attempts = hedged()
     both = racing(attempts)
     fails(attempts, both[who], "refused")
-    assert attempts.next(3.0) == Done(End.REFUSED)
-    attempts.left(both[1 - who].number, Left())
-    assert attempts.next(3.0) == Done(End.REFUSED)
+    assert ended(attempts, 3.0) is End.REFUSED
+    attempts.left(both[1 - who], touched=True)
+    assert ended(attempts, 3.0) is End.REFUSED
 
 
 @pytest.mark.parametrize("kind", FaultKind)
@@ -858,36 +918,37 @@ def test_a_refusal_ends_both(who: int) -> None:
 def test_what_comes_of_the_other_after_an_answer_changes_nothing(who: int, kind: str) -> None:
     attempts = hedged(budget_nanos=100_000_000, max_output_tokens=1_000)
     both = racing(attempts)
-    attempts.feed(Succeeded(Usage(40, 10)), now=3.0, number=both[who].number)
-    before = attempts.room.nanos
+    succeed(attempts, both[who], Usage(40, 10))
+    before = room_of(attempts).nanos
     fails(attempts, both[1 - who], kind, now=DEADLINE + 1, usage=Usage(40, 10), final=True, delivered=True)
-    assert attempts.next(3.0) == Done(End.SUCCEEDED)
+    assert ended(attempts, 3.0) is End.SUCCEEDED
     assert before is not None
-    assert attempts.room.nanos == before - 80_000, "but it is paid"
+    assert room_of(attempts).nanos == before - 80_000, "but it is paid"
 
 
 def test_the_one_that_lost_is_taken_at_its_worst_unless_it_was_counted_or_never_began() -> None:
     worst = 40 * 1_000 + 1_000 * 4_000
-    for left, cost in (
-        (Left(), worst),
-        (Left(usage=Usage(40, 10)), worst),
-        (Left(usage=Usage(40, 10), touched=False), 80_000),
-        (Left(touched=False), 0),
+    for usage, touched, cost in (
+        (None, True, worst),
+        (Usage(40, 10), True, worst),
+        (Usage(40, 10), False, 80_000),
+        (None, False, 0),
     ):
         attempts = hedged(budget_nanos=100_000_000, max_output_tokens=1_000)
         first, hedge = racing(attempts)
-        attempts.feed(Succeeded(Usage(40, 10)), now=3.0, number=hedge.number)
-        attempts.left(first.number, left)
-        assert attempts.room.nanos == 100_000_000 - 80_000 - cost
+        succeed(attempts, hedge, Usage(40, 10))
+        bring(first, usage, final=False)
+        attempts.left(first, touched=touched)
+        assert room_of(attempts).nanos == 100_000_000 - 80_000 - cost
 
 
 def test_after_the_first_lost_and_the_hedge_broke_the_chain_goes_on_behind_the_hedge() -> None:
     attempts = hedged()
     first, hedge = racing(attempts)
-    attempts.left(first.number, Left(touched=False))
+    attempts.left(first, touched=False)
     fails(attempts, hedge, "timeout", delivered=True, touched=True)
-    call = next_call(attempts, 3.0)
-    assert (attempts.plan.pool.ids[call.row], call.restart) == ("c/three", True)
+    attempt = begun(attempts, 3.0)
+    assert (attempt.model, attempt.restart) == ("c/three", True)
 
 
 def test_of_two_that_are_late_at_the_deadline_the_second_ends_it() -> None:
@@ -896,7 +957,7 @@ def test_of_two_that_are_late_at_the_deadline_the_second_ends_it() -> None:
     fails(attempts, first, "timeout", now=DEADLINE)
     assert attempts.end is None
     fails(attempts, hedge, "timeout", now=DEADLINE)
-    assert attempts.next(DEADLINE) == Done(End.TIMED_OUT)
+    assert ended(attempts, DEADLINE) is End.TIMED_OUT
 
 
 @given(
@@ -919,11 +980,14 @@ def test_any_order_of_events_ends_once_and_within_the_budget(
         max_retries=chance.randint(0, 5),
     )
     try:
-        plan = build_plan(given, board(pool, {each.id: OBSERVED["a/one"] for each in pool}))
+        plan = decide(given, board(pool, {each.id: OBSERVED["a/one"] for each in pool}))
     except NoCandidates:
         return
-    traffic = Open({row: chance.choice([0.0, 1.0, 30.0, 90.0]) for row in plan.rows}, spare=chance.randint(0, 4))
-    attempts = attempts_of(
+    traffic = Open(
+        {leg.row: chance.choice([0.0, 1.0, 30.0, 90.0]) for leg in plan.legs},
+        spare=chance.randint(0, 4),
+    )
+    attempts = machine_of(
         plan,
         traffic=traffic,
         hedged=True,
@@ -936,19 +1000,19 @@ def test_any_order_of_events_ends_once_and_within_the_budget(
     assert budget_nanos is None or walk.nanos <= budget_nanos
     assert budget_tokens is None or walk.tokens <= budget_tokens
     assert walk.numbers == list(range(1, len(walk.numbers) + 1))
-    assert len(walk.numbers) <= len(plan.rows) + given.max_retries * len(plan.rows) + 1
+    assert len(walk.numbers) <= len(plan.legs) + given.max_retries * len(plan.legs) + 1
 
 
 class Walk:
-    """A host that does what the machine says and tells of anything at all, of two calls at once, too."""
+    """A host that does what the machine says and tells of anything at all, of two attempts at once, too."""
 
-    def __init__(self, attempts: Attempts, chance: Random) -> None:
+    def __init__(self, attempts: Machine, chance: Random) -> None:
         self.attempts = attempts
         self.chance = chance
         self.now = 0.0
         self.nanos = self.tokens = 0
         self.numbers: list[int] = []
-        self.running: list[Call] = []
+        self.running: list[Attempt] = []
         self.ended: End | None = None
         self.may_hedge = False
 
@@ -972,57 +1036,61 @@ class Walk:
 
     def ask(self) -> None:
         match self.attempts.next(self.now):
-            case Call() as call:
-                self.begin(call)
+            case Attempt() as attempt:
+                self.begin(attempt)
             case Wait(seconds):
                 self.now += seconds
-            case Done(end):
-                self.ended = end
+            case None:
+                self.ended = self.attempts.end
+                assert self.ended is not None
 
-    def begin(self, call: Call) -> None:
-        self.numbers.append(call.number)
-        self.running.append(call)
-        self.may_hedge = call.hedge_s is not None
+    def begin(self, attempt: Attempt) -> None:
+        self.numbers.append(attempt.number)
+        self.running.append(attempt)
+        self.may_hedge = self.attempts.hedge_after_s(attempt) is not None
 
     def leave(self) -> None:
         """One loses; all do once it has ended."""
-        call = self.running.pop(self.chance.randrange(len(self.running)))
+        attempt = self.running.pop(self.chance.randrange(len(self.running)))
         answered = self.chance.random() < 0.7
-        used = self.use(call) if answered else None
+        used = self.use(attempt) if answered else None
         counted = answered and self.chance.random() < 0.3
-        self.attempts.left(call.number, Left(usage=used if counted else None, touched=answered and not counted))
+        bring(attempt, used if counted else None, final=counted)
+        self.attempts.left(attempt, touched=answered and not counted)
         self.look()
 
     def tell(self) -> None:
-        call = self.running.pop(self.chance.randrange(len(self.running)))
+        attempt = self.running.pop(self.chance.randrange(len(self.running)))
         kind = self.chance.choice([None, *FaultKind])
         if kind is None:
-            self.attempts.feed(Succeeded(self.use(call)), now=self.now, number=call.number)
+            succeed(self.attempts, attempt, self.use(attempt))
             self.look()
             return
         answered = FAULTS[kind].billed or self.chance.random() < 0.5
-        used = self.use(call) if answered else None
+        used = self.use(attempt) if answered else None
         final = answered and self.chance.random() < 0.3
-        failed = Failed(
-            call.row,
+        fails(
+            self.attempts,
+            attempt,
             kind,
+            self.now,
             usage=used if final else None,
             final=final,
             touched=answered,
             delivered=answered and self.chance.random() < 0.3,
             retry_after=self.chance.choice([None, 0.0, 3.0, 1e9]),
             repair=self.chance.choice([None, MORE]),
+            jitter=self.chance.random(),
         )
-        self.attempts.feed(failed, now=self.now, jitter=self.chance.random(), number=call.number)
         self.look()
 
-    def use(self, call: Call) -> Usage:
+    def use(self, attempt: Attempt) -> Usage:
         """What the provider's meter says, and nobody need hear."""
-        plan = self.attempts.plan
-        longest = plan.ask.high(call.row) + (0 if call.repair is None else call.repair.high)
-        most = plan.pool.max_output[call.row] if call.output_cap is None else call.output_cap
+        leg, repair = attempt.leg, attempt.repair
+        longest = leg.length(self.attempts.plan.given.tokens)[1] + (0 if repair is None else repair.high)
+        most = leg.max_output if attempt.cap is None else attempt.cap
         used = Usage(self.chance.randint(1, longest), self.chance.choice([0, most]))
-        self.nanos += usage_nanos(plan.pool.prices[call.row], used)
+        self.nanos += usage_nanos(leg.prices, used)
         self.tokens += used.input + used.output
         return used
 

@@ -1,4 +1,4 @@
-"""What a finished call is to the world: events as values, and facts that hold on to no text."""
+"""What a finished call says to others: its events as values; and that it holds on to no text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 from functools import partial
+from typing import Any
 
 import anyio
 import pytest
@@ -23,7 +24,7 @@ from routewright import (
     Settings,
     errors,
 )
-from routewright._engine.outcome import Facts, Outcome
+from routewright._core.call import Call
 from routewright._engine.reading import Asked
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
@@ -33,23 +34,39 @@ from .support import GOOD, SPARE, House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 ANSWER = said(Delta("canary-answer"), Usage(10, 5), Finish("stop"))
+NEVER_KEPT = (
+    "Board",
+    "Pool",
+    "HealthSnapshot",
+    "Progress",
+    "Execution",
+    "Exchange",
+    "RouteRequest",
+    "Fleet",
+    "frame",
+    "traceback",
+)
+
+
+async def call_of(house: House, **options: Any) -> Call:
+    """A call once it is answered."""
+    answer = await house.router._parts.engine.route(Asked("hi", {"goal": "quality"} | options), Caller())
+    assert isinstance(answer._call, Call)
+    return answer._call
 
 
 async def test_a_rescued_call_tells_of_its_fallback() -> None:
     house = House([said(Pause(1.5), ProviderFault("auth"))], [ANSWER])
-    options = {"goal": "quality", "metadata": {"team": "search"}}
-    outcome = await house.router._parts.engine.route(Asked("hi", options), Caller())
-    assert isinstance(outcome, Outcome)
-    assert outcome.events == [
-        FallbackTriggered(outcome.facts.id, "good/one", "spare/two", "upstream_5xx", 1500.0, {"team": "search"})
+    call = await call_of(house, metadata={"team": "search"})
+    assert call.events(None, None) == [
+        FallbackTriggered(call.id, "good/one", "spare/two", "upstream_5xx", 1500.0, {"team": "search"})
     ]
 
 
 async def test_a_timeout_says_so_in_the_event() -> None:
     house = House([said(Pause(100.0))], [ANSWER])
-    outcome = await house.router._parts.engine.route(Asked("hi", {"goal": "quality"}), Caller())
-    assert isinstance(outcome, Outcome)
-    assert [event.reason for event in outcome.events if isinstance(event, FallbackTriggered)] == ["timeout"]
+    events = (await call_of(house)).events(None, None)
+    assert [event.reason for event in events if isinstance(event, FallbackTriggered)] == ["timeout"]
 
 
 async def test_only_the_fallback_that_served_is_shown_as_used() -> None:
@@ -88,31 +105,30 @@ async def test_who_leaves_is_charged_only_if_some_of_the_answer_had_been_deliver
 
 
 async def test_an_ordinary_call_tells_nothing() -> None:
-    house = House([ANSWER])
-    outcome = await house.router._parts.engine.route(Asked("hi", {"goal": "quality"}), Caller())
-    assert isinstance(outcome, Outcome)
-    assert outcome.events == []
+    assert (await call_of(House([ANSWER]))).events(None, None) == []
 
 
 async def test_a_budget_refusal_is_an_event_of_its_own() -> None:
     engine = House([ANSWER]).router._parts.engine
-    entry = engine.admit(Asked("hi", {"budget": {"maxCostUsd": 0.000_01}}).read(), Caller())
+    call = engine.admit(Asked("hi", {"budget": {"maxCostUsd": 0.000_01}}).read(), Caller())
+    budget = call.request.budget
     with pytest.raises(BudgetExceeded) as refused:
-        await engine.choose(entry)
-    facts = Facts(entry.admitted, None, [], None, refused.value, ended_at=1.0)
-    (event,) = Outcome(facts, entry.request.budget, refused.value).events
+        await engine.choose(call)
+    (event,) = call.events(refused.value, budget)
     assert isinstance(event, BudgetRefused)
     assert event.trace_id == refused.value.trace_id
+    assert event.budget == budget
     assert event.rejected_candidates == refused.value.detail["rejected_candidates"]
 
 
-async def test_what_the_storage_keeps_holds_no_text_and_no_plan() -> None:
+async def test_what_the_storage_keeps_holds_no_text_and_no_snapshot() -> None:
     house = House([ANSWER, ProviderFault("request")], [ProviderFault("request")])
-    await house.router.route("canary-prompt", goal="quality")
+    answer = await house.router.route("canary-prompt", goal="quality")
     with pytest.raises(Exception, match="every attempt failed"):
         await house.router.route("canary-prompt", goal="quality")
     kept = list(house.router._parts.storage._accounts["default"].traces.values())  # type: ignore[attr-defined]
-    assert len(kept) == 2
+    assert [type(each) for each in kept] == [Call, Call]
+    assert any(each is answer._call for each in kept)
     reached, seen = list(kept), set()
     while reached:
         thing = reached.pop()
@@ -120,7 +136,7 @@ async def test_what_the_storage_keeps_holds_no_text_and_no_plan() -> None:
             continue
         seen.add(id(thing))
         assert not (isinstance(thing, str) and "canary" in thing)
-        assert type(thing).__name__ not in ("Plan", "Execution", "frame", "traceback")
+        assert type(thing).__name__ not in NEVER_KEPT
         reached += gc.get_referents(thing)
 
 

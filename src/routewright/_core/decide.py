@@ -1,0 +1,219 @@
+"""Decides: ``request -> constraints -> scores -> plan``, a plain function of values. ``decide`` tells the story."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+
+import numpy as np
+from msgspec.structs import replace
+
+from routewright.errors import NoCandidates
+from routewright.wire import DecisionInput, Reason, TokenBounds
+
+from .board import Board, Dated
+from .constraints import Ask, Kind, count_reasons, first_failures
+from .money import nanos
+from .order import Order
+from .plan import Plan
+from .policy import Laid
+from .refusal import refusal
+from .scale import IntArray
+from .scoring import Key
+from .tokens import VOCABULARIES, Vocabulary
+
+CHAIN_LENGTH = 3
+"""Fallbacks besides the primary model."""
+FRONT = 1 + CHAIN_LENGTH
+WALKED_FIRST = 24
+"""Rows that are asked one by one before arithmetic over the whole pool pays."""
+_LEAST_TOKENS = 1
+_FOR_EVER_MS = 1 << 53
+UNPRICED = (1 << 62) + 1
+"""Stands for pico-dollars beyond every budget."""
+
+
+def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
+    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open.
+
+    ``laid``, the policy that is already in the input, is only read to say what a refusal is due to.
+    """
+    outlook, order, ask = board.outlook, board.order(given), Ask(given, board.outlook)
+    pool, closed = outlook.pool, outlook.open
+    provider, front = pool.provider, list[Key]()
+    elsewhere = order.one_provider  # there is one of another provider than the first, or there can be none
+    for key in fitting(given, order, ask):
+        other = bool(front) and provider[key[-1]] != provider[front[0][-1]]
+        if other or len(front) < FRONT:
+            front.append(key)
+        elsewhere = elsewhere or other
+        if elsewhere and len(front) >= FRONT:
+            break
+    if not front and closed:  # circuits alone may stand in the way: probe the one that is due soonest
+        shut = [key for key in order.among(pool, given.models) if key[-1] in closed and ask.fits(key[-1])]
+        front = [min(shut, key=lambda key: closed[key[-1]])] if shut else []
+    if not front:
+        raise refusal(given, board, order.eligible, laid)
+
+    primary, *chain = [key[-1] for key in front]
+    if given.fallback is not None:  # the caller's chain, in the caller's order
+        able = board.eligible(Kind(given.needs, given.as_of, given.regions, named=True)).passed
+        named = [pool.row[model] for model in given.fallback if model in pool.row]
+        named = [row for row in named if row != primary and able[row] and order.clears(outlook, row)]
+        chain = [row for row in named if row not in closed and ask.fits(row)]
+    elif chain:  # the next best, the first of them from another provider
+        first = next((at for at, row in enumerate(chain) if provider[row] != provider[primary]), 0)
+        chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
+    legs = tuple([order.leg(outlook, row) for row in (primary, *chain)])
+    return Plan(given, legs, tuple(front), tuple([pool.ids[key[-1]] for key in front]), len(pool))
+
+
+def fitting(given: DecisionInput, order: Order, ask: Ask) -> Iterator[Key]:
+    """The keys of the rows that fit, best first; of those with open circuits none. Raises ``CountTokens``."""
+    closed, fits = ask.outlook.open, ask.fits
+    if ask.fits_all():
+        return walk(order.among(ask.outlook.pool, given.models), closed, given.timeout_ms, lambda row: True)
+    return walk(_askable(given, order, ask), closed, given.timeout_ms, fits)
+
+
+def walk(keys: Iterable[Key], closed: Container[int], timeout_ms: int, fits: Callable[[int], bool]) -> Iterator[Key]:
+    """What fits of some keys; those expected to be late come after all others, the fastest of them first."""
+    late = []
+    for key in keys:
+        if key[-1] in closed:
+            continue
+        if key[3] > timeout_ms:
+            late.append(key)
+        elif fits(key[-1]):
+            yield key
+    late.sort(key=itemgetter(3))
+    yield from [key for key in late if fits(key[-1])] if late else ()
+
+
+def _askable(given: DecisionInput, order: Order, ask: Ask) -> Iterable[Key]:
+    """The keys of the rows that no snapshot rules out, of the whitelist if there is one; beyond the first few without
+    those that the budget rules out at first sight."""
+    keys = order.among(ask.outlook.pool, given.models)
+    if not ask.limited or given.models is not None:
+        return keys
+    return _affordable(keys, ask)
+
+
+def _affordable(keys: Iterable[Key], ask: Ask) -> Iterator[Key]:
+    rest = iter(keys)
+    yield from islice(rest, WALKED_FIRST)
+    if (further := next(rest, None)) is not None:  # the first few brought no plan
+        able = ask.affordable_at_best().tolist()
+        yield from (key for key in (further, *rest) if able[key[-1]])
+
+
+def compiled(board: Board, key: Hashable, make_given: Callable[[], DecisionInput]) -> Plan | None:
+    """The plan that a class of requests shares, for calls that it ``covers``; None: there is none, decide each.
+
+    ``key`` names all that the class's inputs have in common, never what a client may choose at will. ``make_given``
+    gives one of the inputs; its tokens (but for the estimate), time, budgets and health do not matter.
+    """
+    found = board.lineage.plans.get(key)
+    if found is not None and found.version == board.version:
+        return found.value
+    plan = None if found is None else found.value
+    if found is None or plan is None or not _holds(plan, found.version, board):
+        plan = _compile(make_given(), board)
+    if found is None or found.version < board.version:
+        board.lineage.plans.put(key, Dated(board.version, plan))
+    return plan
+
+
+def _compile(given: DecisionInput, board: Board) -> Plan | None:
+    """Decide for the least that a class can ask for, and say up to where the plan holds for more."""
+    tokens = TokenBounds(_LEAST_TOKENS, _LEAST_TOKENS, given.tokens.estimate)
+    given = replace(given, tokens=tokens, timeout_ms=_FOR_EVER_MS, budget_nanos=None, budget_tokens=None)
+    outlook, order, ask = board.outlook, board.order(given), Ask(given, board.outlook)
+    pool, cap = outlook.pool, given.max_output_tokens
+    try:
+        plan = decide(given, board)
+    except NoCandidates:
+        return None
+    if given.quality is not None or plan.legs[0].row in outlook.open:
+        return None
+    keys = [*order.among(pool, given.models)]
+    front = [pool.provider[key[-1]] for key in plan.front]
+    if len(front) >= FRONT and (order.one_provider or len({*front}) > 1):
+        plan.reached = plan.front[-1]
+        keys = keys[: bisect_left(keys, plan.reached) + 1]
+    walked = [key[-1] for key in keys]
+    asked = [row for row in (*walked, *[leg.row for leg in plan.legs]) if row not in outlook.open and ask.fits(row)]
+    plan.is_shared, plan.walked = True, len(walked)
+    plan.watched = frozenset((*walked, *[pool.row[model] for model in given.fallback or () if model in pool.row]))
+    plan.max_high = min(
+        order.room(outlook, cap), *[leg.window - (leg.output if cap is None else cap) for leg in plan.legs]
+    )
+    plan.max_latency_ms = max(key[3] for key in keys if key[-1] not in outlook.open)
+    prices = [pool.dearest(row, plan.max_high) for row in asked]
+    plan.worst_held = max(outlook.output_p90[row] for row in asked) if cap is None else cap
+    plan.worst_input = max(price.input for price in prices)
+    plan.worst_output = max(ask.held_output(row) * price.output for row, price in zip(asked, prices, strict=True))
+    plan.counts = rejections(given, board)
+    if not len(pool.tiered):
+        passed = [key[-1] for key in order.keys]
+        priced, held = pool.priced[passed], np.array([ask.held_output(row) for row in passed], dtype=np.int64)
+        plan.costs = (
+            pool.worst.input[passed],
+            np.where(priced, pool.worst.output[passed] * held, UNPRICED),
+            held,
+            np.array([row in outlook.open for row in passed], dtype=np.bool_),
+        )
+    return plan
+
+
+def _holds(plan: Plan, version: int, board: Board) -> bool:
+    """Whether a plan of an earlier board would be made again: nothing moved that it walked over, no circuit did, and
+    nothing else shrank below its bounds or rose to its places."""
+    moved, outlook = board.since(version), board.outlook
+    if moved is None or moved.circuits or not moved.rows.isdisjoint(plan.watched):
+        return False
+    order, cap, window = board.order(plan.given), plan.given.max_output_tokens, outlook.pool.window
+    if order.bar.max_latency_ms is not None:
+        return not moved.rows  # rows may come and go
+    for row in moved.rows & order.of.keys():
+        if plan.reached is not None and order.of[row] < plan.reached:
+            return False
+        if cap is None and window[row] - outlook.output[row] < plan.max_high:
+            return False
+    return True
+
+
+def rejections(given: DecisionInput, board: Board) -> dict[Reason, int]:
+    """How many models each constraint rejects, counting each at the first that it fails. Costs a look at all."""
+    eligible, ask = board.order(given).eligible, Ask(given, board.outlook)
+    first = first_failures(given, ask, eligible)
+    return eligible.counts if first is eligible.first else count_reasons(first)
+
+
+def pays_for_any(given: DecisionInput, board: Board) -> bool:
+    """Whether a budget pays, at first sight, for any model that may be asked. If not, none fits, and nobody has to look
+    closer to know that."""
+    ask = Ask(given, board.outlook)
+    return bool((ask.affordable_at_best() & board.pool.priced)[_rows(given, board)].any())
+
+
+def least_nanos(given: DecisionInput, board: Board) -> int | None:
+    """What the cheapest model that may be asked needs of a budget, at first sight; None: none has a price."""
+    rows = _rows(given, board)
+    costs = Ask(given, board.outlook).picos_at_best()[rows[board.pool.priced[rows]]]
+    return nanos(int(costs.min())) if len(costs) else None
+
+
+def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
+    """The vocabularies in which a count can matter: the first alone where every model left is of it."""
+    pool, first = board.pool, VOCABULARIES[0]
+    keys = _askable(given, board.order(given), Ask(given, board.outlook))
+    others = any(pool.measures[pool.measure[key[-1]]].tokenizer != first for key in keys)
+    return VOCABULARIES if others else VOCABULARIES[:1]
+
+
+def _rows(given: DecisionInput, board: Board) -> IntArray:
+    """The rows that no snapshot rules out, of the whitelist if there is one. Shape (k,)."""
+    return np.array([key[-1] for key in board.order(given).among(board.pool, given.models)], dtype=np.int64)

@@ -1,0 +1,381 @@
+"""Walks a plan: which attempt comes next, by the table of faults. It never calls anything.
+
+    next() -> Attempt ─── succeeded() ───────────────────────────> end
+                    └──── failed() ─┬─ its answer can be repaired ──> Attempt, same model, once: shown what is wrong
+                                    ├─ retryable, tries left ───────> [Wait] Attempt, same model
+                                    ├─ the chain may help ──────────> Attempt, next model that the budget pays for
+                                    └─ refused, late, nothing left ─> end
+
+A second attempt may run beside one that shows no life: ``hedge`` begins it, ``left`` ends the one that lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from routewright.wire import FaultKind, OnPartial, TokenBounds
+
+from .attempt import Attempt
+from .budget import Amount, Room, RoomTooSmall, output_cap, plan_output
+from .cost import call_nanos, dearest_at, usage_nanos
+from .fault import FAULTS, Rule
+from .limits import ExecutionLimits
+from .plan import Leg, Plan
+from .tokens import longer
+
+_REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)
+"""Where a policy lets a refusal fall back."""
+FIRST_TOKEN_FACTOR = 4
+PAUSE_FACTOR = 3
+"""A pause is drawn from between the shortest and this many times the one before (decorrelated jitter)."""
+LEAST_SHARE = 0.01
+"""Share of ``timeout_ms`` that a further attempt needs at least, where that is less than the limits' ``least_s``."""
+FALLBACK_SHARE = 0.25
+"""Share of ``timeout_ms`` that stays for the next member of the chain."""
+
+
+class End(StrEnum):
+    """How a request ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    REFUSED = "refused"
+    BLOCKED = "blocked"
+    """Every answer was blocked by a guardrail."""
+
+
+_ENDS = {FaultKind.BLOCKED: End.BLOCKED, FaultKind.REFUSED: End.REFUSED}
+"""How it ends where nothing is left to try, by the last fault; all others fail."""
+
+
+class Rules(NamedTuple):
+    """How one request is carried out."""
+
+    limits: ExecutionLimits
+    on_partial: OnPartial = "restart"
+    on_refusal_fall_back: bool = False
+    hedged: bool = False
+
+
+class Traffic(Protocol):
+    """What stands between a plan and its models, for all requests together."""
+
+    def asked(self, now: float) -> None:
+        """A request makes its first call."""
+        ...
+
+    def admits(self, row: int, now: float) -> bool | None:
+        """Whether a model may be called now; None: as a probe, which nobody else is then."""
+        ...
+
+    @property
+    def is_whole(self) -> Sequence[bool]:
+        """Of each row, whether its model gives its answers whole, also where they are streamed."""
+        ...
+
+    def due(self, row: int) -> float:
+        """When a model that is not admitted may be called again."""
+        ...
+
+    def spares(self, now: float) -> bool:
+        """Whether one more second try, or hedge, is within the retry budget; if so, it is taken out."""
+        ...
+
+
+class Wait(NamedTuple):
+    """Pause, then ask again."""
+
+    seconds: float
+
+
+class Attempts:
+    """Walks one decision's plan."""
+
+    _number = _place = _tries = 0
+    _pause_s = 0.0
+    _last: Attempt | None = None
+    """The attempt whose fault led to where it stands."""
+    _beaten: frozenset[int] = frozenset()
+    """Places whose hedge failed while the attempt before it ran on: no use to ask them again."""
+    _forced = False
+    """A model whose circuit is open was called, for want of another."""
+    _repair: TokenBounds | None = None
+    """Of the present model."""
+    end: End | None = None
+    """How it ended, once it has."""
+    spent = Amount()
+    """What may be gone of the budget."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        bounds: TokenBounds,
+        room: Room | None,
+        *,
+        started_at: float,
+        timeout_ms: int,
+        whole: bool,
+        traffic: Traffic,
+        rules: Rules,
+    ) -> None:
+        """``bounds``: of the prompt. ``room``: the call's own budget; None: it has none."""
+        self.plan = plan
+        self.room = room
+        """What is left of the budget."""
+        self.deadline = started_at + timeout_ms / 1000
+        self.limits = rules.limits
+        self.on_partial = rules.on_partial
+        """What a fault after content leads to."""
+        self._bounds = bounds
+        self._budget = room
+        self._timeout_s = timeout_ms / 1000
+        self._whole = whole
+        self._traffic = traffic
+        self._rules = rules
+        self._longest_pause = rules.limits.backoff_s * PAUSE_FACTOR
+        self._running: list[Attempt] = []
+        """The present attempt, and behind it the hedge."""
+
+    def obey(self, rules: Rules) -> None:
+        """Take the rules of a request that brings its own."""
+        self._rules, self.on_partial = rules, rules.on_partial
+
+    def next(self, now: float) -> Attempt | Wait | None:
+        """Say what to do at ``now`` (monotonic seconds); None at the end."""
+        if self.end is not None:
+            return None
+        if now >= self.deadline or (self._last is not None and self._too_late(now)):
+            self.end = End.TIMED_OUT
+            return None
+        if self._pause_s:
+            pause_s, self._pause_s = self._pause_s, 0.0
+            return Wait(pause_s)
+        kept_away: list[int] = []
+        attempt = self._reach(now, kept_away)
+        if attempt is None and kept_away and not self._forced:  # circuits alone stand in the way
+            self._forced = True
+            self._place = min(kept_away, key=lambda place: self._traffic.due(self.plan.legs[place].row))
+            cap = self.plan.given.max_output_tokens if self.room is None else self._affordable_cap(self.room)
+            attempt = self._begin(now, cap, probe=True)
+        if attempt is None:
+            self.end = self._failure
+        return attempt
+
+    def succeeded(self, attempt: Attempt) -> None:
+        """Tell that an attempt brought a complete answer, whose usage is settled."""
+        self._running.remove(attempt)
+        if self.room is not None:
+            self._pay(attempt, broke_off=False)
+        if self.end is None:  # else the other of two was quicker
+            self.end = End.SUCCEEDED
+
+    def failed(
+        self,
+        attempt: Attempt,
+        kind: FaultKind,
+        now: float,
+        *,
+        touched: bool,
+        retry_after: float | None = None,
+        repair: TokenBounds | None = None,
+        jitter: float = 0.0,
+    ) -> None:
+        """Tell that an attempt ended in a fault, before its usage is estimated.
+
+        ``touched``: the provider had begun to answer, so it may bill. ``repair``: what asking the same model to repair
+        its answer would add to the prompt; None: it cannot be repaired. ``jitter`` in [0, 1) lengthens pauses, lest
+        callers retry in step.
+        """
+        self._running.remove(attempt)
+        attempt.fault, rule = kind, self._rule(kind)
+        self._pay(attempt, broke_off=not attempt.counted and (touched or rule.billed))
+        if self.end is not None:  # by the other of two
+            return
+        self._last = attempt
+        if rule.reason == "safety" and not rule.fall_back:
+            self.end = End.REFUSED
+        elif self._running:
+            self._beaten |= {attempt.place}
+            self._go_on_with(self._running[0])
+        elif now >= self.deadline:
+            self.end = End.TIMED_OUT
+        elif attempt.delivered and self.on_partial == "error":
+            self.end = self._failure
+        elif rule.repair and repair is not None and self._may_repair(now):
+            self._repair = repair
+        elif rule.retry and self._may_retry(retry_after, now, jitter):
+            pass
+        elif rule.fall_back:
+            self._move_on()
+        else:
+            self.end = self._failure
+
+    def left(self, attempt: Attempt, *, touched: bool) -> None:
+        """Tell that an attempt was left, for the sake of another or because all is over, before its usage is
+        estimated."""
+        self._running.remove(attempt)
+        self._pay(attempt, broke_off=touched)
+        if self._running:
+            self._go_on_with(self._running[0])
+
+    def hedge(self, now: float) -> Attempt | None:
+        """An attempt at the next model beside the one that runs and shows no life, where the budget pays for both and
+        second tries are not many; None if not."""
+        present, room = self._running[0], self.room
+        if room is not None:
+            self.room = room.without(*self._worst(present))
+        self._move_on()
+        attempt = self._reach(now, []) if not self._too_late(now) and self._traffic.spares(now) else None
+        self.room = room
+        if attempt is None:
+            self._go_on_with(present)
+        else:
+            attempt.hedge = True
+        return attempt
+
+    def hedge_after_s(self, attempt: Attempt) -> float | None:
+        """After how long a silence another model is asked beside it; None where too little was observed to say."""
+        if not self._rules.hedged or attempt.last or self._last is not None or attempt.hedge:
+            return None
+        usual_ms = attempt.leg.latency_p95_ms if self._whole else attempt.leg.ttft_p95_ms
+        return None if usual_ms is None else usual_ms / 1000
+
+    @property
+    def next_leg(self) -> Leg | None:
+        """The model that is called next, if it may be; None: the chain is at its end."""
+        return self.plan.legs[self._place] if self._place < len(self.plan.legs) else None
+
+    def cover(self, nanos: int) -> None:
+        """Let all attempts together cost at most what somebody vouches for, where their budget is not smaller."""
+        budget = self._budget or Room(None, None)
+        most = nanos if budget.nanos is None else min(nanos, budget.nanos)
+        self.room = (self.room or budget)._replace(nanos=most - self.spent.nanos)
+
+    @property
+    def _failure(self) -> End:
+        """How it ends where nothing is left to try."""
+        last = self._last
+        return End.FAILED if last is None or last.fault is None else _ENDS.get(last.fault, End.FAILED)
+
+    def _rule(self, kind: FaultKind) -> Rule:
+        if kind is FaultKind.REFUSED and self._rules.on_refusal_fall_back:
+            return _REFUSED_ELSEWHERE
+        return FAULTS[kind]
+
+    def _too_late(self, now: float) -> bool:
+        """Whether a further attempt is left that would not have the time: upstream would only waste its work on it."""
+        least_s = min(self.limits.least_s, LEAST_SHARE * self._timeout_s)
+        return now > self.deadline - least_s and self._place < len(self.plan.legs)
+
+    def _reach(self, now: float, kept_away: list[int]) -> Attempt | None:
+        """An attempt at the first model, from the present place on, that the budget pays for and that may be called.
+        Places whose circuits are open are added to ``kept_away``."""
+        legs = self.plan.legs
+        while self._place < len(legs):
+            try:
+                cap = self.plan.given.max_output_tokens if self.room is None else self._affordable_cap(self.room)
+            except RoomTooSmall:
+                self._move_on()
+                continue
+            if self._place not in self._beaten:
+                admitted = self._traffic.admits(legs[self._place].row, now)
+                if admitted is not False:
+                    return self._begin(now, cap, probe=admitted is None)
+                kept_away.append(self._place)
+            self._move_on()
+        return None
+
+    def _affordable_cap(self, room: Room) -> int | None:
+        """Output tokens that the present model may be asked for. Raises ``RoomTooSmall``."""
+        if self._number == self._place == 0:
+            return plan_output(self.plan, self._bounds, self._budget or room).cap
+        return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
+
+    def _begin(self, now: float, cap: int | None, *, probe: bool) -> Attempt:
+        """Make the attempt at the present model, with its limits of time.
+
+        A model may be silent at first for four times what was observed, or else is to be expected; before a whole
+        answer not less than that takes, which may be longer than those that were observed.
+        """
+        legs, place, traffic = self.plan.legs, self._place, self._traffic
+        if self._number == 0:
+            traffic.asked(now)
+        self._number += 1
+        self._tries += 1
+        leg = legs[place]
+        attempt = Attempt(self._number, place, leg, cap, self._last)
+        if self._budget is not None and cap is not None:
+            attempt.budget_capped = cap < (self.plan.given.max_output_tokens or leg.max_output)
+        if self._whole or traffic.is_whole[leg.row]:
+            patience_ms = max(FIRST_TOKEN_FACTOR * (leg.latency_p95_ms or leg.expected_ms), leg.expected_ms)
+        else:
+            patience_ms = FIRST_TOKEN_FACTOR * (leg.ttft_p95_ms or leg.ttft_ms)
+        attempt.patience_s = max(self.limits.first_token_s, patience_ms / 1000)
+        attempt.last = last = place + 1 >= len(legs)
+        attempt.latest = self.deadline if last else self._share(now)
+        attempt.repair, attempt.probe = self._repair, probe
+        self._running.append(attempt)
+        return attempt
+
+    def _may_repair(self, now: float) -> bool:
+        """Once a model, and not in the time that is the next one's."""
+        return self._repair is None and (self._place + 1 >= len(self.plan.legs) or now < self._share(now))
+
+    def _share(self, now: float) -> float:
+        """The deadline, less what stays for the next member of the chain."""
+        left_s = self._timeout_s if self._place == 0 else self.deadline - now
+        return max(now, self.deadline - FALLBACK_SHARE * left_s)
+
+    def _may_retry(self, retry_after: float | None, now: float, jitter: float) -> bool:
+        """Set the pause before another try of the same model; False if moving on serves better."""
+        limits = self.limits
+        if self._tries > self.plan.given.max_retries or (retry_after or 0.0) > limits.retry_after_s:
+            return False
+        drawn = limits.backoff_s + jitter * (self._longest_pause - limits.backoff_s)
+        pause = max(retry_after or 0.0, drawn)
+        if self._too_late(now + pause) or not self._traffic.spares(now):
+            return False
+        self._pause_s = pause
+        self._longest_pause = min(PAUSE_FACTOR * drawn, limits.longest_backoff_s)
+        return True
+
+    def _move_on(self) -> None:
+        """Step to the next member that may help: after an overflow, only one with a larger window."""
+        legs, last = self.plan.legs, self._last
+        repaired, self._repair = self._repair is not None, None
+        self._place += 1
+        self._tries = 0
+        self._longest_pause = PAUSE_FACTOR * self.limits.backoff_s
+        if last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW and not repaired:
+            while self._place < len(legs) and legs[self._place].window <= last.leg.window:
+                self._place += 1
+
+    def _go_on_with(self, running: Attempt) -> None:
+        """Stand where an attempt stands that runs on alone."""
+        self._place, self._tries, self._repair = running.place, 1, running.repair
+
+    def _pay(self, attempt: Attempt, *, broke_off: bool) -> None:
+        """Take what an attempt used out of the room; of one that broke off, the most that it can have been."""
+        if self.room is None:
+            return
+        usage, nanos, tokens = attempt.usage, 0, 0
+        if usage is not None:
+            nanos, tokens = usage_nanos(attempt.prices, usage), usage.input + usage.output
+        if broke_off:
+            worst_nanos, worst_tokens = self._worst(attempt)
+            nanos, tokens = max(nanos, worst_nanos), max(tokens, worst_tokens)
+        self.room = self.room.without(nanos, tokens)
+        self.spent = self.spent.plus(Amount(nanos, tokens))
+
+    def _worst(self, attempt: Attempt) -> tuple[int, int]:
+        """The most nano-dollars and tokens that an attempt can have used."""
+        leg, prices = attempt.leg, attempt.prices
+        high, cap = leg.length(self._shown(attempt.repair))[1], attempt.cap or leg.max_output
+        return call_nanos(dearest_at(prices, high), high, cap) if prices else 0, high + cap
+
+    def _shown(self, repair: TokenBounds | None) -> TokenBounds:
+        """Bounds of what a model is shown: the prompt, and what it is to repair."""
+        return self._bounds if repair is None else longer(self._bounds, repair)

@@ -1,0 +1,191 @@
+"""Performs a plan: calls what the machine says, and tells it how that ended. One path for plain and streamed calls.
+
+A plain call enters one deadline an attempt and collects all inside it; a stream one a piece, so that no deadline runs
+while the reader has the word. No deadline outlives its attempt: one that has run out would kill the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from math import inf
+
+import anyio.lowlevel
+
+from .cancel import CancelWatch
+from .fault import CUT_SHORT, TOO_SLOW, Fault
+from .guardrail import LARGE_CHARACTERS, GuardrailFailed
+from .progress import FAREWELL_S, Blocked, Exchange, Part, Progress
+
+LATE_S = 0.01
+"""How much later than its deadline a call may end for the sake of leaving."""
+YIELD_EVERY = 64
+"""After so many chunks other tasks have their turn, and the time is looked at: some answers never wait."""
+
+_log = logging.getLogger(__name__)
+
+
+class Execution(Progress):
+    """One plan being carried out. Not safe to pull from two tasks at once."""
+
+    _interrupted = False
+
+    async def run(self) -> None:
+        """Carry the plan out to its end, keeping all that comes."""
+        while self.end is None:
+            if self.exchange is None and not self._pause_for_s:
+                if self._cover is not None:
+                    await self.widen()
+                if self.advance() is None:
+                    return
+            if self.exchange is not None:
+                await self._within(self.exchange)
+            else:
+                await self._pause()
+
+    async def next_part(self) -> Part | None:
+        """Move on by one piece; None where there is nothing to hand on, or, once ``end`` is set, at all."""
+        exchange = self.exchange
+        if exchange is None and not self._pause_for_s:
+            await self.widen()
+            step = self.advance()
+            return self.started(step.attempt) if isinstance(step, Exchange) else None
+        if exchange is not None:
+            if exchange.parts:
+                return exchange.parts.popleft()
+            if exchange.context is None:
+                self._set_off(exchange)  # the reader may have taken its time since it was told
+            else:
+                self._wait(exchange, self._clock.monotonic())
+            return await self._within(exchange)
+        await self._pause()
+        return None
+
+    async def _pause(self) -> None:
+        pause_s, self._pause_for_s = self._pause_for_s, 0.0
+        with self._clock.deadline(self.until):
+            await self._clock.sleep(pause_s)
+
+    async def _within(self, exchange: Exchange) -> Part | None:
+        """Pull an attempt within its time."""
+        with self._clock.deadline(exchange.wake_at) as limit:
+            exchange.limit = limit
+            try:
+                return await self._pull(exchange)
+            finally:
+                exchange.limit = None
+        assert limit.expired, "a deadline swallows nothing but its own cancellation"
+        if not exchange.over and not self._interrupted:
+            # what is cut off may have cost anything once the context was entered
+            fault = self._silence(exchange)._replace(answered=exchange.context is not None)
+            await self._end_exchange(exchange, fault, abandoned=True)
+        return None
+
+    async def _pull(self, exchange: Exchange) -> Part | None:
+        """Take chunks until one is for a reader; None when the attempt has ended."""
+        attempt, abandoned = exchange.attempt, False
+        exchange.watch = watch = CancelWatch.begin()
+        if watch.before:
+            await anyio.lowlevel.checkpoint()  # a call that was not delivered yet is delivered here, and not counted in
+        try:
+            if exchange.chunks is None:
+                context = exchange.provider.open(exchange.upstream)
+                chunks = await context.__aenter__()
+                exchange.context = context
+                exchange.chunks = chunks if hasattr(chunks, "__anext__") else aiter(chunks)
+                exchange.since = self._clock.monotonic()
+            following = exchange.chunks.__anext__
+            while not (abandoned := exchange.pace is not None and self._is_too_slow(exchange)):
+                exchange.taken += 1
+                if exchange.taken > YIELD_EVERY:
+                    exchange.taken = 0
+                    await self._clock.sleep(0)
+                part: Part | None
+                part = taken = self._take(exchange, await following())
+                if taken is None:
+                    continue
+                if attempt.screen is not None:
+                    exchange.parts = parts = deque(await self._screened(exchange, taken))
+                    part = parts.popleft() if parts else None
+                if part is not None and not self._whole:
+                    if watch.is_on(by_scopes=False):  # and the provider made nothing of it
+                        raise asyncio.CancelledError
+                    attempt.delivered = attempt.characters > 0
+                    return part
+            fault = TOO_SLOW
+        except StopAsyncIteration:
+            fault = CUT_SHORT
+        except Blocked as blocked:
+            fault, abandoned = blocked.fault, True
+        except GuardrailFailed as error:
+            self.end_with(error)
+            await self._abandon(exchange)
+            return None
+        except BaseException as error:
+            if watch.passes(error):
+                raise
+            fault = self._fault_of(error, attempt, entered=exchange.context is not None)
+        if watch.is_on(by_scopes=attempt.finish_reason is None):  # what the provider made of it does not count
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise asyncio.CancelledError
+        await self._end_exchange(exchange, fault, abandoned=abandoned)
+        return None
+
+    async def _end_exchange(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
+        try:
+            self.ended(exchange, fault, abandoned=abandoned)
+        finally:
+            await self._leave(exchange, abandoned=abandoned)
+
+    async def _leave(self, exchange: Exchange, *, abandoned: bool) -> None:
+        """Free an attempt's connection. An abandoned one gets a moment of its own, since its task may be cancelled."""
+        context, exchange.over = exchange.context, True
+        exchange.context = exchange.chunks = None
+        if self.exchange is exchange:
+            self.exchange = None
+        if context is None:
+            return
+        try:
+            if not abandoned:
+                await context.__aexit__(None, None, None)
+                return
+            now = self._clock.monotonic()
+            with self._clock.deadline(min(now + FAREWELL_S, max(now, self.until) + LATE_S), shield=True):
+                await context.__aexit__(None, None, None)
+        except BaseException as error:
+            if exchange.watch.passes(error):
+                raise
+            # the answer is there or the fault is known: a bad farewell changes neither
+            _log.warning("provider %s raised %s on leaving", exchange.attempt.provider, type(error).__name__)
+
+    async def aclose(self) -> None:
+        """Leave the present attempt, if any, whatever happens around."""
+        if self.exchange is not None:
+            await self._abandon(self.exchange)
+
+    async def _abandon(self, exchange: Exchange) -> None:
+        """Leave an attempt for no fault of its own."""
+        exchange.watch = CancelWatch.begin()._replace(before=0)
+        try:
+            self._leave_behind(exchange)
+        finally:
+            await self._leave(exchange, abandoned=True)
+
+    def interrupt(self) -> None:
+        """End the wait of a reader in another task, so that the call can be left."""
+        self._interrupted = True
+        self.until = self._clock.monotonic()
+        if self.exchange is not None:
+            self.exchange.wake(self.until)
+
+    def expect_text(self) -> None:
+        """From now on a fault after content is an error: plain text cannot say that what came before is void."""
+        self.on_partial = "error"
+
+    def _entered(self, exchange: Exchange) -> bool:
+        return exchange.context is not None
+
+    @property
+    def _aside_from(self) -> float:
+        return inf if self._clock.virtual else LARGE_CHARACTERS

@@ -1,0 +1,477 @@
+"""A plan under way: begins attempts, collects what they bring, prices them, books health, and tells the machine.
+
+Nothing here waits or calls anybody. An ``Execution`` awaits providers and reports here; ``Steps`` let a host do so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from math import inf
+from typing import Any, NamedTuple
+
+from routewright._core.attempt import Attempt
+from routewright._core.budget import Amount, worst_of_call, worst_wanted
+from routewright._core.call import Call
+from routewright._core.fault import FAULTS
+from routewright._core.guardrail import Hit
+from routewright._core.health import seen_of
+from routewright._core.machine import FALLBACK_SHARE, Attempts, End, Wait
+from routewright._core.output import Fit, Form, Repair
+from routewright._core.pace import Pace
+from routewright._core.plan import Plan
+from routewright._core.scan import quoted
+from routewright.errors import RouterError
+from routewright.protocols import Clock, Deadline, Guardrail, Provider, Rng
+from routewright.wire import (
+    Chunk,
+    Delta,
+    FallbackReason,
+    FaultKind,
+    Finish,
+    Params,
+    RouteRequest,
+    ToolDelta,
+    UpstreamCall,
+)
+
+from .cancel import CancelWatch
+from .fault import FILTERED, TOO_SLOW, WITH_GUARDRAILS, Fault, fault_of, misfit, no_answer, silence
+from .fleet import Fleet
+from .guardrail import Screen
+from .money import Cover
+from .traceparent import Onward
+
+FAREWELL_S = 0.5
+"""How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""
+LEAST_IDLE_S = 1.0
+"""No shorter silence in the middle of an answer ends it for the sake of the next model."""
+
+_log = logging.getLogger(__name__)
+_NO_PARAMS = Params()
+
+
+class AttemptStarted(NamedTuple):
+    """A model is being called."""
+
+    attempt: Attempt
+    from_model: str | None
+    """The model it replaces, which may be the same; None for the first."""
+    reason: FallbackReason
+    restart: bool
+    """What was delivered so far is void."""
+
+
+Part = AttemptStarted | Delta | ToolDelta | Finish
+
+
+class Blocked(Exception):
+    """A guardrail blocks the answer."""
+
+    def __init__(self, hit: Hit) -> None:
+        super().__init__(hit.guardrail)
+        said = f"blocked: by guardrail {quoted(hit.guardrail)}, rule {quoted(hit.rule)}"
+        self.fault = Fault(FaultKind.BLOCKED, said, answered=True)
+
+
+class Exchange:
+    """The exchange with a provider while an attempt runs. Times on the monotonic scale."""
+
+    __slots__ = (
+        "attempt",
+        "chunks",
+        "context",
+        "limit",
+        "over",
+        "pace",
+        "parts",
+        "provider",
+        "screening",
+        "since",
+        "taken",
+        "upstream",
+        "wake_at",
+        "watch",
+    )
+
+    watch: CancelWatch
+    """The task that waits."""
+
+    def __init__(self, attempt: Attempt, provider: Provider, upstream: UpstreamCall, pace: Pace | None) -> None:
+        self.attempt = attempt
+        self.provider = provider
+        self.upstream = upstream
+        self.pace = pace
+        """None where the answer is wanted whole."""
+        self.wake_at = self.since = 0.0
+        """When the present wait ends at the latest, and when it began: the last chunk had come, or a reader asked for
+        the next."""
+        self.context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
+        self.chunks: AsyncIterator[Chunk] | None = None
+        self.limit: Deadline | None = None
+        """The deadline of the present wait."""
+        self.parts: deque[Part] | None = None
+        """What the caller gets next."""
+        self.screening = False
+        """A guardrail is looking at what came."""
+        self.over = False
+        """The provider was left."""
+        self.taken = 0
+        """Chunks since other tasks had their turn."""
+
+    def wake(self, at: float) -> None:
+        """Set when the wait ends, for the present one as for those to come."""
+        self.wake_at = at
+        if self.limit is not None:
+            self.limit.move(at)
+
+
+class Progress(Attempts):
+    """One plan under way. Not safe to use from two tasks or threads at once."""
+
+    exchange: Exchange | None = None
+    """The attempt that runs, if any."""
+    error: RouterError | None = None
+    """What ended it that is no provider's fault."""
+    data: Any = None
+    """The answer as a value of the type that was asked for."""
+    guardrails: Sequence[Guardrail] = ()
+    """Those that check answers."""
+    onward: Onward | None = None
+    """The trace that providers are told of."""
+    _cover: Cover | None = None
+    """The money that is set aside for the call."""
+    _pause_for_s = 0.0
+    _repair_with: Repair | None = None
+    """What the present model is shown of its last answer, if it is to repair it."""
+
+    def __init__(
+        self,
+        call: Call,
+        plan: Plan,
+        fleet: Fleet,
+        *,
+        clock: Clock,
+        rng: Rng,
+        whole: bool,
+        form: Form | None = None,
+    ) -> None:
+        super().__init__(
+            plan,
+            call.bounds,
+            call.budget,
+            started_at=call.started_at,
+            timeout_ms=call.timeout_ms,
+            whole=whole,
+            traffic=fleet,
+            rules=fleet.rules,
+        )
+        self.call = call
+        self.request = call.request
+        self.until = self.deadline
+        """When all waiting ends: the deadline, or earlier where a reader left."""
+        self._fleet = fleet
+        self._clock = clock
+        self._rng = rng
+        self._sandbox = call.caller.environment == "sandbox"
+        self._form = form
+
+    def pay_from(self, cover: Cover | None) -> None:
+        """Let it cost no more than what is set aside for it, if its money is limited."""
+        self._cover = cover
+        if cover is not None:
+            self.cover(cover.nanos)
+
+    def advance(self) -> Exchange | Wait | None:
+        """Ask the machine what comes next, and begin it; None at the end."""
+        step = self.next(self._clock.monotonic())
+        if isinstance(step, Attempt):
+            self.exchange = exchange = self._open_for(step)
+            return exchange
+        if step is not None:
+            self._pause_for_s = step.seconds
+        return step
+
+    def end_with(self, error: RouterError | None) -> None:
+        """End it for what is no provider's fault, unless it has ended; None ends nothing."""
+        if error is not None and self.end is None:
+            self.error, self.end = error, End.FAILED
+
+    @property
+    def used(self) -> Amount:
+        """What may be gone of its budget. An answer whose provider did not tell the usage is taken at its worst."""
+        used, served = self.spent, self.call.served
+        if served is None or served.usage is None or served.cap is None:
+            return used
+        if served.counted and not served.usage_estimated:
+            return used
+        worst = worst_of_call(served.leg, self.call.bounds, served.cap)
+        booked = Amount(served.cost_nanos, served.usage.input + served.usage.output)
+        return used.plus(worst.without(booked))
+
+    async def widen(self) -> None:
+        """Where money is set aside for the call: have enough of it for the next model."""
+        cover, leg = self._cover, self.next_leg
+        if cover is None or leg is None or not self.call.attempts:
+            return
+        await cover.widen(self.spent.nanos + worst_wanted(self.plan.given, leg, self.call.bounds).nanos)
+        self.cover(cover.nanos)
+
+    @property
+    def broke_off(self) -> bool:
+        """It failed because a part of the answer had been read that could not be taken back."""
+        attempts = self.call.attempts
+        return bool(attempts) and attempts[-1].delivered and self.on_partial == "error"
+
+    def started(self, attempt: Attempt) -> AttemptStarted:
+        """Say that a model is called, and in whose place: the chosen one's, too, if that was not called at all."""
+        after, chosen = attempt.after, self.plan.legs[0].id
+        if after is not None and after.fault is not None:
+            return AttemptStarted(attempt, after.model, FAULTS[after.fault].reason, attempt.restart)
+        passed_over = None if attempt.model == chosen else chosen
+        return AttemptStarted(attempt, passed_over, "upstream_5xx", restart=False)
+
+    def settle(self) -> None:
+        """Price what the present attempt, if any, has brought so far."""
+        if self.exchange is not None:
+            self._settle(self.exchange)
+
+    def ended(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
+        """The provider has nothing more, or was ``abandoned``. Once the answer is whole, how it takes its leave does
+        not matter."""
+        attempt = exchange.attempt
+        if self.end is not None:  # the other of two was quicker, by a moment
+            self._leave_behind(exchange)
+        elif attempt.finish_reason is None or exchange.screening:
+            self._book_fault(exchange, fault, abandoned=abandoned)
+        elif attempt.finish_reason == "content_filter":
+            self._book_fault(exchange, FILTERED, abandoned=abandoned)
+        elif self._form is not None and (unfit := self._unfit(attempt, self._form)) is not None:
+            self._book_fault(exchange, unfit, abandoned=abandoned)
+        else:
+            self._book_answer(attempt)
+
+    def _open_for(self, attempt: Attempt) -> Exchange:
+        leg, request = attempt.leg, self.request
+        provider = self._fleet.server[leg.row]
+        assert provider is not None, "constraints let a model through that nobody serves"
+        repair = None if attempt.repair is None else self._repair_with
+        attempt.provider = provider.name
+        if self.guardrails:
+            attempt.screen = Screen(self.guardrails, as_json=_is_json(request), aside_from=self._aside_from)
+        self.call.attempts.append(attempt)
+        upstream = UpstreamCall(
+            self.call.board.pool.models[leg.row],
+            request.messages if repair is None else [*request.messages, *repair.messages],
+            request.params or _NO_PARAMS,
+            request.tools,
+            request.tool_choice,
+            attempt.cap,
+            self.until,
+            not self._whole,
+            None if self.onward is None else self.onward.header(attempt.provider, attempt.number),
+        )
+        pace = None if self._whole else Pace(self.limits, leg.us_per_token)
+        exchange = Exchange(attempt, provider, upstream, pace)
+        self._set_off(exchange)
+        return exchange
+
+    def _set_off(self, exchange: Exchange) -> None:
+        """Let an attempt's time begin."""
+        attempt, pool = exchange.attempt, self.call.board.pool
+        attempt.started_at = now = self._clock.monotonic()
+        if pool.dated:
+            attempt.prices = pool.prices_on(attempt.leg.row, self._fleet.today())
+        exchange.wake_at = attempt.due(now)
+
+    def _take(self, exchange: Exchange, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
+        """Note what a chunk says, and when; give it back if the caller is to have it."""
+        attempt, now = exchange.attempt, self._clock.monotonic()
+        before = attempt.characters
+        part = attempt.take(chunk)
+        if attempt.first_at is None:
+            attempt.first_at = now
+        if isinstance(part, Finish):  # the answer is whole; what is left is the provider's farewell
+            attempt.ended_at = now
+            exchange.wake_at = wake_at = min(self.until, now + FAREWELL_S)
+            if exchange.limit is not None:
+                exchange.limit.move(wake_at)
+        elif attempt.finish_reason is None:
+            if exchange.pace is not None:
+                exchange.pace.chunk(attempt.characters - before, now - exchange.since)
+            if part is None or self._whole:  # else the reader begins to wait when he asks for more
+                self._wait(exchange, now)
+        return part
+
+    def _wait(self, exchange: Exchange, now: float) -> None:
+        """Begin to wait for the next chunk: where time is short, no longer than leaves the next model its share."""
+        exchange.since = now
+        if exchange.attempt.first_at is None or exchange.attempt.finish_reason is not None:
+            return
+        wake_at, share_s = now + self.limits.idle_s, FALLBACK_SHARE * (self.until - now)
+        if wake_at > self.until - share_s:
+            wake_at = min(wake_at, self.until)
+            if self._may_move_on(exchange):
+                wake_at = min(wake_at, max(self.until - share_s, now + LEAST_IDLE_S))
+        exchange.wake_at = wake_at
+        if exchange.limit is not None:
+            exchange.limit.move(wake_at)
+
+    def _may_move_on(self, exchange: Exchange) -> bool:
+        """Whether another model may take over: not from the last of the chain, nor where an answer cannot be void."""
+        if exchange.attempt.last:
+            return False
+        return self._whole or not (exchange.attempt.delivered and self.on_partial == "error")
+
+    def _is_too_slow(self, exchange: Exchange) -> bool:
+        """Whether to leave it since it is below the minimum throughput."""
+        pace = exchange.pace
+        return (
+            pace is not None and pace.is_slow and exchange.attempt.finish_reason is None and self._may_move_on(exchange)
+        )
+
+    async def _screened(self, exchange: Exchange, part: Delta | ToolDelta | Finish) -> list[Part]:
+        """What of a part may go on to the caller. Raises ``Blocked``, and ``GuardrailFailed``."""
+        attempt, parts = exchange.attempt, list[Part]()
+        screen, wake_at = attempt.screen, exchange.wake_at
+        assert isinstance(screen, Screen), "the answer is guarded"
+        exchange.screening, asked_at = True, self._clock.monotonic()
+        exchange.wake(self.until)  # the provider's own limits rest
+        match part:
+            case Delta(text):
+                passed = await screen.feed(text)
+                parts = [Delta(passed)] if passed else []
+            case Finish():
+                parts = [*await screen.end(attempt.output, attempt.tool_calls or (), part)]
+        attempt.hits = screen.hits
+        if screen.blocked is not None:
+            raise Blocked(screen.blocked)
+        exchange.screening, took_s = False, self._clock.monotonic() - asked_at
+        exchange.since += took_s
+        exchange.wake(min(self.until, wake_at + took_s))
+        return parts
+
+    @property
+    def _aside_from(self) -> float:
+        """Characters from which on guardrails look aside: never, where nobody can wait for that."""
+        return inf
+
+    def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
+        """Read the answer as what was asked for; say what does not fit. Calls of tools are left to the caller."""
+        if attempt.pieces is not None:
+            return None
+        found = form.read(attempt.answer)
+        if isinstance(found, Fit):
+            self.data = found.value
+            return None
+        if self._sandbox:
+            attempt.unslept_ms = float(attempt.leg.expected_ms)
+        return misfit(attempt.answer, found, attempt.finish_reason)
+
+    def _book_answer(self, attempt: Attempt) -> None:
+        """Price an answer, tell the model's health of it, and the machine. Of an answer that was asked for whole the
+        first token's time is not known; one that was cut says nothing of the model's usual length."""
+        usage = attempt.settle(self.call.bounds)
+        self.call.served = attempt
+        if self._sandbox:
+            attempt.unslept_ms = float(attempt.leg.expected_ms)
+        else:
+            first_at, row = attempt.first_at, attempt.leg.row
+            assert first_at is not None, "an answer came"
+            whole_ms = (attempt.ended_at - attempt.started_at) * 1000
+            first_ms = None if self._whole else (first_at - attempt.started_at) * 1000
+            itself = attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated
+            seen = seen_of(self.call.board.outlook, row, usage, whole_ms, first_ms, length=itself)
+            self._fleet.answered(row, seen, probe=attempt.probe)
+        self.succeeded(attempt)
+
+    def _book_fault(self, exchange: Exchange, fault: Fault, *, abandoned: bool) -> None:
+        attempt = exchange.attempt
+        attempt.ended_at = now = self._clock.monotonic()
+        attempt.fault_text = fault.text
+        self._repair_with = fault.repair or self._repair_with
+        # faults of a provider that was hurried count against nobody
+        hurried = abandoned and fault is not TOO_SLOW and min(now, exchange.wake_at) < self._blamed_from(exchange)
+        hurried = hurried or exchange.screening
+        exchange.wake(min(self.until, now + FAREWELL_S))
+        rule = FAULTS[fault.kind]
+        touched = attempt.first_at is not None or fault.answered
+        if not self._sandbox:
+            if rule.blames and not hurried:
+                self._fleet.failed(
+                    attempt.leg.row,
+                    probe=attempt.probe,
+                    retry_after=fault.retry_after,
+                    credential=rule.opens_credential,
+                )
+            elif attempt.probe:
+                self._fleet.left(attempt.leg.row)
+        self.failed(
+            attempt,
+            fault.kind,
+            now,
+            touched=touched,
+            retry_after=fault.retry_after,
+            repair=None if fault.repair is None else fault.repair.bounds,
+            jitter=self._rng.random(),
+        )
+        if attempt.produced or (fault.kind is FaultKind.INVALID_OUTPUT and attempt.finish_reason is not None):
+            attempt.settle(self.call.bounds)
+        elif touched or rule.billed:
+            attempt.doubt()
+
+    def _leave_behind(self, exchange: Exchange) -> None:
+        """Price an attempt that is left for no fault of its own, and say so."""
+        attempt = exchange.attempt
+        touched = attempt.first_at is not None or self._entered(exchange)
+        self.left(attempt, touched=touched and not attempt.counted)
+        self._settle(exchange)
+        if attempt.probe and not self._sandbox:
+            self._fleet.left(attempt.leg.row)
+
+    def _settle(self, exchange: Exchange) -> None:
+        attempt = exchange.attempt
+        attempt.ended_at = self._clock.monotonic()
+        if attempt.produced:
+            attempt.settle(self.call.bounds)
+        elif self._entered(exchange):
+            attempt.doubt()
+
+    def _entered(self, exchange: Exchange) -> bool:
+        """Whether the provider may have begun to work for an attempt."""
+        return True
+
+    def _fault_of(self, error: BaseException, attempt: Attempt, *, entered: bool) -> Fault:
+        """The fault that a provider raised. Anything but a ``ProviderFault`` is its own error; it had been
+        ``entered``, or not."""
+        fault = fault_of(error)
+        if fault is not None:
+            return fault
+        name = type(error).__name__
+        _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, name)
+        return Fault(FaultKind.SERVER, f"server: {name} in the provider", answered=entered)
+
+    def _silence(self, exchange: Exchange) -> Fault:
+        """The fault of an attempt whose time is over."""
+        now, attempt = self._clock.monotonic(), exchange.attempt
+        if exchange.screening:
+            return WITH_GUARDRAILS
+        if attempt.first_at is not None:
+            return silence(now - exchange.since, begun=True)
+        waited_s = now - attempt.started_at
+        return no_answer(waited_s) if self._whole else silence(waited_s, begun=False)
+
+    def _blamed_from(self, exchange: Exchange) -> float:
+        """Until when a provider may be silent before that is its own fault, whatever time the caller gave."""
+        attempt = exchange.attempt
+        if attempt.first_at is None:
+            return attempt.started_at + attempt.patience_s
+        return exchange.since + self.limits.idle_s
+
+
+def _is_json(request: RouteRequest) -> bool:
+    """Whether the answer is asked for as JSON, of which no part can be judged alone."""
+    form = None if request.params is None else request.params.response_format
+    return form is not None and form.get("type") != "text"
