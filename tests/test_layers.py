@@ -57,6 +57,10 @@ def modules() -> list[Path]:
     return sorted(SRC.rglob("*.py"))
 
 
+def core() -> list[Path]:
+    return sorted((SRC / "_core").glob("*.py"))
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(SRC).with_suffix("").as_posix().removesuffix("/__init__")
 
@@ -93,65 +97,67 @@ def room_of(name: str) -> str:
     return name.split("/")[0] or "__init__"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_a_file_imports_only_from_below(path: Path) -> None:
-    here = room_of(name_of(path)) if name_of(path) != "." else "__init__"
-    for imported in imports(path):
-        if not imported.startswith("routewright."):
+def test_a_file_imports_only_from_below() -> None:
+    for path in modules():
+        here = room_of(name_of(path)) if name_of(path) != "." else "__init__"
+        for imported in imports(path):
+            if not imported.startswith("routewright."):
+                continue
+            there = imported.split(".")[1]
+            assert there in FLOOR, f"{name_of(path)} imports {imported}, which stands on no floor: add it to FLOORS"
+            if here == there:
+                continue
+            below = FLOOR[there] < FLOOR[here]
+            rooms = FLOORS[FLOOR[here]]
+            before = FLOOR[there] == FLOOR[here] >= 5 and rooms.index(there) < rooms.index(here)
+            assert below or before, f"{name_of(path)} reaches up to {imported}"
+
+
+def test_the_core_is_pure_and_in_order() -> None:
+    for path in core():
+        here = path.stem
+        if here == "__init__":
             continue
-        there = imported.split(".")[1]
-        assert there in FLOOR, f"{imported} stands on no floor: add it to FLOORS"
-        if here == there:
+        assert here in CORE_ORDER, f"add {here} to CORE_ORDER"
+        for imported in imports(path):
+            assert any(f"{imported}.".startswith(f"{pure}.") for pure in PURE), f"_core/{here} imports {imported}"
+            assert OUTSIDE.isdisjoint(imported.split(".")), f"_core/{here} imports {imported}"
+            if imported.startswith("routewright._core."):
+                there = imported.split(".")[2]
+                in_order = CORE_ORDER.index(there) < CORE_ORDER.index(here)
+                assert in_order, f"_core/{here} imports {there}, which comes later"
+
+
+def test_the_core_reaches_for_nothing_outside() -> None:
+    for path in core():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute):
+                assert node.attr not in OUTSIDE, f"_core/{path.stem} reaches for {ast.unparse(node)}"
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                assert node.id not in BUILT_IN, f"_core/{path.stem} reaches for {node.id}"
+
+
+def test_every_time_out_goes_through_the_clock() -> None:
+    for path in modules():
+        here = name_of(path)
+        if here == "backends/clock":
             continue
-        below = FLOOR[there] < FLOOR[here]
-        rooms = FLOORS[FLOOR[here]]
-        before = FLOOR[there] == FLOOR[here] >= 5 and rooms.index(there) < rooms.index(here)
-        assert below or before, f"{name_of(path)} reaches up to {imported}"
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute):
+                assert node.attr not in OWN_TIMEOUTS, f"{here} uses {node.attr}: take Clock.deadline"
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CancelScope"):
+                assert "deadline" not in {keyword.arg for keyword in node.keywords}, f"{here}: take Clock.deadline"
 
 
-@pytest.mark.parametrize("path", sorted((SRC / "_core").glob("*.py")), ids=name_of)
-def test_the_core_is_pure_and_in_order(path: Path) -> None:
-    here = path.stem
-    if here == "__init__":
-        return
-    assert here in CORE_ORDER, f"add {here} to CORE_ORDER"
-    for imported in imports(path):
-        assert any(f"{imported}.".startswith(f"{pure}.") for pure in PURE), f"_core/{here} imports {imported}"
-        assert OUTSIDE.isdisjoint(imported.split(".")), f"_core/{here} imports {imported}"
-        if imported.startswith("routewright._core."):
-            there = imported.split(".")[2]
-            assert CORE_ORDER.index(there) < CORE_ORDER.index(here), f"_core/{here} imports {there}, which comes later"
-
-
-@pytest.mark.parametrize("path", sorted((SRC / "_core").glob("*.py")), ids=name_of)
-def test_the_core_reaches_for_nothing_outside(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Attribute):
-            assert node.attr not in OUTSIDE, f"_core/{path.stem} reaches for {ast.unparse(node)}"
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            assert node.id not in BUILT_IN, f"_core/{path.stem} reaches for {node.id}"
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_every_time_out_goes_through_the_clock(path: Path) -> None:
-    if name_of(path) == "backends/clock":
-        return
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Attribute):
-            assert node.attr not in OWN_TIMEOUTS, f"{name_of(path)} uses {node.attr}: take Clock.deadline"
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CancelScope"):
-            assert "deadline" not in {keyword.arg for keyword in node.keywords}, f"{name_of(path)}: take Clock.deadline"
-
-
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_every_lock_is_open_again_in_a_forked_child(path: Path) -> None:
-    if name_of(path) == "fork":
-        return
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Lock"):
-            made = f"{name_of(path)} makes {ast.unparse(node)}"
-            # the lock of a thread, which is not there in the child
-            assert made == "_engine/worker makes threading.RLock()", f"{made}: take fork.Guard"
+def test_every_lock_is_open_again_in_a_forked_child() -> None:
+    for path in modules():
+        if name_of(path) == "fork":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Lock"):
+                made = f"{name_of(path)} makes {ast.unparse(node)}"
+                # the lock of a thread, which is not there in the child
+                assert made == "_engine/worker makes threading.RLock()", f"{made}: take fork.Guard"
 
 
 @pytest.mark.parametrize("room", ["server", "serve", "cli"])
