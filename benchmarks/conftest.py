@@ -48,6 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--uvloop", action="store_true", help="run on uvloop")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Measure one thing at a time, whatever the tests do."""
+    config.option.numprocesses = 0
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("python_files", "bench_*.py")
     config.stash[REPORT] = Report()

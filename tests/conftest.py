@@ -1,10 +1,12 @@
-"""What every test shares: both event loops, how hard hypothesis tries, and the flag for the full counts."""
+"""What every test shares: event loops, how hard hypothesis tries, which tests run alone, and the flag ``--full``."""
 
 from __future__ import annotations
 
+import gc
 import io
-import os
 import sys
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,27 @@ from hypothesis import HealthCheck, settings
 
 from .recorded import at_noon, few, record
 
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("default", patient, max_examples=60, derandomize=bool(os.environ.get("CI")))
+ROOT = Path(__file__).parent
+SEAMS = (
+    "backends/test_callable.py backends/test_clock.py backends/test_coordination.py backends/test_faults.py "
+    "backends/test_http_provider.py backends/test_storage.py backends/test_transport.py "
+    "engine/test_admission*.py engine/test_attempt.py engine/test_cancel*.py engine/test_chaos*.py "
+    "engine/test_counting.py engine/test_deadline.py engine/test_durability.py engine/test_event.py "
+    "engine/test_failing_parts.py engine/test_hedge.py engine/test_many.py engine/test_reading.py engine/test_route.py "
+    "engine/test_standby.py engine/test_stream.py engine/test_trace_log.py engine/test_worker.py test_threads.py"
+).split()
+"""Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
+REAL_TIME = (
+    "backends/test_coordination_processes.py backends/test_kill.py backends/test_ledger_processes.py "
+    "engine/test_chaos_tcp.py engine/test_paying_processes.py engine/test_worker.py server/test_line_writer.py "
+    "server/test_protocol.py server/test_serve.py server/test_serve_signals.py server/test_workers.py "
+    "test_revocation.py"
+).split()
+"""Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""
+
+# derandomize is said because hypothesis itself turns it on where CI is set, and would then find nothing new
+patient = settings(deadline=None, derandomize=False, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", patient, max_examples=20)
 settings.register_profile("full", patient, max_examples=10_000)
 
 
@@ -29,6 +50,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--full"):
         for item in items:
             item.add_marker(pytest.mark.timeout(3_600))
+    else:
+        twins = {item for item in items if _is_on_trio(item) and not _among(SEAMS, item)}
+        config.hook.pytest_deselected(items=[*twins])
+        items[:] = [item for item in items if item not in twins]
+    for item in items:
+        if _among(REAL_TIME, item):
+            item.add_marker(pytest.mark.xdist_group("real_time"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from going through all modules and tests each time."""
+    gc.freeze()
+
+
+def _is_on_trio(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("anyio_backend") == "trio"
+
+
+def _among(patterns: Sequence[str], item: pytest.Item) -> bool:
+    path = item.path.relative_to(ROOT).as_posix()
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
