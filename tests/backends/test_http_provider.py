@@ -13,7 +13,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Router, StepCall, StepDone
@@ -809,7 +809,6 @@ def test_an_address_shows_no_credentials_whatever_is_wrong_with_it(vendor: Vendo
 def test_every_request_is_valid_by_the_official_types_or_refused(vendor: Vendor) -> None:
     dialect = vendor.make(KEY)._dialect
 
-    @settings(max_examples=max(300, settings.get_profile("default").max_examples))
     @given(calls(conversations() | scraps, *vendor.models))
     def prove(upstream: UpstreamCall) -> None:
         try:

@@ -283,7 +283,7 @@ def out_of_reach(each: Model) -> bool:
 
 
 def test_what_a_refusal_suggests_admits_the_model_that_it_names_and_no_part_of_it_can_be_left_out(full: bool) -> None:
-    @settings(max_examples=10_000 if full else 200, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=10_000 if full else 30, suppress_health_check=[*HealthCheck])
     @given(ruled())
     def hold(case: Ruled) -> None:
         suggestion = refused(case)
@@ -308,7 +308,7 @@ def test_what_a_refusal_suggests_admits_the_model_that_it_names_and_no_part_of_i
 def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
     """Every field at its loosest, one and two at a time, against what was found step by step."""
 
-    @settings(max_examples=5_000 if full else 100)
+    @settings(max_examples=5_000 if full else 15)
     @given(ruled())
     def hold(case: Ruled) -> None:
         if refused(case) is None:

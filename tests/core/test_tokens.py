@@ -96,7 +96,7 @@ ANY_TEXT = st.one_of(
 
 
 def test_bounds_hold_for_any_text_in_both_vocabularies(full: bool) -> None:
-    @settings(max_examples=100_000 if full else 300, deadline=None)
+    @settings(max_examples=100_000 if full else 40, deadline=None)
     @given(st.lists(ANY_TEXT, min_size=1, max_size=2))
     def hold(texts: list[str]) -> None:
         asked = request(*texts)
@@ -396,7 +396,7 @@ MESSAGES = st.lists(
 
 
 def test_messages_and_names_take_what_the_published_rule_says_and_never_more_than_the_bound(full: bool) -> None:
-    @settings(max_examples=100_000 if full else 200, deadline=None)
+    @settings(max_examples=100_000 if full else 40, deadline=None)
     @given(MESSAGES)
     def hold(messages: list[Message]) -> None:
         asked = RouteRequest(messages=messages)
@@ -435,7 +435,7 @@ TOOLS = st.builds(
 
 
 def test_a_declaration_rewritten_as_types_takes_no_more_than_the_bound(full: bool) -> None:
-    @settings(max_examples=20_000 if full else 200, deadline=None)
+    @settings(max_examples=20_000 if full else 40, deadline=None)
     @given(st.lists(TOOLS, min_size=1, max_size=4))
     def hold(tools: list[Tool]) -> None:
         asked = request("hi", tools=tools)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 import uvicorn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright.serve.worker import Listener
@@ -415,7 +415,6 @@ PIECES = [*REFUSED.values(), *TOO_LARGE.values(), GET, POST, b"\r\n", b"\r\n\r\n
           b"5\r\nhello\r\n", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]  # fmt: skip
 
 
-@settings(max_examples=200)
 @given(st.lists(st.sampled_from(PIECES), max_size=6), st.binary(max_size=20))
 def test_nothing_that_is_sent_is_a_fault_of_ours(sent: list[bytes], more: bytes) -> None:
     heard = said(_shared_port(), b"".join(sent) + more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Model, Params, Router
@@ -30,13 +30,11 @@ def translated(body: Any) -> RouteRequest:
 
 
 @given(bodies())
-@settings(max_examples=150, deadline=None)
 def test_every_valid_body_translates(body: dict[str, Any]) -> None:
     translated(body)
 
 
 @given(broken() | JSON | st.dictionaries(st.sampled_from(["model", "messages", "max_tokens", "tools"]), JSON))
-@settings(max_examples=250, deadline=None)
 def test_every_other_body_is_refused_as_such(body: Any) -> None:
     reading = Reading(FLEET, capped=True)
     try:
@@ -47,7 +45,6 @@ def test_every_other_body_is_refused_as_such(body: Any) -> None:
 
 
 @given(bodies())
-@settings(max_examples=150, deadline=None)
 def test_what_goes_in_here_comes_out_at_anthropics_the_same(body: dict[str, Any]) -> None:
     request = translated(body)
     params = request.params or Params()
