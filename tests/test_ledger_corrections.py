@@ -289,7 +289,7 @@ async def test_of_many_at_the_same_time_each_counts_once(kind: str, tmp_path: Pa
     spans: list[Any] = [model_span("a/one", attempt=number, cost_usd=0.01) for number in (1, 2)]
     await storage.apply("acme", [PutTrace(make_trace(1, spans=spans, decision_input=None, **given))])
     others = [storage if kind == "memory" else SqliteStorage(path) for _ in range(4)]
-    many = 40 if full else 8
+    many = 40 if full else 4
 
     async def correct(number: int) -> None:
         ledger = Ledger(others[number % 4]).as_account("acme")
@@ -450,7 +450,7 @@ def test_after_any_history_all_books_agree_to_the_nano_dollar(
 ) -> None:
     number = iter(range(10**9))
 
-    @settings(max_examples=1_000 if full else 12, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=1_000 if full else 6, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
     def check(rng: Random) -> None:
         folder = tmp_path / str(next(number))

@@ -213,7 +213,7 @@ BUGS = [
         "thresholds",
     ),
 ]
-IN_CI = 6
+IN_CI = 3
 
 
 def run(copy: Path, tests: str, named: str) -> int:
@@ -231,7 +231,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def chosen(full: bool) -> Sequence[Bug]:
-    """All of them, or every third or so."""
+    """All of them, or three."""
     return BUGS if full else BUGS[:: len(BUGS) // IN_CI + 1]
 
 
@@ -241,7 +241,8 @@ def test_the_tests_find(bug: Bug, copy: Path, full: bool) -> None:
         pytest.skip("planted with --full")
     file = copy / "routewright" / bug.file
     right = file.read_text("utf-8")
-    assert run(copy, bug.tests, bug.named) == 0, "the tests pass without it"
+    if full:  # otherwise the rest of this run shows it
+        assert run(copy, bug.tests, bug.named) == 0, "the tests pass without it"
     file.write_text(right.replace(bug.was, bug.becomes), "utf-8")
     try:
         assert run(copy, bug.tests, bug.named) == 1, "no test fails by it"

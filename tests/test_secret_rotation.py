@@ -273,7 +273,7 @@ while sys.stdin.readline().strip():
     try:
         assert all_say() == ["ready"] * 4
         before = SecretFile(store).live()
-        for _ in range(200 if full else 10):
+        for _ in range(200 if full else 4):
             tell_all()
             assert all_say() == ["seen"] * 4
             tell_all()

@@ -109,7 +109,7 @@ def fuzzed(chance: random.Random, header: str) -> object:
 def test_a_hundred_thousand_fuzzed_headers_are_refused_in_one_way(full: bool) -> None:
     signer, chance = WebhookSigner(CANARY), random.Random(6)
     header = signer.sign(BODY, NOW)
-    for _ in range(100_000 if full else 10_000):
+    for _ in range(100_000 if full else 3_000):
         given = fuzzed(chance, header)
         try:
             signer.verify(BODY, given, NOW)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_a_hundred_thousand_fuzzed_headers_are_refused_in_one_way(full: bool) ->
 def test_so_are_those_of_standard_webhooks(full: bool) -> None:
     signer, chance = StandardWebhookSigner(CANARY), random.Random(6)
     genuine: dict[Any, Any] = dict(signer.sign(BODY, NOW, "evt_1"))
-    for _ in range(100_000 if full else 10_000):
+    for _ in range(100_000 if full else 3_000):
         name = chance.choice([*genuine, "Webhook-Id", 1, None, b"webhook-id"])
         headers = genuine | {name: fuzzed(chance, genuine.get(name, "evt_1"))}
         try:

@@ -64,7 +64,7 @@ class Place:
 def run(machine: type[RuleBasedStateMachine], *, full: bool) -> None:
     """5,000 runs of 50 steps, or fewer."""
     chosen = settings(
-        max_examples=5_000 if full else 100, stateful_step_count=50 if full else 30, deadline=None,
+        max_examples=5_000 if full else 30, stateful_step_count=50 if full else 30, deadline=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     run_state_machine_as_test(machine, settings=chosen)

@@ -120,11 +120,11 @@ def cut_power(folder: Path, seed: int, cuts: int) -> list[int]:
 
 
 def test_a_power_cut_takes_no_settlement_that_was_told_of_and_the_books_add_up(tmp_path: Path, full: bool) -> None:
-    seeds, cuts = (10, 100) if full else (1, 30)
+    seeds, cuts = (10, 100) if full else (1, 10)
     there = [count for seed in range(seeds) for count in cut_power(tmp_path, seed, cuts)]
     print(sorted(there))
     assert len(there) == seeds * cuts
-    assert {0, CALLS} <= set(there) or len(set(there)) > 10
+    assert {0, CALLS} <= set(there) or len(set(there)) > (10 if full else 3)
 
 
 def test_a_store_that_syncs_less_than_it_says_is_found_out_by_a_settlement_that_is_gone(

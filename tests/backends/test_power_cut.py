@@ -270,7 +270,7 @@ def cut_power(folder: Path, seed: int, lives: int, cuts: int, tally: Tally, disk
 
 
 def test_a_power_cut_takes_nothing_committed_and_of_the_rest_only_the_end(tmp_path: Path, full: bool) -> None:
-    seeds, lives, cuts = (5, 5, 40) if full else (1, 2, 20)
+    seeds, lives, cuts = (5, 5, 40) if full else (1, 2, 8)
     tally = Tally()
     for seed in range(seeds):
         cut_power(tmp_path, seed, lives, cuts, tally)

@@ -114,7 +114,7 @@ def test_one_who_waits_as_he_is_told_is_let_in_every_time(full: bool) -> None:
 
 
 def test_walks_go_as_the_model_says(full: bool) -> None:
-    @settings(max_examples=5_000 if full else 100, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=5_000 if full else 30, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
     def check(rng: Random) -> None:
         clock = FakeClock()

@@ -349,7 +349,7 @@ def test_many_processes_that_make_a_file_and_write_at_once_lose_nothing(tmp_path
         say("ready")
         anyio.run(main)
     """
-    rounds, each = (100 if full else 6), 15
+    rounds, each = (100 if full else 2), 15
     with ExitStack() as stack:
         writers = [stack.enter_context(running(script, tmp_path, each * place)) for place in range(4)]
         assert [one.heard() for one in writers] == ["ready"] * 4
@@ -426,7 +426,7 @@ def test_a_fork_amid_writes_and_reads_damages_nothing_and_both_sides_go_on(path:
         assert found.traces == 1 + forks * 10 + sum(written), (found, written)
         print(min(written) > 0)
     """
-    assert run(script, path, 60 if full else 8) == "True"
+    assert run(script, path, 60 if full else 3) == "True"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -885,7 +885,7 @@ def telltale(rng: Random, number: int, **given: Any) -> PutTrace:
 async def test_what_is_deleted_is_nowhere_in_the_bytes_of_the_files(path: Path, full: bool) -> None:
     rng = Random(20261121)
     async with aclosing(SqliteStorage(path)) as storage:
-        for _ in range(400 if full else 12):
+        for _ in range(400 if full else 4):
             puts = [telltale(rng, rng.randrange(300)) for _ in range(10)]
             puts += [PutTrace(make_trace(rng.randrange(300, 600), metadata={"team": "x" * 300})) for _ in range(10)]
             said = [PutFeedback(put.trace.id, 1.0, "CANARY", 0.0) for put in puts[:3]]

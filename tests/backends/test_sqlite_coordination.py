@@ -107,7 +107,7 @@ class RestartingWalk(Walk):
 def test_walks_go_as_the_model_says(tmp_path: Path, full: bool) -> None:
     files = iter(range(10**9))
 
-    @settings(max_examples=5_000 if full else 40, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=5_000 if full else 15, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
     def check(rng: Random) -> None:
         path = tmp_path / f"{next(files)}.db"

@@ -84,7 +84,7 @@ async def test_a_file_is_asked_once_for_usage_so_that_its_groups_and_totals_are_
 def test_no_walk_of_two_accounts_shows_one_what_is_the_others(kind: str, tmp_path: Path, full: bool) -> None:
     files = iter(range(10**9))
 
-    @settings(max_examples=1_000 if full else 15, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=1_000 if full else 5, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
     def check(rng: Random) -> None:
         path = tmp_path / f"{next(files)}.db"
@@ -98,7 +98,7 @@ def test_no_walk_of_two_accounts_shows_one_what_is_the_others(kind: str, tmp_pat
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_a_long_walk_of_two_accounts_shows_neither_what_is_the_others(kind: str, tmp_path: Path, full: bool) -> None:
     storage: Storage = MemoryStorage() if kind == "memory" else SqliteStorage(tmp_path / "traces.db")
-    anyio.run(_walk, storage, Random(20261121), 100_000 if full else 500)
+    anyio.run(_walk, storage, Random(20261121), 100_000 if full else 200)
 
 
 async def _walk(storage: Storage, rng: Random, steps: int) -> None:

@@ -204,7 +204,7 @@ async def ask(router: Router, chance: Random, **options: Any) -> None:
 
 async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_budget(full: bool) -> None:
     several = estimated = turned = 0
-    for seed in range(10_000 if full else 300):
+    for seed in range(10_000 if full else 100):
         chance = Random(seed)
         clock, storage = FakeClock(MIDNIGHT - chance.choice([0.05, 5.0, 20.0, 40_000.0])), MemoryStorage()
         meters = [Meter(name, chance, clock) for name in "abc"[: chance.randint(2, 3)]]

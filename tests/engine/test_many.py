@@ -459,7 +459,7 @@ class Market:
 
 async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_shared_budget(full: bool) -> None:
     refused = served = 0
-    for seed in range(10_000 if full else 300):
+    for seed in range(10_000 if full else 100):
         market = Market(seed, Vendor)
         requests = [market.request() for _ in range(market.chance.randint(2, 10))]
         results = await market.router.route_many(requests, limit=market.limit, budget=market.budget)
@@ -467,13 +467,14 @@ async def test_no_mix_of_prices_usage_and_faults_consumes_more_than_the_shared_b
         market.check()
         refused += kinds(results).count("BudgetExceeded")
         served += kinds(results).count("Answer")
-    assert refused > 100
-    assert served > 100
+    least = 100 if full else 30
+    assert refused > least
+    assert served > least
 
 
 async def test_budget_is_left_over_only_where_nothing_fits(full: bool) -> None:
     refused = served = 0
-    for seed in range(10_000 if full else 300):
+    for seed in range(10_000 if full else 100):
         market = Market(seed, Honest)
         # with a cap, since what is expected without one is learned meanwhile
         requests = [{"params": CAP, **market.request()} for _ in range(market.chance.randint(2, 10))]
@@ -484,12 +485,13 @@ async def test_budget_is_left_over_only_where_nothing_fits(full: bool) -> None:
                 refused += 1
                 assert not fits(market, request), (seed, request)
             served += isinstance(result, Answer)
-    assert refused > 100
-    assert served > 100
+    least = 100 if full else 30
+    assert refused > least
+    assert served > least
 
 
 async def test_one_at_a_time_exactly_those_are_refused_that_the_rest_does_not_pay_for(full: bool) -> None:
-    for seed in range(2_000 if full else 80):
+    for seed in range(2_000 if full else 30):
         market = Market(seed, Honest)
         pays: list[bool] = []
 

@@ -452,7 +452,7 @@ async def test_an_answer_without_usage_is_billed_by_estimate_also_where_it_does_
 @pytest.mark.anyio
 async def test_no_mix_of_answers_and_repairs_consumes_more_than_the_budget(full: bool) -> None:
     repairs = 0
-    for seed in range(5_000 if full else 200):
+    for seed in range(5_000 if full else 60):
         clock = FakeClock()
         meter = Meter(seed)
         models = [
@@ -469,7 +469,7 @@ async def test_no_mix_of_answers_and_repairs_consumes_more_than_the_budget(full:
         assert meter.spent_usd <= budget["maxCostUsd"], seed
         assert meter.spent_tokens <= budget["maxTokens"], seed
         repairs += meter.repairs
-    assert repairs > 30
+    assert repairs > (30 if full else 10)
 
 
 class Meter:

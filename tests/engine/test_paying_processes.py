@@ -163,7 +163,7 @@ def test_calls_of_four_processes_spend_a_dollar_and_no_more(tmp_path: Path, full
 
 def test_calls_of_four_processes_with_one_idempotency_key_are_one_call(tmp_path: Path, full: bool) -> None:
     storage = opened(tmp_path / "traces.db", 10**15)
-    rounds = 1_000 if full else 5
+    rounds = 1_000 if full else 2
     with payers(tmp_path / "traces.db", 4) as all_of_them:
         for number in range(rounds):
             for each in all_of_them:
@@ -183,7 +183,7 @@ def test_a_process_that_is_killed_holds_nothing_for_longer_than_its_lease_and_is
     """The next with its key succeeds, and is the only bill."""
     storage, chance = opened(tmp_path / "traces.db", 10**15), Random(6)
     lease_s, billed = 0.4, 0
-    for number in range(200 if full else 4):
+    for number in range(200 if full else 2):
         order = Order(1, in_flight=1, key=f"key-{number}", takes_s=0.05)
         with payer(tmp_path / "traces.db", number, lease_s) as killed, payer(tmp_path / "traces.db", -1) as other:
             killed.begin(order)

@@ -62,7 +62,7 @@ async def leave(url: str, key: str, after_s: float, stream: bool) -> bytes:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_call_that_is_left_at_any_moment_holds_nothing_and_is_paid_for(full: bool, stream: bool) -> None:
-    moments, chance = 200 if full else 40, Random(7)
+    moments, chance = 200 if full else 15, Random(7)
     storage, provider = MemoryStorage(), ScriptedProvider(slow, models=[MODEL], clock=SystemClock())
     site = Site(Router(providers=[provider], storage=storage), storage=storage)
     key = site.key(account_monthly_limit_usd=10.0, account_limits=RateLimits(concurrency=AT_ONCE))

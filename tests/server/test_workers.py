@@ -86,7 +86,7 @@ def asked(farm: Farm, key: str, calls: int, **fields: Any) -> list[httpx2.Respon
 def test_a_revoked_key_is_refused_by_all_within_five_seconds(farm: Farm, full: bool) -> None:
     console, never = farm.console.blocking, threading.Event()
     console.create_account("acme", plan="unlimited")
-    for _ in range(20 if full else 3):
+    for _ in range(20 if full else 1):
         new = console.create_key("acme", name="k")
         headers = bearer(new.secret.reveal())
         assert {httpx2.get(f"{url}/v1/models", headers=headers).status_code for url in farm.urls} == {200}
@@ -119,7 +119,7 @@ def test_a_budget_is_one_over_all(farm: Farm) -> None:
 def test_calls_with_one_idempotency_key_are_one_call(farm: Farm, full: bool) -> None:
     farm.console.blocking.create_account("acme", plan="unlimited", monthly_limit_usd=10)
     key = farm.key("acme")
-    for number in range(20 if full else 2):
+    for number in range(20 if full else 1):
         answers = asked(farm, key, 50, idempotency_key=f"k{number}")
         assert {answer.status_code for answer in answers} == {200}
         assert len({answer.content for answer in answers}) == 1
