@@ -80,8 +80,9 @@ class Open:
     def due(self, row: int) -> float:
         return self.closed[row]
 
-    def whole(self, row: int) -> bool:
-        return False
+    @property
+    def is_whole(self) -> list[bool]:
+        return [False] * 1_000
 
     def spares(self, now: float) -> bool:
         self.spare -= 1
