@@ -34,7 +34,7 @@ class SetClock:
     async def advance(self, seconds: float) -> None:
         self.now += seconds
 
-    def deadline(self, at: float, *, shield: bool = False) -> Deadline:
+    def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> Deadline:
         return FakeClock().deadline(at, shield=shield)
 
 

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routewright.backends.clock import SWEEP_AFTER, Alarms, SystemClock
+from routewright.backends.alarms import SWEEP_AFTER, Alarms
+from routewright.backends.clock import SystemClock
 from routewright.protocols import Clock
 from routewright.testing.clock import START, FakeClock
 
@@ -192,6 +193,27 @@ class TestBoth:
             assert deadline.expired
             await anyio.lowlevel.checkpoint()
         assert outer.cancelled_caught
+
+    async def test_shield_keeps_an_outer_deadline_out_until_it_is_left(self, clock: Clock) -> None:
+        done: list[str] = []
+        with clock.deadline(clock.monotonic() + 0.002) as outer:
+            with clock.deadline(clock.monotonic() + 60, shield=True) as inner:
+                await clock.sleep(0.01)
+                done.append("clean-up")
+            await anyio.lowlevel.checkpoint()
+            done.append("behind")
+        assert done == ["clean-up"]
+        assert (outer.expired, inner.expired) == (True, False)
+
+    async def test_a_scope_inside_a_scoped_deadline_may_shield_itself(self, clock: Clock) -> None:
+        done: list[str] = []
+        with clock.deadline(clock.monotonic() + 0.002, scoped=True) as deadline:
+            with anyio.CancelScope(shield=True):
+                await clock.sleep(0.01)
+                done.append("clean-up")
+            await anyio.sleep_forever()
+        assert done == ["clean-up"]
+        assert deadline.expired
 
     async def test_deadline_reaches_tasks_of_a_group_inside(self, clock: Clock) -> None:
         with clock.deadline(clock.monotonic() + 0.005) as deadline:

@@ -1,26 +1,31 @@
-"""What time is it, and when does it run out? The machine's clocks behind the ``Clock`` protocol.
+"""The machine's clock behind the ``Clock`` protocol: what time is it, and when does a deadline run out?
 
-A routed request enters and leaves a deadline or two, and nearly all are left long before their time. So a deadline is
-a plain cancel scope and an entry in its event loop's list; the loop itself gets one timer, for the soonest of them.
+In an asyncio task a deadline is an alarm. It rings with ``Task.cancel``; when it is left it takes its calls back with
+``Task.uncancel`` and compares ``Task.cancelling`` with the number found on entry: if that is higher, somebody else
+cancels the task too, and wins. An alarm rings in a callback of the loop, never while its task runs. So the cancellation
+is raised where the task waits, and none is pending when the body ends, whether or not something swallowed it.
+
+Cancel scopes serve where that does not work: on trio, as shields, and for code that shields itself with scopes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import math
-import threading
 import time
-import weakref
-from heapq import heapify, heappop, heappush
+from asyncio import CancelledError, get_running_loop
+from heapq import heappush
+from math import inf
+from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 
-LONGEST_WAIT_S = 86_400.0  # loops cap, refuse or wrap far larger ones: a later deadline is waited for in parts
-SHORTEST_WAIT_S = 0.001  # uvloop counts whole milliseconds: a shorter wait would spin
-SWEEP_AFTER = 64
+from .alarms import SHORTEST_WAIT_S, Alarms, Entry, Waiting, alarms_of, current_task, here, this_task
+
+LONGEST_PAUSE_S = 0.05
+"""How long an alarm that was not left waits at most until it rings again. The first pause is the shortest wait, each
+further one twice the one before."""
 
 
 class SystemClock:
@@ -33,9 +38,6 @@ class SystemClock:
 
     virtual = False
 
-    def __init__(self) -> None:
-        self._here = _Here()
-
     # asked some ten times a request, so without a frame of ours in between
     monotonic = staticmethod(time.monotonic)
     time = staticmethod(time.time)
@@ -44,49 +46,194 @@ class SystemClock:
         """Wait. Zero or less lets other tasks run once."""
         await anyio.sleep(max(seconds, 0.0))
 
-    def deadline(self, at: float, *, shield: bool = False) -> ScopeDeadline:
-        """Make a scope that is cancelled at ``at`` on the ``monotonic`` scale, at most a millisecond late.
+    def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> Alarm | ScopeDeadline:
+        """Make a deadline that cancels what runs in it at ``at`` on the ``monotonic`` scale, at most 1 ms late.
 
-        With ``shield`` scopes around it cannot cancel it; ``asyncio.Task.cancel`` still can.
+        With ``shield`` scopes and deadlines around it cannot cancel it; ``asyncio.Task.cancel`` still can. On asyncio
+        it cancels natively, through shields inside it, unless ``scoped``; on trio it is always a scope.
         """
-        return ScopeDeadline(self._here, at, shield)
+        if shield or scoped:
+            return ScopeDeadline(at, shield=shield)
+        alarm = Alarm()
+        alarm.at = at
+        alarm.expired = False
+        return alarm
+
+
+class Alarm:
+    """The ``Deadline`` of an asyncio task, made by ``SystemClock.deadline``. Belongs to the task that enters it.
+
+    Where nested ones have both run out, the outer one expires.
+    """
+
+    __slots__ = ("_baseline", "_instead", "_order", "_rings", "_task", "alarms", "at", "entry", "expired")
+
+    # without __init__: entering and leaving an alarm is three calls, counting the one that makes it
+    at: float
+    expired: bool
+    alarms: Alarms
+    entry: Entry | None
+    """Where it waits. None while it is parked at infinity, held back by a shield, or not entered."""
+    _task: asyncio.Task[Any] | None
+    _instead: ScopeDeadline | None
+
+    def __enter__(self) -> Self:
+        self.entry = self._task = self._instead = None
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            return self._enter_scope()
+        task = current_task(loop)
+        if task is None:  # trio as a guest of this loop
+            return self._enter_scope()
+        alarms = here.alarms
+        if alarms is None or alarms.loop() is not loop:
+            alarms = alarms_of(loop)
+        self.alarms = alarms
+        self._task = task
+        self._baseline = baseline = task.cancelling()
+        if baseline and task._must_cancel:  # called before and raised in here, so it counts as if it came later
+            self._baseline = baseline - 1
+        self._rings = 0
+        self._order = order = next(alarms.order)
+        at = self.at
+        if at > monotonic():
+            if at < inf:
+                entry: Entry = (at, order, self)
+                self.entry = entry
+                heappush(alarms.entries, entry)
+                if at < alarms.armed:
+                    alarms.arm(at)
+                if len(alarms.entries) > alarms.room:
+                    alarms.sweep()
+        else:
+            alarms.add(-inf, self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        task = self._task
+        if task is None:
+            return self._exit_scope(kind, error, trace)
+        # no more than this, since a coroutine that was dropped may be closed in any thread
+        self.entry = self._task = None
+        if not self._rings:
+            return None
+        return self._settle(task, error)
+
+    def move(self, at: float) -> None:
+        """Put the time off, which is a store, or forward. One that has rung stays rung."""
+        self.at = at
+        entry = self.entry
+        if entry is None or at < entry[0]:
+            self._put_forward(at)
+
+    def ring(self, now: float) -> float:
+        """Cancel the task if the time has come and no shield was entered since; say when to come again."""
+        task = self._task
+        if task is None:
+            return inf
+        if self.at > now and not self._rings:
+            return self.at
+        shields = self.alarms.shields.get(task)
+        if shields and shields[-1].order > self._order:
+            shields[-1].held.append(self)
+            return inf
+        if not task.cancel():  # it has ended, and left a generator behind
+            return inf
+        self._rings += 1
+        return now + min(SHORTEST_WAIT_S * (1 << min(self._rings - 1, 10)), LONGEST_PAUSE_S)
+
+    def _settle(self, task: asyncio.Task[Any], error: BaseException | None) -> bool | None:
+        """Take the rings back, and swallow the cancellation if it is theirs alone."""
+        try:
+            loop = get_running_loop()
+        except RuntimeError:
+            return None
+        if loop is not self.alarms.loop():
+            return None
+        while self._rings and task.cancelling() > self._baseline:  # the body may have taken some back
+            task.uncancel()
+            self._rings -= 1
+        if not isinstance(error, CancelledError) or current_task(loop) is not task:
+            return None
+        if anyio.current_effective_deadline() == -inf:
+            _word_as_scopes_do(error)
+            return None
+        if task.cancelling() > self._baseline:
+            return None
+        self.expired = True
+        return True
+
+    def _put_forward(self, at: float) -> None:
+        if self._task is not None:
+            if at < inf:
+                self.alarms.add(at, self)
+        elif self._instead is not None:
+            self._instead.move(at)
+
+    def _enter_scope(self) -> Self:
+        self._instead = ScopeDeadline(self.at, shield=False).__enter__()
+        return self
+
+    def _exit_scope(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        scope = self._instead
+        assert scope is not None, "it was entered"
+        try:
+            return scope.__exit__(kind, error, trace)
+        finally:
+            self.expired = scope.expired
 
 
 class ScopeDeadline:
-    """The ``Deadline`` of real time. Where nested ones have both run out, the outer one swallows the cancellation."""
+    """A ``Deadline`` that is a cancel scope: on trio, with a shield, and where a scope is asked for.
 
-    __slots__ = ("_at", "_here", "_scope", "_shield", "alarms", "expired")
+    While a shield stands, the alarms that its task entered before do not ring.
+    """
 
-    def __init__(self, here: _Here, at: float, shield: bool) -> None:
-        self._here = here
-        self._at = at
+    __slots__ = ("_scope", "_shield", "_task", "alarms", "at", "entry", "expired", "held", "order")
+
+    def __init__(self, at: float, *, shield: bool) -> None:
+        self.at = at
+        self.expired = False
+        self.alarms: Alarms | None = None
+        """Where it waits while it is entered; None on trio, whose scopes keep time themselves."""
+        self.entry: Entry | None = None
+        self.held: list[Waiting] = []
+        """Alarms whose time came while this shield stood."""
         self._shield = shield
         self._scope: anyio.CancelScope
-        self.alarms: Alarms | None = None
-        """Where it waits; None before it is entered and once it was left or has rung."""
-        self.expired = False
+        self._task: asyncio.Task[Any] | None = None
 
     def __enter__(self) -> Self:
-        at = self._at
-        alarms = self._here.alarms_of_this_loop()
-        if alarms is None:
-            self._scope = _scope_with_timer(at, self._shield)
+        at = self.at
+        self._task = task = this_task()
+        if task is None:
+            self._scope = anyio.CancelScope(deadline=_on_loops_scale(at), shield=self._shield)
         else:
-            self._scope = alarms.scope(shield=True) if self._shield else alarms.scope()
-            if at > time.monotonic():
+            self.alarms = alarms = alarms_of(task.get_loop())
+            self._scope = alarms.scope(shield=self._shield)
+            self.order = next(alarms.order)
+            if not at > monotonic():
+                self._scope.cancel()
+            elif at < inf:
                 alarms.add(at, self)
-            else:
-                self.ring()
+            if self._shield:
+                alarms.shields.setdefault(task, []).append(self)
         self._scope.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        alarms = self.alarms
-        if alarms is not None:
-            self.alarms = None
-            alarms.forget_one()
+        self.entry = None
+        alarms, self.alarms = self.alarms, None
+        if alarms is not None and self._shield and self._task is not None and this_task() is self._task:
+            alarms.drop_shield(self._task, self)
+        self._task = None
         if error is None:
             return self._scope.__exit__(None, None, None)
         try:
@@ -94,111 +241,33 @@ class ScopeDeadline:
         finally:
             self.expired = self._scope.cancelled_caught
 
-    @property
-    def at(self) -> float:
-        """When it runs out: later than its place among the alarms says, if it was put off since."""
-        return self._at
-
     def move(self, at: float) -> None:
-        """Put the time off, which costs next to nothing, or forward."""
-        before, self._at = self._at, at
+        """Put the time off, or forward. One that has run out stays so."""
+        self.at = at
         if self.alarms is not None:
-            if at < before:
-                self.alarms.add_again(at, self)
+            if at < (inf if self.entry is None else self.entry[0]):
+                self.alarms.add(at, self)
         elif not self._scope.cancel_called:
             self._scope.deadline = _on_loops_scale(at)
 
-    def ring(self) -> None:
-        """Cancel what runs inside."""
-        self.alarms = None
+    def ring(self, now: float) -> float:
+        """Cancel what runs inside if the time has come; say when to come again."""
+        if self.at > now:
+            return self.at
         self._scope.cancel()
-
-
-class Alarms:
-    """The deadlines of one asyncio loop, soonest first, behind one timer of the loop."""
-
-    __slots__ = ("__weakref__", "_armed", "_entries", "_left", "_order", "loop", "scope")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = weakref.ref(loop)
-        self.scope = type(anyio.CancelScope())
-        """The class behind anyio's door, which looks for it each time at two thirds of the price of a scope."""
-        self._entries: list[tuple[float, int, ScopeDeadline]] = []  # a heap
-        self._order = itertools.count()
-        self._armed = math.inf
-        self._left = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, at: float, deadline: ScopeDeadline) -> None:
-        """Ring ``deadline`` at ``at``, after those of the same time that came before."""
-        deadline.alarms = self
-        heappush(self._entries, (at, next(self._order), deadline))
-        if at < self._armed:
-            self._arm(at)
-
-    def add_again(self, at: float, deadline: ScopeDeadline) -> None:
-        """Ring ``deadline`` earlier than it was put down for; the older entry counts as left."""
-        self._left += 1
-        self.add(at, deadline)
-
-    def forget_one(self) -> None:
-        """Count a deadline that was left early. The entries of such are swept out when they are the most."""
-        self._left += 1
-        if self._left > SWEEP_AFTER and self._left * 2 > len(self._entries):
-            self._entries = [entry for entry in self._entries if entry[2].alarms is not None]
-            heapify(self._entries)
-            self._left = 0
-
-    def _arm(self, at: float) -> None:
-        loop = self.loop()
-        if loop is None:
-            return
-        self._armed = at
-        # a delay, since the loop's own scale may differ; timers set earlier are not worth cancelling
-        delay = min(max(at - time.monotonic(), SHORTEST_WAIT_S), LONGEST_WAIT_S)
-        loop.call_later(delay, self._ring, at)
-
-    def _ring(self, armed_for: float) -> None:
-        now = time.monotonic()
-        while self._entries and (self._entries[0][0] <= now or self._entries[0][2].alarms is None):
-            deadline = heappop(self._entries)[2]
-            if deadline.alarms is None:
-                self._left -= 1
-            elif deadline.at > now:
-                heappush(self._entries, (deadline.at, next(self._order), deadline))
-            else:
-                deadline.ring()
-        if armed_for == self._armed:
-            self._armed = math.inf
-            if self._entries:
-                self._arm(self._entries[0][0])
-
-
-class _Here(threading.local):
-    """The alarms of the loop that runs in this thread."""
-
-    alarms: Alarms | None = None
-
-    def alarms_of_this_loop(self) -> Alarms | None:
-        """Find or make them; None where no asyncio task runs, which means trio."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return None
-        alarms = self.alarms
-        if alarms is not None and alarms.loop() is loop:
-            return alarms
-        if asyncio.current_task(loop) is None:
-            return None  # trio as a guest of an asyncio loop
-        self.alarms = alarms = Alarms(loop)
-        return alarms
-
-
-def _scope_with_timer(at: float, shield: bool) -> anyio.CancelScope:
-    return anyio.CancelScope(deadline=_on_loops_scale(at), shield=shield)
+        return inf
 
 
 def _on_loops_scale(at: float) -> float:
-    return anyio.current_time() + at - time.monotonic()  # trio's clock starts anywhere
+    return anyio.current_time() + at - monotonic()  # trio's clock starts anywhere
+
+
+def _word_as_scopes_do(error: CancelledError) -> None:
+    """Make the alarm's cancellation one that a cancelled scope around it takes for its own.
+
+    Both came in one turn of the loop, where asyncio makes one error of them. Scopes know theirs by its message.
+    """
+    older = CancelledError("Cancelled by cancel scope around a deadline")  # so up to anyio 4.9 at least
+    older.__context__ = error.__context__
+    error.args = ("Cancelled via cancel scope around a deadline",)
+    error.__context__ = older

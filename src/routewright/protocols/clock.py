@@ -7,18 +7,21 @@ from typing import Protocol, Self
 
 
 class Deadline(Protocol):
-    """A cancel scope with a time. Enter it, await inside; ``expired`` says afterwards whether the time ran out in it.
+    """A time limit for what is awaited inside. It belongs to the task that enters it.
 
-    A cancellation from elsewhere passes through and leaves ``expired`` False.
+    When the time comes, the task is cancelled where it waits, again and again until it leaves. Leaving swallows this
+    cancellation and sets ``expired``. Where nested ones have both run out, the outer one expires. A body that ends in
+    another way, with a result or an error of its own, ends so, and ``expired`` stays False. So it does where somebody
+    else cancels the task too: a cancellation from elsewhere passes through.
     """
 
     @property
     def expired(self) -> bool:
-        """True once the scope was left because its time ran out."""
+        """True once it was left because its time ran out."""
         ...
 
     def move(self, at: float) -> None:
-        """Put the time off, or forward, while inside."""
+        """Put the time off, or forward, while inside. One that has run out stays so."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -49,9 +52,13 @@ class Clock(Protocol):
         """Wait. Zero or less still lets other tasks run."""
         ...
 
-    def deadline(self, at: float, *, shield: bool = False) -> Deadline:
-        """Make a scope that is cancelled at ``at`` on the ``monotonic`` scale; infinity never is. With ``shield`` the
-        scopes around it cannot cancel it: for clean-up that must finish, but not take forever."""
+    def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> Deadline:
+        """Make one that runs out at ``at`` on the ``monotonic`` scale; infinity never does.
+
+        With ``shield`` the scopes and deadlines around it cannot cancel it: for clean-up that must finish, but not
+        take forever. A deadline may cancel natively, which anyio's shields inside it do not keep out; with ``scoped``
+        it is a cancel scope, which they do.
+        """
         ...
 
 

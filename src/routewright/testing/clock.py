@@ -76,7 +76,7 @@ class FakeClock:
         finally:
             timer.cancel()
 
-    def deadline(self, at: float, *, shield: bool = False) -> FakeDeadline:
+    def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> FakeDeadline:
         """Make a scope that is cancelled at ``at`` on the ``monotonic`` scale; with ``shield``, only then."""
         return FakeDeadline(self, at, shield)
 

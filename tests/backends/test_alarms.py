@@ -1,0 +1,1029 @@
+"""Alarms: deadlines of asyncio tasks that cancel natively. Every test leaves its task as cancelled as it found it.
+
+Needs pytest and anyio only, so that it runs wherever they do; each test runs on every kind of loop there is, in a task
+that nobody has cancelled and in one that takes its leave after a cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import importlib.util
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from routewright.backends.alarms import SWEEP_AFTER, Alarms, alarms_of
+from routewright.backends.clock import LONGEST_PAUSE_S, Alarm, ScopeDeadline, SystemClock
+
+HAS_UVLOOP, HAS_TRIO = (importlib.util.find_spec(name) is not None for name in ("uvloop", "trio"))
+LOOPS = ["asyncio"]
+if HAS_UVLOOP:
+    LOOPS.append("uvloop")
+if sys.version_info >= (3, 12):
+    LOOPS.append("eager")
+SOON, LATER = 0.004, 60.0
+
+Body = Callable[["Here"], Awaitable[None]]
+Run = Callable[[Body], None]
+
+
+class Here:
+    """What a body works with."""
+
+    def __init__(self) -> None:
+        self.clock = SystemClock()
+        self.loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self.task: asyncio.Task[Any] = task
+        self.before = task.cancelling()
+
+    def soon(self) -> Alarm:
+        return self.after(SOON)
+
+    def after(self, seconds: float) -> Alarm:
+        made = self.clock.deadline(monotonic() + seconds)
+        assert isinstance(made, Alarm)
+        return made
+
+    def shield(self, seconds: float = LATER) -> ScopeDeadline:
+        made = self.clock.deadline(monotonic() + seconds, shield=True)
+        assert isinstance(made, ScopeDeadline)
+        return made
+
+    @property
+    def calls(self) -> int:
+        """Calls of ``Task.cancel`` that stand."""
+        return self.task.cancelling() - self.before
+
+
+def new_loop(kind: str) -> asyncio.AbstractEventLoop:
+    if kind == "uvloop":
+        import uvloop
+
+        made: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return made
+    loop = asyncio.new_event_loop()
+    if kind == "eager" and sys.version_info >= (3, 12):
+        loop.set_task_factory(asyncio.eager_task_factory)
+    return loop
+
+
+@pytest.fixture(params=[0, 1], ids=["", "leaving"])
+def run(request: pytest.FixtureRequest, kind: str) -> Run:
+    """Runs a body in a task, and sees that it leaves nothing behind."""
+
+    async def main(body: Body, failed: list[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for _ in range(request.param):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: failed.append(context))
+        await body(Here())
+        assert task.cancelling() == request.param
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.002)
+        assert not alarms_of(loop).shields
+
+    def run(body: Body) -> None:
+        failed: list[Any] = []
+        with asyncio.Runner(loop_factory=partial(new_loop, kind)) as runner:
+            runner.run(main(body, failed))
+        assert not failed
+
+    return run
+
+
+@pytest.fixture(params=LOOPS)
+def kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@contextmanager
+def raising(kind: type[BaseException], match: str | None = None) -> Iterator[pytest.ExceptionInfo[Any]]:
+    """What a deadline inside lets through."""
+    with pytest.raises(kind, match=match) as caught:
+        yield caught
+
+
+async def swallow(times: int, seconds: float = LATER) -> list[float]:
+    """Wait on after so many cancellations; when they came."""
+    came: list[float] = []
+    while len(came) < times:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            came.append(monotonic())
+    return came
+
+
+class TestTime:
+    """Later is a store, earlier an entry of its own, infinity none."""
+
+    def test_it_rings_at_its_time(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            at = monotonic() + SOON
+            with here.clock.deadline(at) as limit:
+                await asyncio.sleep(LATER)
+            assert limit.expired
+            assert monotonic() >= at
+
+        run(body)
+
+    def test_put_off_it_keeps_its_entry_and_rings_at_the_later_time(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            later = monotonic() + 5 * SOON
+            with here.soon() as limit:
+                entry = limit.entry
+                limit.move(later)
+                assert limit.entry is entry
+                await asyncio.sleep(LATER)
+            assert limit.expired
+            assert monotonic() >= later
+
+        run(body)
+
+    def test_put_forward_it_rings_at_the_earlier_time(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.after(LATER) as limit:
+                limit.move(monotonic() + SOON)
+                await asyncio.sleep(LATER)
+            assert limit.expired
+
+        run(body)
+
+    def test_put_off_and_forward_again_it_rings_in_between(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            begun = monotonic()
+            with here.clock.deadline(begun + SOON) as limit:
+                limit.move(begun + LATER)
+                await asyncio.sleep(2 * SOON)  # its entry comes up and goes back
+                limit.move(begun + 4 * SOON)
+                await asyncio.sleep(LATER)
+            assert limit.expired
+            assert begun + 4 * SOON <= monotonic() < begun + LATER / 2
+
+        run(body)
+
+    def test_another_task_may_put_it_forward(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.after(LATER) as limit:
+                here.loop.call_later(SOON, lambda: limit.move(monotonic()))
+                await asyncio.sleep(LATER)
+            assert limit.expired
+
+        run(body)
+
+    def test_parked_past_its_time_and_resumed_it_rings(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                limit.move(inf)
+                await asyncio.sleep(3 * SOON)
+                assert limit.entry is None
+                assert alarms_of(here.loop).armed == inf
+                resumed = monotonic() + SOON
+                limit.move(resumed)
+                await asyncio.sleep(LATER)
+            assert limit.expired
+            assert monotonic() >= resumed
+
+        run(body)
+
+    def test_infinity_never_sets_a_timer(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.clock.deadline(inf) as limit, here.clock.deadline(inf, scoped=True) as scope:
+                for each in (limit, scope):
+                    each.move(inf)
+                    assert each.entry is None
+                await asyncio.sleep(0.002)
+                limit.move(monotonic() + SOON)
+                await asyncio.sleep(LATER)
+            assert limit.expired
+            assert not scope.expired
+
+        run(body)
+
+    @pytest.mark.parametrize("ago", [0.0, 5.0, inf])
+    def test_in_the_past_it_rings_at_the_first_wait_also_behind_one_that_is_due(self, run: Run, ago: float) -> None:
+        async def behind_another(here: Here) -> None:
+            with here.after(0.001) as outer:
+                while monotonic() < outer.at:
+                    pass
+                with here.after(-ago):
+                    await asyncio.sleep(0)
+                    pytest.fail("it came behind the wait")
+            assert outer.expired
+
+        async def alone(here: Here) -> None:
+            with here.after(-ago) as limit:
+                await asyncio.sleep(0)
+                pytest.fail("it came behind the wait")
+            assert limit.expired
+
+        run(alone)
+        run(behind_another)
+
+    def test_in_the_past_it_does_nothing_where_nothing_waits(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.clock.deadline(monotonic() - 1) as limit:
+                pass
+            assert not limit.expired
+
+        run(body)
+
+    def test_left_ones_are_swept_and_set_no_timer(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            for n in range(4 * SWEEP_AFTER + 9):
+                with here.clock.deadline(monotonic() + LATER * (1 + n % 3)):
+                    pass
+            alarms = alarms_of(here.loop)
+            assert len(alarms) <= SWEEP_AFTER
+            with here.soon():
+                await asyncio.sleep(LATER)
+            await asyncio.sleep(0.003)  # the one that has rung was to come again
+            assert not alarms.entries
+            assert alarms.armed == inf
+
+        run(body)
+
+    def test_there_is_one_timer(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            alarms, earlier = alarms_of(here.loop), list[asyncio.Handle]()
+            with here.after(LATER):
+                for seconds in (LATER / 2, LATER / 3, -1):
+                    assert alarms.timer is not None
+                    earlier += filter(None, [alarms.timer()])
+                    with here.after(seconds), suppress(asyncio.CancelledError):
+                        await asyncio.sleep(0)
+                assert [timer.cancelled() for timer in earlier] == [True] * 3
+
+        run(body)
+
+    def test_its_timer_keeps_no_context(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            request = contextvars.ContextVar[object]("request")
+            request.set(here)
+
+            def contexts() -> int:
+                return sum(isinstance(each, contextvars.Context) and request in each for each in gc.get_objects())
+
+            before = contexts()
+            with here.after(SOON):
+                assert contexts() == before
+
+        run(body)
+
+    def test_all_clocks_of_a_loop_share_a_heap(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.after(LATER) as one, SystemClock().deadline(monotonic() + LATER) as other:
+                assert one.alarms is other.alarms is alarms_of(here.loop)
+
+        run(body)
+
+    def test_entering_and_leaving_calls_three_functions(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            entered: list[str] = []
+
+            def note(frame: Any, event: str, arg: object) -> None:
+                if event == "call":
+                    entered.append(frame.f_code.co_name)
+
+            with here.after(LATER):  # which sets the timer
+                sys.setprofile(note)
+                with here.clock.deadline(monotonic() + 2 * LATER) as limit:
+                    limit.move(inf)
+                sys.setprofile(None)
+            assert entered == ["deadline", "__enter__", "move", "__exit__"]
+
+        run(body)
+
+
+class TestOutside:
+    """A cancellation from elsewhere wins, and one that nobody sent is left to those inside and around."""
+
+    def test_a_cancel_alone_passes(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            here.loop.call_later(0.001, here.task.cancel)
+            with raising(asyncio.CancelledError), here.after(LATER) as limit:
+                await asyncio.sleep(LATER)
+            assert here.calls == 1
+            here.task.uncancel()
+            assert not limit.expired
+
+        run(body)
+
+    @pytest.mark.parametrize("first", ["alarm", "cancel"])
+    @pytest.mark.parametrize("wait", ["future", "turn"])
+    def test_a_cancel_in_the_turn_of_the_alarm_wins(self, run: Run, first: str, wait: str) -> None:
+        async def body(here: Here) -> None:
+            if first == "cancel":
+                here.loop.call_soon(here.task.cancel)
+            with raising(asyncio.CancelledError), here.after(-1) as limit:
+                if first == "alarm":
+                    here.loop.call_soon(here.task.cancel)
+                await (asyncio.sleep(0) if wait == "turn" else asyncio.sleep(LATER))
+            assert here.calls == 1
+            here.task.uncancel()
+            assert not limit.expired
+
+        run(body)
+
+    def test_a_cancel_while_the_task_takes_its_leave_wins(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with raising(asyncio.CancelledError), here.soon() as limit:
+                try:
+                    await asyncio.sleep(LATER)
+                finally:
+                    here.loop.call_soon(here.task.cancel)
+                    await asyncio.sleep(0.01)
+            assert here.calls == 1
+            here.task.uncancel()
+            assert not limit.expired
+
+        run(body)
+
+    def test_a_cancel_called_before_and_raised_inside_wins(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            here.task.cancel()
+            with raising(asyncio.CancelledError), here.after(-1) as limit:
+                await asyncio.sleep(LATER)
+            here.task.uncancel()
+            assert not limit.expired
+
+        run(body)
+
+    @pytest.mark.parametrize("first", ["alarm", "scope"])
+    @pytest.mark.parametrize("wait", ["future", "turn"])
+    def test_a_scope_cancelled_in_the_turn_of_the_alarm_wins(self, run: Run, first: str, wait: str) -> None:
+        async def body(here: Here) -> None:
+            with anyio.CancelScope() as scope:
+                if first == "scope":
+                    scope.cancel()
+                with here.after(-1) as limit:
+                    here.loop.call_soon(scope.cancel)
+                    await (asyncio.sleep(0) if wait == "turn" else asyncio.sleep(LATER))
+                pytest.fail("the alarm swallowed the cancellation")
+            assert scope.cancelled_caught
+            assert not limit.expired
+
+        run(body)
+
+    def test_nested_ones_of_one_time_count_for_the_outer(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            at = monotonic() + SOON
+            with here.clock.deadline(at) as outer:
+                with here.clock.deadline(at) as inner:
+                    await asyncio.sleep(LATER)
+                pytest.fail("the inner one swallowed the cancellation")
+            assert (outer.expired, inner.expired) == (True, False)
+
+        run(body)
+
+    @pytest.mark.parametrize("outer_scoped", [False, True])
+    def test_an_alarm_and_a_scope_of_one_time_count_for_the_outer(self, run: Run, outer_scoped: bool) -> None:
+        async def body(here: Here) -> None:
+            at = monotonic() + SOON
+            with here.clock.deadline(at, scoped=outer_scoped) as outer:
+                with here.clock.deadline(at, scoped=not outer_scoped) as inner:
+                    await asyncio.sleep(LATER)
+                pytest.fail("the inner one swallowed the cancellation")
+            assert (outer.expired, inner.expired) == (True, False)
+
+        run(body)
+
+    def test_an_inner_one_leaves_the_outer_alone(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.after(LATER) as outer:
+                with here.soon() as inner:
+                    await asyncio.sleep(LATER)
+                await asyncio.sleep(0)
+            assert (outer.expired, inner.expired) == (False, True)
+
+        run(body)
+
+    def test_an_outer_one_goes_on_ringing_in_an_inner_one_entered_since(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as outer:
+                await swallow(1)
+                with here.after(LATER) as inner:
+                    await asyncio.sleep(LATER)
+            assert (outer.expired, inner.expired) == (True, False)
+
+        run(body)
+
+
+class TestUntilLeft:
+    """A rung alarm rings again until it is left; all its rings are taken back."""
+
+    @pytest.mark.parametrize("forward", [False, True])
+    def test_a_body_that_swallows_cancellations_is_cancelled_again(self, run: Run, forward: bool) -> None:
+        async def body(here: Here) -> None:
+            begun = monotonic()
+            with here.clock.deadline(begun + (2.3 * SOON if forward else SOON)) as limit:
+                limit.move(begun + SOON)  # where it had a later entry, that is void when it comes up between the rings
+                due = begun + SOON
+                for calls in (1, 2, 3, 4):
+                    (came,) = await swallow(1)
+                    assert came >= due
+                    assert here.calls == calls
+                    assert limit.entry is not None
+                    due = limit.entry[0]
+                await asyncio.sleep(LATER)
+            assert limit.expired
+
+        run(body)
+
+    def test_pauses_double_up_to_the_longest(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.after(LATER) as limit:
+                now = monotonic() + 2 * LATER
+                pauses = [limit.ring(now) - now for _ in range(9)]
+                assert pauses == pytest.approx([0.001, 0.002, 0.004, 0.008, 0.016, 0.032, *[LONGEST_PAUSE_S] * 3])
+                assert here.calls == 9
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+
+        run(body)
+
+    def test_once_rung_it_cannot_be_put_off(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                await swallow(1)
+                limit.move(monotonic() + LATER)
+                await swallow(1)
+                limit.move(inf)
+                await asyncio.sleep(LATER)
+            assert limit.expired
+
+        run(body)
+
+    def test_a_body_may_take_a_ring_back_itself(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                await swallow(1)
+                here.task.uncancel()
+            assert not limit.expired
+
+        run(body)
+
+    def test_a_task_that_has_ended_is_not_rung_for_ever(self, run: Run) -> None:
+        async def opened(here: Here) -> AsyncIterator[Alarm]:
+            with here.soon() as limit:
+                yield limit
+
+        async def body(here: Here) -> None:
+            left = opened(here)
+            other = here.loop.create_task(anext(left))  # type: ignore[arg-type, var-annotated]
+            limit = await other
+            await asyncio.sleep(3 * SOON)
+            assert limit.entry is None
+            assert alarms_of(here.loop).armed == inf
+            await left.aclose()  # type: ignore[attr-defined]
+
+        run(body)
+
+
+async def stubborn(answer: str) -> str:
+    """Swallows one cancellation, and answers."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(LATER)
+    return answer
+
+
+class TestBodyEnds:
+    """The alarm has rung, and the body ends in its own way."""
+
+    def test_with_a_result(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                answer = await stubborn("answer")
+                assert here.calls == 1
+            assert (answer, limit.expired) == ("answer", False)
+
+        run(body)
+
+    @pytest.mark.parametrize("awaited", ["task", "shield", "wait"])
+    def test_with_the_result_of_a_task_that_swallowed_the_cancellation(self, run: Run, awaited: str) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                child = here.loop.create_task(stubborn("answer"))
+                if awaited == "task":
+                    assert await child == "answer"
+                elif awaited == "shield":
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.shield(child)
+                    child.cancel()
+                    assert await child == "answer"
+                else:
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([child])
+                    child.cancel()
+                    assert await child == "answer"
+            assert not limit.expired
+
+        run(body)
+
+    @pytest.mark.parametrize("first", ["alarm", "result"])
+    @pytest.mark.parametrize("leave", [False, True])
+    def test_with_a_result_that_came_in_the_turn_of_the_alarm(self, run: Run, first: str, leave: bool) -> None:
+        """Where the wait is over already, the cancellation is raised in its place: it never stays pending."""
+
+        async def body(here: Here) -> None:
+            result = here.loop.create_future()
+
+            def give() -> None:
+                if not result.done():
+                    result.set_result(None)
+
+            if first == "result":
+                here.loop.call_soon(give)
+            reached: list[str] = []
+            with here.after(-1) as limit:
+                if first == "alarm":
+                    here.loop.call_soon(give)
+                try:
+                    await result
+                    reached.append("result")
+                except asyncio.CancelledError:
+                    reached.append("cancelled")
+                    if not leave:
+                        raise
+            assert reached == ["cancelled"]
+            assert limit.expired == (not leave)
+
+        run(body)
+
+    def test_with_an_error(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with raising(ValueError, match="mine"), here.soon() as limit:
+                await stubborn("")
+                raise ValueError("mine")
+            assert not limit.expired
+
+        run(body)
+
+    def test_with_an_error_and_a_cancel_from_elsewhere(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with raising(ValueError, match="mine"), here.soon():
+                await stubborn("")
+                here.loop.call_soon(here.task.cancel)
+                await swallow(1)
+                raise ValueError("mine")
+            assert here.calls == 1
+            here.task.uncancel()
+
+        run(body)
+
+    def test_with_a_cancellation_that_nobody_sent(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            invented = asyncio.CancelledError("mine")
+            with raising(asyncio.CancelledError) as caught, here.after(LATER) as limit:
+                raise invented
+            assert caught.value is invented
+            assert invented.args == ("mine",)
+            assert not limit.expired
+
+        run(body)
+
+    def test_in_a_thread_that_is_not_waited_for(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            release = threading.Event()
+            with here.soon() as limit:
+                await anyio.to_thread.run_sync(release.wait, abandon_on_cancel=True)
+            release.set()
+            assert limit.expired
+
+        run(body)
+
+
+class TestOwner:
+    """An alarm is its task's and its loop's."""
+
+    async def _open(self, here: Here, seconds: float) -> AsyncIterator[Alarm]:
+        with here.after(seconds) as limit:
+            yield limit
+
+    def test_left_in_another_thread_it_touches_nothing_of_the_loop(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            opened: Any = self._open(here, SOON)
+            limit = await anext(opened)
+            entries = [*alarms_of(here.loop).entries]
+
+            def close() -> None:
+                with suppress(StopIteration):
+                    opened.aclose().send(None)
+
+            thread = threading.Thread(target=close)
+            thread.start()
+            thread.join()
+            assert limit.entry is None
+            assert alarms_of(here.loop).entries == entries
+            await asyncio.sleep(3 * SOON)
+
+        run(body)
+
+    def test_left_in_another_loop_it_takes_nothing_back(self, run: Run) -> None:
+        async def leave(opened: Any) -> None:
+            with pytest.raises(asyncio.CancelledError):
+                await opened.athrow(asyncio.CancelledError())
+
+        async def body(here: Here) -> None:
+            opened = self._open(here, SOON)
+            limit = await anext(opened)
+            await swallow(1)
+            thread = threading.Thread(target=asyncio.run, args=[leave(opened)])
+            thread.start()
+            thread.join()
+            assert limit.entry is None
+            assert here.calls == 1
+            here.task.uncancel()
+            assert not limit.expired
+
+        run(body)
+
+    def test_left_in_another_task_it_takes_its_rings_back_and_swallows_nothing(self, run: Run) -> None:
+        async def leave(opened: Any) -> None:
+            with pytest.raises(asyncio.CancelledError):
+                await opened.athrow(asyncio.CancelledError())
+
+        async def body(here: Here) -> None:
+            opened = self._open(here, SOON)
+            limit = await anext(opened)
+            await swallow(1)
+            assert here.calls == 1
+            await here.loop.create_task(leave(opened))
+            assert not limit.expired
+            assert here.calls == 0
+
+        run(body)
+
+    def test_of_two_tasks_each_has_its_own(self, run: Run) -> None:
+        async def expire(here: Here, seconds: float) -> bool:
+            with here.after(seconds) as limit:
+                await asyncio.sleep(5 * SOON)
+            return limit.expired
+
+        async def body(here: Here) -> None:
+            assert [*await asyncio.gather(expire(here, SOON), expire(here, LATER))] == [True, False]
+
+        run(body)
+
+    @pytest.mark.skipif(not HAS_TRIO, reason="needs trio")
+    def test_trio_as_a_guest_of_a_loop_has_scopes(self, kind: str) -> None:
+        import trio
+
+        clock, expired = SystemClock(), list[bool]()
+
+        async def guest() -> None:
+            with clock.deadline(monotonic() + SOON) as limit:
+                await trio.sleep(LATER)
+            expired.append(limit.expired)
+            with clock.deadline(inf) as limit:
+                limit.move(monotonic() + SOON)
+                await trio.sleep(LATER)
+            expired.append(limit.expired)
+
+        async def host() -> None:
+            with clock.deadline(monotonic() + LATER):  # there is a heap
+                over = asyncio.get_running_loop().create_future()
+                trio.lowlevel.start_guest_run(
+                    guest,
+                    run_sync_soon_threadsafe=asyncio.get_running_loop().call_soon_threadsafe,
+                    done_callback=lambda outcome: over.set_result(outcome.unwrap()),
+                    host_uses_signal_set_wakeup_fd=True,
+                )
+                await over
+
+        with asyncio.Runner(loop_factory=partial(new_loop, kind)) as runner:
+            runner.run(host())
+        assert expired == [True, True]
+
+
+class TestShield:
+    """A shield holds back what was entered before it, until it is left."""
+
+    @pytest.mark.parametrize("rung", [False, True])
+    def test_an_alarm_around_it_rings_when_it_is_left(self, run: Run, rung: bool) -> None:
+        async def body(here: Here) -> None:
+            done: list[str] = []
+            with here.soon() as limit:
+                if rung:
+                    await swallow(1)
+                with here.shield() as shield:
+                    await asyncio.sleep(4 * SOON)
+                    done.append("clean-up")
+                await asyncio.sleep(0)
+                done.append("behind")
+            assert done == ["clean-up"]
+            assert (limit.expired, shield.expired) == (True, False)
+
+        run(body)
+
+    def test_an_alarm_around_it_that_was_put_off_meanwhile_does_not_ring(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                with here.shield():
+                    await asyncio.sleep(3 * SOON)
+                    limit.move(monotonic() + LATER)
+                await asyncio.sleep(SOON)
+            assert not limit.expired
+
+        run(body)
+
+    def test_shields_in_shields_and_of_other_clocks_hold_it_back(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                with here.shield():
+                    with SystemClock().deadline(monotonic() + LATER, shield=True):
+                        await asyncio.sleep(2 * SOON)
+                    await asyncio.sleep(2 * SOON)
+                await asyncio.sleep(LATER)
+            assert limit.expired
+
+        run(body)
+
+    def test_an_alarm_inside_it_rings(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.shield() as shield, here.soon() as limit:
+                await asyncio.sleep(LATER)
+            assert (limit.expired, shield.expired) == (True, False)
+
+        run(body)
+
+    def test_it_is_bounded_by_its_own_time(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.after(LATER) as limit, here.shield(SOON) as shield:
+                await asyncio.sleep(LATER)
+            assert (limit.expired, shield.expired) == (False, True)
+
+        run(body)
+
+    def test_that_of_another_task_holds_nothing_back(self, run: Run) -> None:
+        async def clean_up(here: Here) -> None:
+            with here.shield():
+                await asyncio.sleep(LATER)
+
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                other = here.loop.create_task(clean_up(here))
+                await asyncio.sleep(0)
+                await asyncio.sleep(LATER)
+            assert limit.expired
+            assert not other.done()
+            other.cancel()
+            await asyncio.wait([other])
+
+        run(body)
+
+    @pytest.mark.parametrize("scoped", [False, True])
+    def test_a_scope_inside_that_shields_holds_only_scopes_back(self, run: Run, scoped: bool) -> None:
+        async def body(here: Here) -> None:
+            done: list[str] = []
+            with here.clock.deadline(monotonic() + SOON, scoped=scoped) as limit:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.sleep(3 * SOON)
+                    done.append("shielded")
+                await asyncio.sleep(LATER)
+            assert limit.expired
+            assert done == (["shielded"] if scoped else [])
+
+        run(body)
+
+
+async def fail() -> None:
+    try:
+        await asyncio.sleep(LATER)
+    finally:
+        raise ValueError("mine")
+
+
+class TestNeighbours:
+    """Everything else that counts cancellations, inside an alarm and around it."""
+
+    def test_inside_a_task_group(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with here.soon() as limit:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(asyncio.sleep(LATER))
+                    await asyncio.sleep(LATER)
+            assert limit.expired
+            with here.soon() as limit:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(asyncio.sleep(LATER))
+            assert limit.expired
+
+        run(body)
+
+    def test_inside_a_task_group_of_anyio(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            for waits in (True, False):
+                with here.soon() as limit:
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(anyio.sleep, LATER)
+                        if waits:
+                            await anyio.sleep(LATER)
+                assert limit.expired
+
+        run(body)
+
+    def test_around_a_task_group_whose_task_fails_as_it_is_cancelled(self, run: Run) -> None:
+        """On 3.13 the group cancels its parent once more: taken back with the rings, where nobody else has cancelled.
+
+        In a task that was cancelled before it stays pending, as it does without an alarm: one turn raises it.
+        """
+
+        async def body(here: Here) -> None:
+            with raising(BaseExceptionGroup) as caught, here.soon() as limit:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+                    await asyncio.sleep(LATER)
+            assert [type(error) for error in caught.value.exceptions] == [ValueError]
+            assert not limit.expired
+            assert here.calls == 0
+            if here.before and sys.version_info >= (3, 13):
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+
+        run(body)
+
+    def test_around_a_task_group_whose_task_fails_before(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with raising(BaseExceptionGroup), here.after(LATER) as limit:
+                async with asyncio.TaskGroup() as group:
+                    child = group.create_task(fail())
+                    here.loop.call_later(0.001, child.cancel)
+                    await asyncio.sleep(LATER)
+            assert not limit.expired
+            if here.before and sys.version_info >= (3, 13):
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+
+        run(body)
+
+    def test_around_a_task_group_of_anyio_whose_task_fails(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            with raising(BaseExceptionGroup), here.soon() as limit:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(fail)
+                    await asyncio.sleep(LATER)
+            assert not limit.expired
+
+        run(body)
+
+    @pytest.mark.parametrize("scoped", [False, True])
+    def test_in_tasks_of_groups(self, run: Run, scoped: bool) -> None:
+        async def expire(here: Here, seen: list[bool]) -> None:
+            with here.clock.deadline(monotonic() + SOON, scoped=scoped) as limit:
+                await asyncio.sleep(LATER)
+            seen.append(limit.expired)
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+
+        async def body(here: Here) -> None:
+            seen: list[bool] = []
+            async with asyncio.TaskGroup() as tasks, anyio.create_task_group() as group:
+                tasks.create_task(expire(here, seen))
+                group.start_soon(expire, here, seen)
+            assert seen == [True, True]
+
+        run(body)
+
+    def test_in_a_task_of_a_cancelled_group(self, run: Run) -> None:
+        async def wait(limit: Alarm, ended: list[str]) -> None:
+            try:
+                with limit:
+                    await asyncio.sleep(LATER)
+                ended.append("expired")
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        async def body(here: Here) -> None:
+            ended: list[str] = []
+            async with anyio.create_task_group() as group:
+                limits = [here.after(LATER), here.after(SOON)]
+                for limit in limits:
+                    group.start_soon(wait, limit, ended)
+                await asyncio.sleep(0)
+                while monotonic() < limits[1].at:
+                    pass
+                group.cancel_scope.cancel()  # before the loop comes to the second alarm
+            assert ended == ["cancelled", "cancelled"]
+            assert not any(limit.expired for limit in limits)
+
+        run(body)
+
+    @pytest.mark.parametrize(("outer", "inner"), [(SOON, LATER), (LATER, SOON), (SOON, SOON)])
+    @pytest.mark.parametrize("around", ["timeout", "scope", "alarm"])
+    def test_with_time_outs_of_others(self, run: Run, outer: float, inner: float, around: str) -> None:
+        """The outer one of two that have run out expires; with different times the sooner one."""
+
+        async def others(here: Here, seconds: float, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+            if around == "timeout":
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds) as timeout:
+                        await work()
+                return timeout.expired()
+            if around == "scope":
+                with anyio.move_on_after(seconds) as scope:
+                    await work()
+                return scope.cancelled_caught
+            with here.after(seconds) as limit:
+                await work()
+            return limit.expired
+
+        async def body(here: Here) -> None:
+            at = monotonic()
+            seen: list[bool] = []
+
+            async def alarmed() -> None:
+                limit = here.clock.deadline(at + inner)
+                try:
+                    with limit:
+                        while monotonic() < at + min(inner, outer) + 0.005:
+                            pass  # so that both have run out in one turn, if they do
+                        await asyncio.sleep(LATER)
+                finally:
+                    seen.append(limit.expired)
+
+            assert await others(here, outer, alarmed) == (outer <= inner)
+            assert seen == [inner < outer]
+
+        run(body)
+        if around == "alarm":
+            return
+
+        async def inside_out(here: Here) -> None:
+            seen: list[bool] = []
+            with here.after(outer) as limit:
+
+                async def work() -> None:
+                    await asyncio.sleep(LATER)
+
+                seen.append(await others(here, inner, work))
+            assert limit.expired == (outer < LATER and not seen)
+            if inner < outer:
+                assert seen == [True]
+
+        run(inside_out)
+
+    def test_waits_of_anyio_inside(self, run: Run) -> None:
+        async def body(here: Here) -> None:
+            event, lock, limiter = anyio.Event(), anyio.Lock(), anyio.CapacityLimiter(1)
+            send, receive = anyio.create_memory_object_stream[int](0)
+            await lock.acquire()
+            await limiter.acquire_on_behalf_of("other")
+            waits: list[Callable[[], Awaitable[Any]]] = [event.wait, limiter.acquire, receive.receive]
+            waits += [partial(send.send, 1), anyio.sleep_forever]
+            for wait in waits:
+                with here.soon() as limit:
+                    await wait()
+                assert limit.expired
+            assert limiter.statistics().tasks_waiting == 0
+            assert receive.statistics().tasks_waiting_receive == send.statistics().tasks_waiting_send == 0
+            lock.release()
+            send.close()
+            receive.close()
+
+        run(body)
+
+
+def test_nothing_is_left_of_a_loop_that_ended_in_an_alarm(kind: str) -> None:
+    """A task that is dropped with its loop leaves its alarm at some later time, wherever that is."""
+    clock = SystemClock()
+
+    async def main() -> Alarm:
+        limit = clock.deadline(monotonic() + LATER)
+        assert isinstance(limit, Alarm)
+
+        async def wait() -> None:
+            with limit:
+                await asyncio.sleep(LATER)
+
+        asyncio.get_running_loop().create_task(wait())
+        await asyncio.sleep(0)
+        assert limit.entry is not None
+        return limit
+
+    with asyncio.Runner(loop_factory=partial(new_loop, kind)) as runner:
+        limit = runner.run(main())
+    assert limit.entry is None
+    assert isinstance(limit.alarms, Alarms)
+    assert not limit.expired
