@@ -69,7 +69,7 @@ class Execution(Progress):
 
     async def _within(self, exchange: Exchange) -> Part | None:
         """Pull an attempt within its time."""
-        with self._clock.deadline(exchange.wake_at) as limit:
+        with self._clock.deadline(exchange.wake_at, scoped=exchange.scoped) as limit:
             exchange.limit = limit
             try:
                 return await self._pull(exchange)

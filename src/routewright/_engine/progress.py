@@ -88,6 +88,7 @@ class Exchange:
         "pace",
         "parts",
         "provider",
+        "scoped",
         "screening",
         "since",
         "taken",
@@ -103,6 +104,8 @@ class Exchange:
         self.attempt = attempt
         self.provider = provider
         self.upstream = upstream
+        self.scoped: bool = getattr(provider, "needs_scope", False)
+        """Its waits are limited by cancel scopes."""
         self.pace = pace
         """None where the answer is wanted whole."""
         self.wake_at = self.since = 0.0

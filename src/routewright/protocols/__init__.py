@@ -7,7 +7,7 @@ check the same sentences against your own objects.
 from .clock import Clock, Deadline, Rng
 from .content import Guardrail, QualityPredictor, Redactor, TokenCounter
 from .coordination import Coordination, ImmediateCoordination
-from .provider import ParticularProvider, Provider, RegionalProvider, Response, Transport
+from .provider import ParticularProvider, Provider, RegionalProvider, Response, ShieldingProvider, Transport
 from .storage import ImmediateStorage, LocalStorage, Storage, TraceDraft
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "RegionalProvider",
     "Response",
     "Rng",
+    "ShieldingProvider",
     "Storage",
     "TokenCounter",
     "TraceDraft",

@@ -64,6 +64,19 @@ class RegionalProvider(Provider, Protocol):
         ...
 
 
+@runtime_checkable
+class ShieldingProvider(Provider, Protocol):
+    """A provider that runs code which shields its clean-up with anyio's cancel scopes, such as httpcore.
+
+    On asyncio an attempt that has run out of time is cancelled natively, through such shields.
+    """
+
+    @property
+    def needs_scope(self) -> bool:
+        """True to have its attempts run in a cancel scope, at some microseconds each."""
+        ...
+
+
 class Response(Protocol):
     """An HTTP answer whose body is read as it comes. Raises ``ProviderFault`` where the connection fails."""
 

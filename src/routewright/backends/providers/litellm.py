@@ -80,6 +80,8 @@ class LiteLLMProvider:
     environment, unless ``api_key`` is given; ``options`` go with every call.
     """
 
+    needs_scope = True  # some of its clients stand on httpcore, which shields its clean-up
+
     def __init__(
         self,
         name: str,
