@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -11,6 +12,13 @@ from math import inf
 from typing import Any, TypeVar
 
 import anyio
+
+if sys.version_info >= (3, 12):
+    from asyncio import current_task
+else:  # the public function is written in Python there
+    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
+
+    current_task = _current_tasks.get
 
 T = TypeVar("T")
 
@@ -27,12 +35,18 @@ def this_loop() -> object | None:
         return None
 
 
+def this_task() -> asyncio.Task[Any] | None:
+    """The asyncio task that runs here; None under trio, also as a guest of an asyncio loop."""
+    try:
+        task: asyncio.Task[Any] | None = current_task(asyncio.get_running_loop())
+    except RuntimeError:
+        return None
+    return task
+
+
 def is_cancelled() -> bool:
     """This task is being cancelled. Where it is not, a ``CancelledError`` is a fault of what raised it."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # trio
-        task = None
+    task = this_task()
     return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -inf
 
 

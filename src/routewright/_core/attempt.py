@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, TokenBounds, ToolCall, ToolDelta, Usage
 
-from .cost import adds_up, range_nanos, usage_nanos
+from .cost import Prices, adds_up, range_nanos, usage_nanos
 from .guardrail import Hit
 from .money import MOST_TOKENS
 from .plan import Leg
@@ -18,100 +19,89 @@ from .tokens import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate_an
 MAX_ANSWER_CHARS = 32 << 20
 """Longest answer that is taken; a piece of a tool call counts ``PIECE_CHARS`` besides its own."""
 PIECE_CHARS = 64
+_REASONS = frozenset(("stop", "length", "tool_calls", "content_filter"))
 MAX_REASON_CHARS = 200
 """Of a finish reason, which stands in every trace."""
 
 
 class Attempt:
-    """One call of one model. The machine makes it; whoever performs it fills in what happens."""
+    """One call of one model. The machine makes it; whoever performs it fills in what happens.
+
+    What every attempt has is a slot; what few have is a default of the class until it is set.
+    """
 
     __slots__ = (
-        "after",
-        "budget_capped",
+        "__dict__",
         "cap",
         "characters",
         "cost_nanos",
         "counted_at",
-        "delivered",
         "ended_at",
-        "fault",
-        "fault_text",
         "finish_reason",
         "first_at",
-        "hedge",
-        "hits",
         "last",
         "latest",
         "leg",
         "number",
         "patience_s",
-        "pieces",
-        "place",
-        "prices",
-        "probe",
-        "provider",
-        "repair",
-        "screen",
         "started_at",
         "text",
-        "unslept_ms",
-        "unsure",
         "usage",
-        "usage_estimated",
     )
 
-    def __init__(self, number: int, place: int, leg: Leg, cap: int | None, after: Attempt | None) -> None:
+    place = 0
+    """In the plan: 0 is the chosen model, 1 the first fallback."""
+    after: Attempt | None = None
+    """The attempt whose fault led here; None for the first, and for a hedge."""
+    budget_capped = False
+    """An answer cut at the cap was cut by the budget."""
+    repair: TokenBounds | None = None
+    """The model repairs its answer: that, and what is wrong with it, make the prompt longer by so much."""
+    probe = False
+    """The model's circuit is not closed: this call shows whether it may be."""
+    hedge = False
+    """It runs beside another."""
+    delivered = False
+    """Content had reached the caller; of a plain call none does before the end."""
+    fault: FaultKind | None = None
+    fault_text = ""
+    pieces: dict[int, ToolPieces] | None = None
+    usage_estimated = False
+    unsure: tuple[int, ...] | None = None
+    """Where the provider did not say the usage, or not as its last word: what ``cost_range_nanos`` needs."""
+    unslept_ms = 0.0
+    """In the sandbox, the time that the model would have taken."""
+    screen: Any = None
+    """The guardrails its answer passes; None where there are none."""
+    hits: Sequence[Hit] = ()
+    """What the guardrails found in its answer."""
+    server: str | None = None
+    """The provider's name, where the catalogue has another for the model."""
+    prices_of_day: Prices | None = None
+    """Of the day on which it began, where prices depend on it."""
+
+    def __init__(self, number: int, leg: Leg, cap: int | None) -> None:
         self.number = number
         """1, 2 ... over all attempts of the request."""
-        self.place = place
-        """In the plan: 0 is the chosen model, 1 the first fallback."""
         self.leg = leg
-        self.provider = leg.provider
-        self.prices = leg.prices
-        """Of the day on which it began."""
         self.cap = cap
         """Output tokens the model is asked for at most; None: its own limit."""
-        self.budget_capped = False
-        """An answer cut at the cap was cut by the budget."""
         self.patience_s = 0.0
         """How long the model may take to show life: longer silence is its own fault."""
         self.latest = 0.0
         """When it must have shown life so that the next member of the chain has its share of the time."""
         self.last = False
         """The last of the chain has until then, however long its silence."""
-        self.after = after
-        """The attempt whose fault led here; None for the first, and for a hedge."""
-        self.repair: TokenBounds | None = None
-        """The model repairs its answer: that, and what is wrong with it, make the prompt longer by so much."""
-        self.probe = False
-        """The model's circuit is not closed: this call shows whether it may be."""
-        self.hedge = False
-        """It runs beside another."""
-
         self.started_at = self.ended_at = 0.0
         self.first_at: float | None = None
         self.text: list[str] = []
-        self.pieces: dict[int, ToolPieces] | None = None
         self.characters = 0
         """Length of what came so far, pieces of tool calls weighed."""
         self.counted_at = -1
         """How many characters had come when the usage did."""
         self.usage: Usage | None = None
-        self.usage_estimated = False
         self.finish_reason: str | None = None
-        self.delivered = False
-        """Content had reached the caller; of a plain call none does before the end."""
-        self.fault: FaultKind | None = None
-        self.fault_text = ""
         self.cost_nanos = 0
-        self.unsure: tuple[int, ...] | None = None
-        """Where the provider did not say the usage, or not as its last word: what ``cost_range_nanos`` needs."""
-        self.unslept_ms = 0.0
-        """In the sandbox, the time that the model would have taken."""
-        self.screen: Any = None
-        """The guardrails its answer passes; None where there are none."""
-        self.hits: list[Hit] | None = None
-        """What the guardrails found in its answer."""
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
@@ -121,6 +111,11 @@ class Attempt:
     def model(self) -> str:
         """Id of the model."""
         return self.leg.id
+
+    @property
+    def provider(self) -> str:
+        """Name of the provider."""
+        return self.server or self.leg.provider
 
     @property
     def restart(self) -> bool:
@@ -163,6 +158,18 @@ class Attempt:
         """The usage is final: the answer has ended, and none of it came after the usage did."""
         return self.usage is not None and self.finish_reason is not None and self.counted_at == self.characters
 
+    @property
+    def prices(self) -> Prices:
+        """Of the day on which it began."""
+        return self.leg.prices if self.prices_of_day is None else self.prices_of_day
+
+    def forget(self) -> None:
+        """Drop the text, which traces do not hold, and what only mattered while it ran."""
+        self.text = _NOTHING
+        self.patience_s = self.latest = 0.0
+        if self.screen is not None or self.pieces is not None:
+            self.screen = self.pieces = None
+
     def due(self, opened_at: float) -> float:
         """When an attempt that begins now must show life."""
         return self.latest if self.last else min(opened_at + self.patience_s, self.latest)
@@ -185,7 +192,7 @@ class Attempt:
                 if adds_up(chunk):
                     self.usage = chunk  # else it is no usage, and is estimated
                     self.counted_at = self.characters
-            case Finish(reason) if _is_text(reason) and len(reason) <= MAX_REASON_CHARS:
+            case Finish(reason) if reason in _REASONS or (_is_text(reason) and len(reason) <= MAX_REASON_CHARS):
                 if self.finish_reason is None:
                     if self.pieces is not None and reason != "content_filter":
                         self._require_names()
@@ -205,7 +212,8 @@ class Attempt:
         usage = self.usage
         if usage is None or self.finish_reason is None or self.counted_at != self.characters:
             usage = self._estimate(bounds, usage)
-        self.cost_nanos = usage_nanos(self.prices, usage)
+        prices = self.prices_of_day
+        self.cost_nanos = usage_nanos(self.leg.prices if prices is None else prices, usage)
         return usage
 
     def doubt(self) -> None:
@@ -215,21 +223,21 @@ class Attempt:
     def cost_range_nanos(self, bounds: TokenBounds) -> tuple[int, int] | None:
         """The least and the most that it can have cost, where the provider did not say, by the bounds of the prompt and
         of what came. An answer that broke off may go on where nobody sees it, and so may what was thought."""
-        unsure, usage, leg = self.unsure, self.usage, self.leg
-        if unsure is None or not self.prices:
+        unsure, usage, leg, prices = self.unsure, self.usage, self.leg, self.prices
+        if unsure is None or not prices:
             return None
         low, high, _ = leg.length(bounds)
         if self.repair is not None:
             low, high = low + self.repair.low, high + self.repair.high
         most = self.cap or leg.max_output
         if not unsure or usage is None:
-            return range_nanos(self.prices, (0, high), (0, most))
+            return range_nanos(prices, (0, high), (0, most))
         told, size, names = unsure
         if self.finish_reason is not None and not leg.reasoning:
             most = min(size + names + MESSAGE_TOKENS, most)
         inputs = min(low, usage.input), max(high, usage.input)
         outputs = min(max(-(-size // LONGEST_TOKEN), told), usage.output), max(most, usage.output)
-        return range_nanos(self.prices, inputs, outputs)
+        return range_nanos(prices, inputs, outputs)
 
     def _estimate(self, bounds: TokenBounds, told: Usage | None) -> Usage:
         """Make up the usage that the provider did not send."""
@@ -283,8 +291,7 @@ class ToolPieces:
         self.arguments: list[str] = []
 
 
-NOTHING: Any = ()
-"""The text of a call that has ended: traces hold none."""
+_NOTHING: Any = ()  # takes no more text
 
 
 # Chunks come from strangers' code and go to clients. The structs take any value, so what they hold is checked here.

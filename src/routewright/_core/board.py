@@ -141,6 +141,8 @@ class Board:
         """Boards of a lineage are numbered."""
         self.changes = changes
         """What moved from each of those before it to the next, the latest last."""
+        self.ids: tuple[str, str, str | None] = (outlook.pool.snapshot.id, outlook.health.id, None)
+        """Of the catalogue and health, and of no policy."""
         self._columns: dict[RequestClass, tuple[Columns, dict[int, Leg]]] = {}
 
     @property

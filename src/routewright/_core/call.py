@@ -43,9 +43,9 @@ from routewright.wire import (
 )
 
 from .allowance import usage_of
-from .attempt import NOTHING, Attempt
+from .attempt import Attempt
 from .board import Board
-from .budget import own_room, room_of
+from .budget import Room, own_room, room_of
 from .decision import Decision
 from .fault import FAULTS
 from .guardrail import Hit
@@ -61,33 +61,22 @@ BEST_KEPT = 5
 
 
 class Call:
-    """One request that was admitted."""
+    """One request that was admitted.
+
+    What every call has is a slot; what few have is a default of the class until it is set.
+    """
 
     __slots__ = (
-        "__weakref__",
-        "_metadata",
-        "as_of",
-        "asks_cache",
+        "__dict__",
         "attempts",
         "board",
         "bounds",
-        "budget",
         "caller",
-        "captured",
         "created_at",
         "ended_at",
-        "error_code",
         "fleet",
-        "has_lists",
-        "hits",
-        "hold",
         "id",
-        "is_booked",
-        "is_void",
-        "laid",
-        "own_given",
         "plan",
-        "policy",
         "policy_version",
         "request",
         "rollup_keys",
@@ -95,11 +84,36 @@ class Call:
         "snapshot_ids",
         "started_at",
         "status",
-        "text_bytes",
         "timeout_ms",
-        "traceparent",
-        "windows",
     )
+
+    policy: PolicySnapshot | None = None
+    laid: Laid | None = None
+    """The policy over the request, while it works with that."""
+    hold: Any = None
+    """What it took of limits and money, until it has ended; None: nothing limits its caller."""
+    has_lists = False
+    """It names models, so that its decision is no class's."""
+    budget: Room | None = None
+    own_given: DecisionInput | None = None
+    """The decision's input where it is no class's; None: it is made of the plan's when somebody reads it."""
+    asks_cache = False
+    windows: Sequence[WindowState] = ()
+    """Its rate limits when it was admitted."""
+    traceparent: TraceParent | None = None
+    """The span it was called from."""
+    hits: Sequence[Hit] = ()
+    """What the guardrails found in the request."""
+    error_code: str | None = None  # an error itself holds on to the frames it passed
+    captured: Any = None
+    """What was said, if it is captured: as it was until it is redacted, when it is first read."""
+    text_bytes = 0
+    """About how much memory that takes."""
+    is_booked = False
+    """Its cost is settled apart from its trace."""
+    is_void = False
+    """Another call was answered and billed in its place."""
+    _metadata: bytes | None = None
 
     def __init__(
         self,
@@ -112,71 +126,49 @@ class Call:
         *,
         created_at: float,
         started_at: float,
-        policy: PolicySnapshot | None,
         policy_version: str,
-        traceparent: TraceParent | None = None,
         rollup_keys: tuple[str, ...] = (),
     ) -> None:
-        # what it works with until it has ended
+        self.id = id
+        self.caller = caller
         self.request = request
-        """As its policy lets it be."""
+        """As its policy lets it be; with ``board`` and ``fleet``, what it works with until it has ended."""
         self.fleet = fleet
         """The providers and models of its environment."""
         self.board = board
         """The snapshots it keeps to."""
-        self.as_of = board.pool.as_of if board.pool.dated else str(fleet.day)
-        """UTC date of the decision."""
-        self.laid: Laid | None = None
-        """The policy over the request."""
-        self.has_lists = False
-        """It names models, so that its decision is no class's."""
-        self.hold: Any = None
-        """What it took of limits and money; None: nothing limits its caller."""
-
-        self.id = id
-        self.caller = caller
         self.bounds = bounds
         """What is known of the prompt's length."""
-        self.budget = None if request.budget is None else room_of(request.budget)
         self.timeout_ms = DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms)
         self.created_at = created_at
         """Unix seconds."""
         self.started_at = self.ended_at = started_at
         """Monotonic seconds."""
-        self.policy = policy
         self.policy_version = policy_version
-        self._metadata = None if not request.metadata else json.encode(request.metadata)
-        self.asks_cache = bool(request.cache)
-        self.windows: Sequence[WindowState] = ()
-        """Its rate limits when it was admitted."""
-        self.traceparent = traceparent
-        """The span it was called from."""
         self.rollup_keys = rollup_keys
         """Metadata that usage is counted by."""
-        self.hits: Sequence[Hit] = ()
-        """What the guardrails found in the request."""
-        self.snapshot_ids = board.pool.snapshot.id, board.outlook.health.id, None if policy is None else policy.id
+        self.snapshot_ids: tuple[str, str, str | None] = board.ids
         """Of the catalogue, health and policy that the decision was made from."""
-        self.own_given: DecisionInput | None = None
-        """The decision's input where it is no class's; None: it is made of the plan's when somebody reads it."""
         self.plan: Plan | None = None
-        self.attempts: list[Attempt] = []
+        self.attempts: tuple[Attempt, ...] = ()
         self.served: Attempt | None = None
         """The attempt that brought the answer."""
         self.status: TraceStatus = "running"
-        self.error_code: str | None = None  # an error itself holds on to the frames it passed
-        self.captured: Any = None
-        """What was said, if it is captured: as it was until it is redacted, when it is first read."""
-        self.text_bytes = 0
-        """About how much memory that takes."""
-        self.is_booked = False
-        """Its cost is settled apart from its trace."""
-        self.is_void = False
-        """Another call was answered and billed in its place."""
+        if request.budget is not None:
+            self.budget = room_of(request.budget)
+        if request.metadata:
+            self._metadata = json.encode(request.metadata)
+        if request.cache:
+            self.asks_cache = True
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
         return f"<Call {self.id}: {self.status}, {len(self.attempts)} attempts>"
+
+    @property
+    def as_of(self) -> str:
+        """UTC date of the decision."""
+        return self.board.pool.as_of if self.board.pool.dated else str(self.fleet.day)
 
     @property
     def deadline(self) -> float:
@@ -264,10 +256,11 @@ class Call:
     def end(self, error: RouterError | None, at: float) -> None:
         """Note how it ended, and drop what it worked with. Without answer and error the caller left."""
         self.ended_at = at
-        self.request = self.fleet = self.board = self.laid = self.hold = None  # type: ignore[assignment]
+        self.request = self.fleet = self.board = None  # type: ignore[assignment]
+        if self.laid is not None or self.hold is not None:
+            self.laid = self.hold = None
         for attempt in self.attempts:
-            attempt.screen = attempt.pieces = None
-            attempt.text = NOTHING
+            attempt.forget()
         if self.served is not None:
             self.status = "completed"
         elif error is None:
@@ -372,7 +365,7 @@ class Call:
             if from_model != attempt.model and (not attempt.hedge or attempt is self.served):
                 spans.append(self._fallback_span(len(spans) + 1, from_model, before, attempt))
             spans.append(self._model_span(len(spans) + 1, attempt))
-            spans += self._guardrail_spans(len(spans), attempt.hits or (), attempt.ended_at, spans[-1].id)
+            spans += self._guardrail_spans(len(spans), attempt.hits, attempt.ended_at, spans[-1].id)
         return spans
 
     def _ms(self, at: float) -> float:

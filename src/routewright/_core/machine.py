@@ -306,17 +306,25 @@ class Attempts:
         self._number += 1
         self._tries += 1
         leg = legs[place]
-        attempt = Attempt(self._number, place, leg, cap, self._last)
+        attempt = Attempt(self._number, leg, cap)
+        if self._number > 1:
+            attempt.place, attempt.after, attempt.repair = place, self._last, self._repair
         if self._budget is not None and cap is not None:
             attempt.budget_capped = cap < (self.plan.given.max_output_tokens or leg.max_output)
+        if probe:
+            attempt.probe = True
         if self._whole or traffic.is_whole[leg.row]:
             patience_ms = max(FIRST_TOKEN_FACTOR * (leg.latency_p95_ms or leg.expected_ms), leg.expected_ms)
         else:
             patience_ms = FIRST_TOKEN_FACTOR * (leg.ttft_p95_ms or leg.ttft_ms)
         attempt.patience_s = max(self.limits.first_token_s, patience_ms / 1000)
         attempt.last = last = place + 1 >= len(legs)
-        attempt.latest = self.deadline if last else self._share(now)
-        attempt.repair, attempt.probe = self._repair, probe
+        if last:
+            attempt.latest = self.deadline
+        elif place == 0:
+            attempt.latest = max(now, self.deadline - FALLBACK_SHARE * self._timeout_s)
+        else:
+            attempt.latest = self._share(now)
         self._running.append(attempt)
         return attempt
 

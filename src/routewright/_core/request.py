@@ -73,11 +73,9 @@ def as_request(
 
     Dicts are in wire spelling; structs may stand wherever a dict may. Raises ``ValidationFailed``.
     """
-    if type(value) is str and not overrides:
-        made = RouteRequest([Message("user", value)])
-    else:
-        made = _request_of(value, _arguments(overrides) if overrides else {})
-    return checked(made)
+    if type(value) is str and not overrides and (value.isascii() or is_unicode(value)):
+        return RouteRequest([Message("user", value)], "cost", "balanced")
+    return checked(_request_of(value, _arguments(overrides) if overrides else {}))
 
 
 def checked(request: RouteRequest) -> RouteRequest:

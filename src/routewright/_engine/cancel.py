@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import NamedTuple
 
 import anyio
 
+from routewright.loop import current_task
 
-class CancelWatch(NamedTuple):
-    """What was known of a task's cancellation when a wait in it began."""
 
-    task: asyncio.Task[object] | None
-    """None on trio, which has only scopes."""
-    before: int
-    """Calls of ``Task.cancel`` on it that came earlier and were not taken back."""
+class CancelWatch:
+    """What is known of a task's cancellation when a wait in it begins."""
 
-    @classmethod
-    def begin(cls) -> CancelWatch:
-        """Watch the task that runs here."""
+    __slots__ = ("before", "task")
+
+    def __init__(self) -> None:
         try:
-            task = asyncio.current_task()
-        except RuntimeError:
-            return cls(None, 0)
-        return cls(task, 0 if task is None else task.cancelling())
+            self.task = task = current_task(asyncio.get_running_loop())
+        except RuntimeError:  # trio, which has only scopes
+            self.task = task = None
+        self.before = 0 if task is None else task.cancelling()
+        """Calls of ``Task.cancel`` on it that came earlier and were not taken back."""
 
     def is_on(self, *, by_scopes: bool = True) -> bool:
         """Whether the task is being cancelled, by a scope around it or by calls since the wait began."""

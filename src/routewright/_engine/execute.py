@@ -14,7 +14,7 @@ from math import inf
 import anyio.lowlevel
 
 from .cancel import CancelWatch
-from .fault import CUT_SHORT, TOO_SLOW, Fault
+from .fault import CUT_SHORT, TOO_SLOW
 from .guardrail import LARGE_CHARACTERS, GuardrailFailed
 from .progress import FAREWELL_S, Blocked, Exchange, Part, Progress
 
@@ -79,13 +79,16 @@ class Execution(Progress):
         if not exchange.over and not self._interrupted:
             # what is cut off may have cost anything once the context was entered
             fault = self._silence(exchange)._replace(answered=exchange.context is not None)
-            await self._end_exchange(exchange, fault, abandoned=True)
+            try:
+                self.ended(exchange, fault, abandoned=True)
+            finally:
+                await self._leave(exchange, abandoned=True)
         return None
 
     async def _pull(self, exchange: Exchange) -> Part | None:
         """Take chunks until one is for a reader; None when the attempt has ended."""
         attempt, abandoned = exchange.attempt, False
-        exchange.watch = watch = CancelWatch.begin()
+        exchange.watch = watch = CancelWatch()
         if watch.before:
             await anyio.lowlevel.checkpoint()  # a call that was not delivered yet is delivered here, and not counted in
         try:
@@ -129,14 +132,11 @@ class Execution(Progress):
         if watch.is_on(by_scopes=attempt.finish_reason is None):  # what the provider made of it does not count
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
-        await self._end_exchange(exchange, fault, abandoned=abandoned)
-        return None
-
-    async def _end_exchange(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
         try:
             self.ended(exchange, fault, abandoned=abandoned)
         finally:
             await self._leave(exchange, abandoned=abandoned)
+        return None
 
     async def _leave(self, exchange: Exchange, *, abandoned: bool) -> None:
         """Free an attempt's connection. An abandoned one gets a moment of its own, since its task may be cancelled."""
@@ -166,7 +166,8 @@ class Execution(Progress):
 
     async def _abandon(self, exchange: Exchange) -> None:
         """Leave an attempt for no fault of its own."""
-        exchange.watch = CancelWatch.begin()._replace(before=0)
+        exchange.watch = watch = CancelWatch()
+        watch.before = 0
         try:
             self._leave_behind(exchange)
         finally:

@@ -69,7 +69,7 @@ async def _awaited(ask: Ask, verdict: Awaitable[object]) -> object:
         if isinstance(verdict, Coroutine):
             verdict.close()  # else it warns that nobody awaited it
         raise _waits(ask.guardrail)
-    watch = CancelWatch.begin()
+    watch = CancelWatch()
     try:
         return await verdict
     except _CannotWait:
@@ -88,7 +88,7 @@ def _tell(gate: Gate, ask: Ask, verdict: object) -> None:
 
 
 def _contained(guardrail: Guardrail, check: Callable[[], object]) -> object:
-    watch = CancelWatch.begin()
+    watch = CancelWatch()
     try:
         return check()
     except BaseException as error:

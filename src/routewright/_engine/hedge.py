@@ -86,10 +86,11 @@ class HedgedExecution(Execution):
         return second
 
     def _second(self) -> Exchange | None:
-        attempt = self.hedge(self._clock.monotonic())
+        now = self._clock.monotonic()
+        attempt = self.hedge(now)
         if attempt is None:
             return None
-        exchange = self._open_for(attempt)
+        exchange = self._open_for(attempt, now)
         self._racing = (*self._racing, exchange)
         return exchange
 

@@ -189,9 +189,10 @@ class Progress(Attempts):
 
     def advance(self) -> Exchange | Wait | None:
         """Ask the machine what comes next, and begin it; None at the end."""
-        step = self.next(self._clock.monotonic())
+        now = self._clock.monotonic()
+        step = self.next(now)
         if isinstance(step, Attempt):
-            self.exchange = exchange = self._open_for(step)
+            self.exchange = exchange = self._open_for(step, now)
             return exchange
         if step is not None:
             self._pause_for_s = step.seconds
@@ -256,15 +257,17 @@ class Progress(Attempts):
         else:
             self._book_answer(attempt)
 
-    def _open_for(self, attempt: Attempt) -> Exchange:
+    def _open_for(self, attempt: Attempt, now: float) -> Exchange:
         leg, request = attempt.leg, self.request
         provider = self._fleet.server[leg.row]
         assert provider is not None, "constraints let a model through that nobody serves"
         repair = None if attempt.repair is None else self._repair_with
-        attempt.provider = provider.name
+        name = provider.name
+        if name != leg.provider:
+            attempt.server = name
         if self.guardrails:
             attempt.screen = Screen(self.guardrails, as_json=_is_json(request), aside_from=self._aside_from)
-        self.call.attempts.append(attempt)
+        self.call.attempts = (*self.call.attempts, attempt)
         upstream = UpstreamCall(
             self.call.board.pool.models[leg.row],
             request.messages if repair is None else [*request.messages, *repair.messages],
@@ -274,20 +277,23 @@ class Progress(Attempts):
             attempt.cap,
             self.until,
             not self._whole,
-            None if self.onward is None else self.onward.header(attempt.provider, attempt.number),
+            None if self.onward is None else self.onward.header(name, attempt.number),
         )
         pace = None if self._whole else Pace(self.limits, leg.us_per_token)
         exchange = Exchange(attempt, provider, upstream, pace)
-        self._set_off(exchange)
+        attempt.started_at = now
+        exchange.wake_at = attempt.due(now)
+        if self.call.board.pool.dated:
+            attempt.prices_of_day = self.call.board.pool.prices_on(leg.row, self._fleet.today())
         return exchange
 
     def _set_off(self, exchange: Exchange) -> None:
-        """Let an attempt's time begin."""
+        """Let an attempt's time begin only now."""
         attempt, pool = exchange.attempt, self.call.board.pool
         attempt.started_at = now = self._clock.monotonic()
-        if pool.dated:
-            attempt.prices = pool.prices_on(attempt.leg.row, self._fleet.today())
         exchange.wake_at = attempt.due(now)
+        if pool.dated:
+            attempt.prices_of_day = pool.prices_on(attempt.leg.row, self._fleet.today())
 
     def _take(self, exchange: Exchange, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
         """Note what a chunk says, and when; give it back if the caller is to have it."""

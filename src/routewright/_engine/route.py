@@ -169,7 +169,8 @@ class Engine:
                 call.plan = self._class_plan(call)
                 if call.plan is None:
                     await self.choose(call)
-            execution = self.execution(call, whole=True, form=form)
+            kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
+            execution = self.progress(kind, call, form=form)
             if began is not None:
                 began(execution)
             try:
@@ -225,12 +226,16 @@ class Engine:
             fleet,
             created_at=self._clock.time(),
             started_at=started_at,
-            policy=policy,
             policy_version=fleet.inline_version if policy is None else policy.version,
-            traceparent=read.traceparent,
             rollup_keys=self._rollup_keys,
         )
-        call.laid, call.has_lists = laid, lists
+        if lists:
+            call.has_lists = True
+        if read.traceparent is not None:
+            call.traceparent = read.traceparent
+        if policy is not None:
+            call.policy, call.laid = policy, laid
+            call.snapshot_ids = (*board.ids[:2], policy.id)
         if hold is not None:
             call.hold, call.windows = hold, hold.windows
         return call

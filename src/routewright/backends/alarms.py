@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import sys
 import threading
 import weakref
-from asyncio import get_running_loop
 from contextvars import Context
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -19,13 +17,6 @@ from time import monotonic
 from typing import Any, Protocol
 
 import anyio
-
-if sys.version_info >= (3, 12):
-    from asyncio import current_task
-else:  # the public function is written in Python there
-    from asyncio.tasks import _current_tasks  # type: ignore[attr-defined,unused-ignore]
-
-    current_task = _current_tasks.get
 
 LONGEST_WAIT_S = 86_400.0  # loops cap, refuse or wrap far larger ones: a later deadline is waited for in parts
 SHORTEST_WAIT_S = 0.001  # uvloop counts whole milliseconds: a shorter wait would spin
@@ -152,12 +143,3 @@ class _Here(threading.local):
 
 
 here = _Here()
-
-
-def this_task() -> asyncio.Task[Any] | None:
-    """The asyncio task that runs here; None under trio, also as a guest of an asyncio loop."""
-    try:
-        task: asyncio.Task[Any] | None = current_task(get_running_loop())
-    except RuntimeError:
-        return None
-    return task

@@ -21,11 +21,18 @@ from typing import Any, Self
 
 import anyio
 
-from .alarms import SHORTEST_WAIT_S, Alarms, Entry, Waiting, alarms_of, current_task, here, this_task
+from routewright.loop import current_task, this_task
+
+from .alarms import SHORTEST_WAIT_S, Alarms, Entry, Waiting, alarms_of, here
 
 LONGEST_PAUSE_S = 0.05
 """How long an alarm that was not left waits at most until it rings again. The first pause is the shortest wait, each
 further one twice the one before."""
+
+
+FIRST_LOOK_S = 0.5
+"""An alarm is first looked at after this long, even if its time comes later. Most calls have ended by then, and one
+that is brought forward to no earlier than that (a provider's farewell) needs no second entry."""
 
 
 class SystemClock:
@@ -96,9 +103,10 @@ class Alarm:
             self._baseline = baseline - 1
         self._rings = 0
         self._order = order = next(alarms.order)
-        at = self.at
-        if at > monotonic():
+        at, now = self.at, monotonic()
+        if at > now:
             if at < inf:
+                at = min(at, now + FIRST_LOOK_S)
                 entry: Entry = (at, order, self)
                 self.entry = entry
                 heappush(alarms.entries, entry)

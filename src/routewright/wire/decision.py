@@ -62,7 +62,7 @@ class Images(Struct, frozen=True, omit_defaults=True):
     count: int = 1
 
 
-class TokenBounds(Struct, frozen=True, omit_defaults=True):
+class TokenBounds(Struct, frozen=True, omit_defaults=True, gc=False):
     """What is known of the input's length. ``low`` and ``high`` hold for every vocabulary and, as the counts, are those
     of the text: what ``images`` add is each model's own."""
 
