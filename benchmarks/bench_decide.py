@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import cycle
 from operator import attrgetter
+from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from routewright import Router
 from routewright._core.board import Boards
+from routewright._core.budget import OutputPlan, own_room, plan_output
+from routewright._core.decide import compiled, decide
 from routewright._core.decision import Decision, decision_of
+from routewright._core.health import health_after
 from routewright._core.outlook import Outlook
-from routewright.wire import DecisionInput
+from routewright._core.plan import Plan
+from routewright._core.scale import size_class
+from routewright.wire import DecisionInput, HealthSnapshot, ModelHealth, TokenBounds
 
 from . import data
 from .conftest import Peer, Timed
@@ -110,17 +117,72 @@ def test_reason(effort: Effort, report: Report, size: int, named: str) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_first_after_health_was_published(effort: Effort, report: Report, size: int) -> None:
-    """Nothing is compiled yet but the pool. Under load this happens a few times a second."""
+def test_first_of_all(effort: Effort, report: Report, size: int) -> None:
+    """Nothing is compiled yet but the pool."""
     case = Case(size, ())
     figure = sample(decide_first, cycle((given, case.outlook) for given in case.inputs), effort, loop=False)
-    report.add(Question(f"decide(), {size:,} models, no constraint, new health"), "routewright", figure)
+    report.add(Question(f"decide(), {size:,} models, no constraint, the first of all"), "routewright", figure)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_first_after_health_was_published(effort: Effort, report: Report, size: int) -> None:
+    """Three models moved. Under load this happens a few times a second."""
+    case = Case(size, ())
+    boards = [Boards(case.outlook.pool).of(case.outlook.health)]
+
+    def decide_after(moved: Moved) -> Plan:
+        boards[0] = boards[0].moved(*moved)
+        return decide(case.inputs[0], boards[0])
+
+    figure = sample(decide_after, moves(case.outlook), effort, loop=False)
+    asked = Question(f"decide(), {size:,} models, no constraint, new health", {50: "30", 1_000: "60"}.get(size, ""))
+    report.add(asked, "routewright", figure)
+
+
+@pytest.mark.parametrize("budget", [None, 10_000_000], ids=["no budget", "one cent"])
+@pytest.mark.parametrize("size", SIZES)
+def test_of_a_class_that_was_decided(timed: Timed, size: int, budget: int | None) -> None:
+    """As routing does it: look the plan up, see that it holds for this request, cap its output."""
+    case, tokens = Case(size, ()), TokenBounds(10, 160, 60)
+    board = Boards(case.outlook.pool).of(case.outlook.health)
+    given = replace(case.inputs[0], tokens=tokens, goal="cost", strategy="balanced", budget_nanos=budget)
+
+    def look_up(given: DecisionInput) -> OutputPlan:
+        cls = None, given.goal, given.strategy, given.needs, size_class(given.tokens.estimate), None, given.as_of
+        plan = compiled(board, cls, lambda: given)
+        if plan is None or not plan.covers(given.tokens, given.timeout_ms, given.budget_nanos):
+            plan = decide(given, board)
+        return plan_output(plan, given.tokens, own_room(given))
+
+    named = "no budget" if budget is None else "a budget of one cent"
+    timed(Question(f"the plan of a class, {size:,} models, {named}", "1.5"), "routewright", look_up, cycle([given]))
 
 
 def test_public_door(timed: Timed) -> None:
     router = Router.sandbox()
     question = Question("Router.decide(messages), the 160 bundled models, no constraint")
     timed(question, "routewright", router.decide, cycle(data.conversations()))
+
+
+Moved = tuple[HealthSnapshot, dict[int, ModelHealth]]
+
+
+def moves(outlook: Outlook) -> Iterator[Moved]:
+    """Publications without end, each of three models."""
+    chance, ids, health = Random(data.SEED), outlook.pool.ids, outlook.health
+    while True:
+        moved = {row: _seen(chance) for row in chance.sample(range(len(ids)), 3)}
+        health = health_after(health, {ids[row]: figures for row, figures in moved.items()})
+        yield health, moved
+
+
+def _seen(chance: Random) -> ModelHealth:
+    return ModelHealth(
+        stability=chance.randint(800, 990),
+        output_tokens=chance.randint(100, 900),
+        ttft_ms=chance.randint(200, 2_000),
+        us_per_token=chance.randint(4_000, 25_000),
+    )
 
 
 def read_reason(decision: Decision) -> str:

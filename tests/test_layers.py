@@ -33,8 +33,7 @@ CORE_ORDER = (
     "limits lately quantile health policy intake constraints scoring plan order board budget way refusal "
     "decide why_not html decision check explain lease ledger shortage paying idempotency rows "
     "statement correction usage_export model_name reconcile newest books fault retry breaker pace traceparent attempt "
-    "machine call alerts "
-    "window limiter webhook standard_webhook salvage"
+    "machine call alerts journal window limiter webhook standard_webhook salvage"
 ).split()
 PURE = set(
     "__future__ base64 binascii bisect.bisect_left bisect.bisect_right collections.Counter collections.OrderedDict "

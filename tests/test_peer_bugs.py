@@ -151,8 +151,8 @@ BUGS = [
     Bug(
         "an attempt of a fallback is priced as the first model's",
         "_core/machine.py",
-        "        attempt.patience_s = self._patience_s(leg)",
-        "        attempt.patience_s, attempt.prices = self._patience_s(leg), legs[0].prices",
+        "        attempt.patience_s = max(",
+        "        attempt.prices_of_day, attempt.patience_s = legs[0].prices, max(",
         ADMISSION,
         "fallback_is_paid_for",
     ),

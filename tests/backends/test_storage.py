@@ -285,7 +285,7 @@ async def test_a_reader_in_another_thread_sees_a_batch_whole_or_not_at_all() -> 
         """Read when the trace is there and the feedback is not."""
 
         @property
-        def snapshot_ids(self) -> None:
+        def decision_input(self) -> None:
             if not reader.ident:
                 reader.start()
                 done.wait(0.05)

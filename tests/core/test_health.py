@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from routewright._core.health import HALF_LIFE_S, Health, Seen, seen_of
+from routewright._core.board import Boards
+from routewright._core.catalogue import snapshot
+from routewright._core.health import (
+    HALF_LIFE_S,
+    LOOK_EVERY_S,
+    LOOKS,
+    STEPS,
+    Entry,
+    Health,
+    health_after,
+    health_snapshot,
+    is_moved,
+)
+from routewright._core.outlook import UNKNOWN
 from routewright._core.pool import Pool
-from routewright.wire import Model, ModelHealth, Pricing, Usage
+from routewright.wire import HealthSnapshot, Model, ModelHealth, Pricing, Usage
 
 from .pools import board
+from .worlds import seen as random_figures
 
 ONE = Model(id="a/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
 TWO = Model(id="b/two", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0), context_window=100_000, ttft_s=1.0)
 OUTLOOK = board([ONE, TWO]).outlook
 POOL: Pool = OUTLOOK.pool
-SEEN = Seen(100, 3_000.0, 500.0, 100)
 YEAR_S = 365 * 86_400.0
+
+
+class Seen(NamedTuple):
+    """What an answer showed. Times in milliseconds."""
+
+    output_tokens: int | None
+    """None: the length says nothing."""
+    whole_ms: float
+    first_ms: float | None
+    tokens: int
+    """That were not thought."""
+
+
+SEEN = Seen(100, 3_000.0, 500.0, 100)
 
 
 class Noted(NamedTuple):
@@ -30,15 +59,26 @@ class Noted(NamedTuple):
     seen: Seen | None
 
 
+def entry(at: float, seen: Seen, row: int = 0) -> Entry:
+    output = seen.tokens if seen.output_tokens is None else seen.output_tokens
+    first_s = None if seen.first_ms is None else seen.first_ms / 1000
+    usage = Usage(40, output, reasoning=output - seen.tokens)
+    return row, at, seen.whole_ms / 1000, first_s, usage, seen.output_tokens is not None, None, False
+
+
+def answer(health: Health, at: float, seen: Seen = SEEN, row: int = 0) -> None:
+    health.answered(row, at, [entry(at, seen, row)], OUTLOOK)
+
+
 def health_of(noted: list[Noted]) -> Health:
-    health = Health()
+    health = Health(POOL)
     for at, seen in noted:
-        health.failed("a/one", at) if seen is None else health.answered("a/one", at, seen)
+        health.failed(0, at) if seen is None else answer(health, at, seen)
     return health
 
 
 def of_one(health: Health, now: float) -> ModelHealth:
-    return health.snapshot(POOL, now).models["a/one"]
+    return health.figures(0, now)
 
 
 SEENS = st.builds(
@@ -89,7 +129,7 @@ class Exact:
         squared = (10 * prior**2 + sum(weight * length**2 for weight, length in lengths)) / count
         self.p90 = self.length + 1.28 * sqrt(max(0.0, squared - self.length**2))
         tokens = sum(weight * seen.tokens for weight, seen in answered)
-        us = sum(weight * 1000 * (seen.whole_ms - seen.first_ms) for weight, seen in answered)
+        us = sum(weight * 1000 * (seen.whole_ms - (seen.first_ms or 0)) for weight, seen in answered)
         self.speed = max(1.0, (2000 * POOL.us_per_token[0] + us) / (2000 + tokens)) if tokens else None
 
     def holds(self, share: float, found: float, name: str) -> bool:
@@ -105,9 +145,7 @@ class Exact:
 
 
 def test_of_a_model_that_was_never_called_nothing_is_published_and_its_priors_stand() -> None:
-    health = Health()
-    assert not health
-    assert health.snapshot(POOL, 0.0).models == {}
+    assert Health(POOL).publish(0.0, {}) == {}
     assert OUTLOOK.stability[0] == 901
 
 
@@ -117,7 +155,7 @@ def test_the_first_observations_move_the_priors_by_their_share() -> None:
     assert seen.output_tokens == round((5 * POOL.output[0] + 100) / 6)
     assert seen.ttft_ms == pytest.approx(POOL.ttft_ms[0], rel=0.05), "five to one for the prior"
     for _ in range(5):
-        health.answered("a/one", 0.0, SEEN)
+        answer(health, 0.0)
     assert of_one(health, 0.0).ttft_ms == pytest.approx(500, rel=0.05)
 
 
@@ -155,16 +193,16 @@ def test_faults_are_no_observations_of_time() -> None:
 
 
 def test_what_was_fetched_whole_is_taken_to_have_come_as_usual_at_another_pace() -> None:
-    usual_s = 1.0 + 100 * int(OUTLOOK.us_per_token[0]) / 1e6
-    seen = seen_of(OUTLOOK, 0, Usage(40, 100), usual_s * 2_000, None, length=True)
-    assert seen.first_ms == pytest.approx(2_000.0)
-    assert seen._replace(first_ms=0.0) == Seen(100, usual_s * 2_000, 0.0, 100)
+    usual_ms = 1_000.0 + 100 * OUTLOOK.us_per_token[0] / 1_000
+    whole = [Noted(0.0, Seen(100, usual_ms * 2, None, 100))] * 9
+    streamed = [Noted(0.0, Seen(100, usual_ms * 2, 2_000.0, 100))] * 9
+    assert of_one(health_of(whole), 0.0) == of_one(health_of(streamed), 0.0)
 
 
-def test_what_was_streamed_is_taken_as_it_came_without_what_was_thought() -> None:
-    usage = Usage(40, 100, reasoning=60)
-    assert seen_of(OUTLOOK, 0, usage, 3_000.0, 500.0, length=True) == Seen(100, 3_000.0, 500.0, 40)
-    assert seen_of(OUTLOOK, 0, usage, 3_000.0, 500.0, length=False).output_tokens is None
+def test_what_was_thought_is_no_part_of_the_speed() -> None:
+    thought, said = (of_one(health_of([Noted(0.0, Seen(100, 3_000.0, 500.0, n))] * 90), 0.0) for n in (40, 100))
+    assert thought.output_tokens == said.output_tokens
+    assert (thought.us_per_token or 0) > 1.5 * (said.us_per_token or 0)
 
 
 def test_a_time_to_the_first_token_after_the_end_is_no_negative_speed() -> None:
@@ -172,40 +210,21 @@ def test_a_time_to_the_first_token_after_the_end_is_no_negative_speed() -> None:
     assert late.us_per_token == at_once.us_per_token
 
 
-def test_a_snapshot_stays_the_same_while_nothing_material_changes() -> None:
-    health = health_of([Noted(0.0, SEEN)] * 5_000)
-    settled = health.snapshot(POOL, 1.0)
-    health.answered("a/one", 1.1, SEEN)
-    assert health.snapshot(POOL, 1.2) == settled
-    for _ in range(100):
-        health.failed("a/one", 1.3)
-    assert health.snapshot(POOL, 1.4).id != settled.id
-
-
 def test_models_do_not_show_in_each_other() -> None:
     health = health_of([Noted(0.0, SEEN)] * 10)
     alone = of_one(health, 1.0)
-    health.failed("b/two", 0.5)
+    health.failed(1, 0.5)
     assert of_one(health, 1.0) == alone
-    assert list(health.snapshot(POOL, 1.0).models) == ["a/one", "b/two"]
-
-
-def test_it_says_whether_anything_came_since_the_last_snapshot() -> None:
-    health = Health()
-    assert not health.changed
-    health.failed("a/one", 0.0)
-    assert health.changed
-    health.snapshot(POOL, 0.0)
-    assert not health.changed
+    assert set(health.publish(1.0, {})) == {0, 1}
 
 
 def test_years_do_no_harm() -> None:
-    health, now = Health(), 0.0
+    health, now = Health(POOL), 0.0
     for year in range(50):
         now = year * YEAR_S
         for _ in range(6):
-            health.answered("a/one", now, SEEN)
-            health.failed("a/one", now)
+            answer(health, now)
+            health.failed(0, now)
     fresh = health_of([Noted(0.0, SEEN), Noted(0.0, None)] * 6)
     assert of_one(health, now) == of_one(fresh, 0.0)
     quiet = of_one(health, now + 1_000 * YEAR_S)
@@ -214,26 +233,145 @@ def test_years_do_no_harm() -> None:
 
 
 def test_a_busy_model_is_summed_up_over_days_without_losing_measure() -> None:
-    health, noted = Health(), []
+    health, noted = Health(POOL), []
     for n in range(3_000):
         noted.append(Noted(n * 60.0, SEEN if n % 3 else None))
-        health.failed("a/one", n * 60.0) if noted[-1].seen is None else health.answered("a/one", n * 60.0, SEEN)
+        health.failed(0, n * 60.0) if noted[-1].seen is None else answer(health, n * 60.0)
     assert of_one(health, 180_000.0).stability == pytest.approx(Exact(noted, 180_000.0).stability, abs=0.51)
 
 
-def test_models_that_are_kept_away_are_in_the_snapshot_whatever_else_is_known_of_them() -> None:
+@given(st.lists(SEENS, min_size=1, max_size=64))
+def test_answers_that_are_added_up_first_count_as_they_would_one_by_one(seen: list[Seen]) -> None:
+    together, apart = Health(POOL), Health(POOL)
+    for health in (together, apart):
+        health.failed(0, 0.0)
+    together.answered(0, 77.7, [entry(77.7, each) for each in seen], OUTLOOK)
+    for each in seen:
+        answer(apart, 77.7, each)
+    for name in STEPS:
+        assert getattr(of_one(together, 80.0), name) == getattr(of_one(apart, 80.0), name)
+
+
+# --- what is news
+
+
+def test_every_figure_of_a_model_has_its_step() -> None:
+    assert set(STEPS) == set(ModelHealth.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", ModelHealth.__struct_fields__)
+def test_a_figure_moves_by_its_step_and_by_no_less(name: str) -> None:
+    pairs: list[tuple[Any, Any, bool]] = [(1_000, 1_090, False), (1_000, 1_091, True), (1_000, 918, False)]
+    pairs += [(1_000, 916, True), (None, 1_000, True), (1_000, None, True), (0, 1, True)]
+    if name == "stability":
+        pairs = [(900, 910, False), (900, 911, True), (900, 890, False), (900, 889, True)]
+    elif STEPS[name] is None:
+        pairs = [(False, True, True), (True, False, True)] if name == "open" else [(5, 6, True), (None, 5, True)]
+    for before, now, moved in pairs:
+        one, other = replace(UNKNOWN, **{name: before}), replace(UNKNOWN, **{name: now})
+        assert is_moved(one, other) is moved, (before, now)
+        assert not is_moved(one, one)
+
+
+@given(HISTORIES, GAPS)
+def test_what_is_published_is_never_a_step_behind_what_is_known(
+    history: list[tuple[float, Seen | None]], later: float
+) -> None:
+    health, now, told = Health(POOL), 50.0, UNKNOWN
+    for gap, seen in history:
+        now += gap
+        health.failed(0, now) if seen is None else answer(health, now, seen)
+        told = health.publish(now, {}).get(0, told)
+        assert not is_moved(told, of_one(health, now))
+    now += max(later, LOOK_EVERY_S)
+    told = health.publish(now, {}).get(0, told)
+    assert not is_moved(told, of_one(health, now)), "fading is movement"
+
+
+def test_a_trifle_is_no_news_and_many_are() -> None:
+    health = health_of([Noted(0.0, SEEN)] * 5_000)
+    assert set(health.publish(1.0, {})) == {0}
+    answer(health, 1.1)
+    assert health.publish(1.2, {}) == {}
+    for _ in range(100):
+        health.failed(0, 1.3)
+    assert set(health.publish(1.4, {})) == {0}
+    assert health.publish(1.5, {}) == {}, "nobody called"
+
+
+@given(HISTORIES)
+def test_between_two_looks_fading_alone_moves_no_figure_by_a_step_but_those_that_go(
+    history: list[tuple[float, Seen | None]],
+) -> None:
+    health, now = Health(POOL), 50.0
+    for gap, seen in history:
+        now += gap
+        health.failed(0, now) if seen is None else answer(health, now, seen)
+    before, after = of_one(health, now), of_one(health, now + LOOK_EVERY_S)
+    if before.latency_p95_ms is not None and after.latency_p95_ms is None:
+        gone = {"ttft_p95_ms": None, "latency_p50_ms": None, "latency_p95_ms": None}
+        before = replace(before, **gone)
+    before = replace(before, ttft_ms=after.ttft_ms)  # a median with the prior goes by buckets
+    assert not is_moved(before, after)
+
+
+def test_after_a_pause_all_that_faded_is_news_at_once_and_else_a_few_at_a_time() -> None:
+    models = [replace(ONE, id=f"a/m{number:03}") for number in range(200)]
+    pool = Pool(snapshot(models, "2026-11-21"), "2026-11-21")
+    health = Health(pool)
+    for row in range(200):
+        health.failed(row, 0.0)
+    assert len(health.publish(0.0, {})) == 200
+    assert len(health.publish(600.0, {})) == 200
+    assert [len(health._due(now)) for now in (605.0, 610.0, 610.0, 610.1)] == [0, LOOKS, LOOKS, LOOKS]
+
+
+def test_what_is_as_good_as_gone_is_forgotten_and_told_so_once() -> None:
+    health = health_of([Noted(0.0, None)] * 3)
+    health.publish(0.0, {})
+    told = [health.publish(hours * 3_600.0, {}).get(0) for hours in range(1, 5)]
+    assert UNKNOWN in told
+    assert told[told.index(UNKNOWN) + 1 :] == [None] * (len(told) - told.index(UNKNOWN) - 1)
+    assert not health._sums
+    health.failed(0, 50_000.0)
+    assert health.publish(50_000.0, {})[0].stability < 901
+
+
+def test_models_that_are_kept_away_are_news_whatever_else_is_known_of_them() -> None:
     health = health_of([Noted(0.0, SEEN)])
     before = of_one(health, 0.0)
-    models = health.snapshot(POOL, 0.0, {"b/two": 9_000, "a/one": 8_000}).models
-    assert list(models) == ["a/one", "b/two"]
-    assert models["b/two"] == ModelHealth(open=True, probe_at_ms=9_000)
-    assert (models["a/one"].open, models["a/one"].probe_at_ms) == (True, 8_000)
-    assert models["a/one"].stability == before.stability
-    assert of_one(health, 0.0) == before, "and only while they are"
-    assert health.snapshot(POOL, 0.0, {"b/two": 9_000}).id != health.snapshot(POOL, 0.0, {"b/two": 9_001}).id
+    told = health.publish(0.0, {1: 9_000, 0: 8_000})
+    assert list(told) == [0, 1]
+    assert told[1] == ModelHealth(open=True, probe_at_ms=9_000)
+    assert (told[0].open, told[0].probe_at_ms) == (True, 8_000)
+    assert told[0].stability == before.stability
+    assert of_one(health, 0.0) == before
+    assert health.publish(0.1, {1: 9_000, 0: 8_000}) == {}
+    assert list(health.publish(0.2, {1: 9_001, 0: 8_000})) == [1], "another time of its probe"
+    assert health.publish(0.3, {0: 8_000}) == {1: UNKNOWN}, "it closed"
 
 
-def test_of_a_snapshot_an_id_is_made_from_its_content() -> None:
-    once, again = (health_of([Noted(at, SEEN)]).snapshot(POOL, at) for at in (0.0, 77.0))
-    assert once == again
+# --- ids
+
+
+def test_of_a_snapshot_an_id_is_made_from_its_content_in_any_order() -> None:
+    figures = ModelHealth(stability=7)
+    once = health_snapshot({"a": figures, "b": UNKNOWN})
+    again = health_snapshot({"b": UNKNOWN, "a": figures})
+    assert once.id == again.id
     assert once.id.startswith("hea_")
+    others = [{"a": figures}, {"a": UNKNOWN, "b": figures}, {"a": figures, "b": figures}, {"b": UNKNOWN, "c": figures}]
+    assert len({once.id, *[health_snapshot(other).id for other in others]}) == 5
+
+
+def test_a_snapshot_that_follows_another_has_the_id_of_a_full_sum(full: bool) -> None:
+    for seed in range(1_000 if full else 30):
+        chance = Random(seed)
+        ids = [f"a/m{number}" for number in range(40)]
+        present = health_snapshot({model: random_figures(chance) for model in chance.sample(ids, 10)})
+        for _ in range(30):
+            moved = {model: random_figures(chance) for model in chance.sample(ids, 3)}
+            before = present.models
+            present = health_after(present, moved)
+            assert present == HealthSnapshot(health_snapshot(present.models).id, {**before, **moved})
+    assert Boards(POOL).of(health_snapshot({})).health == f"hea_{0:032x}"

@@ -65,9 +65,9 @@ Ask = Callable[..., Awaitable[str]]
 
 def stability(house: House) -> float:
     """Of the good model, as decisions see it."""
-    health = house.router._parts.fleet("production").health
-    seen = health.snapshot(house.router._parts.fleet("production").pool, house.clock.monotonic()).models
-    return seen[GOOD.id].stability if GOOD.id in seen else 901
+    fleet = house.router._parts.fleet("production")
+    fleet.fold()
+    return fleet.health.figures(fleet.pool.row[GOOD.id], house.clock.monotonic()).stability
 
 
 nan, inf = float("nan"), float("inf")

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
+import time
+from datetime import UTC, datetime
+from random import Random
 
-from routewright import Model, Router, Settings
-from routewright._core.board import Board
-from routewright._core.health import Seen
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from routewright import Model, Pricing, Router, Settings
+from routewright._core.board import Board, Boards
+from routewright._core.decide import compiled, decide
+from routewright._core.health import LOOK_EVERY_S, health_snapshot
+from routewright._core.intake import RULES
+from routewright._core.journal import FOLDED_AT
 from routewright._core.limits import ExecutionLimits
-from routewright._engine.fleet import FADE_EVERY_S, PUBLISH_EVERY_S, Fleet
+from routewright._core.plan import Plan
+from routewright._core.pool import Pool
+from routewright._engine.fleet import PUBLISH_EVERY_S, Fleet
+from routewright.backends.clock import SystemClock
+from routewright.protocols import Clock
 from routewright.testing import FakeClock, ScriptedProvider
-from routewright.wire import Feature
+from routewright.wire import DecisionInput, Feature, Goal, HealthSnapshot, PriceChange, TokenBounds, Usage
 
 from .support import GOOD, SPARE
 
 pytestmark = pytest.mark.anyio
-SEEN = Seen(None, 1_000.0, 500.0, 100)
+USAGE = Usage(40, 100)
+GOALS: list[Goal] = ["cost", "quality", "stability"]
 
 
 def fleet_of_one() -> tuple[Fleet, FakeClock]:
     clock = FakeClock()
     provider = ScriptedProvider((), models=[GOOD], clock=clock)
     return Fleet([], {}, [provider], as_of="2026-11-20", clock=clock, limits=ExecutionLimits()), clock
+
+
+def answer(fleet: Fleet, row: int = 0, *, whose: str | None = None, probe: bool = False, asked: bool = False) -> None:
+    now = fleet._clock.monotonic()
+    fleet.answered(row, now, 1.0, 0.5, USAGE, False, whose, probe=probe, asked=asked)
 
 
 async def after(fleet: Fleet, clock: FakeClock, seconds: float) -> Board:
@@ -58,9 +78,9 @@ async def test_an_attempt_reaches_decisions_within_a_quarter_second_and_not_at_o
 async def test_a_board_with_its_orders_is_kept_while_rounded_health_stays_the_same() -> None:
     fleet, clock = fleet_of_one()
     for _ in range(100_000):
-        fleet.answered(0, SEEN)
+        answer(fleet)
     settled = await after(fleet, clock, PUBLISH_EVERY_S)
-    fleet.answered(0, SEEN)
+    answer(fleet)
     assert await after(fleet, clock, PUBLISH_EVERY_S) is settled
     for _ in range(1_000):
         fleet.failed(0)
@@ -71,7 +91,7 @@ async def test_faults_fade_though_nobody_calls() -> None:
     fleet, clock = fleet_of_one()
     fleet.failed(0)
     low = (await after(fleet, clock, PUBLISH_EVERY_S)).outlook.stability[0]
-    assert (await after(fleet, clock, FADE_EVERY_S * 20)).outlook.stability[0] > low
+    assert (await after(fleet, clock, LOOK_EVERY_S * 20)).outlook.stability[0] > low
 
 
 async def test_a_circuit_that_opens_reaches_decisions_at_once_and_its_probe_in_time() -> None:
@@ -96,7 +116,7 @@ async def test_a_gate_lets_one_probe_through_and_tells_decisions_of_it() -> None
     assert fleet.admits(0, 10.0) is None
     assert fleet.admits(0, 10.0) is False
     assert fleet.board().outlook.open != {}
-    fleet.answered(0, SEEN, probe=True)
+    answer(fleet, probe=True)
     assert fleet.board().outlook.open == {}
     assert fleet.admits(0, 10.0) is True
 
@@ -127,7 +147,7 @@ async def test_a_model_that_is_kept_away_is_shown_as_degraded() -> None:
     await clock.advance(10.0)
     fleet.admits(0, 10.0)
     for _ in range(100):
-        fleet.answered(0, SEEN, probe=True)
+        answer(fleet, probe=True)
     await clock.advance(1.0)
     assert [model.availability.status for model in fleet.models()] == ["available"]
 
@@ -176,11 +196,201 @@ async def test_what_fades_alone_is_not_published_at_every_turn() -> None:
     fleet, clock = fleet_of_one()
     fleet.failed(0)
     seen = await after(fleet, clock, PUBLISH_EVERY_S)
-    assert await after(fleet, clock, FADE_EVERY_S - 1) is seen
-    assert await after(fleet, clock, FADE_EVERY_S * 20) is not seen
+    assert await after(fleet, clock, LOOK_EVERY_S - 1) is seen
+    assert await after(fleet, clock, LOOK_EVERY_S * 20) is not seen
 
 
 async def test_what_a_model_is_said_not_to_take_stays_so_whatever_its_provider_adds() -> None:
     provider = Terse((), models=[Model(id="terse/one", unsupported=("stop",))])
     fleet = Fleet([], {}, [provider], as_of="2026-11-20", clock=FakeClock(), limits=ExecutionLimits())
     assert fleet.pool.models[0].unsupported == ("seed", "stop")
+
+
+# --- the journal
+
+
+def fleet_of(count: int, clock: Clock | None = None, **given: object) -> Fleet:
+    clock = clock or FakeClock()
+    start = Model(id="x/x", context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0))
+    models = [
+        replace(start, id=f"p{number % 7}/m{number:04}", quality=number / count, **given) for number in range(count)
+    ]
+    provider = ScriptedProvider((), models=models)
+    return Fleet([], {}, [provider], as_of="2026-11-20", clock=clock, limits=ExecutionLimits())
+
+
+def given_on(board: Board, today: str = "2026-11-21", **more: object) -> DecisionInput:
+    start = DecisionInput(
+        rules=RULES,
+        catalogue=board.pool.snapshot.id,
+        health=board.health,
+        as_of=today,
+        tokens=TokenBounds(10, 100, 40),
+        goal="quality",
+    )
+    return replace(start, **more)
+
+
+async def test_a_lone_answer_is_folded_before_the_next_publication() -> None:
+    fleet, clock = fleet_of_one()
+    answer(fleet)
+    assert len(fleet._journal) == 1
+    board = await after(fleet, clock, PUBLISH_EVERY_S)
+    assert len(fleet._journal) == 0
+    assert board.outlook.health.models[GOOD.id].ttft_ms is not None
+
+
+async def test_who_brings_the_sixty_fourth_answer_folds_them() -> None:
+    fleet, _ = fleet_of_one()
+    for _ in range(FOLDED_AT - 1):
+        answer(fleet)
+    assert len(fleet._journal) == FOLDED_AT - 1
+    answer(fleet)
+    assert len(fleet._journal) == 0
+
+
+async def test_answers_are_booked_before_the_fault_that_follows_them() -> None:
+    fleet, _ = fleet_of_one()
+    for _ in range(20):
+        fleet.failed(0)
+        for _ in range(9):
+            answer(fleet)
+    assert fleet.open_circuits == 0
+    for _ in range(5):
+        fleet.failed(0)
+    assert fleet.open_circuits == 1
+
+
+async def test_what_is_shown_of_models_has_all_answers_in_it() -> None:
+    fleet, clock = fleet_of_one()
+    for _ in range(40):
+        fleet.failed(0, credential=False)
+    await clock.advance(10.0)
+    fleet.admits(0, 10.0)
+    answer(fleet, probe=True)
+    assert [model.availability.status for model in fleet.models()] == ["degraded"], "of forty faults"
+    for _ in range(60):
+        answer(fleet)
+    assert len(fleet._journal) == 60
+    assert [model.availability.status for model in fleet.models()] == ["available"]
+
+
+async def test_requests_reach_the_retry_budget_with_their_answers_or_faults() -> None:
+    fleet, _ = fleet_of_one()
+    for _ in range(10):
+        fleet.failed(0, asked=True)
+    for _ in range(40):
+        answer(fleet, asked=True)
+    assert sum(fleet.spares(0.0) for _ in range(200)) == 110
+
+
+async def test_a_burst_of_errors_is_judged_with_all_answers_before_it() -> None:
+    fleet, _ = fleet_of_one()
+    for _ in range(39):
+        answer(fleet, whose="x")
+    assert fleet.ended("x", error=True) is None
+    assert fleet.ended("x", error=False) is None
+    assert fleet.ended("y", error=True) is None
+    burst = [fleet.ended("x", error=True) for _ in range(2)][-1]
+    assert burst is not None
+    assert (burst.requests, burst.errors) == (43, 3)
+
+
+async def test_an_hour_later_the_first_decision_knows_that_a_model_came_back() -> None:
+    fleet, clock = fleet_of_one()
+    for _ in range(12):
+        fleet.failed(0)
+    low = (await after(fleet, clock, PUBLISH_EVERY_S)).outlook.stability[0]
+    assert low < 800
+    assert (await after(fleet, clock, 3_600.0)).outlook.stability[0] > 890
+
+
+async def test_nothing_that_moved_by_less_than_a_step_is_published() -> None:
+    fleet, clock = fleet_of_one()
+    for _ in range(2_000):
+        answer(fleet)
+    board = await after(fleet, clock, PUBLISH_EVERY_S)
+    for _ in range(40):
+        answer(fleet)
+        assert await after(fleet, clock, PUBLISH_EVERY_S) is board
+
+
+async def test_what_is_published_is_named_by_what_it_says_and_kept_as_it_was() -> None:
+    clock, chance = FakeClock(), Random(1)
+    fleet = fleet_of(20, clock)
+    seen: list[tuple[HealthSnapshot, bytes]] = []
+    for _ in range(60):
+        for _ in range(5):
+            row = chance.randrange(20)
+            fleet.failed(row) if chance.random() < 0.4 else answer(fleet, row)
+        health = (await after(fleet, clock, chance.choice([0.3, 20.0]))).outlook.health
+        assert health.id == health_snapshot(health.models).id
+        seen.append((health, msgspec.json.encode(health)))
+    assert len({health.id for health, _ in seen}) > 30
+    assert all(msgspec.json.encode(health) == written for health, written in seen)
+
+
+async def test_the_first_decision_after_midnight_is_made_at_the_new_days_prices() -> None:
+    clock = FakeClock()
+    cheap = PriceChange(fleet_of(1, clock).today(), Pricing(1.0, 1.0))
+    await clock.advance(86_400.0 - clock.time() % 86_400 - 1)
+    tomorrow = datetime.fromtimestamp(clock.time() + 2, UTC).date().isoformat()
+    dear = PriceChange(tomorrow, Pricing(9.0, 9.0))
+    fleet = fleet_of(3, clock, price_changes=(cheap, dear))
+    given = given_on(fleet.board(), fleet.today())
+    asks = {"given": given}
+    assert compiled(fleet.board(), (given.as_of,), lambda: asks["given"]) is not None
+    await clock.advance(2.0)
+    today = fleet.today()
+    board = fleet.board()
+    assert (today, board.pool.as_of) == (tomorrow, tomorrow)
+    asks["given"] = given_on(board, today)
+    plan = compiled(board, (today,), lambda: asks["given"])
+    assert plan is not None
+    assert plan.legs[0].prices[0].input == 9_000_000
+
+
+def test_threads_that_decide_while_health_is_published_see_whole_snapshots(full: bool) -> None:
+    """Each plan, shared or not, is what the full walk says on the board that it names."""
+    fleet = fleet_of(60, SystemClock())
+    errors: list[BaseException] = []
+    found: list[tuple[DecisionInput, Plan, Board]] = []
+    stop = time.monotonic() + (20 if full else 2)
+
+    def call(seed: int) -> None:
+        chance = Random(seed)
+        try:
+            while time.monotonic() < stop:
+                fleet._look_at = min(fleet._look_at, time.monotonic())
+                board = fleet.board()
+                goal = chance.choice(GOALS)
+                given = given_on(board, goal=goal)
+                plan = compiled(board, (goal,), lambda given=given: given)  # type: ignore[misc]
+                if plan is None or not plan.covers(given.tokens, given.timeout_ms):
+                    plan = decide(given, board)
+                if chance.random() < 0.02:
+                    found.append((given, plan, board))
+                leg = chance.choice(plan.legs)
+                if fleet.admits(leg.row, time.monotonic()) is False:
+                    continue
+                if chance.random() < 0.3:
+                    fleet.failed(leg.row)
+                else:
+                    now, took = time.monotonic(), chance.uniform(0.1, 9)
+                    fleet.answered(leg.row, now, took, None, Usage(40, chance.randint(5, 900)), True, "x", asked=True)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len({board.health for _, _, board in found}) > 5, "else nothing was published meanwhile"
+    for given, plan, board in found:
+        fresh = Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.outlook.health)
+        alone = decide(given, fresh)
+        assert [leg.id for leg in plan.legs] == [leg.id for leg in alone.legs]
+        assert plan.front == alone.front
+        assert board.health == health_snapshot(board.outlook.health.models).id

@@ -138,7 +138,7 @@ async def test_a_decision_at_midnight_has_the_prices_of_the_day_that_it_names(ah
     router = Router(providers=[ScriptedProvider((), models=[DEARER])], settings=Settings(clock=clock))
     for _ in range(10):
         decision = router.decide("hi", goal="cost")
-        assert decision.input.as_of == decision._board.pool.as_of  # type: ignore[union-attr]
+        assert decision.input.as_of == decision._boards.pool.as_of  # type: ignore[union-attr]
         assert router.replay(decision).digest == decision.digest
 
 

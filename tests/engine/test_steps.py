@@ -258,8 +258,8 @@ def test_a_hosts_own_shorter_time_is_not_either() -> None:
 
 def stability(host: Host) -> float:
     fleet = host.router._parts.hosted("production")
-    seen = fleet.health.snapshot(fleet.pool, host.clock.monotonic()).models
-    return seen[GOOD.id].stability if GOOD.id in seen else 901
+    fleet.fold()
+    return fleet.health.figures(fleet.pool.row[GOOD.id], host.clock.monotonic()).stability
 
 
 def test_what_comes_piece_by_piece_ends_with_the_time() -> None:
@@ -678,9 +678,10 @@ def told(error: RouterError, trace: Trace) -> Any:
 def steady(said: Any, router: Router) -> Any:
     """What does not differ between two Routers by nature: ids and the time that deciding took."""
     fleet = router._parts.fleet("production")
-    health = fleet.health.snapshot(fleet.pool, router._parts.settings.clock.monotonic())
-    document = msgspec.to_builtins(said)
-    return [_without_ids(document), health.models]
+    fleet.fold()
+    now = router._parts.settings.clock.monotonic()
+    health = [fleet.health.figures(row, now) for row in range(len(fleet.pool))]
+    return [_without_ids(msgspec.to_builtins(said)), health]
 
 
 def _without_ids(value: Any) -> Any:

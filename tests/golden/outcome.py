@@ -12,7 +12,7 @@ from .dice import Data
 from .play import Outcome
 
 ID = re.compile(
-    r"\b(tr|req|evt|key|pol|own|cr|cor)_[0-9A-HJKMNP-TV-Z]{26}\b|\b(?:cat|hea|pos)_[0-9a-f]{26}\b"
+    r"\b(tr|req|evt|key|pol|own|cr|cor)_[0-9A-HJKMNP-TV-Z]{26}\b|\b(?:cat|hea|pos)_[0-9a-f]{26,32}\b"
     r"|\b(sk)_(?:live|test)_[\w-]{4}\b|\b(?:[0-9a-f]{32}|[0-9a-f]{8}:[0-9a-f]{64})\b"
 )
 LONGEST = 400

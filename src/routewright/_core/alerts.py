@@ -40,6 +40,19 @@ class ErrorBursts:
 
     def ended(self, whose: Hashable, now: float, *, error: bool) -> ErrorBurst | None:
         """Count a call that ended, with a 5xx or otherwise. Gives a burst when it begins. ``now`` in seconds."""
+        account = self._account(whose)
+        account.calls.add(int(now // _STEP_S), bad=error)
+        requests, errors = account.calls.total, account.calls.bad
+        if not error or requests < LEAST_REQUESTS or errors <= BURST_RATE * requests or now < account.quiet_until:
+            return None
+        account.quiet_until = now + WINDOW_S
+        return ErrorBurst(WINDOW_S, requests, errors, round(errors / requests, 4))
+
+    def answered(self, whose: Hashable, now: float, count: int) -> None:
+        """Count calls that ended with an answer, which never begin a burst."""
+        self._account(whose).calls.add(int(now // _STEP_S), count=count)
+
+    def _account(self, whose: Hashable) -> _Account:
         account = self._accounts.get(whose)
         if account is None:
             account = self._accounts[whose] = _Account()
@@ -47,9 +60,4 @@ class ErrorBursts:
                 self._accounts.popitem(last=False)
         else:
             self._accounts.move_to_end(whose)
-        account.calls.add(int(now // _STEP_S), bad=error)
-        requests, errors = account.calls.total, account.calls.bad
-        if not error or requests < LEAST_REQUESTS or errors <= BURST_RATE * requests or now < account.quiet_until:
-            return None
-        account.quiet_until = now + WINDOW_S
-        return ErrorBurst(WINDOW_S, requests, errors, round(errors / requests, 4))
+        return account

@@ -82,6 +82,8 @@ class Lineage:
     """What boards that follow each other share: each value with the version that it is of."""
 
     def __init__(self, rows: int) -> None:
+        self.latest = 0
+        """The version of the latest board: of two that follow one, the second begins a lineage of its own."""
         self.orders: Kept[OrderKey, Dated[Order]] = Kept(min(_KEPT, _KEPT_ROWS // max(1, rows) + 1))
         self.plans: Kept[Hashable, Dated[Plan | None]] = Kept(PLANS_KEPT)
 
@@ -154,8 +156,11 @@ class Board:
         """The board of a health that differs from this one's in some rows alone."""
         outlook = self.outlook.moved(health, seen)
         change = Moved(frozenset(seen), outlook.open != self.outlook.open)
+        if self.lineage.latest != self.version:
+            return self.boards.keep(Board(self.boards, outlook))
+        self.lineage.latest = version = self.version + 1
         changes = (*self.changes[1 - CHANGES_KEPT :], change)
-        return self.boards.keep(Board(self.boards, outlook, self.lineage, self.version + 1, changes))
+        return self.boards.keep(Board(self.boards, outlook, self.lineage, version, changes))
 
     def since(self, version: int) -> Moved | None:
         """What moved since an earlier version; None: nobody knows any more."""

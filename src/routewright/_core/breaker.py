@@ -71,11 +71,12 @@ class Circuit:
         self.due = now + self._limits.longest_open_s  # of a probe that is lost, another takes the place
         return True
 
-    def succeeded(self, now: float, *, probe: bool) -> bool:
-        """An answer came. Where the circuit is open, only that of a probe counts: others began before it was."""
+    def succeeded(self, now: float, *, probe: bool, count: int = 1) -> bool:
+        """An answer came, or several. Where the circuit is open, only that of a probe counts: others began before it
+        was."""
         if self.state is State.CLOSED:
             self._in_a_row = 0
-            self._calls.add(int(now))
+            self._calls.add(int(now), count=count)
             return False
         if probe:
             self._close()
@@ -166,6 +167,14 @@ class Circuits:
         if credential is not None:
             moved |= credential.succeeded(now, probe=probe)
         return self._told(moved)
+
+    def answered(self, row: int, now: float, count: int) -> None:
+        """Say that a model answered so often, no probe among the calls: no circuit moves by that."""
+        circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
+        circuit.succeeded(now, probe=False, count=count)
+        credential = self._credentials.get(self._providers[row])
+        if credential is not None:
+            credential.succeeded(now, probe=False, count=count)
 
     def failed(
         self, row: int, now: float, *, probe: bool, retry_after: float | None = None, credential: bool = False

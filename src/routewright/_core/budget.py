@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
 from .cost import affordable_output, call_nanos
-from .money import budget_nanos
+from .money import budget_nanos, nanos
 from .plan import Leg, Plan
+from .tokens import Length
 
 
 class RoomTooSmall(Exception):
@@ -146,7 +147,7 @@ def worst_of_call(leg: Leg, tokens: TokenBounds, cap: int) -> Amount:
 
 def worst_wanted(given: DecisionInput, leg: Leg, tokens: TokenBounds) -> Amount:
     """The most that one call of a priced model can use that no budget keeps short."""
-    return worst_of_call(leg, tokens, _capped(given, leg, tokens, 1 << 53))
+    return worst_of_call(leg, tokens, _capped(given, leg, leg.length(tokens), 1 << 53))
 
 
 def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Amount:
@@ -159,16 +160,17 @@ def worst_of_plan(plan: Plan, tokens: TokenBounds, room: Room, tries: int) -> Am
 
 
 def output_cap(given: DecisionInput, leg: Leg, tokens: TokenBounds, room: Room) -> int | None:
-    """Output tokens to ask a model for at most; None: no cap is sent. ``given``: a plan's own, perhaps a template.
+    """Output tokens to ask a model for at most; None: no cap is sent. ``given``: a plan's, perhaps a template.
 
     Raises ``RoomTooSmall`` if the room does not cover the output asked for, or else the 90th percentile expected.
     """
     if room.nanos is None and room.tokens is None:
         return given.max_output_tokens
-    affordable, held = _affordable(leg, tokens, *room), _held(given, leg)
+    length = leg.length(tokens)
+    affordable, held = _affordable(leg, length[1], *room), _held(given, leg)
     if affordable < held:
         raise RoomTooSmall(f"room for {affordable} output tokens, {held} needed")
-    return _capped(given, leg, tokens, affordable)
+    return _capped(given, leg, length, affordable)
 
 
 def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
@@ -176,12 +178,13 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     given, (primary, *chain) = plan.given, plan.legs
     if room.nanos is None and room.tokens is None:
         return OutputPlan(given.max_output_tokens, True)
+    length = primary.length(tokens)
     if chain:
-        affordable = _affordable(primary, tokens, *_without_cheapest(given, chain, tokens, room))
+        affordable = _affordable(primary, length[1], *_without_cheapest(given, chain, tokens, room))
         if affordable >= _held(given, primary):
-            return OutputPlan(_capped(given, primary, tokens, affordable), True)
-    affordable = _affordable(primary, tokens, *room)
-    return OutputPlan(_capped(given, primary, tokens, affordable), not chain)
+            return OutputPlan(_capped(given, primary, length, affordable), True)
+    affordable = _affordable(primary, length[1], *room)
+    return OutputPlan(_capped(given, primary, length, affordable), not chain)
 
 
 def _smaller(own: int | None, room: int | None) -> int | None:
@@ -195,28 +198,28 @@ def _held(given: DecisionInput, leg: Leg) -> int:
     return leg.held if given.max_output_tokens is None else given.max_output_tokens
 
 
-def _affordable(leg: Leg, tokens: TokenBounds, nanos: int | None, most_tokens: int | None) -> int:
-    """Output tokens that a room pays for beside the input; negative if not even that fits."""
-    high = leg.length(tokens)[1]
-    affordable = 1 << 53 if most_tokens is None else most_tokens - high
+def _affordable(leg: Leg, high: int, nanos: int | None, tokens: int | None) -> int:
+    """Output tokens that a room pays for beside an input; negative if not even that fits."""
+    affordable = 1 << 53 if tokens is None else tokens - high
     if nanos is None:
         return affordable
     return min(affordable, affordable_output(leg.worst_price(high), high, nanos))
 
 
-def _capped(given: DecisionInput, leg: Leg, tokens: TokenBounds, affordable: int) -> int:
+def _capped(given: DecisionInput, leg: Leg, length: Length, affordable: int) -> int:
     wanted = given.max_output_tokens
     if wanted is None:
         wanted = max(given.default_output_cap, leg.held)
-    return max(1, min(affordable, wanted, leg.max_output, leg.window - leg.length(tokens)[2]))
+    return max(1, min(affordable, wanted, leg.max_output, leg.window - length[2]))
 
 
 def _without_cheapest(given: DecisionInput, chain: Sequence[Leg], tokens: TokenBounds, room: Room) -> Room:
     """The room that is left when one member of the chain is kept affordable."""
-    held = [(leg, leg.length(tokens)[1], _held(given, leg)) for leg in chain]
-    cheapest = cost = 0
-    if room.tokens is not None:
-        cheapest = min([high + output for _, high, output in held])
-    if room.nanos is not None:
-        cost = min([call_nanos(leg.worst_price(high), high, output) for leg, high, output in held])
-    return room.without(cost, cheapest)
+    fewest = least = 1 << 200
+    for leg in chain:
+        high, held = leg.length(tokens)[1], _held(given, leg)
+        fewest = min(fewest, high + held)
+        if room.nanos is not None:
+            price = leg.worst_price(high)
+            least = min(least, high * price.input + held * price.output)
+    return room.without(nanos(least), fewest)

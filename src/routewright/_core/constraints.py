@@ -119,17 +119,19 @@ class Ask:
 
     def input(self, row: int) -> Length:
         """The input as a row counts it."""
-        return self._measured(self.outlook.pool.measure[row]) if self.vary else self.bounds
+        measure = self.outlook.pool.measure[row]
+        return (self._lengths.get(measure) or self._measured(measure)) if self.vary else self.bounds
 
     def _measured(self, measure: int) -> Length:
-        found = self._lengths.get(measure)
-        if found is None:
-            found = self._lengths[measure] = length(self.text, self.outlook.pool.measures[measure])
+        found = self._lengths[measure] = length(self.text, self.outlook.pool.measures[measure])
         return found
 
     def fits(self, row: int) -> bool:
         """Ask the context and budget questions of one row. Raises ``CountTokens`` where the bounds leave it open."""
-        low, high, filling = self._measured(self.outlook.pool.measure[row]) if self.vary else self.bounds
+        low, high, filling = self.bounds
+        if self.vary:
+            measure = self.outlook.pool.measure[row]
+            low, high, filling = self._lengths.get(measure) or self._measured(measure)
         if self._holds(row, high, filling):
             return True
         if not self.counted and low < high and self._holds(row, low, low):
@@ -158,11 +160,10 @@ class Ask:
 
     def fits_all(self) -> bool:
         """Whether no row can fail a question of this request's own, as is the rule."""
-        outlook, (_, longest, filling) = self.outlook, self.bounds
-        if self.vary:
-            lengths = self.lengths
-            longest, filling = max([high for _, high, _ in lengths]), max([filling for _, _, filling in lengths])
-        if filling > outlook.least_room(self.output):
+        outlook, longest = self.outlook, self.text.high  # no count of the text is above its bound
+        if self.text.images:
+            longest = max([high for _, high, _ in self.lengths])
+        if longest > outlook.least_room(self.output):
             return False
         if self.budget_tokens is not None:
             held = outlook.most_p90 if self.output is None else self.output

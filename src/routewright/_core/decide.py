@@ -14,7 +14,7 @@ from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Reason, TokenBounds
 
 from .board import Board, Dated
-from .constraints import Ask, Kind, count_reasons, first_failures
+from .constraints import REASONS, Ask, Kind, count_reasons, first_failures
 from .money import nanos
 from .order import Order
 from .plan import Plan
@@ -31,8 +31,9 @@ WALKED_FIRST = 24
 """Rows that are asked one by one before arithmetic over the whole pool pays."""
 _LEAST_TOKENS = 1
 _FOR_EVER_MS = 1 << 53
-UNPRICED = (1 << 62) + 1
+UNPRICED = 1 << 62
 """Stands for pico-dollars beyond every budget."""
+_CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 
 
 def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
@@ -42,14 +43,16 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
     """
     outlook, order, ask = board.outlook, board.order(given), Ask(given, board.outlook)
     pool, closed = outlook.pool, outlook.open
-    provider, front = pool.provider, list[Key]()
-    elsewhere = order.one_provider  # there is one of another provider than the first, or there can be none
+    provider, front, home = pool.provider, list[Key](), None
+    satisfied = order.one_provider  # one is of another provider than the best, or none can be
     for key in fitting(given, order, ask):
-        other = bool(front) and provider[key[-1]] != provider[front[0][-1]]
-        if other or len(front) < FRONT:
+        home = home or provider[key[-1]]
+        if provider[key[-1]] != home:
             front.append(key)
-        elsewhere = elsewhere or other
-        if elsewhere and len(front) >= FRONT:
+            satisfied = True
+        elif len(front) < FRONT:
+            front.append(key)
+        if satisfied and len(front) >= FRONT:
             break
     if not front and closed:  # circuits alone may stand in the way: probe the one that is due soonest
         shut = [key for key in order.among(pool, given.models) if key[-1] in closed and ask.fits(key[-1])]
@@ -64,32 +67,34 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         named = [row for row in named if row != primary and able[row] and order.clears(outlook, row)]
         chain = [row for row in named if row not in closed and ask.fits(row)]
     elif chain:  # the next best, the first of them from another provider
-        first = next((at for at, row in enumerate(chain) if provider[row] != provider[primary]), 0)
+        first = next((at for at, row in enumerate(chain) if provider[row] != home), 0)
         chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
-    legs = tuple([order.leg(outlook, row) for row in (primary, *chain)])
-    return Plan(given, legs, tuple(front), tuple([pool.ids[key[-1]] for key in front]), len(pool))
+    return Plan(given, order.legs(outlook, (primary, *chain)), tuple(front), pool.ids)
 
 
 def fitting(given: DecisionInput, order: Order, ask: Ask) -> Iterator[Key]:
     """The keys of the rows that fit, best first; of those with open circuits none. Raises ``CountTokens``."""
-    closed, fits = ask.outlook.open, ask.fits
+    closed = ask.outlook.open
     if ask.fits_all():
-        return walk(order.among(ask.outlook.pool, given.models), closed, given.timeout_ms, lambda row: True)
-    return walk(_askable(given, order, ask), closed, given.timeout_ms, fits)
+        return walk(order.among(ask.outlook.pool, given.models), closed, given.timeout_ms, None)
+    return walk(_askable(given, order, ask), closed, given.timeout_ms, ask.fits)
 
 
-def walk(keys: Iterable[Key], closed: Container[int], timeout_ms: int, fits: Callable[[int], bool]) -> Iterator[Key]:
-    """What fits of some keys; those expected to be late come after all others, the fastest of them first."""
+def walk(
+    keys: Iterable[Key], closed: Container[int], timeout_ms: int, fits: Callable[[int], bool] | None
+) -> Iterator[Key]:
+    """What fits of some keys, all where nothing is asked; those expected to be late come after all others, the fastest
+    of them first."""
     late = []
     for key in keys:
         if key[-1] in closed:
             continue
         if key[3] > timeout_ms:
             late.append(key)
-        elif fits(key[-1]):
+        elif fits is None or fits(key[-1]):
             yield key
     late.sort(key=itemgetter(3))
-    yield from [key for key in late if fits(key[-1])] if late else ()
+    yield from (key for key in late if fits is None or fits(key[-1]))
 
 
 def _askable(given: DecisionInput, order: Order, ask: Ask) -> Iterable[Key]:
@@ -136,8 +141,9 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
         plan = decide(given, board)
     except NoCandidates:
         return None
-    if given.quality is not None or plan.legs[0].row in outlook.open:
-        return None
+    lists = given.models is not None or given.fallback is not None
+    if plan.legs[0].row in outlook.open or given.quality is not None or (lists and given.policy is None):
+        return None  # a probe, or what clients choose at will
     keys = [*order.among(pool, given.models)]
     front = [pool.provider[key[-1]] for key in plan.front]
     if len(front) >= FRONT and (order.one_provider or len({*front}) > 1):
@@ -155,16 +161,18 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     plan.worst_held = max(outlook.output_p90[row] for row in asked) if cap is None else cap
     plan.worst_input = max(price.input for price in prices)
     plan.worst_output = max(ask.held_output(row) * price.output for row, price in zip(asked, prices, strict=True))
-    plan.counts = rejections(given, board)
-    if not len(pool.tiered):
-        passed = [key[-1] for key in order.keys]
-        priced, held = pool.priced[passed], np.array([ask.held_output(row) for row in passed], dtype=np.int64)
-        plan.costs = (
-            pool.worst.input[passed],
-            np.where(priced, pool.worst.output[passed] * held, UNPRICED),
-            held,
-            np.array([row in outlook.open for row in passed], dtype=np.bool_),
-        )
+    first = first_failures(given, ask, order.eligible)
+    plan.counts = count_reasons(first)
+    passed = np.flatnonzero(first >= _CIRCUIT_OPEN)
+    held = outlook.held_output(cap)[passed]
+    plan.costs = (
+        pool.worst.input[passed],
+        np.where(pool.priced[passed], pool.worst.output[passed] * held, UNPRICED),
+        held,
+        first[passed] == _CIRCUIT_OPEN,
+    )
+    plan.p90 = outlook.output_p90
+    plan.flat_to = int(pool.first_tier[np.isin(pool.tiered, passed)].min(initial=plan.max_high))
     return plan
 
 
@@ -182,14 +190,9 @@ def _holds(plan: Plan, version: int, board: Board) -> bool:
             return False
         if cap is None and window[row] - outlook.output[row] < plan.max_high:
             return False
+        if cap is None and outlook.output_p90[row] != plan.p90[row]:
+            return False  # in what its budgets have to hold
     return True
-
-
-def rejections(given: DecisionInput, board: Board) -> dict[Reason, int]:
-    """How many models each constraint rejects, counting each at the first that it fails. Costs a look at all."""
-    eligible, ask = board.order(given).eligible, Ask(given, board.outlook)
-    first = first_failures(given, ask, eligible)
-    return eligible.counts if first is eligible.first else count_reasons(first)
 
 
 def pays_for_any(given: DecisionInput, board: Board) -> bool:

@@ -17,7 +17,7 @@ from routewright.wire import Candidate, DecisionInput, Reason, Rejection
 from routewright.wire.figures import usd_short
 
 from .board import Board
-from .budget import own_room, plan_output
+from .budget import OutputPlan, own_room, plan_output
 from .constraints import PASSES, Ask, count_reasons, first_failures, named_reasons
 from .decide import decide, walk
 from .plan import Plan
@@ -43,18 +43,17 @@ class Decision:
     Plain facts cost nothing; ``candidates``, ``rejected``, ``reason`` and ``digest`` are worked out when they are read.
     """
 
-    __slots__ = ("_best", "_board", "_counts", "_plan", "fallback_affordable", "input", "output_cap")
+    __slots__ = ("_best", "_boards", "_counts", "_health", "_output", "_plan", "input")
 
     def __init__(self, plan: Plan, given: DecisionInput, board: Board | None) -> None:
         """``given``: the input of this very request; a plan may serve several. Without its board only what a trace
         keeps can be read."""
         self.input = given
         """All that it was made from, without text: a ``DecisionInput``."""
-        self.output_cap, self.fallback_affordable = plan_output(plan, given.tokens, own_room(given))
-        """Output tokens the chosen model is asked for at most, None: its own limit; and whether the budget pays for
-        another attempt besides the chosen model's."""
         self._plan = plan
-        self._board = board
+        self._boards = None if board is None else board.boards
+        self._health = None if board is None else board.outlook.health
+        self._output: OutputPlan | None = None
         self._best: list[Candidate] | None = None
         self._counts: Mapping[Reason, int] | None = None
 
@@ -76,6 +75,16 @@ class Decision:
     def chain(self) -> list[str]:
         """Ids of the fallback models, in order."""
         return self._plan.models[1:]
+
+    @property
+    def output_cap(self) -> int | None:
+        """Output tokens the chosen model is asked for at most; None: its own limit."""
+        return self._capped().cap
+
+    @property
+    def fallback_affordable(self) -> bool:
+        """False: the budget pays for the chosen model's answer alone."""
+        return self._capped().fallback_affordable
 
     @property
     def score(self) -> float:
@@ -125,7 +134,7 @@ class Decision:
             sentence += f"; runner-up {others[0].model} {others[0].score:.2f}"
         if counts := self._rejections():
             listed = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-            sentence += f"; {sum(counts.values())} of {self._plan.total} rejected ({listed})"
+            sentence += f"; {sum(counts.values())} of {len(self._plan.ids)} rejected ({listed})"
         return sentence
 
     @property
@@ -144,6 +153,11 @@ class Decision:
             return "bounds"
         low, high, _ = self._plan.legs[0].length(tokens)
         return "exact" if low == high and not tokens.images else "estimated"
+
+    def _capped(self) -> OutputPlan:
+        if self._output is None:
+            self._output = plan_output(self._plan, self.input.tokens, own_room(self.input))
+        return self._output
 
     def _shown(self) -> list[Candidate]:
         if self._best is None:
@@ -169,5 +183,6 @@ class Decision:
 
     @property
     def _snapshots(self) -> Board:
-        assert self._board is not None, "the table of a decision is worked out from its board"
-        return self._board
+        assert self._boards is not None, "the table of a decision is worked out from its snapshots"
+        assert self._health is not None, "as its boards"
+        return self._boards.of(self._health)

@@ -1,20 +1,22 @@
-"""Learns from attempts what each model does of late, and puts it into snapshots (contract 3).
+"""Learns from attempts what each model does of late, and says what of it is news (contract 3).
 
 What was seen fades with time, so that a model which failed an hour ago is not held to it. The catalogue's priors count
-as a handful of observations.
+as a handful of observations. Decisions use what was published: a model's figures are published anew when one of them
+has left its published value by a step, be it by what was seen or by fading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import log2, sqrt
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from hashlib import blake2b
+from math import ceil, log, log2, sqrt
 
+import msgspec
 from msgspec.structs import replace
 
 from routewright.wire import HealthSnapshot, ModelHealth, Usage
 
-from .catalogue import content_id
 from .outlook import UNKNOWN, Outlook
 from .pool import Pool
 from .quantile import Quantiles
@@ -37,33 +39,36 @@ ERROR = 0.05
 _MOST_HALF_LIVES = 64
 """After so many the sums are brought down to their present measure."""
 _SPEED_STEPS = 16
-"""To an octave: speeds are published in such steps, so that a trifle makes no new snapshot."""
+"""To an octave: speeds are given in such steps."""
+LOOK_EVERY_S = 10.0
+"""A model that was called is looked at this often for what fading alone has moved."""
+LOOKS = 32
+"""Models that are looked at for that in one publication, but all after a pause of ``LOOK_EVERY_S``."""
+FADED = 0.02
+"""A model of which so little is left is taken for one that was never called."""
+
+OCTAVE_STEP = 2 ** (1 / 8)
+STEPS: dict[str, float | None] = {
+    "stability": 10,
+    "ttft_ms": OCTAVE_STEP,
+    "us_per_token": OCTAVE_STEP,
+    "ttft_p95_ms": OCTAVE_STEP,
+    "latency_p50_ms": OCTAVE_STEP,
+    "latency_p95_ms": OCTAVE_STEP,
+    "output_tokens": OCTAVE_STEP,
+    "output_p90": OCTAVE_STEP,
+    "open": None,
+    "probe_at_ms": None,
+}
+"""By how much each figure may differ from the published one: a hundredth, a factor, or nothing."""
+
+Entry = tuple[int, float, float, float | None, Usage, bool, Hashable | None, bool]
+"""An answer as the journal holds it: the row of its model, when it ended (monotonic seconds), how long it took in
+seconds, and its first token, where that is known; its usage; whether its length says something, since the model ended
+it by itself and its usage is known; whose call it answered; whether it was the first attempt of a request."""
 
 
-class Seen(NamedTuple):
-    """What one attempt that brought an answer showed. Times in milliseconds."""
-
-    output_tokens: int | None
-    """Thinking included; None: the length says nothing."""
-    whole_ms: float
-    """From the call to the end of its answer."""
-    first_ms: float
-    """To the first token."""
-    tokens: int
-    """That came from there on."""
-
-
-def seen_of(outlook: Outlook, row: int, usage: Usage, whole_ms: float, first_ms: float | None, *, length: bool) -> Seen:
-    """What an answer showed. One that was fetched whole is taken to have come as the model's usually do, at another
-    pace. ``length``: the model ended it by itself, so that its length says something."""
-    tokens = usage.output - usage.reasoning
-    if first_ms is None:
-        usual_ms = outlook.ttft_ms[row] + outlook.us_per_token[row] * tokens / 1000
-        first_ms = whole_ms * outlook.ttft_ms[row] / max(1.0, usual_ms)
-    return Seen(usage.output if length else None, whole_ms, first_ms, tokens)
-
-
-class _Model:
+class _Sums:
     """Sums over the attempts at one model. What comes later weighs more, which is how the earlier fades."""
 
     __slots__ = ("answers", "bad", "first", "good", "length", "length_squared", "origin", "tokens", "us", "whole")
@@ -90,60 +95,143 @@ class _Model:
 
 
 class Health:
-    """Collects attempts; ``snapshot`` says what they show."""
+    """What attempts at the models of a pool showed, by row. To be used under a lock."""
 
-    def __init__(self) -> None:
-        self._seen: dict[str, _Model] = {}
-        self.changed = False
-        """Something was collected since the last snapshot."""
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._sums: dict[int, _Sums] = {}
+        self._published: dict[int, ModelHealth] = {}
+        self._closed: frozenset[int] = frozenset()
+        self._news: set[int] = set()
+        """Rows of which something was seen since the last publication."""
+        self._looks: deque[tuple[float, int]] = deque()
+        """When each row is to be looked at next, the soonest first."""
 
-    def __bool__(self) -> bool:
-        """Whether anything was collected at all."""
-        return bool(self._seen)
-
-    def failed(self, model: str, now: float) -> None:
+    def failed(self, row: int, now: float) -> None:
         """An attempt failed by the provider's fault. ``now`` in monotonic seconds."""
-        known = self._model(model, now)
+        known = self._known(row, now)
         weight = known.weight(now)  # first: it may bring the sums down
         known.bad += weight
 
-    def answered(self, model: str, now: float, seen: Seen) -> None:
-        """An attempt brought an answer."""
-        known = self._model(model, now)
+    def answered(self, row: int, now: float, answers: Sequence[Entry], outlook: Outlook) -> None:
+        """Attempts at one model brought answers, all at about the same time. They are added up first, exactly, and then
+        weighed as one. Of an answer whose first token's time is not known it is taken to have come as the model's
+        usually do, at another pace."""
+        known = self._known(row, now)
+        usual_ms, usual_us = outlook.ttft_ms[row], outlook.us_per_token[row] / 1000
+        whole, first, buckets = dict[int, int](), dict[int, int](), known.whole.buckets
+        answered = length = squared = tokens = 0
+        after_first_ms = 0.0
+        for _, _, whole_s, first_s, usage, tells, _, _ in answers:
+            output = usage.output
+            made = output - usage.reasoning
+            ms = whole_s * 1000
+            if first_s is None:
+                usually = usual_ms + usual_us * made
+                first_ms = ms * usual_ms / (usually if usually > 1.0 else 1.0)
+            else:
+                first_ms = first_s * 1000
+            bucket = ceil(log(ms) * buckets) if ms > 1.0 else 0
+            whole[bucket] = whole.get(bucket, 0) + 1
+            bucket = ceil(log(first_ms) * buckets) if first_ms > 1.0 else 0
+            first[bucket] = first.get(bucket, 0) + 1
+            tokens += made
+            if ms > first_ms:
+                after_first_ms += ms - first_ms
+            if tells:
+                answered += 1
+                length += output
+                squared += output * output
         weight = known.weight(now)
-        known.good += weight
-        known.whole.add(seen.whole_ms, weight)
-        known.first.add(seen.first_ms, weight)
-        known.tokens += weight * seen.tokens
-        known.us += weight * 1000 * max(0.0, seen.whole_ms - seen.first_ms)
-        if seen.output_tokens is not None:
-            known.answers += weight
-            known.length += weight * seen.output_tokens
-            known.length_squared += weight * seen.output_tokens * seen.output_tokens
+        known.good += weight * len(answers)
+        known.tokens += weight * tokens
+        known.us += weight * 1000 * after_first_ms
+        known.answers += weight * answered
+        known.length += weight * length
+        known.length_squared += weight * squared
+        known.whole.count(whole, weight)
+        known.first.count(first, weight)
 
-    def snapshot(self, pool: Pool, now: float, kept_away: Mapping[str, int] | None = None) -> HealthSnapshot:
-        """Freeze what is known at ``now`` under an id made from the content. ``kept_away``: models whose circuit is
-        open, with the Unix millisecond of their next probe."""
-        self.changed = False
-        models = {model: _health(seen, seen.weight(now), pool, pool.row[model]) for model, seen in self._seen.items()}
-        for model, probe_at_ms in (kept_away or {}).items():
-            models[model] = replace(models.get(model, UNKNOWN), open=True, probe_at_ms=probe_at_ms)
-        return health_snapshot(dict(sorted(models.items())))
+    def publish(self, now: float, closed: Mapping[int, int]) -> dict[int, ModelHealth]:
+        """The rows that moved, with their figures as they are now, which count as published from now on. ``closed``:
+        rows that a breaker keeps calls away from, with the Unix millisecond of their next probe."""
+        rows = self._news | self._due(now) | closed.keys() | self._closed
+        self._news, self._closed = set(), frozenset(closed)
+        moved = {}
+        for row in sorted(rows):
+            figures = self.figures(row, now)
+            if row in closed:
+                figures = replace(figures, open=True, probe_at_ms=closed[row])
+            if is_moved(self._published.get(row, UNKNOWN), figures):
+                self._published[row] = moved[row] = figures
+        return moved
 
-    def _model(self, model: str, now: float) -> _Model:
-        self.changed = True
-        known = self._seen.get(model)
+    def figures(self, row: int, now: float) -> ModelHealth:
+        """What is known of a model at a time, whatever was published of it."""
+        known = self._sums.get(row)
+        return UNKNOWN if known is None else _figures(known, known.weight(now), self._pool, row)
+
+    def _known(self, row: int, now: float) -> _Sums:
+        self._news.add(row)
+        known = self._sums.get(row)
         if known is None:
-            known = self._seen[model] = _Model(now)
+            known = self._sums[row] = _Sums(now)
+            self._looks.append((now + LOOK_EVERY_S, row))
         return known
 
+    def _due(self, now: float) -> set[int]:
+        """Rows to be looked at for what fading has moved. What is as good as gone is forgotten."""
+        due, looks = set[int](), self._looks
+        paused = bool(looks) and looks[0][0] <= now - LOOK_EVERY_S
+        most = len(looks) if paused else LOOKS
+        while looks and looks[0][0] <= now and len(due) < most:
+            _, row = looks.popleft()
+            due.add(row)
+            known = self._sums[row]
+            if known.good + known.bad < FADED * known.weight(now):
+                del self._sums[row]
+            else:
+                looks.append((now + LOOK_EVERY_S, row))
+        return due
 
-def health_snapshot(models: dict[str, ModelHealth]) -> HealthSnapshot:
-    """Put models' health under an id made from the content."""
-    return HealthSnapshot("hea_" + content_id(models), models)
+
+def is_moved(before: ModelHealth, now: ModelHealth) -> bool:
+    """Whether a figure has left its published value by a step. One that comes or goes always has."""
+    for name, step in STEPS.items():
+        old, new = getattr(before, name), getattr(now, name)
+        if old == new:
+            continue
+        if step is None or old is None or new is None:
+            return True
+        if abs(new - old) > step if name == "stability" else max(old, new) > step * min(old, new):
+            return True
+    return False
 
 
-def _health(seen: _Model, weight: float, pool: Pool, row: int) -> ModelHealth:
+def health_snapshot(models: Mapping[str, ModelHealth]) -> HealthSnapshot:
+    """Put models' health under an id made from the content: the sum of a digest of each model."""
+    return health_after(HealthSnapshot(_id(0), {}), models)
+
+
+def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> HealthSnapshot:
+    """The snapshot in which some models' health is another. Its id is that of ``health_snapshot``."""
+    total = int(before.id.removeprefix("hea_"), 16)
+    for model, health in moved.items():
+        if (old := before.models.get(model)) is not None:
+            total -= _digest(model, old)
+        total += _digest(model, health)
+    return HealthSnapshot(_id(total), {**before.models, **moved})
+
+
+def _id(total: int) -> str:
+    return f"hea_{total % (1 << 128):032x}"
+
+
+def _digest(model: str, health: ModelHealth) -> int:
+    return int.from_bytes(blake2b(msgspec.json.encode((model, health)), digest_size=16).digest())
+
+
+def _figures(seen: _Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     """What the sums say at a time when one counts ``weight``."""
     good = PRIOR_GOOD + seen.good / weight
     tries = good + PRIOR_BAD + seen.bad / weight
@@ -164,7 +252,7 @@ def _health(seen: _Model, weight: float, pool: Pool, row: int) -> ModelHealth:
     )
 
 
-def _length(seen: _Model, weight: float, prior: int) -> tuple[int, int]:
+def _length(seen: _Sums, weight: float, prior: int) -> tuple[int, int]:
     """Mean and 90th percentile of an answer's tokens."""
     answers = PRIOR_ANSWERS + seen.answers / weight
     mean = (PRIOR_ANSWERS * prior + seen.length / weight) / answers
@@ -173,7 +261,7 @@ def _length(seen: _Model, weight: float, prior: int) -> tuple[int, int]:
     return round(mean), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
 
 
-def _speed(seen: _Model, weight: float, prior: int) -> int:
+def _speed(seen: _Sums, weight: float, prior: int) -> int:
     """Microseconds a token, in steps."""
     us = (PRIOR_SPEED_TOKENS * prior + seen.us / weight) / (PRIOR_SPEED_TOKENS + seen.tokens / weight)
     return max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))

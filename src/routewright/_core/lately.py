@@ -15,16 +15,16 @@ class Lately:
         self._steps: deque[list[int]] = deque()  # [step, total, bad], the oldest first
         self.total = self.bad = 0
 
-    def add(self, step: int, bad: int = 0) -> None:
-        """Count one; ``bad``: 0 or 1."""
+    def add(self, step: int, bad: int = 0, count: int = 1) -> None:
+        """Count one, or several; ``bad``: how many of them."""
         steps = self._steps
         if not steps or steps[-1][0] < step:
             self.move_to(step)
             steps.append([step, 0, 0])
         latest = steps[-1]
-        latest[1] += 1
+        latest[1] += count
         latest[2] += bad
-        self.total += 1
+        self.total += count
         self.bad += bad
 
     def move_to(self, step: int) -> None:

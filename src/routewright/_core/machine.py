@@ -63,10 +63,6 @@ class Rules(NamedTuple):
 class Traffic(Protocol):
     """What stands between a plan and its models, for all requests together."""
 
-    def asked(self, now: float) -> None:
-        """A request makes its first call."""
-        ...
-
     def admits(self, row: int, now: float) -> bool | None:
         """Whether a model may be called now; None: as a probe, which nobody else is then."""
         ...
@@ -300,9 +296,7 @@ class Attempts:
         A model may be silent at first for four times what was observed, or else is to be expected; before a whole
         answer not less than that takes, which may be longer than those that were observed.
         """
-        legs, place, traffic = self.plan.legs, self._place, self._traffic
-        if self._number == 0:
-            traffic.asked(now)
+        legs, place = self.plan.legs, self._place
         self._number += 1
         self._tries += 1
         leg = legs[place]
@@ -313,7 +307,7 @@ class Attempts:
             attempt.budget_capped = cap < (self.plan.given.max_output_tokens or leg.max_output)
         if probe:
             attempt.probe = True
-        if self._whole or traffic.is_whole[leg.row]:
+        if self._whole or self._traffic.is_whole[leg.row]:
             patience_ms = max(FIRST_TOKEN_FACTOR * (leg.latency_p95_ms or leg.expected_ms), leg.expected_ms)
         else:
             patience_ms = FIRST_TOKEN_FACTOR * (leg.ttft_p95_ms or leg.ttft_ms)

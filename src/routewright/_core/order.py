@@ -1,4 +1,4 @@
-"""The eligible rows of one class of request, best first. Orders never change: where health moved, another follows."""
+"""The eligible rows of one class of request, best first. Never changed: where health moved, another order follows."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Order:
         """The keys of a whitelist's rows, or of all, best first."""
         if models is None:
             return self.keys
-        of = self.of
-        return sorted([of[row] for row in {pool.row.get(model, -1) for model in models} if row in of])
+        wanted = self.of.keys() & {*map(pool.row.get, models)}
+        return sorted(map(self.of.__getitem__, wanted))
 
     def key(self, outlook: Outlook, row: int) -> Key:
         """The key of any row, eligible or not."""
@@ -107,12 +107,15 @@ class Order:
         key = self.key(outlook, row)
         return (floor is None or -key[1] >= floor) and (ceiling is None or key[3] <= ceiling)
 
-    def leg(self, outlook: Outlook, row: int) -> Leg:
-        """What a plan needs of a row."""
-        found = self._legs.get(row)
-        if found is None:
-            found = self._legs[row] = Leg(outlook, row, self.ranking.cls.cap)
-        return found
+    def legs(self, outlook: Outlook, rows: Iterable[int]) -> tuple[Leg, ...]:
+        """What a plan needs of some rows, in their order."""
+        made, legs = self._legs, []
+        for row in rows:
+            leg = made.get(row)
+            if leg is None:
+                leg = made[row] = Leg(outlook, row, self.ranking.cls.cap)
+            legs.append(leg)
+        return tuple(legs)
 
 
 class OwnOrder(Order):
@@ -131,8 +134,9 @@ class OwnOrder(Order):
         column: IntArray = np.array(quality, dtype=np.int64)
         if bar != NO_BAR:
             eligible = eligible.above(bar, column, columns.latency_ms)
-        rows = columns.rows(column)
+        rows, self._scores = columns.ranked(column)
         self._rows: list[int] = rows[eligible.passed[rows]].tolist()
+        self._columns = columns
         self._outlook = outlook
         self._quality = quality
         one_provider = _is_one(outlook.pool, self._rows)
@@ -147,7 +151,7 @@ class OwnOrder(Order):
 
     def key(self, outlook: Outlook, row: int) -> Key:
         """As in ``Order``."""
-        return self.ranking.key(outlook, row, self._quality[row])
+        return self._columns.key(row, self._scores[row], self._quality[row])
 
 
 def _room(outlook: Outlook, row: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ A plan refers to no board, pool or provider, so it may be kept with a trace and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
@@ -72,31 +72,26 @@ class Leg:
         return self.dearest or dearest_at(self.prices_held, input_tokens)
 
 
+_NONE: frozenset[int] = frozenset()
+
+
 class Plan:
     """The chosen model and those that follow it. Never changed once it is made."""
 
     __slots__ = (
-        "costs", "counts", "front", "front_ids", "given", "is_shared", "legs", "max_high", "max_latency_ms", "reached",
-        "total", "walked", "watched", "worst_held", "worst_input", "worst_output",
+        "costs", "counts", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high", "max_latency_ms",
+        "p90", "reached", "walked", "watched", "worst_held", "worst_input", "worst_output",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        given: DecisionInput,
-        legs: tuple[Leg, ...],
-        front: tuple[Key, ...],
-        front_ids: tuple[str, ...],
-        total: int,
-    ) -> None:
+    def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
         self.given = given
         """Its input. A shared plan's is a template: tokens, ``timeout_ms``, budgets, ``health`` are each call's own."""
         self.legs = legs
         """The chosen model, then the chain."""
         self.front = front
         """The keys of the best few that fit."""
-        self.front_ids = front_ids
-        self.total = total
-        """Models that were asked, of which the others were rejected or not looked at."""
+        self.ids = ids
+        """Of all models that were asked, by row."""
         self.is_shared = False
         """It may serve other calls of its class (``covers``)."""
         self.max_high = -1
@@ -106,7 +101,7 @@ class Plan:
         """With so much time none of the walked is late."""
         self.walked = 0
         """Places of the order that were looked at, those with open circuits counted."""
-        self.watched: frozenset[int] = frozenset()
+        self.watched: frozenset[int] = _NONE
         """Rows that the plan rests on: those at the places walked over, and the chain's."""
         self.reached: Key | None = None
         """The key of the last place that was looked at; None: all were."""
@@ -117,7 +112,11 @@ class Plan:
         """How many models each constraint rejected, for calls that are covered and have no budget."""
         self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None
         """Of each model that no other constraint rejects: pico-dollars a token of input, pico-dollars and tokens of
-        output that a budget has to hold, and whether its circuit is open. None where prices depend on the length."""
+        output that a budget has to hold, and whether its circuit is open. None of a plan that is not shared."""
+        self.p90: list[int] = []
+        """What each row's answer was held to need, as ``costs`` has it."""
+        self.flat_to = -1
+        """Up to so many input tokens none of those has a price of another tier."""
 
     def __repr__(self) -> str:
         return f"<Plan {', then '.join(self.models)}>"
@@ -138,7 +137,7 @@ class Plan:
             return False
         if budget_nanos is None and budget_tokens is None:
             return True
-        if self.costs is None:  # rejections could not be counted later
+        if high > self.flat_to:  # rejections could not be counted later
             return False
         return budget_nanos is None or high * self.worst_input + self.worst_output <= budget_nanos * PICOS_PER_NANO
 
@@ -161,4 +160,4 @@ class Plan:
 
     def candidates(self, timeout_ms: int) -> list[Candidate]:
         """The best few that fit, the chosen one first, of a call that has so much time."""
-        return [candidate(key, model, timeout_ms) for key, model in zip(self.front, self.front_ids, strict=True)]
+        return [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]

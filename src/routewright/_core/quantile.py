@@ -3,17 +3,19 @@ grow by a constant factor."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil, log
 
 
 class Quantiles:
     """Weighted values above zero; smaller ones count as ``least``. Buckets lie ``error`` around their middle."""
 
-    __slots__ = ("_buckets", "_least", "_log_base", "_ratio", "total")
+    __slots__ = ("_buckets", "_least", "_ratio", "buckets", "total")
 
     def __init__(self, error: float, least: float = 1.0) -> None:
         self._ratio = (1 + error) / (1 - error)
-        self._log_base = log(self._ratio)
+        self.buckets = 1 / log(self._ratio)
+        """To an e-fold: the bucket of a value above ``least`` is ``ceil(log(value / least) * buckets)``, else 0."""
         self._least = least
         self._buckets: dict[int, float] = {}
         self.total = 0.0
@@ -24,6 +26,13 @@ class Quantiles:
         bucket = self._bucket_of(value)
         self._buckets[bucket] = self._buckets.get(bucket, 0.0) + weight
         self.total += weight
+
+    def count(self, counts: Mapping[int, int], weight: float = 1.0) -> None:
+        """Count values that their buckets stand for, each of so much weight."""
+        buckets = self._buckets
+        for bucket, count in counts.items():
+            buckets[bucket] = buckets.get(bucket, 0.0) + count * weight
+            self.total += count * weight
 
     def at(self, share: float, more: float | None = None, weight: float = 0.0) -> float:
         """The value below which a share of the weight lies, as if ``more`` had been counted with ``weight``, too."""
@@ -45,7 +54,7 @@ class Quantiles:
         self.total = sum(self._buckets.values())
 
     def _bucket_of(self, value: float) -> int:
-        return ceil(log(value / self._least) / self._log_base) if value > self._least else 0
+        return ceil(log(value / self._least) * self.buckets) if value > self._least else 0
 
     def _middle(self, bucket: int) -> float:
         if bucket == 0:

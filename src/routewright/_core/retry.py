@@ -22,9 +22,9 @@ class RetryBudget:
         self._requests = Lately(WINDOW_S * PARTS)
         self._retries = Lately(WINDOW_S * PARTS + 1)  # the part that is half gone counts against them
 
-    def asked(self, now: float) -> None:
-        """A request makes its first call."""
-        self._requests.add(int(now * PARTS))
+    def asked(self, now: float, count: int = 1) -> None:
+        """Requests made their first calls."""
+        self._requests.add(int(now * PARTS), count=count)
 
     def take(self, now: float) -> bool:
         """Whether one more second try is within the budget; if so, it is taken out."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf
 from typing import TypeVar, get_args
 
 from msgspec.structs import replace
 
+from routewright._core.alerts import ErrorBursts
 from routewright._core.board import Board, Boards
 from routewright._core.breaker import Circuits
 from routewright._core.catalogue import check_aliases, given_fields, overlay, snapshot, unavailable
 from routewright._core.constraints import Kind
-from routewright._core.health import Health, Seen, health_snapshot
+from routewright._core.health import Health, health_after, health_snapshot
+from routewright._core.journal import Journal
 from routewright._core.limits import ExecutionLimits
 from routewright._core.machine import Rules
 from routewright._core.pool import Pool
@@ -21,9 +23,9 @@ from routewright._core.problem import shown
 from routewright._core.retry import RetryBudget
 from routewright._core.scan import quoted
 from routewright.errors import NoProviders, Problem, RouterError, ValidationFailed
-from routewright.fork import Guard
+from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, ParticularProvider, Provider, RegionalProvider
-from routewright.wire import Availability, AvailabilityStatus, Feature, Model
+from routewright.wire import Availability, AvailabilityStatus, ErrorBurst, Feature, Model, Usage
 
 T = TypeVar("T")
 FEATURES = get_args(Feature)
@@ -31,8 +33,6 @@ FEATURES = get_args(Feature)
 DAY_S = 86_400
 PUBLISH_EVERY_S = 0.25
 """Health reaches decisions at most this often."""
-FADE_EVERY_S = 30.0
-"""Health that nothing was added to is published anew after this long, since it fades."""
 
 DEGRADED_BELOW = 500
 """A model that is sure to answer fewer of a thousand calls than this is shown as degraded."""
@@ -78,27 +78,38 @@ class Fleet:
         self.is_whole = [provider is not None and _is_whole(provider) for provider in self.server]
         self.serves = bool(server)
         check_aliases(aliases, self.pool.row)
-        self.health = Health()
         self.limits = limits
         self.rules = Rules(limits)
         """How requests are carried out that ask for nothing else."""
+        self.health = Health(self.pool)
         self._circuits = Circuits([model.provider for model in self.pool.models], limits)
         self._retries = RetryBudget(limits)
+        self._bursts = ErrorBursts()
+        self._journal = Journal(self.health, self._circuits, self._retries, self._bursts)
         self._published = clock.monotonic()
-        self._turns_at = inf
-        """When the next circuit lets a probe through, which decisions have to hear of."""
+        self._look_at = inf
+        """When there may be something to publish: never, as long as nobody called."""
         self.boards = Boards(self.pool, aliases, variables)
         self._board = self.boards.of(health_snapshot({}))
+        """What is published. All of it is one object, of which a call keeps the one that it found."""
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Publish again in a child that was forked from the midst of a publication."""
+        self._publishing = False
 
     def board(self) -> Board:
-        """The present snapshots, at today's prices. Publishes what attempts showed since, where it is time to."""
+        """The present snapshots, at today's prices. Publishes what moved since, where it is time to and nobody else
+        does just now."""
         if not 0 < self._midnight - self._clock.time() <= DAY_S:
             self.today()
-        if self.health or self._circuits.tripped:
+        if self._look_at != inf:
             now = self._clock.monotonic()
-            due_s = PUBLISH_EVERY_S if self.health.changed else FADE_EVERY_S
-            if now - self._published >= due_s or now >= self._turns_at:
-                self._publish()
+            if now >= self._look_at and (lock := self._guard.lock).acquire(blocking=False):
+                try:
+                    self._publish(now)
+                finally:
+                    lock.release()
         board = self._board
         if board.pool.dated and not board.pool.holds(self.day):
             return self._turn_to(self.day)
@@ -113,18 +124,18 @@ class Fleet:
 
     def models(self) -> list[Model]:
         """Every model of the catalogue, each with whether it can be called now. Costs a walk over the whole pool."""
-        board = self.board()
+        board = self._settled()
         called = board.eligible(Kind(0, self.today(), (), named=True)).passed
         stability, closed = board.outlook.stability, board.outlook.open
         return [
             _at_present(model, called=bool(called[row]), shaky=row in closed or stability[row] < DEGRADED_BELOW)
-            for row, model in enumerate(board.outlook.pool.models)
+            for row, model in enumerate(board.pool.models)
         ]
 
     @property
     def open_circuits(self) -> int:
         """How many models are not called for a while."""
-        return len(self.board().outlook.open)
+        return len(self._settled().outlook.open)
 
     def require_providers(self) -> None:
         """Raise ``NoProviders`` if nothing can be called."""
@@ -152,6 +163,7 @@ class Fleet:
     def spares(self, now: float) -> bool:
         """Whether the retry budget has one more second try (``Traffic``)."""
         with self._guard.lock:
+            self._journal.fold(self._board.outlook)
             return self._retries.take(now)
 
     def admits(self, row: int, now: float) -> bool | None:
@@ -161,7 +173,7 @@ class Fleet:
         with self._guard.lock:
             if not self._circuits.admits(row, now):
                 return False
-            self._publish_held()
+            self._publish(self._clock.monotonic())
         return None
 
     def due(self, row: int) -> float:
@@ -169,51 +181,109 @@ class Fleet:
         with self._guard.lock:
             return self._circuits.due(row)
 
-    def failed(
-        self, row: int, *, probe: bool = False, retry_after: float | None = None, credential: bool = False
+    def answered(
+        self,
+        row: int,
+        ended_at: float,
+        whole_s: float,
+        first_s: float | None,
+        usage: Usage,
+        tells_length: bool,
+        whose: Hashable | None = None,
+        *,
+        probe: bool = False,
+        asked: bool = False,
     ) -> None:
-        """Book a fault of the provider's, or of its ``credential``."""
-        with self._guard.lock:
-            now = self._clock.monotonic()
-            if not credential:  # which says nothing of the model
-                self.health.failed(self.pool.ids[row], now)
-            if self._circuits.failed(row, now, probe=probe, retry_after=retry_after, credential=credential):
-                self._publish_held()
+        """Note an answer (``Entry``); ``asked``: of a request's first attempt, with which the request is counted."""
+        entry = row, ended_at, whole_s, first_s, usage, tells_length, whose, asked
+        if self._look_at == inf:
+            self._look_at = self._published + PUBLISH_EVERY_S
+        if probe:
+            with self._guard.lock:
+                if self._journal.probed(entry, self._board.outlook):
+                    self._publish(self._clock.monotonic())
+        elif self._journal.append(entry):
+            self.fold()
 
-    def answered(self, row: int, seen: Seen, *, probe: bool = False) -> None:
-        """Book an answer."""
+    def failed(
+        self,
+        row: int,
+        *,
+        probe: bool = False,
+        retry_after: float | None = None,
+        credential: bool = False,
+        asked: bool = False,
+    ) -> None:
+        """Book a fault of the provider's, or of its ``credential``, after the answers that came before it."""
         with self._guard.lock:
             now = self._clock.monotonic()
-            self.health.answered(self.pool.ids[row], now, seen)
-            if self._circuits.succeeded(row, now, probe=probe):
-                self._publish_held()
+            if self._look_at == inf:
+                self._look_at = self._published + PUBLISH_EVERY_S
+            self._journal.fold(self._board.outlook)
+            if asked:
+                self._retries.asked(now)
+            if not credential:  # which says nothing of the model
+                self.health.failed(row, now)
+            if self._circuits.failed(row, now, probe=probe, retry_after=retry_after, credential=credential):
+                self._publish(now)
 
     def left(self, row: int) -> None:
         """Book that a probe was left without a word on the provider."""
         with self._guard.lock:
-            if self._circuits.left(row, self._clock.monotonic()):
-                self._publish_held()
+            now = self._clock.monotonic()
+            if self._circuits.left(row, now):
+                self._publish(now)
+
+    def ended(self, whose: Hashable, *, error: bool) -> ErrorBurst | None:
+        """Count a call that ended without an answer, with a 5xx or otherwise. Gives a burst when it begins."""
+        with self._guard.lock:
+            self._journal.fold(self._board.outlook)
+            return self._bursts.ended(whose, self._clock.monotonic(), error=error)
+
+    def fold(self) -> None:
+        """Book the answers that wait, unless somebody does just now."""
+        if (lock := self._guard.lock).acquire(blocking=False):
+            try:
+                self._journal.fold(self._board.outlook)
+            finally:
+                lock.release()
+
+    def _settled(self) -> Board:
+        """The present board, once all that is known is published."""
+        if self._look_at != inf:
+            with self._guard.lock:
+                self._publish(self._clock.monotonic())
+        return self.board()
 
     def _turn_to(self, day: str) -> Board:
         """Take the prices of another day."""
         with self._guard.lock:
-            self.boards = self.boards_on(day)
-            self.pool = self.boards.pool
-            self._board = self.boards.of(self._board.outlook.health)
+            if not self._board.pool.holds(day):
+                self.boards = self.boards_on(day)
+                self.pool = self.boards.pool
+                self._board = self.boards.of(self._board.outlook.health)
             return self._board
 
-    def _publish(self) -> None:
-        with self._guard.lock:
-            self._publish_held()
-
-    def _publish_held(self) -> None:
-        """Make a new snapshot of health and circuits. To be called under the lock."""
-        self._published = now = self._clock.monotonic()
-        kept_away = self._circuits.kept_away(now)
-        self._turns_at = min(kept_away.values(), default=inf)
-        ahead_s, ids = self._clock.time() - now, self.pool.ids
-        probes = {ids[row]: round((due + ahead_s) * 1000) for row, due in kept_away.items()}
-        self._board = self.boards.of(self.health.snapshot(self.pool, now, probes))
+    def _publish(self, now: float) -> None:
+        """Fold, and publish what moved, if anything did. To be called under the lock; where a garbage collection within
+        calls it again, that is left to the next."""
+        if self._publishing:
+            self._look_at = now
+            return
+        self._publishing = True
+        try:
+            board, ids = self._board, self.pool.ids
+            self._published, self._look_at = now, now + PUBLISH_EVERY_S
+            self._journal.fold(board.outlook)
+            kept_away = self._circuits.kept_away(now) if self._circuits.tripped else {}
+            self._look_at = min([self._look_at, *kept_away.values()])
+            ahead_s = self._clock.time() - now
+            moved = self.health.publish(now, {row: round((due + ahead_s) * 1000) for row, due in kept_away.items()})
+            if moved:
+                health = health_after(board.outlook.health, {ids[row]: figures for row, figures in moved.items()})
+                self._board = board.moved(health, moved)
+        finally:
+            self._publishing = False
 
 
 def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:

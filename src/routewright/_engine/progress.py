@@ -17,7 +17,6 @@ from routewright._core.budget import Amount, worst_of_call, worst_wanted
 from routewright._core.call import Call
 from routewright._core.fault import FAULTS
 from routewright._core.guardrail import Hit
-from routewright._core.health import seen_of
 from routewright._core.machine import FALLBACK_SHARE, Attempts, End, Wait
 from routewright._core.output import Fit, Form, Repair
 from routewright._core.pace import Pace
@@ -386,14 +385,22 @@ class Progress(Attempts):
         self.call.served = attempt
         if self._sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)
+            if attempt.number == 1:
+                self._fleet.asked(attempt.ended_at)
         else:
-            first_at, row = attempt.first_at, attempt.leg.row
+            caller, started_at, first_at = self.call.caller, attempt.started_at, attempt.first_at
             assert first_at is not None, "an answer came"
-            whole_ms = (attempt.ended_at - attempt.started_at) * 1000
-            first_ms = None if self._whole else (first_at - attempt.started_at) * 1000
-            itself = attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated
-            seen = seen_of(self.call.board.outlook, row, usage, whole_ms, first_ms, length=itself)
-            self._fleet.answered(row, seen, probe=attempt.probe)
+            self._fleet.answered(
+                attempt.leg.row,
+                attempt.ended_at,
+                attempt.ended_at - started_at,
+                None if self._whole else first_at - started_at,
+                usage,
+                attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated,
+                (caller.account, caller.environment),
+                probe=attempt.probe,
+                asked=attempt.number == 1,
+            )
         self.succeeded(attempt)
 
     def _book_fault(self, exchange: Exchange, fault: Fault, *, abandoned: bool) -> None:
@@ -407,15 +414,19 @@ class Progress(Attempts):
         exchange.wake(min(self.until, now + FAREWELL_S))
         rule = FAULTS[fault.kind]
         touched = attempt.first_at is not None or fault.answered
-        if not self._sandbox:
-            if rule.blames and not hurried:
-                self._fleet.failed(
-                    attempt.leg.row,
-                    probe=attempt.probe,
-                    retry_after=fault.retry_after,
-                    credential=rule.opens_credential,
-                )
-            elif attempt.probe:
+        asked = attempt.number == 1
+        if rule.blames and not hurried and not self._sandbox:
+            self._fleet.failed(
+                attempt.leg.row,
+                probe=attempt.probe,
+                retry_after=fault.retry_after,
+                credential=rule.opens_credential,
+                asked=asked,
+            )
+        else:
+            if asked:
+                self._fleet.asked(now)
+            if attempt.probe and not self._sandbox:
                 self._fleet.left(attempt.leg.row)
         self.failed(
             attempt,

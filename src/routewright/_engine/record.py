@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from routewright._core.alerts import WINDOW_S, ErrorBursts
+from routewright._core.alerts import WINDOW_S
 from routewright._core.call import Call
 from routewright._core.decision import Decision
 from routewright._core.machine import End
 from routewright.errors import InternalError, RouterError
-from routewright.fork import Guard, renew_in_children
+from routewright.fork import renew_in_children
 from routewright.protocols import Clock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -29,6 +29,7 @@ from .answer import Answer
 from .capture import Capturing
 from .event import Hooks, events_of
 from .failure import failure
+from .fleet import Fleet
 from .identity import Ids
 from .progress import Progress
 from .spool import Spool
@@ -60,8 +61,6 @@ class Records:
         self._spool = spool
         self._ids = ids
         self._clock = clock
-        self._bursts = ErrorBursts()
-        self._guard = Guard()
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -172,7 +171,7 @@ class Records:
         progress: Progress | None = None,
     ) -> None:
         """End a call, and keep its trace with what it caused."""
-        board, plan = call.board, call.plan
+        board, plan, fleet = call.board, call.plan, call.fleet
         snapshots: list[Snapshot] = [board.pool.snapshot, board.outlook.health]
         if call.policy is not None:
             snapshots.append(call.policy)
@@ -185,11 +184,13 @@ class Records:
         ending = None
         if hold is not None and progress is not None:
             ending = hold.ending(call, answer if error is None else None, progress.used.nanos)
-        self._log.put(call, snapshots, self._happened(call, error, budget), ending)
+        self._log.put(call, snapshots, self._happened(call, error, budget, fleet), ending)
 
-    def _happened(self, call: Call, error: RouterError | None, budget: Budget | None) -> Sequence[Happening]:
+    def _happened(
+        self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet
+    ) -> Sequence[Happening]:
         """The events that a call caused."""
-        events, burst = call.events(error, budget), self._burst(call, error)
+        events, burst = call.events(error, budget), _burst(call, error, fleet)
         if not events and burst is None:
             return ()
         caller = call.caller
@@ -199,14 +200,14 @@ class Records:
         (event,) = events_of([burst], caller, self._ids, self._clock.time())
         return [*told, Happening(event, f"{event.type}:{caller.environment}", WINDOW_S)]
 
-    def _burst(self, call: Call, error: RouterError | None) -> ErrorBurst | None:
-        """Count how a call of an account ended; one that its caller left says nothing."""
-        if error is None and call.served is None:
-            return None
-        failed = error is not None and error.status >= 500
-        with self._guard.lock:
-            whose = call.caller.account, call.environment
-            return self._bursts.ended(whose, self._clock.monotonic(), error=failed)
+
+def _burst(call: Call, error: RouterError | None, fleet: Fleet) -> ErrorBurst | None:
+    """Count how a call of an account ended. One that its caller left says nothing, and an answer was counted with its
+    model's health, but in the sandbox."""
+    if error is None and (call.served is None or call.environment != "sandbox"):
+        return None
+    failed = error is not None and error.status >= 500
+    return fleet.ended((call.caller.account, call.environment), error=failed)
 
 
 def _once(changed: PolicyChanged) -> str:

@@ -1,0 +1,153 @@
+"""Answers that wait are booked in their order: whatever learns from them knows what it would have known at once."""
+
+from __future__ import annotations
+
+from random import Random
+
+from routewright._core.alerts import LEAST_REQUESTS, ErrorBursts
+from routewright._core.breaker import Circuits, State
+from routewright._core.health import STEPS, Entry, Health
+from routewright._core.journal import FOLDED_AT, MOST_WAITING, Journal
+from routewright._core.limits import ExecutionLimits
+from routewright._core.outlook import Outlook
+from routewright._core.retry import RetryBudget
+from routewright.wire import Usage
+
+from .pools import board
+from .test_health import ONE, TWO
+
+LIMITS = ExecutionLimits()
+OUTLOOK: Outlook = board([ONE, TWO]).outlook
+
+
+class Desk:
+    """All that learns from answers, with the journal before it."""
+
+    def __init__(self) -> None:
+        self.health = Health(OUTLOOK.pool)
+        self.circuits = Circuits(["a", "b"], LIMITS)
+        self.retries = RetryBudget(LIMITS)
+        self.bursts = ErrorBursts()
+        self.journal = Journal(self.health, self.circuits, self.retries, self.bursts)
+
+    def failed(self, row: int, now: float) -> bool:
+        self.journal.fold(OUTLOOK)
+        self.health.failed(row, now)
+        return self.circuits.failed(row, now, probe=False)
+
+    def known(self, now: float) -> list[object]:
+        figures = [self.health.figures(row, now) for row in (0, 1)]
+        return [*figures, self.circuits.tripped, self.retries.take(now)]
+
+
+def entry(row: int, at: float, whose: str | None = None, *, asked: bool = True, tokens: int = 100) -> Entry:
+    return row, at, 1.5, None, Usage(40, tokens), True, whose, asked
+
+
+def test_answers_between_faults_begin_the_row_of_faults_anew() -> None:
+    desk = Desk()
+    for n in range(20):
+        assert not desk.failed(0, float(n))
+        for _ in range(9):
+            desk.journal.append(entry(0, float(n)))
+    assert desk.circuits.tripped == frozenset()
+    assert [desk.failed(0, 30.0 + n) for n in range(5)] == [False] * 4 + [True]
+
+
+def test_what_is_folded_late_is_what_would_have_been_booked_at_once(full: bool) -> None:
+    """But for the time of an answer, of which the tenth of a second counts."""
+    for seed in range(2_000 if full else 100):
+        chance, late, soon, now = Random(seed), Desk(), Desk(), 100.0
+        for _ in range(chance.randint(1, 120)):
+            now += chance.choice([0.0, 0.001, 0.02, 0.3, 7.0])
+            row = chance.randint(0, 1)
+            if chance.random() < 0.2:
+                assert late.failed(row, now) == soon.failed(row, now)
+                continue
+            answer = entry(
+                row, now, chance.choice(["x", "y"]), asked=chance.random() < 0.9, tokens=chance.randint(1, 999)
+            )
+            soon.journal.append(answer)
+            soon.journal.fold(OUTLOOK)
+            if late.journal.append(answer) and chance.random() < 0.8:
+                late.journal.fold(OUTLOOK)
+        late.journal.fold(OUTLOOK)
+        assert late.circuits.tripped == soon.circuits.tripped
+        for row in (0, 1):
+            one, other = late.health.figures(row, now), soon.health.figures(row, now)
+            for name in STEPS:
+                before, after = getattr(one, name), getattr(other, name)
+                assert before == after or abs(before - after) <= max(1, 0.06 * after), name
+        for whose in ("x", "y"):
+            counts = [desk.bursts._account(whose).calls.total for desk in (late, soon)]
+            assert counts[0] == counts[1]
+        assert late.retries._requests.total == soon.retries._requests.total
+
+
+def test_who_appends_the_last_of_so_many_is_told_to_fold() -> None:
+    desk = Desk()
+    told = [desk.journal.append(entry(0, 1.0)) for _ in range(FOLDED_AT + 3)]
+    assert told == [False] * (FOLDED_AT - 1) + [True] * 4
+    desk.journal.fold(OUTLOOK)
+    assert len(desk.journal) == 0
+    assert not desk.journal.append(entry(0, 1.0))
+
+
+def test_where_nobody_comes_to_fold_no_more_wait_than_fit() -> None:
+    desk = Desk()
+    for _ in range(MOST_WAITING + 100):
+        desk.journal.append(entry(0, 1.0))
+    assert len(desk.journal) == MOST_WAITING
+
+
+def test_what_is_appended_while_another_folds_waits_for_the_next() -> None:
+    desk = Desk()
+    desk.journal.append(entry(0, 1.0))
+    booked = desk.circuits.answered
+
+    def meanwhile(row: int, now: float, count: int) -> None:
+        desk.journal.append(entry(1, 2.0))
+        booked(row, now, count)
+
+    desk.circuits.answered = meanwhile  # type: ignore[method-assign]
+    desk.journal.fold(OUTLOOK)
+    desk.circuits.answered = booked  # type: ignore[method-assign]
+    assert len(desk.journal) == 1
+    assert desk.health.figures(1, 2.0).ttft_ms is None
+    desk.journal.fold(OUTLOOK)
+    assert desk.health.figures(1, 2.0).ttft_ms is not None
+
+
+def test_who_had_begun_to_append_when_another_folds_loses_nothing() -> None:
+    desk = Desk()
+    desk.journal.append(entry(0, 1.0))
+    begun = desk.journal._entries.append
+    desk.journal.fold(OUTLOOK)
+    begun(entry(1, 1.0))
+    assert len(desk.journal) == 1
+
+
+def test_a_probe_is_booked_at_once_behind_those_that_wait() -> None:
+    desk = Desk()
+    for _ in range(5):
+        desk.failed(0, 0.0)
+    assert desk.circuits.admits(0, 10.0)
+    desk.journal.append(entry(1, 10.0))
+    assert desk.journal.probed(entry(0, 10.5), OUTLOOK)
+    assert len(desk.journal) == 0
+    assert desk.circuits._models[0].state is State.CLOSED
+    assert desk.retries._requests.total == 2
+
+
+def test_requests_and_calls_of_accounts_are_counted_with_their_answers() -> None:
+    desk = Desk()
+    for n in range(LEAST_REQUESTS - 1):
+        desk.journal.append(entry(0, n / 100, "x", asked=n % 2 == 0))
+    desk.journal.append(entry(0, 0.2, None))
+    desk.journal.fold(OUTLOOK)
+    assert desk.retries._requests.total == 11
+    burst = desk.bursts.ended("x", 1.0, error=True)
+    assert burst is None, "one of twenty is not above five per cent"
+    burst = desk.bursts.ended("x", 1.0, error=True)
+    assert burst is not None
+    assert (burst.requests, burst.errors) == (21, 2)

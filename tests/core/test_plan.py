@@ -1,0 +1,438 @@
+"""Orders that follow health, and plans that requests share: always what deciding by itself would have said."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from routewright._core.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, Kept
+from routewright._core.catalogue import snapshot
+from routewright._core.constraints import Ask, CountTokens, first_failures
+from routewright._core.decide import compiled, decide, fitting
+from routewright._core.decision import Decision, decision_of
+from routewright._core.health import health_snapshot
+from routewright._core.order import OwnOrder
+from routewright._core.plan import Plan
+from routewright._core.pool import Pool
+from routewright._core.quality import level_of, on_grid
+from routewright._core.scale import log2_step, log2_steps, size_class
+from routewright.errors import NoCandidates
+from routewright.wire import DecisionInput, ModelHealth, TokenBounds
+
+from .worlds import TODAY, anew, asked, moved, pool_of, seen
+
+SIZES = (50, 160, 1_000)
+
+
+def start(chance: Random, size: int) -> Board:
+    return Boards(pool_of(chance, size)).of(health_snapshot({}))
+
+
+def key_of(given: DecisionInput, policy: str | None = None) -> tuple[object, ...]:
+    size = size_class(given.tokens.estimate)
+    return policy, given.goal, given.strategy, given.needs, size, given.max_output_tokens, given.as_of
+
+
+def told(decision: Decision) -> tuple[object, ...]:
+    """All that a decision says without a walk over all models."""
+    return (
+        decision.digest, decision.model, decision.chain, decision.front, decision.output_cap,
+        decision.fallback_affordable, decision.rejected_counts, decision.reason,
+    )  # fmt: skip
+
+
+def numbers(plan: Plan) -> list[dict[str, object]]:
+    return [{name: getattr(leg, name) for name in leg.__slots__} for leg in plan.legs]
+
+
+class Weighed:
+    """How many plans of each kind were compared."""
+
+    def __init__(self) -> None:
+        self.shared = self.alone = self.refused = self.counted = self.wrong = 0
+
+    def compare(self, given: DecisionInput, board: Board, policy: str | None = None) -> None:
+        """A plan that may be shared, the full walk and the replay must be one."""
+        plan = compiled(board, key_of(given, policy), lambda: given)
+        covered = plan is not None and plan.covers(
+            given.tokens, given.timeout_ms, given.budget_nanos, given.budget_tokens
+        )
+        try:
+            alone = decide(given, board)
+        except (NoCandidates, CountTokens) as error:
+            with pytest.raises(type(error)):
+                decide(given, anew(board))
+            self.refused += isinstance(error, NoCandidates)
+            self.counted += isinstance(error, CountTokens)
+            self.wrong += covered
+            return
+        replayed = anew(board)
+        again = decide(given, replayed)
+        assert numbers(again) == numbers(alone)
+        assert told(Decision(again, given, replayed)) == told(Decision(alone, given, board))
+        self.alone += 1
+        if covered:
+            assert plan is not None
+            self.shared += 1
+            assert numbers(plan) == numbers(alone)
+            assert told(Decision(plan, given, board)) == told(Decision(alone, given, board))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_plans_that_are_shared_are_those_of_the_full_walk_and_of_the_replay(size: int, full: bool) -> None:
+    weighed, few = Weighed(), 3 if size == 1_000 else 10
+    for seed in range(10_000 // 40 if full else few):
+        chance = Random(seed * 1_000 + size)
+        board = start(chance, size)
+        classes = [asked(chance, board) for _ in range(6)]
+        for _ in range(50 if size < 1_000 else 40):
+            given = replace(chance.choice(classes), health=board.health)
+            estimate = given.tokens.estimate
+            other = asked(chance, board)
+            given = replace(
+                given,
+                tokens=TokenBounds(max(1, estimate // 8), chance.randint(estimate, 4 * estimate), estimate),
+                timeout_ms=other.timeout_ms,
+                budget_nanos=other.budget_nanos,
+                budget_tokens=other.budget_tokens,
+            )
+            weighed.compare(given, board)
+            if chance.random() < 0.5:
+                board = moved(chance, board)
+    assert weighed.alone > 20 * few
+    assert weighed.shared > weighed.alone / 5, vars(weighed)
+    assert weighed.wrong == 0, "a plan served what deciding alone refuses"
+    assert min(weighed.refused, weighed.counted) > 0, "else too little was shown"
+
+
+def test_plans_of_a_policy_are_those_of_the_full_walk(full: bool) -> None:
+    """Lists, weights, floors and ceilings of a policy are in the class: its snapshot names them."""
+    weighed = Weighed()
+    for seed in range(200 if full else 10):
+        chance = Random(seed)
+        board = start(chance, 50)
+        ids = board.pool.ids
+        rules: list[dict[str, Any]] = [
+            {"models": tuple(chance.sample(ids, 20))},
+            {"models": tuple(chance.sample(ids, 3))},
+            {"fallback": tuple(chance.sample(ids, 5))},
+            {"weights": (10, 20, 30, 40), "min_quality": 500_000},
+            {"max_latency_ms": 9_000},
+            {"max_latency_ms": 20_000, "fallback": tuple(chance.sample(ids, 5))},
+        ]
+        classes = [(f"pol_{n}", asked(chance, board, needs=0, **each)) for n, each in enumerate(rules)]
+        for _ in range(60):
+            policy, given = chance.choice(classes)
+            weighed.compare(replace(given, health=board.health, policy=policy), board, policy)
+            if chance.random() < 0.6:
+                board = moved(chance, board)
+    assert weighed.wrong == 0
+    assert weighed.shared > 50, vars(weighed)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_orders_that_follow_are_those_that_are_compiled_anew(size: int, full: bool) -> None:
+    for seed in range(200 if full else 4):
+        chance = Random(seed)
+        board = start(chance, size)
+        classes = [asked(chance, board) for _ in range(4)]
+        classes.append(asked(chance, board, max_latency_ms=15_000))
+        classes.append(asked(chance, board, min_quality=400_000))
+        for _ in range(12):
+            board = moved(chance, board)
+            fresh = anew(board)
+            for given in classes:
+                if chance.random() < 0.7:
+                    order, other = board.order(given), fresh.order(given)
+                    assert order.keys == other.keys
+                    assert order.of == other.of
+                    assert order.eligible.counts == other.eligible.counts
+                    assert order.room(board.outlook, None) == other.room(fresh.outlook, None)
+                    assert order.one_provider == other.one_provider
+
+
+def test_keys_row_by_row_by_columns_and_by_one_packed_number_agree(full: bool) -> None:
+    for seed in range(100 if full else 5):
+        chance = Random(seed)
+        board = moved(chance, start(chance, 160), rows=range(0, 160, 3))
+        given = asked(chance, board)
+        order, outlook = board.order(given), board.outlook
+        assert order.keys == [order.ranking.key(outlook, key[-1]) for key in order.keys]
+        own = board.order(replace(given, quality=tuple(board.pool.qualities)))
+        assert isinstance(own, OwnOrder)
+        assert list(own.among(board.pool, None)) == order.keys
+        some = chance.sample(board.pool.ids, 30)
+        assert list(own.among(board.pool, some)) == list(order.among(board.pool, [*some, *some, "no/such"]))
+
+
+def test_an_outlook_that_moved_is_the_one_that_is_compiled_anew(full: bool) -> None:
+    for seed in range(500 if full else 20):
+        chance = Random(seed)
+        board = start(chance, 50)
+        for _ in range(20):
+            outlook, fresh = board.outlook, anew(board).outlook
+            for name in "output output_p90 ttft_ms ttft_p95_ms latency_p95_ms us_per_token stability open".split():
+                assert getattr(outlook, name) == getattr(fresh, name)
+            assert list(outlook.open) == sorted(outlook.open)
+            for cap in (None, 300, 40_000):
+                assert outlook.least_room(cap) == fresh.least_room(cap)
+                assert np.array_equal(outlook.latency_ms(cap), fresh.latency_ms(cap))
+            assert outlook.most_p90 == fresh.most_p90
+            board = moved(chance, board)
+
+
+def test_one_number_and_many_are_put_on_the_scales_alike() -> None:
+    values = [*range(-3, 5_000), *[2**exponent + less for exponent in range(13, 53) for less in (-1, 0, 1)]]
+    assert [log2_step(value) for value in values] == log2_steps(np.array(values)).tolist()
+    qualities = range(0, 1_000_001, 37)
+    assert [level_of(quality) for quality in qualities] == on_grid(np.array(qualities)).tolist()
+
+
+# --- what a shared plan rests on
+
+
+def world(seed: int = 1, size: int = 50) -> tuple[Random, Board, DecisionInput]:
+    """A board, and a request of a plan that is shared."""
+    chance = Random(seed)
+    while True:
+        board = start(chance, size)
+        given = asked(chance, board, needs=0, max_output_tokens=None, budget_nanos=None, budget_tokens=None)
+        plan = compiled(board, "class", lambda given=given: given)  # type: ignore[misc]
+        if plan is not None and 4 < plan.walked < 20 and plan.max_high > 0:
+            return chance, board, replace(given, tokens=TokenBounds(1, 10, given.tokens.estimate), timeout_ms=10**9)
+
+
+def shared(board: Board, given: DecisionInput) -> Plan:
+    plan = compiled(board, "class", lambda: given)
+    assert plan is not None
+    assert plan.covers(given.tokens, given.timeout_ms)
+    return plan
+
+
+def place(board: Board, given: DecisionInput, at: int) -> int:
+    return board.order(given).keys[at][-1]
+
+
+def test_a_plan_is_the_same_object_while_nothing_moves_that_it_walked_over() -> None:
+    chance, board, given = world()
+    first = shared(board, given)
+    behind = place(board, given, -1)
+    for stability in range(300, 320):
+        board = moved(chance, board, rows=(), circuits=False).moved(
+            health_snapshot({board.pool.ids[behind]: ModelHealth(stability=stability)}),
+            {behind: ModelHealth(stability=stability)},
+        )
+        assert shared(board, given) is first
+    assert first.given.health != board.health, "a call takes the id from its board, the plan is never changed"
+
+
+@pytest.mark.parametrize("unasked", [1, CHANGES_KEPT, CHANGES_KEPT + 1, 3 * CHANGES_KEPT])
+def test_a_plan_that_was_not_asked_for_in_many_publications_is_not_out_of_date(unasked: int) -> None:
+    chance, board, given = world()
+    top = shared(board, given).legs[0].row
+    board = moved(chance, board, rows=[], circuits=False)
+    bad = ModelHealth(stability=300, ttft_ms=60_000, us_per_token=90_000)
+    board = board.moved(health_snapshot({board.pool.ids[top]: bad}), {top: bad})
+    behind = place(board, given, -2)
+    for _ in range(unasked - 1):
+        figures = seen(chance)
+        models = {board.pool.ids[top]: bad, board.pool.ids[behind]: figures}
+        board = board.moved(health_snapshot(models), {behind: figures})
+    assert numbers(shared(board, given)) == numbers(decide(given, anew(board)))
+    assert shared(board, given).legs[0].row != top
+
+
+def test_what_moves_at_a_place_that_was_walked_over_is_noticed_be_it_in_the_plan_or_not(full: bool) -> None:
+    """In a catalogue of one large provider the walk goes on past the best few for another's model."""
+    changed = 0
+    for seed in range(400 if full else 60):
+        chance, board, given = world(seed)
+        plan = shared(board, given)
+        for at in range(plan.walked):
+            board = moved(chance, board, rows=[place(board, given, at)], circuits=False)
+            now, before = compiled(board, "class", lambda given=given: given), plan  # type: ignore[misc]
+            assert now is not None
+            assert numbers(now) == numbers(decide(given, anew(board)))
+            plan = now
+            changed += plan is not before
+    assert changed > 50
+
+
+@pytest.mark.parametrize("cap", [None, 2_000], ids=["others fit", "no other fits"])
+def test_where_one_provider_has_nearly_all_models_the_walk_for_another_counts(cap: int | None, full: bool) -> None:
+    """It goes on past the best few, perhaps to the end: whatever comes to stand between is in another's chain."""
+    kept = 0
+    for seed in range(600 if full else 60):
+        chance = Random(seed)
+        models = pool_of(chance, 50, ["big"] * 11 + ["small"]).models
+        terse = [replace(each, max_output_tokens=1_000) if each.provider == "small" else each for each in models]
+        board = Boards(Pool(snapshot(terse, TODAY), TODAY)).of(health_snapshot({}))
+        given = asked(chance, board, needs=0, max_output_tokens=cap, budget_nanos=None, budget_tokens=None)
+        given = replace(given, tokens=TokenBounds(1, 10, given.tokens.estimate), timeout_ms=10**9)
+        small = [row for row, provider in enumerate(board.pool.provider) if provider == "small"] or [0]
+        for _ in range(12):
+            before = compiled(board, "class", lambda given=given: given)  # type: ignore[misc]
+            rows = chance.choice([[chance.choice(small)], [chance.randrange(50)]])
+            board = moved(chance, board, rows=rows, circuits=False)
+            now = compiled(board, "class", lambda given=given: given)  # type: ignore[misc]
+            if now is not None:
+                assert numbers(now) == numbers(decide(given, anew(board)))
+                kept += now is before
+    assert kept > 50
+
+
+def test_a_model_far_behind_that_has_less_room_than_a_plan_was_made_for_is_in_the_counts() -> None:
+    shown = 0
+    for seed in range(60):
+        _, board, given = world(seed)
+        plan = shared(board, given)
+        roomy = replace(given, tokens=TokenBounds(1, plan.max_high, given.tokens.estimate))
+        behind = [key[-1] for key in board.order(given).keys[plan.walked + 1 :]]
+        for row in behind:
+            window = board.pool.window[row]
+            if window - window // 2 >= plan.max_high:
+                continue
+            figures = ModelHealth(stability=300, output_tokens=window)
+            later = board.moved(health_snapshot({board.pool.ids[row]: figures}), {row: figures})
+            now = compiled(later, "class", lambda given=given: given)  # type: ignore[misc]
+            assert now is not None
+            if not now.covers(roomy.tokens, roomy.timeout_ms):
+                shown += 1
+            else:
+                assert now.counts == decision_of(roomy, anew(later)).rejected_counts
+            break
+    assert shown > 10
+
+
+def test_the_figures_of_a_policys_own_fallbacks_are_never_out_of_date() -> None:
+    chance, board, given = world()
+    named = [key[-1] for key in board.order(given).keys[-3:]]
+    fallback = tuple(board.pool.ids[row] for row in named)
+    ruled = replace(given, fallback=fallback, policy="pol")
+    first = compiled(board, "ruled", lambda: ruled)
+    assert first is not None
+    assert [leg.row for leg in first.legs[1:]] == named
+    for row in named:
+        board = moved(chance, board, rows=[row], circuits=False)
+        now = compiled(board, "ruled", lambda: ruled)
+        assert now is not None
+        assert numbers(now) == numbers(decide(ruled, anew(board)))
+
+
+def test_a_circuit_that_opens_or_closes_anywhere_in_the_order_makes_a_plan_anew() -> None:
+    _, board, given = world()
+    for at in (0, 2, -1):
+        plan, row = shared(board, given), place(board, given, at)
+        model = board.pool.ids[row]
+        shut = ModelHealth(open=True, probe_at_ms=1)
+        opened = board.moved(health_snapshot({model: shut}), {row: shut})
+        during = shared(opened, given)
+        assert numbers(during) == numbers(decide(given, anew(opened)))
+        assert during.counts != plan.counts, "the reason says how many circuits are open"
+        assert row not in [leg.row for leg in during.legs]
+        board = opened.moved(health_snapshot({model: ModelHealth()}), {row: ModelHealth()})
+        after = shared(board, given)
+        assert (numbers(after), after.counts) == (numbers(plan), plan.counts)
+
+
+def test_a_probe_is_shared_with_nobody() -> None:
+    _, board, given = world()
+    shut = {row: ModelHealth(open=True, probe_at_ms=row + 1) for row in range(len(board.pool))}
+    board = board.moved(health_snapshot({board.pool.ids[row]: each for row, each in shut.items()}), shut)
+    assert compiled(board, "class", lambda: given) is None
+    assert decide(given, board).legs
+
+
+def test_what_clients_choose_at_will_is_shared_with_nobody() -> None:
+    _, board, given = world()
+    ids, column = tuple(board.pool.ids), tuple(board.pool.qualities)
+    for own in ({"models": ids}, {"fallback": ids[:3]}, {"quality": column}):
+        asked_for = replace(given, **own)
+        assert compiled(board, f"class with {own}", lambda asked_for=asked_for: asked_for) is None  # type: ignore[misc]
+
+
+def test_a_class_that_nobody_serves_is_left_to_each_decision() -> None:
+    _, board, given = world()
+    hopeless = replace(given, regions=("nowhere",))
+    assert compiled(board, "hopeless", lambda: hopeless) is None
+    with pytest.raises(NoCandidates):
+        decide(hopeless, board)
+
+
+def test_an_older_board_is_served_by_its_own_health_and_leaves_later_plans_alone() -> None:
+    chance, board, given = world()
+    before = shared(board, given)
+    top = before.legs[0].row
+    later = moved(chance, board, rows=[top], circuits=False)
+    after = shared(later, given)
+    assert numbers(shared(board, given)) == numbers(before)
+    assert shared(later, given) is after
+
+
+def test_of_two_boards_that_follow_one_neither_takes_the_others_orders() -> None:
+    chance, board, given = world()
+    shared(board, given)
+    one, two = (moved(chance, board, rows=[place(board, given, 0)], circuits=False) for _ in range(2))
+    for each in (one, two, one):
+        assert numbers(shared(each, given)) == numbers(decide(given, anew(each)))
+        assert each.order(given).keys == anew(each).order(given).keys
+
+
+def test_a_plan_holds_on_to_nothing_large() -> None:
+    _, board, given = world()
+    plan = shared(board, given)
+    held = [getattr(plan, name) for name in plan.__slots__]
+    held += [getattr(leg, name) for leg in plan.legs for name in leg.__slots__]
+    kinds = {type(each).__name__ for each in held}
+    assert kinds.isdisjoint(("Board", "Boards", "Outlook", "Pool", "Order", "Eligible", "HealthSnapshot"))
+
+
+def test_the_values_that_were_used_last_are_kept_and_no_more_than_fit() -> None:
+    kept: Kept[int, int] = Kept(PLANS_KEPT)
+    for number in range(10_000):
+        kept.put(number, number)
+        assert kept.get(0) == 0, "in use all the time"
+        assert len(kept) <= PLANS_KEPT
+    assert [kept.get(10_000 - back) for back in range(1, 100)] == [10_000 - back for back in range(1, 100)]
+    assert kept.get(5) is None
+
+
+def test_what_a_plan_says_of_a_budget_is_what_each_walked_model_needs_of_it(full: bool) -> None:
+    """Never more than the full walk admits; and a budget with room for all that were walked is always enough."""
+    for seed in range(300 if full else 40):
+        chance, board, given = world(seed)
+        plan = shared(board, given)
+        for _ in range(20):
+            tokens = TokenBounds(1, chance.randint(1, plan.flat_to), given.tokens.estimate)
+            nanos = -(-(tokens.high * plan.worst_input + plan.worst_output) // 1_000)
+            assert plan.covers(tokens, 10**9, nanos, tokens.high + plan.worst_held)
+            assert not plan.covers(tokens, 10**9, nanos - 1, None)
+            assert not plan.covers(tokens, 10**9, None, tokens.high + plan.worst_held - 1)
+            limited = replace(given, tokens=tokens, budget_nanos=nanos, budget_tokens=tokens.high + plan.worst_held)
+            alone = decide(limited, board)
+            assert numbers(alone) == numbers(plan)
+            if nanos < 10**18:  # else a model without a price was walked over, which no budget pays for
+                assert plan.rejections(limited) == Decision(alone, limited, board).rejected_counts
+        if plan.flat_to < plan.max_high:  # some model's price has another tier
+            assert plan.covers(TokenBounds(1, plan.flat_to + 1, 5), 10**9)
+            assert not plan.covers(TokenBounds(1, plan.flat_to + 1, 5), 10**9, 10**15)
+        assert not plan.covers(TokenBounds(1, plan.max_high + 1, 5), 10**9)
+        assert not plan.covers(TokenBounds(1, 1, 5), plan.max_latency_ms - 1)
+        assert not plan.covers(TokenBounds(1, 1, 5, counted=True), 10**9)
+
+
+def test_walking_says_what_the_table_says(full: bool) -> None:
+    for seed in range(1_000 if full else 60):
+        chance = Random(seed)
+        board = moved(chance, start(chance, 50), rows=range(0, 50, 4))
+        given = asked(chance, board, tokens=TokenBounds(900, 1_000, 950, counted=True), as_of=TODAY)
+        order, ask = board.order(given), Ask(given, board.outlook)
+        first = first_failures(given, ask, order.eligible)
+        walked = [key[-1] for key in fitting(given, order, ask)]
+        assert sorted(walked) == np.flatnonzero(first == 15).tolist()
+        if walked:
+            assert decision_of(given, board).model == board.pool.ids[walked[0]]

@@ -1,0 +1,115 @@
+"""Large random catalogues, healths that move, and requests, from a seed: for proofs over many of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from random import Random
+from typing import Any, get_args
+
+from msgspec.structs import replace
+
+from routewright._core.board import Board, Boards
+from routewright._core.catalogue import snapshot
+from routewright._core.health import health_snapshot
+from routewright._core.intake import RULES
+from routewright._core.pool import Pool
+from routewright.wire import (
+    Availability,
+    DecisionInput,
+    Goal,
+    Modality,
+    Model,
+    ModelHealth,
+    Need,
+    PriceTier,
+    Pricing,
+    Strategy,
+    TokenBounds,
+)
+
+TODAY = "2026-11-21"
+PROVIDERS = "alder beech cedar elm fir hazel".split()
+NEEDS = (0, 0, 0, Need.IMAGE, Need.TOOLS, Need.JSON, Need.TOOLS | Need.JSON)
+GOALS: tuple[Goal, ...] = get_args(Goal)
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+
+def model(chance: Random, number: int, providers: list[str]) -> Model:
+    provider, usd = chance.choice(providers), round(10 ** chance.uniform(-1.3, 1.2), 3)
+    modalities: list[tuple[Modality, ...]] = [(), ("image",), ("tool",), ("image", "tool"), ("image", "tool")]
+    tiers = (PriceTier(chance.choice([2_000, 200_000]), usd * 2, usd * 6),) if chance.random() < 0.1 else ()
+    return Model(
+        id=f"{provider}/m{number:04}",
+        provider=provider,
+        context_window=chance.choice([4_096, 8_192, 32_768, 131_072, 1_000_000]),
+        max_output_tokens=chance.choice([None, 1_000, 4_096, 32_768]),
+        modalities=("text", *chance.choice(modalities)),
+        structured_output=chance.random() < 0.8,
+        pricing_per_1m=None if chance.random() < 0.03 else Pricing(usd, usd * 4, tiers=tiers),
+        reasoning=chance.random() < 0.3,
+        tokenizer=chance.choice(["o200k_base", None]),
+        quality=round(chance.betavariate(3, 2), 3),
+        ttft_s=round(chance.uniform(0.2, 6), 2),
+        tokens_per_s=round(chance.uniform(40, 250)),
+        disabled=chance.random() < 0.05,
+        deprecated_at="2026-01-01" if chance.random() < 0.05 else None,
+        availability=Availability("unavailable" if chance.random() < 0.1 else "available", ("eu",)),
+    )
+
+
+def pool_of(chance: Random, size: int, providers: list[str] | None = None) -> Pool:
+    """Models of some six providers, now and then nearly all of them of one."""
+    chosen = providers or chance.choice([PROVIDERS, PROVIDERS, ["big"] * 30 + PROVIDERS[:1], ["big"]])
+    models = [model(chance, number, chosen) for number in range(size)]
+    return Pool(snapshot(models, TODAY), TODAY)
+
+
+def seen(chance: Random) -> ModelHealth:
+    """What may be published of a model, all but its circuit."""
+    return ModelHealth(
+        stability=chance.randint(300, 1_000),
+        ttft_ms=chance.choice([None, chance.randint(100, 40_000)]),
+        us_per_token=chance.choice([None, chance.randint(1_000, 60_000)]),
+        ttft_p95_ms=chance.choice([None, chance.randint(100, 60_000)]),
+        latency_p95_ms=chance.choice([None, chance.randint(100, 90_000)]),
+        output_tokens=chance.choice([None, chance.randint(20, 3_000)]),
+        output_p90=chance.choice([None, chance.randint(20, 6_000)]),
+    )
+
+
+def moved(chance: Random, board: Board, *, rows: Collection[int] | None = None, circuits: bool = True) -> Board:
+    """The board after a publication: a few rows did otherwise, and now and then a circuit opened or closed."""
+    ids, before = board.pool.ids, board.outlook.health.models
+    chosen = rows if rows is not None else chance.sample(range(len(ids)), chance.choice([1, 1, 2, 5]))
+    updates = {row: seen(chance) for row in chosen}
+    if circuits and chance.random() < 0.1:
+        row = chance.choice([chance.randrange(len(ids)), *board.outlook.open])
+        closed = row not in board.outlook.open
+        updates[row] = replace(before.get(ids[row], ModelHealth()), open=closed, probe_at_ms=9 if closed else None)
+    health = health_snapshot({**before, **{ids[row]: figures for row, figures in updates.items()}})
+    return board.moved(health, updates)
+
+
+def anew(board: Board) -> Board:
+    """The same snapshots, compiled by themselves."""
+    return Boards(Pool(board.pool.snapshot, board.pool.as_of)).of(board.outlook.health)
+
+
+def asked(chance: Random, board: Board, **given: Any) -> DecisionInput:
+    """A plain request, perhaps with a budget and a cap."""
+    estimate = round(10 ** chance.uniform(0.8, 3.6))
+    start = DecisionInput(
+        rules=RULES,
+        catalogue=board.pool.snapshot.id,
+        health=board.health,
+        as_of=board.pool.as_of,
+        tokens=TokenBounds(max(1, estimate // 4), estimate * 3, estimate),
+        needs=int(chance.choice(NEEDS)),
+        goal=chance.choice(GOALS),
+        strategy=chance.choice(STRATEGIES),
+        max_output_tokens=chance.choice([None, None, None, 300, 2_000]),
+        budget_nanos=chance.choice([None, None, round(10 ** chance.uniform(4, 9))]),
+        budget_tokens=chance.choice([None, None, None, round(10 ** chance.uniform(3, 5))]),
+        timeout_ms=chance.choice([60_000, 60_000, 20_000, 4_000]),
+    )
+    return replace(start, **given)
