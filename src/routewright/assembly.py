@@ -254,7 +254,8 @@ class Parts:
             if self._closed:
                 return None
             self._keep_dropped()
-            fleets, self._fleets = self.fleets(), {}
+            fleets = self.fleets()
+            self._fleets.clear()  # an engine that a stream still holds finds none either
             self.running, self._closed = None, True
             self._log.retries = False
             return fleets
