@@ -22,12 +22,13 @@ from ._engine.admission import Admissions
 from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
 from ._engine.identity import Ids
+from ._engine.record import Records
+from ._engine.retention import sweep
+from ._engine.retry_queue import RetryQueue
 from ._engine.route import Engine
 from ._engine.standby import LimitCounts, StandbyCoordination
-from ._engine.sweep import sweep
 from ._engine.tags import TagScopes
-from ._engine.trace import TraceLog
-from ._engine.trouble import TraceCounts
+from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_coordination, check_parts, check_replaceable, checked_policies
 from .backends.coordination.memory import MemoryCoordination
@@ -95,9 +96,9 @@ class Parts:
         self.worker = Worker(settings.clock)
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
-        self._log = TraceLog(self.storage, self.worker, self.hooks.put, settings.clock, settings.durability)
+        self._log = TraceLog(self.storage, self.worker, self.hooks, settings.clock, settings.durability)
+        self._retry_queue = RetryQueue(self.storage, self.worker, settings.clock)
         self._coordination = coordination
-        self._admissions: Admissions | None = None
         self._given = providers
         self._variables: Mapping[str, str] = {}
         """What would have a provider found, by its name; nothing where they were given."""
@@ -278,9 +279,8 @@ class Parts:
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
             closing.callback(self.hooks.close)
             closing.callback(self._log.close)
-            if self._admissions is not None:
-                self._admissions.spool.retries = False
-                await self._by(began + TRACES_BY_S, self._admissions.spool.write)
+            self._retry_queue.retries = False
+            await self._by(began + TRACES_BY_S, self._retry_queue.write)
             await self._by(began + TRACES_BY_S, self._log.write)
 
     async def _close_all(self, at: float, providers: list[Provider]) -> None:
@@ -302,17 +302,26 @@ class Parts:
     def _make_engine(self) -> Engine:
         settings = self.settings
         ids = Ids(settings.clock, settings.rng)
-        self._admissions = admissions = Admissions(
-            self.storage, self.coordination, self._log, self.worker, ids, settings.clock, settings.lease_s
+        capture = None if settings.capture is None else settings.capture.started
+        records = Records(self._log, self.hooks, self._retry_queue, ids, settings.clock, capture)
+        admissions = Admissions(
+            self.storage,
+            self.coordination,
+            self._log,
+            self._retry_queue,
+            self.worker,
+            ids,
+            settings.clock,
+            settings.lease_s,
+            records.keep_dropped,
         )
         engine = Engine(
             ids=ids,
+            records=records,
             admissions=admissions,
             fleet=self.fleet,
             fleets=self._fleets,
             policies=self._publish(),
-            log=self._log,
-            hooks=self.hooks,
             clock=settings.clock,
             rng=settings.rng,
             count=Counter(settings.tokens),
@@ -320,7 +329,6 @@ class Parts:
             default_output_cap=settings.limits.default_max_output_tokens,
             guardrails=self._guardrails,
             rollup_keys=checked_keys("rollup_keys", settings.rollup_keys),
-            capture=None if settings.capture is None else settings.capture.started,
             traceparent_to=settings.traceparent_to,
             decide_again=self.replays.decide,
         )

@@ -31,8 +31,8 @@ from ._engine.standby import LimitCounts
 from ._engine.steps import HostedProgress, Steps, begin
 from ._engine.stream import Stream
 from ._engine.tags import NO_TAGS, tags_held
+from ._engine.trace_log import TraceCounts
 from ._engine.traceparent import parent_held, parent_here, within
-from ._engine.trouble import TraceCounts
 from .arguments import check_caller, check_many, checked_feedback, checked_traceparent
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults

@@ -33,9 +33,8 @@ from ._core.report import (
 )
 from ._core.rollup import GROUPS
 from ._engine.checked import CheckedStorage
-from ._engine.fresh import FreshStorage
 from ._engine.stored import found_trace
-from ._engine.trace import TraceLog
+from ._engine.trace_log import FreshStorage, TraceLog
 from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
@@ -108,7 +107,7 @@ class TraceStore(Closing):
     @classmethod
     def fresh(cls, storage: Storage, log: TraceLog, settings: Settings, worker: Worker) -> Self:
         """That of a Router, whose ``log`` may hold traces that are not in its storage yet."""
-        store = cls(FreshStorage(CheckedStorage(storage), log), rollup_keys=settings.rollup_keys, clock=settings.clock)
+        store = cls(FreshStorage(storage, log), rollup_keys=settings.rollup_keys, clock=settings.clock)
         store._secret, store._worker = RootSecret(storage, os.environ), worker
         return store
 

@@ -26,8 +26,8 @@ from routewright import (
     UnsupportedWrite,
 )
 from routewright._core.moment import timestamp
-from routewright._engine import spool as spools
-from routewright._engine import trace as traces
+from routewright._engine import retry_queue as retry_queues
+from routewright._engine import trace_log as traces
 from routewright.testing.provider import Pause
 from routewright.wire import (
     Caller,
@@ -223,9 +223,9 @@ async def test_an_odd_fault_of_any_part_ends_no_renewing(plain: bool) -> None:
         return storage.kept.apply(account, writes)
 
     storage.apply = apply  # type: ignore[method-assign]
-    owner = bank.router._parts.engine.admissions.owner
+    owner = bank.router._parts.engine.admissions.leases
     if not plain:
-        owner.tidy = lambda: 1 / 0
+        owner._keep_dropped = lambda: 1 / 0
     assert (await bank.route(timeout_ms=120_000)).output == "an answer"
     assert len(renewed) > 8
 
@@ -301,13 +301,13 @@ async def test_no_call_is_let_in_whose_bill_would_be_one_too_many(monkeypatch: p
 
 
 async def test_what_is_owed_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spools, "MOST", 5)
+    monkeypatch.setattr(retry_queues, "MOST", 5)
     bank, storage = await odd(ANSWER)
     storage.before = refusing(StorageUnavailable("away"), Reserve, Settle)
     for _ in range(20):
         with pytest.raises(StorageUnavailable):
             await bank.route()
-    assert len(bank.router._parts.engine.admissions.spool._queue) <= 5
+    assert len(bank.router._parts.engine.admissions.retry_queue._queue) <= 5
     storage.before = lambda _: None
     await bank.clock.sleep(10.0)
     assert (await bank.route()).output == "an answer"
@@ -370,7 +370,7 @@ async def test_a_settlement_that_is_never_answered_is_done_again_and_holds_no_ot
 
 async def test_what_is_owed_and_never_answered_is_done_again_and_holds_no_others_up_for_long() -> None:
     bank, storage = await odd([ProviderFault("connect")], ANSWER, terms=[account(monthly_nanos=LIMIT)])
-    spool = bank.router._parts.engine.admissions.spool
+    retry_queue = bank.router._parts.engine.admissions.retry_queue
     held = [("acme", "a"), ("acme", "b"), ("other", "c")]
     await bank.storage.apply("other", [PutAccount(replace(account(monthly_nanos=LIMIT).account, name="other"))])
     for name, call in held:
@@ -384,7 +384,7 @@ async def test_what_is_owed_and_never_answered_is_done_again_and_holds_no_others
     assert (await bank.storage.read("other", Stands(bank.month))).purses[-1].reserved_nanos == 9
     storage.before = hang_once
     for name, call in held:
-        spool.put(name, [Settle(id=call, at=bank.month)])
+        retry_queue.put(name, [Settle(id=call, at=bank.month)])
     await bank.clock.sleep(11.0)
     other = await bank.storage.read("other", Stands(bank.month))
     assert other.purses[-1].reserved_nanos == 0

@@ -30,7 +30,7 @@ from routewright import (
     UpstreamFailed,
 )
 from routewright._engine.identity import Ids
-from routewright._engine.owner import Owner
+from routewright._engine.leases import Leases
 from routewright._engine.worker import Worker
 from routewright.protocols import Clock
 from routewright.testing import FakeClock, ScriptedProvider
@@ -172,7 +172,9 @@ def test_two_threads_that_make_the_first_call_at_once_are_one_owner() -> None:
         return f"{prefix}{next(numbers)}"
 
     clock = FakeClock()
-    owner = Owner(MemoryStorage(), MemoryCoordination(clock=clock), Worker(clock), cast("Ids", ids), clock, 30.0)
+    owner = Leases(
+        MemoryStorage(), MemoryCoordination(clock=clock), Worker(clock), cast("Ids", ids), clock, 30.0, tuple
+    )
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(lambda: owner.id) for _ in range(2)]
     assert [each.result() for each in asked] == ["own_0"] * 2

@@ -26,9 +26,8 @@ from routewright import (
     TraceStore,
     ValidationFailed,
 )
-from routewright._engine import trace as trace_module
-from routewright._engine.snapshot import KEPT_S
-from routewright._engine.sweep import EVERY_S
+from routewright._engine import trace_log as trace_module
+from routewright._engine.retention import EVERY_S, KEPT_S
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.clock import START
@@ -281,7 +280,7 @@ async def test_a_router_sweeps_its_storage_and_says_how_long_traces_are_kept(cap
     with caplog.at_level("INFO", logger="routewright"):
         await router.route("hi")
         await clock.advance(EVERY_S)
-    assert "traces are kept for 2 days, those of the sandbox for ever" in caplog.text
+    assert "keeping traces for 2 days, those of the sandbox for ever" in caplog.text
     assert len(await traces_in(storage)) == 2
     await TraceStore(storage, clock=clock).retain(Retention(sandbox_days=1))
     await storage.kept.apply("default", [PutTrace(old)])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from routewright import MemoryStorage, Router, Settings, StorageUnavailable, UnsupportedWrite
-from routewright._engine.snapshot import KEPT_S, REMEMBERED, RETRY_S, Snapshots
+from routewright._engine.retention import KEPT_S, REMEMBERED, RETRY_S, Snapshots
 from routewright.testing import FakeClock
 from routewright.wire import SYSTEM_ACCOUNT, HealthSnapshot, PutSnapshot, SnapshotById, Write, Written
 

@@ -33,7 +33,7 @@ from routewright import (
     UnsupportedWrite,
     fork,
 )
-from routewright._engine import trace as trace_module
+from routewright._engine import trace_log as trace_module
 from routewright.loop import Signal
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import Chunk, Delta, Finish, PutTrace, Query, Scan, Trace, UpstreamCall, Write, Written
@@ -106,7 +106,7 @@ async def test_a_call_makes_room_for_a_writer_that_lags_and_none_for_one_that_ca
 ) -> None:
     monkeypatch.setattr(trace_module, "CROWD", 5)
     rests: list[float] = []
-    monkeypatch.setattr("routewright._engine.trace.time.sleep", rests.append)
+    monkeypatch.setattr("routewright._engine.trace_log.time.sleep", rests.append)
     storage = Waits(hang)
     storage.down = down
     router = Router.sandbox(storage=storage)

@@ -138,6 +138,8 @@ class Board:
         """Where it, and those of other times, can be had again."""
         self.outlook = outlook
         self.pool = outlook.pool
+        self.snapshots = outlook.pool.snapshot, outlook.health
+        """Those that decisions by it name."""
         self.lineage = lineage or Lineage(len(outlook.pool))
         self.version = version
         """Boards of a lineage are numbered."""

@@ -2,8 +2,8 @@
 
     idempotency key, or the answer that was given under it -> rate windows and a slot -> [decide] -> money
 
-One object a call owns them all; leaving its context is the one place where what it still holds is given back. What it
-came to goes into the batch of its trace (``Ending``); from then on its money and its key are that batch's business.
+One object a call owns them all; leaving its context is the one place where what it still holds is released. Once a call
+has ended its money and its key pass to its ``Settlement``, which is written in one batch with its trace.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from routewright._core.allowance import OUTPUT_TOKENS, headers_of, refusal, take
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
 from routewright._core.intake import DEFAULT_TIMEOUT_MS
+from routewright._core.ledger import THRESHOLDS
 from routewright._core.plan import Plan
 from routewright.errors import (
     PermissionDenied,
@@ -50,15 +51,15 @@ from routewright.wire import (
 
 from .account import NO_LIMITS, Accounts
 from .answer import Answer
-from .ending import Ending, Held
 from .idempotency import Claim, Claims
 from .identity import Ids
+from .leases import Leases
 from .money import Choosing, Cover, Money, Payer, Reservation
-from .owner import Owner
 from .reading import Read
-from .spool import Spool
+from .retry_queue import RetryQueue
+from .settlement import Settlement
 from .stored import in_time
-from .trace import TraceLog
+from .trace_log import TraceLog
 from .turn import Turns
 from .worker import Worker
 
@@ -76,20 +77,22 @@ class Admissions:
         storage: Storage,
         coordination: Coordination,
         log: TraceLog,
+        retry_queue: RetryQueue,
         worker: Worker,
         ids: Ids,
         clock: Clock,
         lease_s: float,
+        keep_dropped: Callable[[], object],
     ) -> None:
+        """``keep_dropped`` ends calls that nobody holds any more."""
         self.clock = clock
         self.ids = ids
-        self.owner = Owner(storage, coordination, worker, ids, clock, lease_s)
-        self.spool = Spool(storage, worker, clock)
+        self.keep_dropped = keep_dropped
+        self.retry_queue = retry_queue
+        self.leases = Leases(storage, coordination, worker, ids, clock, lease_s, keep_dropped)
         self.accounts = Accounts(storage, clock, weakref.WeakMethod(self.later))
-        self.claims = Claims(storage, self.owner, self.spool, clock)
-        self.money = Money(storage, self.owner, self.spool, self.accounts, Turns(clock), clock)
-        self.keep_dropped: Callable[[], object] = tuple
-        """Ends calls that nobody holds any more."""
+        self.claims = Claims(storage, self.leases, self.retry_queue, clock)
+        self.money = Money(storage, self.leases, self.retry_queue, self.accounts, Turns(clock), clock)
         self.log = log
         self._coordination = coordination
         self._immediate = coordination if isinstance(coordination, ImmediateCoordination) else None
@@ -129,7 +132,7 @@ class Admissions:
         return None
 
     async def _told(self, takes: Sequence[Take], deadline: float) -> Taken | Denied:
-        asking = self._coordination.take(takes, self.owner.id)
+        asking = self._coordination.take(takes, self.leases.id)
         if self._immediate is not None:
             return await asking
         with self.clock.deadline(deadline):
@@ -146,7 +149,7 @@ class Admissions:
         if not self.log.is_closed:
             return
         with self.clock.deadline(self.clock.monotonic() + GIVE_BACK_S, shield=True):
-            await self.spool.write()
+            await self.retry_queue.write()
             await self.log.write_last(trace_id)
 
     async def give_back(self, taken: Taken, tokens: int | None, until: float) -> None:
@@ -205,7 +208,7 @@ class Admission:
 
     async def __aenter__(self) -> Self:
         self._shared.keep_dropped()
-        self._shared.owner.hold()
+        self._shared.leases.hold()
         self._holds = True
         return self
 
@@ -292,9 +295,9 @@ class Admission:
         reservation = self._reservation
         return None if reservation is None else Cover(self._shared.money, reservation)
 
-    def ending(self, call: Call, answer: Answer | None, used_nanos: int) -> Ending | None:
-        """What is to be said in the ledger of a call that is over; its money and its key go with it. None where that is
-        no more than of any other call. ``used_nanos``: the most that it can have cost."""
+    def settlement(self, call: Call, answer: Answer | None, used_nanos: int) -> Settlement | None:
+        """The settlement of a finished call, which takes over its money and its key. None if the call holds neither and
+        its account is unknown. ``used_nanos``: the most that it can have cost."""
         standing = self._standing
         usages = [attempt.usage for attempt in call.attempts if attempt.usage is not None]
         unknown = any(attempt.usage is None and attempt.cost_range_nanos(call.bounds) for attempt in call.attempts)
@@ -302,11 +305,25 @@ class Admission:
         is_known = standing is not None and (standing.account is not None or bool(standing.purses))
         if self._claim is None and (not is_known or call.environment == "sandbox"):
             return None
-        tells = standing is not None and standing.account is not None and bool(standing.account.monthly_nanos)
-        held = Held(self._payer, self._reservation, self._claim)
-        ending = Ending(self._shared, held, call, answer, used_nanos, tells=tells)
+        shared, account = self._shared, None if standing is None else standing.account
+        has_thresholds = account is not None and bool(account.monthly_nanos)
+        keeps_answer = self._claim is not None and answer is not None and call.served is not None
+        settlement = Settlement(
+            self._payer,
+            self._reservation,
+            self._claim,
+            result=msgspec.json.encode(answer.response) if answer is not None and keeps_answer else None,
+            used_nanos=used_nanos,
+            at=shared.clock.time(),
+            event_ids=tuple(shared.ids("evt_") for _ in THRESHOLDS) if has_thresholds else (),
+            leases=shared.leases,
+            claims=shared.claims,
+            money=shared.money,
+        )
         self._reservation = self._claim = None
-        return ending
+        call.is_booked = True
+        shared.leases.hold()  # the reservation stays until it is settled
+        return settlement
 
     def abandon(self) -> None:
         """Have what it holds given back in the background, by who has no loop to wait in."""
@@ -314,7 +331,7 @@ class Admission:
 
     async def aclose(self) -> None:
         """Give back what it holds. Twice is once. What a forked child has of its parent's is not its own to give."""
-        if self.started_at < self._shared.owner.since:
+        if self.started_at < self._shared.leases.since:
             return
         reservation, claim, taken = self._reservation, self._claim, self._taken
         self._reservation = self._claim = self._taken = None
@@ -324,7 +341,7 @@ class Admission:
             self._shared.claims.give_up(claim)
         if self._holds:
             self._holds = False
-            self._shared.owner.let_go()
+            self._shared.leases.let_go()
         try:
             if taken is not None:
                 await self._shared.give_back(taken, self._used_tokens, self._deadline)

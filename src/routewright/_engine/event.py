@@ -26,8 +26,8 @@ from routewright.protocols import Clock
 from routewright.wire import Caller, Event, PushedEvent, Trace
 from routewright.wire.trace import copied
 
-from .crew import Job
 from .identity import Ids
+from .tasks import Job
 from .worker import Worker
 
 QUEUE = 10_000
@@ -139,6 +139,8 @@ class Hooks:
         self._guard = Guard()
         self._on_trace: tuple[Subscription, ...] = ()
         self._on_event: tuple[Subscription, ...] = ()
+        self.any = False
+        """Whether there are any."""
         self._job = Job(worker, self._tell_all, DELAY_S)
         renew_in_children(self)
 
@@ -155,23 +157,18 @@ class Hooks:
         """How they do."""
         return HookCounts(self._put - self._settled, self._failed, self._lost)
 
-    @property
-    def hear_events(self) -> bool:
-        """Somebody wants to hear of events."""
-        return bool(self._on_event)
-
     def on_trace(self, hook: TraceHook) -> Subscription:
         """Let a hook hear of traces from now on. Raises ``ValidationFailed`` for what cannot be called."""
         mine = Subscription(_checked(hook), self._leave)
         with self._guard.lock:
-            self._on_trace = (*self._on_trace, mine)
+            self._on_trace, self.any = (*self._on_trace, mine), True
         return mine
 
     def on_event(self, hook: EventHook) -> Subscription:
         """Let a hook hear of events from now on. Raises ``ValidationFailed`` for what cannot be called."""
         mine = Subscription(_checked(hook), self._leave)
         with self._guard.lock:
-            self._on_event = (*self._on_event, mine)
+            self._on_event, self.any = (*self._on_event, mine), True
         return mine
 
     def put(self, call: Call, events: Sequence[Event] = ()) -> None:
@@ -305,6 +302,7 @@ class Hooks:
         with self._guard.lock:
             self._on_trace = tuple(each for each in self._on_trace if each is not left)
             self._on_event = tuple(each for each in self._on_event if each is not left)
+            self.any = bool(self._on_trace or self._on_event)
 
 
 class _Round:

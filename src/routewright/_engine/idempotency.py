@@ -11,8 +11,8 @@ from routewright.loop import Signal
 from routewright.protocols import Clock, Storage
 from routewright.wire import Caller, ClaimByKey, ClaimKey, EndClaim, Environment, KeyClaim
 
-from .owner import Owner
-from .spool import Spool
+from .leases import Leases
+from .retry_queue import RetryQueue
 from .stored import applied, checked, in_time
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5
@@ -53,10 +53,10 @@ class _Running(NamedTuple):
 class Claims:
     """The keys of this process's calls. Safe to use from several loops and threads."""
 
-    def __init__(self, storage: Storage, owner: Owner, spool: Spool, clock: Clock) -> None:
+    def __init__(self, storage: Storage, leases: Leases, retry_queue: RetryQueue, clock: Clock) -> None:
         self._storage = storage
-        self._owner = owner
-        self._spool = spool
+        self._leases = leases
+        self._retry_queue = retry_queue
         self._clock = clock
         self._guard = Guard()
         renew_in_children(self)
@@ -112,7 +112,7 @@ class Claims:
 
     def give_up(self, claim: Claim) -> None:
         """Let another have the key, since the call came to nothing."""
-        self._spool.put(claim.caller.account, [claim.ended(None)])
+        self._retry_queue.put(claim.caller.account, [claim.ended(None)])
         self.end(claim)
 
     async def _found(self, claim: Claim, now: float) -> KeyClaim | None:
@@ -128,15 +128,15 @@ class Claims:
             environment=claim.caller.environment,
             fingerprint=claim.fingerprint,
             call=claim.call,
-            owner=self._owner.id,
-            lease_s=self._owner.lease_s,
+            owner=self._leases.id,
+            lease_s=self._leases.lease_s,
             clock_s=self._clock.monotonic(),
             at=self._clock.time(),
         )
         try:
             (written,) = await applied(self._storage, claim.caller.account, [write])
         except BaseException:
-            self._spool.put(claim.caller.account, [claim.ended(None)])  # it may be taken, or be so in a moment
+            self._retry_queue.put(claim.caller.account, [claim.ended(None)])  # it may be taken, or be so in a moment
             raise
         if written.created:
             with self._guard.lock:

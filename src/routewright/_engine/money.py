@@ -21,8 +21,8 @@ from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import Caller, DecisionInput, Purse, Reserve, RunLimit, Settle, Standing
 
 from .account import Accounts
-from .owner import Owner
-from .spool import Spool
+from .leases import Leases
+from .retry_queue import RetryQueue
 from .stored import applied, in_time, unfit
 from .turn import Turns
 
@@ -61,12 +61,12 @@ class Money:
     """Reserves in the ledger. Safe to use from several loops and threads."""
 
     def __init__(
-        self, storage: Storage, owner: Owner, spool: Spool, accounts: Accounts, turns: Turns, clock: Clock
+        self, storage: Storage, leases: Leases, retry_queue: RetryQueue, accounts: Accounts, turns: Turns, clock: Clock
     ) -> None:
         self._storage = storage
         self._immediate = isinstance(storage, ImmediateStorage)
-        self._owner = owner
-        self._spool = spool
+        self._leases = leases
+        self._retry_queue = retry_queue
         self._accounts = accounts
         self._turns = turns
         self._clock = clock
@@ -127,7 +127,7 @@ class Money:
     def release(self, reservation: Reservation) -> None:
         """Give back what a call held that came to nothing."""
         account = reservation.payer.caller.account
-        self._spool.put(account, [Settle(id=reservation.id, at=timestamp(self._clock.time()))])
+        self._retry_queue.put(account, [Settle(id=reservation.id, at=timestamp(self._clock.time()))])
         self._turns.changed(account)
 
     def settled(self, reservation: Reservation) -> None:
@@ -158,7 +158,7 @@ class Money:
                 return await in_time(asking, self._clock, call.deadline)
             return await asking
         except BaseException:
-            self._spool.put(payer.caller.account, [Settle(id=call.id, at=timestamp(self._clock.time()))])
+            self._retry_queue.put(payer.caller.account, [Settle(id=call.id, at=timestamp(self._clock.time()))])
             raise
 
     async def _apply(self, id: str, at: str, payer: Payer, nanos: int) -> _Full | None:
@@ -166,8 +166,8 @@ class Money:
         write = Reserve(
             id=id,
             nanos=nanos,
-            owner=self._owner.id,
-            lease_s=self._owner.lease_s,
+            owner=self._leases.id,
+            lease_s=self._leases.lease_s,
             clock_s=self._clock.monotonic(),
             at=at,
             key_id=payer.caller.key_id,

@@ -18,7 +18,6 @@ from routewright.wire import (
     Budget,
     Caller,
     Environment,
-    ErrorBurst,
     PolicyChanged,
     PutEvent,
     Snapshot,
@@ -32,9 +31,8 @@ from .failure import failure
 from .fleet import Fleet
 from .identity import Ids
 from .progress import Progress
-from .spool import Spool
-from .trace import TraceLog
-from .waiting import Happening
+from .retry_queue import RetryQueue
+from .trace_log import TraceLog
 
 FIND_S = 0.25
 DAY_S = 24 * 3600.0
@@ -48,7 +46,7 @@ class Records:
         self,
         log: TraceLog,
         hooks: Hooks,
-        spool: Spool,
+        retry_queue: RetryQueue,
         ids: Ids,
         clock: Clock,
         capture: Capturing | None = None,
@@ -58,7 +56,7 @@ class Records:
         self._capture = capture
         self._log = log
         self._hooks = hooks
-        self._spool = spool
+        self._retry_queue = retry_queue
         self._ids = ids
         self._clock = clock
         renew_in_children(self)
@@ -85,7 +83,7 @@ class Records:
         told = zip(events, happened, strict=True)
         kept = [PutEvent(event.stored, _once(changed), DAY_S, now) for event, changed in told]
         if kept:
-            self._spool.put(SYSTEM_ACCOUNT, kept)
+            self._retry_queue.put(SYSTEM_ACCOUNT, kept)
         self._hooks.announce(events)
 
     def conclude(
@@ -172,33 +170,30 @@ class Records:
     ) -> None:
         """End a call, and keep its trace with what it caused."""
         board, plan, fleet = call.board, call.plan, call.fleet
-        snapshots: list[Snapshot] = [board.pool.snapshot, board.outlook.health]
-        if call.policy is not None:
-            snapshots.append(call.policy)
+        snapshots: Sequence[Snapshot] = board.snapshots if call.policy is None else (*board.snapshots, call.policy)
         if plan is not None and plan.counts is None:
             plan.counts = Decision(plan, call.given, board).rejected_counts
         budget, hold = call.request.budget, call.hold
         call.end(error, at)
         if call.started_at < self._since:  # of the process that this one was forked from
             return
-        ending = None
+        settlement = None
         if hold is not None and progress is not None:
-            ending = hold.ending(call, answer if error is None else None, progress.used.nanos)
-        self._log.put(call, snapshots, self._happened(call, error, budget, fleet), ending)
+            settlement = hold.settlement(call, answer if error is None else None, progress.used.nanos)
+        self._log.put(call, snapshots, self._events(call, error, budget, fleet), settlement)
 
-    def _happened(
-        self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet
-    ) -> Sequence[Happening]:
-        """The events that a call caused."""
-        events, burst = call.events(error, budget), _burst(call, error, fleet)
-        if not events and burst is None:
+    def _events(self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet) -> Sequence[PutEvent]:
+        """The events that a call caused, and the burst of errors that it begins."""
+        caused, burst = call.events(error, budget), _burst(call, error, fleet)
+        if not caused and burst is None:
             return ()
-        caller = call.caller
-        told = [Happening(event) for event in events_of(events, caller, self._ids, self._clock.time())]
-        if burst is None:
-            return told
-        (event,) = events_of([burst], caller, self._ids, self._clock.time())
-        return [*told, Happening(event, f"{event.type}:{caller.environment}", WINDOW_S)]
+        caller, now, durability = call.caller, self._clock.time(), self._log.durability
+        events = events_of(caused, caller, self._ids, now)
+        kept = [PutEvent(event.stored, at=now, durability=durability) for event in events]
+        if burst is not None:
+            (event,) = events_of([burst], caller, self._ids, now)
+            kept.append(PutEvent(event.stored, f"{event.type}:{caller.environment}", WINDOW_S, now, durability))
+        return kept
 
 
 def _burst(call: Call, error: RouterError | None, fleet: Fleet) -> ErrorBurst | None:

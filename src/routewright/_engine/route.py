@@ -46,9 +46,7 @@ from routewright.wire import Caller, DecisionInput, Environment, OnPartial, Poli
 
 from .admission import Admission, Admissions
 from .answer import Answer
-from .capture import Capturing
 from .counting import Counting, CountRequest
-from .event import Hooks
 from .execute import Execution
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
@@ -58,7 +56,6 @@ from .progress import Progress
 from .reading import Asked, Read
 from .record import Records
 from .replay import DecideAgain, Replayed, read_result, reread
-from .trace import TraceLog
 from .traceparent import Onward
 
 P = TypeVar("P", bound=Progress)
@@ -76,8 +73,6 @@ class Engine:
         fleet: Callable[[Environment], Fleet],
         fleets: Mapping[str, Fleet],
         policies: Sequence[PolicySnapshot],
-        log: TraceLog,
-        hooks: Hooks,
         clock: Clock,
         rng: Rng,
         count: CountRequest,
@@ -85,18 +80,17 @@ class Engine:
         default_output_cap: int,
         guardrails: Sequence[Guardrail] = (),
         rollup_keys: tuple[str, ...] = (),
-        capture: Capturing | None = None,
         traceparent_to: Collection[str] = (),
         ids: Ids,
+        records: Records,
         admissions: Admissions,
         decide_again: DecideAgain,
     ) -> None:
         self.fleet = fleet
         self._fleets = fleets
         self.ids = ids
+        self.records = records
         self.admissions = admissions
-        self.records = Records(log, hooks, admissions.spool, self.ids, clock, capture)
-        admissions.keep_dropped = admissions.owner.tidy = self.records.keep_dropped
         self.counting = Counting(count, predictor, clock)
         self._clock = clock
         self._rng = rng

@@ -31,7 +31,7 @@ from routewright.fork import Guard, importing
 from routewright.loop import is_closed, this_loop
 from routewright.protocols import Clock
 
-from .crew import GRACE_S, NEVER, Call, Crew, Job
+from .tasks import GRACE_S, NEVER, Call, Job, Tasks
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -142,7 +142,7 @@ class _Thread:
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
         self.forks = _forks
-        self._crew = Crew(clock)
+        self._tasks = Tasks(clock)
         self._loop = asyncio.new_event_loop()
         self._has_ended = False
         self._submitting = threading.RLock()  # a finaliser that the garbage collector runs in here may submit as well
@@ -162,7 +162,7 @@ class _Thread:
         self.check_blocking()
         waiter = _Waiter(call)
         try:
-            self._submit(partial(waiter.begin, self._crew), contextvars.copy_context())
+            self._submit(partial(waiter.begin, self._tasks), contextvars.copy_context())
             return waiter.answer.result()
         except asyncio.CancelledError:
             raise RouterClosed("the router was closed before the call had a result") from None
@@ -173,15 +173,15 @@ class _Thread:
             raise
 
     def start(self, call: Call, context: contextvars.Context) -> None:
-        self._submit(partial(self._crew.start, call, context))
+        self._submit(partial(self._tasks.start, call, context))
 
     def start_daemon(self, call: Call) -> None:
-        self._submit(partial(self._crew.start_daemon, call))
+        self._submit(partial(self._tasks.start_daemon, call))
 
     def poke(self, job: Job) -> None:
         job.due_since = self.forks  # before the thread can hear of it, and undo it
         try:
-            self._submit(partial(self._crew.poke, job))
+            self._submit(partial(self._tasks.poke, job))
         except RouterClosed:
             job.due_since = NEVER
             raise
@@ -194,7 +194,7 @@ class _Thread:
         """Ask the thread to end. Called by the garbage collector too, so it must not take a lock."""
         if self.forks == _forks:
             with suppress(RuntimeError):  # ended
-                self._loop.call_soon_threadsafe(self._crew.begin_close, timeout)
+                self._loop.call_soon_threadsafe(self._tasks.begin_close, timeout)
 
     def close(self, timeout: float) -> None:
         self.begin_close(timeout)
@@ -229,7 +229,7 @@ class _Thread:
 
     async def _main(self) -> None:
         try:
-            await self._crew.drain()
+            await self._tasks.drain()
         finally:
             with self._submitting:
                 self._has_ended = True
@@ -245,8 +245,8 @@ class _Waiter(Generic[T]):
         self._call = call
         self._scope: anyio.CancelScope | None = None
 
-    def begin(self, crew: Crew) -> None:
-        self._scope = crew.start(self._settle, contextvars.copy_context())
+    def begin(self, tasks: Tasks) -> None:
+        self._scope = tasks.start(self._settle, contextvars.copy_context())
 
     def cancel(self) -> None:
         if self._scope is not None:  # else it never began
@@ -270,8 +270,8 @@ class _CallersLoop:
         self.forks = _forks
         self._clock = clock
         self._daemons = daemons
-        self._crews: weakref.WeakKeyDictionary[Any, Crew] = weakref.WeakKeyDictionary()  # by loop
-        self._postponed: list[Callable[[Crew], object]] = []
+        self._tasks_by_loop: weakref.WeakKeyDictionary[Any, Tasks] = weakref.WeakKeyDictionary()  # by loop
+        self._postponed: list[Callable[[Tasks], object]] = []
         self._is_closed = False
 
     def run(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -281,18 +281,18 @@ class _CallersLoop:
         return anyio.run(self._run_to_the_end, call)
 
     def start(self, call: Call, context: contextvars.Context) -> None:
-        self._with_crew(lambda crew: crew.start(call, context))
+        self._with_tasks(lambda tasks: tasks.start(call, context))
 
     def start_daemon(self, call: Call) -> None:
         self._refuse_if_closed()
         loop = this_loop()
-        if loop in self._crews:
-            self._crews[loop].start_daemon(call)
+        if loop in self._tasks_by_loop:
+            self._tasks_by_loop[loop].start_daemon(call)
         elif loop is not None:
-            self._crew()  # starts all
+            self._tasks()  # starts all
 
     def poke(self, job: Job) -> None:
-        self._with_crew(lambda crew: crew.poke(job))
+        self._with_tasks(lambda tasks: tasks.poke(job))
 
     def close(self, timeout: float) -> None:
         _check_no_loop()
@@ -304,42 +304,42 @@ class _CallersLoop:
             self._is_closed = True
 
     async def _run_to_the_end(self, call: Callable[[], Awaitable[T]]) -> T:
-        self._crew()
+        self._tasks()
         try:
             return await call()
         finally:
             await self._drain(CLOSE_S)  # this loop ends here, and nobody else would finish what was begun in it
 
     async def _drain(self, timeout: float) -> None:
-        crew = self._crew()
-        crew.begin_close(timeout)
-        await crew.drain()
+        tasks = self._tasks()
+        tasks.begin_close(timeout)
+        await tasks.drain()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
             raise RouterClosed(CLOSED)
 
-    def _with_crew(self, action: Callable[[Crew], object]) -> None:
+    def _with_tasks(self, action: Callable[[Tasks], object]) -> None:
         self._refuse_if_closed()
         if this_loop() is None:
             self._postponed.append(action)
         else:
-            action(self._crew())
+            action(self._tasks())
 
-    def _crew(self) -> Crew:
+    def _tasks(self) -> Tasks:
         loop = this_loop()
-        crew = self._crews.get(loop)
-        if crew is None:
-            for closed in [old for old in self._crews if is_closed(old)]:
-                del self._crews[closed]  # its tasks may have been dropped before they could end
-            crew = self._crews[loop] = Crew(self._clock)
+        tasks = self._tasks_by_loop.get(loop)
+        if tasks is None:
+            for closed in [old for old in self._tasks_by_loop if is_closed(old)]:
+                del self._tasks_by_loop[closed]  # its tasks may have been dropped before they could end
+            tasks = self._tasks_by_loop[loop] = Tasks(self._clock)
             for daemon in self._daemons:
-                crew.start_daemon(daemon)
+                tasks.start_daemon(daemon)
         with _moving.lock:
             postponed, self._postponed = self._postponed, []
         for action in postponed:
-            action(crew)
-        return crew
+            action(tasks)
+        return tasks
 
 
 def _check_no_loop() -> None:

@@ -1,4 +1,4 @@
-"""What runs in the background of one event loop: tasks that closing waits for, tasks that it cancels, and jobs."""
+"""Background tasks of one event loop: tasks that closing waits for, tasks that it cancels, and jobs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import anyio
 
 from routewright.loop import is_cancelled, this_loop
 from routewright.protocols import Clock
-
-if TYPE_CHECKING:
-    from .worker import Worker
 
 Call = Callable[[], Awaitable[Any]]
 
@@ -25,6 +22,14 @@ NEVER = -1
 _logger = logging.getLogger(__name__)
 
 
+class Runner(Protocol):
+    """Runs jobs: the ``Worker``."""
+
+    def poke(self, job: Job) -> bool:
+        """Ask for a run of the job. False: closed, none will come."""
+        ...
+
+
 class Job:
     """Work that many ask for and that is done once for all of them: a queue to write out, figures to publish.
 
@@ -32,7 +37,7 @@ class Job:
     in nobody's context. It sees what was there before each ``poke``.
     """
 
-    def __init__(self, worker: Worker, async_fn: Callable[[], Awaitable[object]], delay: float) -> None:
+    def __init__(self, worker: Runner, async_fn: Callable[[], Awaitable[object]], delay: float) -> None:
         self.async_fn = async_fn
         self.delay = delay
         self.due_since = NEVER
@@ -44,7 +49,7 @@ class Job:
         return self._worker.poke(self)
 
 
-class Crew:
+class Tasks:
     """The background tasks of one event loop. To be used in that loop only."""
 
     def __init__(self, clock: Clock) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from routewright import MemoryStorage, Retention, Router, Settings, SqliteStorage, StorageUnavailable
-from routewright._engine.sweep import EVERY_S
+from routewright._engine.retention import EVERY_S
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
@@ -51,9 +51,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("retention", "said"),
     [
-        (None, "traces are kept for 30 days, those of the sandbox for 1 day; settings.retention says else"),
-        (Retention(), "traces are kept for 30 days, those of the sandbox for 1 day; "),
-        (Retention(production_days=None, sandbox_days=0.5), "traces are kept for ever, those of the sandbox for 0.5 d"),
+        (None, "keeping traces for 30 days, those of the sandbox for 1 day (change with Settings.retention)"),
+        (Retention(), "keeping traces for 30 days, those of the sandbox for 1 day ("),
+        (Retention(production_days=None, sandbox_days=0.5), "keeping traces for ever, those of the sandbox for 0.5 d"),
     ],
 )
 async def test_it_is_said_once_at_the_start_how_long_traces_are_kept(
@@ -96,7 +96,7 @@ async def test_a_warning_is_logged_when_sweeps_begin_to_fail_and_again_after_one
     for times in (1, 2):
         storage.error = error
         await clock.advance(5 * EVERY_S)
-        said = f"what is past its time is not removed: {type(error).__name__}: {error}"
+        said = f"the retention sweep failed: {type(error).__name__}: {error}"
         assert warnings(caplog) == [said] * times
         storage.error = None
         await clock.advance(EVERY_S)
@@ -109,7 +109,7 @@ async def test_a_storage_that_cannot_be_told_how_long_to_keep_traces_is_told_aga
     clock, folder = FakeClock(autojump=False), tmp_path / "missing"
     storage = SqliteStorage(folder / "traces.db", clock=clock)
     router = await begun(storage, clock, Retention(production_days=1))
-    assert any(line.startswith("what is past its time is not removed: Storage") for line in warnings(caplog))
+    assert any(line.startswith("the retention sweep failed: Storage") for line in warnings(caplog))
     folder.mkdir()
     await storage.apply("default", [PutTrace(OLD)])
     await clock.advance(EVERY_S)

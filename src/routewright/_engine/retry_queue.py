@@ -1,4 +1,4 @@
-"""What is owed to the storage: small things that have to be done there, again and again until they could."""
+"""Queue of small writes that are retried until the storage takes them: releases, keys given up, policy events."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from routewright.loop import Signal, at_once
 from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import Write
 
-from .crew import Job
 from .stored import storage_faults
+from .tasks import Job
 from .worker import Worker
 
 LONGEST_DELAY_S = 5.0
 """Between two tries at a storage that is unavailable."""
 LONGEST_S = 10.0
+"""A write that takes longer is given up and tried again."""
 MOST = 10_000
-"""That may wait. Where it is more the storage has been away, and most of what it is asked to give back it never took;
-what it did is free with its lease, once this process has ended."""
+"""Batches that may be queued. With more the storage has been away, and never took most of the reservations that they
+release; the others end with their leases, after this process."""
 
 _log = logging.getLogger(__name__)
 
 
-class _Owed(NamedTuple):
+class _Batch(NamedTuple):
     account: str
     writes: Sequence[Write]
     since: float
@@ -36,10 +37,10 @@ class _Owed(NamedTuple):
     tried: Signal
 
 
-class Spool:
-    """Gives back what calls held that ended before they came to anything. Safe to use from several loops and threads.
+class RetryQueue:
+    """Releases what calls held that came to nothing. Safe to use from several loops and threads.
 
-    What waits at a fork is the parent's.
+    A forked child begins with an empty queue: the parent writes its own.
     """
 
     def __init__(self, storage: Storage, worker: Worker, clock: Clock) -> None:
@@ -54,73 +55,72 @@ class Spool:
 
     def renew(self) -> None:
         """Begin with nothing."""
-        self._queue: list[_Owed] = []
+        self._queue: list[_Batch] = []
 
     def put(self, account: str, writes: Sequence[Write]) -> Signal:
-        """Have it done. Never fails, nor waits. What is given back is set once it was tried."""
-        owed = _Owed(account, writes, self._clock.monotonic(), Signal())
-        if self._immediate and self._is_done_now(owed):
-            owed.tried.set()
-            return owed.tried
+        """Queue writes. Never fails, nor waits. The signal is set once they were tried."""
+        batch = _Batch(account, writes, self._clock.monotonic(), Signal())
+        if self._immediate:
+            try:
+                with storage_faults():
+                    at_once(self._storage.apply(account, writes))
+            except RouterError as error:
+                done = not self._stays(batch, error)
+            else:
+                done = True
+            if done:
+                batch.tried.set()
+                return batch.tried
         with self._guard.lock:
             fits = len(self._queue) < MOST
             if fits:
-                self._queue.append(owed)
+                self._queue.append(batch)
         if not fits or not self._job.poke():
-            owed.tried.set()
-        return owed.tried
+            batch.tried.set()
+        return batch.tried
 
     async def write(self) -> bool:
-        """Try what waits. True: some of it still does, since the storage is unavailable."""
+        """Try what is queued. True: some of it still is, since the storage is unavailable."""
         with self._guard.lock:
             queue, self._queue = deque(self._queue), []
-        left: list[_Owed] = []
+        left: list[_Batch] = []
         hung: set[str] = set()
         while queue:
-            owed = queue.popleft()
-            if owed.account in hung:
-                left.append(owed)
+            batch = queue.popleft()
+            if batch.account in hung:
+                left.append(batch)
                 continue
             try:
-                if not await self._is_done(owed):
-                    hung.add(owed.account)
-                    left.append(owed)
+                if not await self._is_done(batch):
+                    hung.add(batch.account)
+                    left.append(batch)
             except RouterError as error:
-                if self._stays(owed, error):
-                    left.append(owed)
+                if self._stays(batch, error):
+                    left.append(batch)
             except BaseException:
                 with self._guard.lock:
-                    self._queue = [owed, *queue, *left, *self._queue]
+                    self._queue = [batch, *queue, *left, *self._queue]
                 raise
-            owed.tried.set()
+            batch.tried.set()
         with self._guard.lock:
             self._queue = [*left, *self._queue]
         return bool(left)
 
-    async def _is_done(self, owed: _Owed) -> bool:
-        """Do it. False: the storage did not answer, and those behind it do not wait any longer."""
+    async def _is_done(self, batch: _Batch) -> bool:
+        """Apply a batch. False: the storage did not answer, so the account's other batches are not tried now."""
         with storage_faults(), self._clock.deadline(self._clock.monotonic() + LONGEST_S):
-            await self._storage.apply(owed.account, owed.writes)
+            await self._storage.apply(batch.account, batch.writes)
             return True
         return False
 
-    def _is_done_now(self, owed: _Owed) -> bool:
-        """Do it, where nobody waits for the storage. False: it is to be tried again."""
-        try:
-            with storage_faults():
-                at_once(self._storage.apply(owed.account, owed.writes))
-        except RouterError as error:
-            return not self._stays(owed, error)
-        return True
-
-    def _stays(self, owed: _Owed, error: RouterError) -> bool:
-        """Whether to try again what was not done."""
+    def _stays(self, batch: _Batch, error: RouterError) -> bool:
+        """Whether to try a failed batch again."""
         is_away = isinstance(error, StorageUnavailable)
         refused_for_good = isinstance(error, (UnsupportedWrite, PreconditionFailed))
-        if is_away or not (refused_for_good or is_lost(self._clock.monotonic() - owed.since)):
+        if is_away or not (refused_for_good or is_lost(self._clock.monotonic() - batch.since)):
             return True
-        if not isinstance(error, UnsupportedWrite):  # a storage that keeps none of it has nothing to do
-            _log.warning("what is owed to the storage could not be done: %s", error)
+        if not isinstance(error, UnsupportedWrite):  # a storage that keeps none of it has nothing to release
+            _log.warning("writes that release what calls held were refused: %s", error)
         return False
 
     async def _drain(self) -> None:

@@ -1,4 +1,4 @@
-"""Who holds what calls take while they run: this Router in this process, for as long as it renews it."""
+"""Renews the leases of what calls hold while they run: reservations, idempotency keys and slots."""
 
 from __future__ import annotations
 
@@ -25,15 +25,23 @@ LONGEST = 0.2
 _log = logging.getLogger(__name__)
 
 
-class Owner:
+class Leases:
     """Renews the leases of one Router's calls in the background, while there are any. A forked child is another owner.
 
     What a process that ends leaves behind is free again after ``lease_s``.
     """
 
     def __init__(
-        self, storage: Storage, coordination: Coordination, worker: Worker, ids: Ids, clock: Clock, lease_s: float
+        self,
+        storage: Storage,
+        coordination: Coordination,
+        worker: Worker,
+        ids: Ids,
+        clock: Clock,
+        lease_s: float,
+        keep_dropped: Callable[[], object],
     ) -> None:
+        """``keep_dropped`` is called before each renewal: it ends calls that nobody holds any more."""
         self.lease_s = lease_s
         self._storage = storage
         self._coordination = coordination
@@ -42,8 +50,7 @@ class Owner:
         self._clock = clock
         self._guard = Guard()
         self._keeps = False
-        self.tidy: Callable[[], object] = tuple
-        """Done with each renewal: it ends calls that nobody holds any more."""
+        self._keep_dropped = keep_dropped
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -77,13 +84,13 @@ class Owner:
         """Keep what is held for another ``lease_s``."""
         mine = self._id
         if self._holding and mine is not None:
-            await self._tried("dropped calls", self._tidied)
+            await self._tried("dropped calls", self._end_dropped)
             write = KeepLease(mine, self.lease_s, self._clock.monotonic())
             await self._tried("leases", partial(self._storage.apply, SYSTEM_ACCOUNT, [write]))
             await self._tried("slots", partial(self._coordination.renew, mine))
 
-    async def _tidied(self) -> None:
-        self.tidy()
+    async def _end_dropped(self) -> None:
+        self._keep_dropped()
 
     async def _tried(self, what: str, renew: Callable[[], Awaitable[object]]) -> None:
         """Renew, whatever becomes of it: what runs must not lose what it holds for one odd fault, or one that hangs."""
@@ -108,12 +115,12 @@ class Owner:
             self._keeps = True
 
 
-async def _keep(leases: weakref.ref[Owner], clock: Clock, every_s: float) -> None:
+async def _keep(held: weakref.ref[Leases], clock: Clock, every_s: float) -> None:
     """Renew them, for as long as their owner lives, which holds the worker that this runs in."""
     while True:
         await clock.sleep(every_s)
-        owner = leases()
-        if owner is None:
+        leases = held()
+        if leases is None:
             return
-        await owner.renew_leases()
-        del owner
+        await leases.renew_leases()
+        del leases
