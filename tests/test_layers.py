@@ -35,6 +35,13 @@ CORE_ORDER = (
     "statement correction usage_export model_name reconcile newest books fault retry breaker pace traceparent attempt "
     "machine call alerts journal window limiter webhook standard_webhook salvage"
 ).split()
+ENGINE_ORDER = (
+    "cancel tasks worker detached identity tags traceparent reading fault stored checked retention retry_queue capture "
+    "counting replay answer account turn leases idempotency money settlement event trace_log answers standby fleet "
+    "guardrail progress failure record admission execute hedge route many steps stream"
+).split()
+"""The pipeline is read from its end: ``route`` imports all that it goes through, and nothing imports ``route`` but what
+starts it."""
 PURE = set(
     "__future__ base64 binascii bisect.bisect_left bisect.bisect_right collections.Counter collections.OrderedDict "
     "collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date datetime.datetime "
@@ -60,21 +67,25 @@ def core() -> list[Path]:
     return sorted((SRC / "_core").glob("*.py"))
 
 
+def assert_in_order(path: Path, order: list[str]) -> None:
+    """A file of a floor imports from its own floor only files that are listed before it."""
+    floor = path.parent.name
+    assert path.stem in order, f"add {floor}/{path.stem} to the order of its floor"
+    before = order[: order.index(path.stem)]
+    for imported in imports(path):
+        if imported.startswith(f"routewright.{floor}."):
+            there = imported.split(".")[2]
+            assert there in before, f"{floor}/{path.stem} imports {there}, which does not come before it"
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(SRC).with_suffix("").as_posix().removesuffix("/__init__")
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Modules of the package that a file imports at run time, as ``wire/chat``; others as their top name."""
+    """Modules that a file imports, those under ``TYPE_CHECKING`` too; names of modules that are not ours are added."""
     package = path.relative_to(SRC).parent.parts
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            for hidden in ast.walk(node):
-                hidden.__dict__["hidden"] = True
-    for node in ast.walk(tree):
-        if node.__dict__.get("hidden"):
-            continue
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -117,14 +128,21 @@ def test_the_core_is_pure_and_in_order() -> None:
         here = path.stem
         if here == "__init__":
             continue
-        assert here in CORE_ORDER, f"add {here} to CORE_ORDER"
+        assert_in_order(path, CORE_ORDER)
         for imported in imports(path):
             assert any(f"{imported}.".startswith(f"{pure}.") for pure in PURE), f"_core/{here} imports {imported}"
             assert OUTSIDE.isdisjoint(imported.split(".")), f"_core/{here} imports {imported}"
-            if imported.startswith("routewright._core."):
-                there = imported.split(".")[2]
-                in_order = CORE_ORDER.index(there) < CORE_ORDER.index(here)
-                assert in_order, f"_core/{here} imports {there}, which comes later"
+
+
+def test_the_engine_is_in_order() -> None:
+    for path in sorted((SRC / "_engine").glob("*.py")):
+        if path.stem != "__init__":
+            assert_in_order(path, ENGINE_ORDER)
+
+
+def test_the_orders_name_only_files_that_are_there() -> None:
+    for floor, order in (("_core", CORE_ORDER), ("_engine", ENGINE_ORDER)):
+        assert {path.stem for path in (SRC / floor).glob("*.py")} == {*order, "__init__"}
 
 
 def test_the_core_reaches_for_nothing_outside() -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .backends.providers.sandbox import SandboxProvider
     from .backends.storage.memory import MemoryStorage
     from .backends.storage.sqlite import SqliteStorage
-    from .blocking import BlockingRouter, BlockingStream
+    from .blocking import BlockingStream
     from .catalogue import Catalogue
     from .console import BlockingConsole, Console
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from .ledger import BlockingLedger, Ledger
     from .policy_entry import read_policies
     from .policy_file import PolicyFile
-    from .router import Router
+    from .router import BlockingRouter, Router
     from .settings import Capture, ExecutionLimits, Limits, Retention, Settings
     from .storage import open_storage
     from .trace import BlockingTraceStore, TraceStore
@@ -292,7 +292,7 @@ _HOME = {
     "AnthropicProvider": "backends.providers.anthropic",
     "BlockingConsole": "console",
     "BlockingLedger": "ledger",
-    "BlockingRouter": "blocking",
+    "BlockingRouter": "router",
     "BlockingStream": "blocking",
     "BlockingTraceStore": "trace",
     "CallableProvider": "backends.providers.callable",

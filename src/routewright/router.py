@@ -36,7 +36,7 @@ from ._engine.traceparent import parent_held, parent_here, within
 from .arguments import check_caller, check_many, checked_feedback, checked_traceparent
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
-from .blocking import BlockingRouter
+from .blocking import BlockingStream
 from .catalogue import Catalogue
 from .errors import Problem, RouterError, ValidationFailed
 from .fork import importing
@@ -45,7 +45,8 @@ from .policy_file import PolicyFile
 from .protocols import Coordination, Guardrail, Provider, Storage
 from .replay import input_of
 from .settings import Settings
-from .trace import TraceStore
+from .trace import BlockingTraceStore, TraceStore
+from .twin import Twin
 from .wire import Budget, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
 
 T = TypeVar("T")
@@ -396,3 +397,83 @@ def _form_of(output_type: Any) -> Form:
         from .output import form_of  # loads pydantic
 
     return form_of(output_type)
+
+
+class BlockingRouter(Twin[Router]):
+    """``router.blocking``: the methods of ``Router`` that wait, as plain functions. The others need no twin.
+
+    They run in the Router's background thread: in scripts, threads, notebooks, and inside a running event loop, which
+    they block.
+
+    answer = Router.sandbox().blocking.route("Hello")
+    """
+
+    @property
+    def router(self) -> Router:
+        """The Router itself, whose other methods are plain already: ``decide``, ``explain``, ``replay`` and more."""
+        return self._of
+
+    @overload
+    def route(
+        self,
+        request: RequestLike,
+        *,
+        output_type: None = None,
+        caller: Caller | None = None,
+        **options: Unpack[Options],
+    ) -> Answer: ...
+    @overload
+    def route(
+        self, request: RequestLike, *, output_type: type[T], caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[T]: ...
+    @overload
+    def route(
+        self, request: RequestLike, *, output_type: object, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[Any]: ...
+    def route(
+        self, request: RequestLike, *, output_type: Any = None, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> Answer[Any]:
+        """Answer a request (``Router.route``)."""
+        return self._wait(partial(self.router.route, request, output_type=output_type, caller=caller, **options))
+
+    def route_many(
+        self,
+        requests: RequestsLike,
+        *,
+        limit: int = 8,
+        budget: Budget | Mapping[str, Any] | None = None,
+        caller: Caller | None = None,
+        **options: Unpack[SharedOptions],
+    ) -> list[Answer | RouterError]:
+        """Answer many requests, so many at a time (``Router.route_many``)."""
+        many = partial(self.router.route_many, requests, limit=limit, budget=budget, caller=caller, **options)
+        return self._wait(many)
+
+    def stream(
+        self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]
+    ) -> BlockingStream:
+        """Answer a request piece by piece (``Router.stream``)."""
+        return BlockingStream(self.router.stream(request, caller=caller, **options), self._wait)
+
+    def feedback(
+        self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None
+    ) -> None:
+        """Say how good an answer was (``Router.feedback``)."""
+        self._wait(partial(self.router.feedback, trace_id, score, comment, caller=caller))
+
+    def trace(self, trace_id: str, *, caller: Caller | None = None) -> Trace:
+        """Read a trace (``Router.trace``)."""
+        return self._wait(partial(self.router.trace, trace_id, caller=caller))
+
+    @property
+    def traces(self) -> BlockingTraceStore:
+        """All traces of the Router's storage (``Router.traces``)."""
+        return self.router.traces.blocking
+
+    def flush(self) -> None:
+        """Write all traces that still wait (``Router.flush``)."""
+        self._wait(self.router.flush)
+
+    def close(self) -> None:
+        """Write what waits and free connections (``Router.aclose``)."""
+        self.router._parts.close()
