@@ -1,4 +1,4 @@
-"""What a call takes before it may run, and gives back however it ends (contract 7).
+"""What a call takes before it may run, and releases however it ends (contract 7).
 
     idempotency key, or the answer that was given under it -> rate windows and a slot -> [decide] -> money
 
@@ -66,11 +66,11 @@ from .worker import Worker
 _log = logging.getLogger(__name__)
 
 GIVE_BACK_S = 0.5
-"""How long a call's end waits until its slot is given back; then that is done behind it."""
+"""How long the end of a call waits for its slot to be released; then that goes on in the background."""
 
 
 class Admissions:
-    """What calls of a Router share that are not simply let in. Safe to use from several loops and threads."""
+    """What the calls of a Router share that need an admission. Safe to use from several loops and threads."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Admissions:
         self._listens = False
 
     def is_open(self, request: RouteRequest, caller: Caller) -> bool:
-        """Whether nothing limits a call, so that it needs no admission. False where that is not known."""
+        """True if nothing limits a call, so that it needs no admission. False if that is not known."""
         if request.idempotency_key is not None or caller.scopes is not None:
             return False
         if caller.key_id is None and caller.account == DEFAULT_ACCOUNT:
@@ -110,7 +110,7 @@ class Admissions:
         return standing is NO_LIMITS or (standing is not None and standing.account is None and standing.key is None)
 
     def begin_to_listen(self) -> None:
-        """Hear of changes from now on, now that somebody's account is known here."""
+        """Listen for changes of accounts from now on."""
         if self._listens:
             self._worker.begin()  # a child listens anew
             return
@@ -140,12 +140,12 @@ class Admissions:
         raise RouterTimeoutError("timeout_ms ran out while the rate limits were asked; allow more time, or try again")
 
     def later(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Have something done in the background."""
+        """Run something in the background."""
         with suppress(RouterClosed):  # then the lease ends it
             self._worker.start(work)
 
     async def write_last(self, trace_id: str) -> None:
-        """Write what a call leaves whose Router is closed: nobody else does any more."""
+        """Write the trace of a call whose Router is closed: the background no longer does."""
         if not self.log.is_closed:
             return
         with self.clock.deadline(self.clock.monotonic() + GIVE_BACK_S, shield=True):
@@ -153,8 +153,8 @@ class Admissions:
             await self.log.write_last(trace_id)
 
     async def give_back(self, taken: Taken, tokens: int | None, until: float) -> None:
-        """Give the slot back, and say what the tokens came to. Where that takes longer than a call has time, or cannot
-        be awaited, it is done behind."""
+        """Give the slot back, and report the tokens used; in the background if the call has no time left for it, or
+        cannot await it."""
         if self._immediate is not None:
             self._immediate.give_back(taken, tokens)
             return
@@ -189,7 +189,7 @@ class Admission:
         self.trace_id = shared.ids("tr_")
         self.started_at = shared.clock.monotonic()
         self.windows: tuple[WindowState, ...] = ()
-        """How its limits stood when it was let in."""
+        """Its limits when it was admitted."""
         self._shared = shared
         self._request = read.request
         self._tokens = read.tokens
@@ -326,11 +326,11 @@ class Admission:
         return settlement
 
     def abandon(self) -> None:
-        """Have what it holds given back in the background, by who has no loop to wait in."""
+        """Release what it holds in the background, for callers without a loop."""
         self._shared.later(self.aclose)
 
     async def aclose(self) -> None:
-        """Give back what it holds. Twice is once. What a forked child has of its parent's is not its own to give."""
+        """Release what it holds. Twice is once. A forked child releases nothing of its parent's."""
         if self.started_at < self._shared.leases.since:
             return
         reservation, claim, taken = self._reservation, self._claim, self._taken

@@ -1,4 +1,4 @@
-"""One key, one call: the first that comes with an idempotency key runs, the others wait for what it brings."""
+"""Idempotency keys: the first call with a key runs, the others wait for its answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT_ONCE_S = 0.001
 
 
 class Claim(NamedTuple):
-    """A key that is this call's."""
+    """An idempotency key that a call has taken."""
 
     caller: Caller
     key: str
@@ -30,11 +30,11 @@ class Claim(NamedTuple):
 
     @property
     def scope(self) -> tuple[str, Environment, str]:
-        """Within which a key means one call."""
+        """Where the key stands for one call."""
         return self.caller.account, self.caller.environment, self.key
 
     def ended(self, result: bytes | None, until: float = 0.0) -> EndClaim:
-        """Say how it ended."""
+        """The write that ends it."""
         return EndClaim(
             key=self.key,
             environment=self.caller.environment,
@@ -51,7 +51,7 @@ class _Running(NamedTuple):
 
 
 class Claims:
-    """The keys of this process's calls. Safe to use from several loops and threads."""
+    """The idempotency keys of this process's calls. Safe to use from several loops and threads."""
 
     def __init__(self, storage: Storage, leases: Leases, retry_queue: RetryQueue, clock: Clock) -> None:
         self._storage = storage
@@ -62,11 +62,11 @@ class Claims:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with none: those of the parent go on there."""
+        """Begin with none: the parent's calls go on there."""
         self._running: dict[tuple[str, Environment, str], _Running] = {}
 
     async def take(self, claim: Claim, deadline: float, waits_until: float) -> bytes | None:
-        """Take a key for a call; where another has it, give the result that it brought, once it is there.
+        """Take a key for a call. If another call has it, wait for that call's result and return it.
 
         Raises ``IdempotencyKeyReused`` for another request's, ``RouterTimeoutError`` where that takes too long, and
         ``StorageUnavailable``.
@@ -96,7 +96,7 @@ class Claims:
             pause_s = min(pause_s * 2, LONGEST_LOOK_S)
 
     def _check_time(self, waits_until: float, deadline: float) -> None:
-        """Raise ``RouterTimeoutError`` for who can wait no longer, or may not."""
+        """Raise ``RouterTimeoutError`` if the call may wait no longer."""
         if self._clock.monotonic() >= waits_until:
             said = "timeout_ms ran out while another call with the same idempotency key went on"
             if waits_until < deadline:
@@ -104,25 +104,25 @@ class Claims:
             raise RouterTimeoutError(f"{said}; ask again with it, to have its answer")
 
     def end(self, claim: Claim) -> None:
-        """Let those of this process look who wait for a call's end."""
+        """Wake the calls of this process that wait for the key."""
         with self._guard.lock:
             running = self._running.pop(claim.scope, None)
         if running is not None:
             running.ended.set()
 
     def give_up(self, claim: Claim) -> None:
-        """Let another have the key, since the call came to nothing."""
+        """Free the key of a call that has no result."""
         self._retry_queue.put(claim.caller.account, [claim.ended(None)])
         self.end(claim)
 
     async def _found(self, claim: Claim, now: float) -> KeyClaim | None:
-        """Who has the key."""
+        """The claim that holds the key, if any."""
         asked = ClaimByKey(claim.key, claim.caller.environment, now, self._clock.time())
         found: object = await self._storage.read(claim.caller.account, asked)
         return None if found is None else checked(self._storage, found, KeyClaim)
 
     async def _claim(self, claim: Claim) -> bool:
-        """Take it, unless another was faster."""
+        """Take the key. False: another call was faster."""
         write = ClaimKey(
             key=claim.key,
             environment=claim.caller.environment,

@@ -18,17 +18,17 @@ from .identity import Ids
 from .worker import Worker
 
 RENEWALS = 3
-"""Times that a lease is renewed before it would end."""
+"""Renewals of a lease before it would end."""
 LONGEST = 0.2
-"""Of a lease, that a renewal may take: two after another, and the pause between, are over before it is."""
+"""Share of a lease that a renewal may take: two in a row, with the pause between them, fit into it."""
 
 _log = logging.getLogger(__name__)
 
 
 class Leases:
-    """Renews the leases of one Router's calls in the background, while there are any. A forked child is another owner.
+    """Renews the leases of one Router's calls in the background, while there are any. A forked child has its own.
 
-    What a process that ends leaves behind is free again after ``lease_s``.
+    What a process leaves behind when it ends is free again after ``lease_s``.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class Leases:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Be another."""
+        """Begin as another owner."""
         self._id: str | None = None
         self._holding = 0
         self.since = self._clock.monotonic()
-        """What a call holds that began before is the parent's of this process."""
+        """Calls that began before belong to the parent of this process."""
 
     @property
     def id(self) -> str:
-        """What leases are kept under."""
+        """The owner's name in the storage and the coordination."""
         if self._id is None:
             with self._guard.lock:  # else what one of two threads held would be renewed by nobody
                 if self._id is None:
@@ -71,12 +71,12 @@ class Leases:
         return self._id
 
     def hold(self) -> None:
-        """Renew from now on, until as many have let go."""
+        """Renew from now on, until ``let_go`` was called as often."""
         with self._guard.lock:
             self._holding += 1
 
     def let_go(self) -> None:
-        """Renew for one less."""
+        """Undo one ``hold``."""
         with self._guard.lock:
             self._holding -= 1
 
@@ -93,7 +93,7 @@ class Leases:
         self._keep_dropped()
 
     async def _tried(self, what: str, renew: Callable[[], Awaitable[object]]) -> None:
-        """Renew, whatever becomes of it: what runs must not lose what it holds for one odd fault, or one that hangs."""
+        """Renew in bounded time, and log what fails: one odd fault must not cost a running call what it holds."""
         limit_s = self.lease_s * LONGEST
         try:
             with self._clock.deadline(self._clock.monotonic() + limit_s):
@@ -116,7 +116,7 @@ class Leases:
 
 
 async def _keep(held: weakref.ref[Leases], clock: Clock, every_s: float) -> None:
-    """Renew them, for as long as their owner lives, which holds the worker that this runs in."""
+    """Renew until the ``Leases`` are collected; they hold the worker that this runs in."""
     while True:
         await clock.sleep(every_s)
         leases = held()

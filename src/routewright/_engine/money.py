@@ -1,4 +1,4 @@
-"""Sets money aside for calls before they run: what they may cost at worst, at every level, or they do not run."""
+"""Reserves the worst-case cost of a call at every level of the ledger before it runs."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ Choosing = Callable[[Call, DecisionInput], Awaitable[Plan]]
 
 
 class Payer(NamedTuple):
-    """Whose money a call is paid from."""
+    """The caller, and the agent run, that a call is charged to."""
 
     caller: Caller
     run: RunLimit | None = None
 
 
 class Reservation:
-    """What is set aside for one call."""
+    """Money reserved for one call."""
 
     def __init__(self, id: str, at: str, payer: Payer, nanos: int, until: float) -> None:
         self.id = id
         self.at = at
-        """When the call was let in: that month pays for it."""
+        """When the call was admitted: that month pays for it."""
         self.payer = payer
         self.nanos = nanos
         self.until = until
-        """When the call's time is over, on the monotonic scale."""
+        """Its deadline, on the monotonic scale."""
 
 
 class Paid(NamedTuple):
-    """What a call may do, whatever it comes to."""
+    """A plan, and the money reserved for it."""
 
     plan: Plan
     reservation: Reservation | None
-    """What was set aside; None: nobody limits what it may cost, but for its own budget."""
+    """None: only the call's own budget limits its cost."""
 
 
 class Money:
@@ -74,8 +74,8 @@ class Money:
     async def afford(
         self, call: Call, payer: Payer, standing: Standing, choose: Choosing, *, hedged: bool, until: float
     ) -> Paid:
-        """Choose within what is left at every level, and set aside what the chosen model can come to; ``hedged``: and
-        the next. Where others only hold what it needs it waits ``until`` then, on the monotonic scale.
+        """Choose within what is left at every level, and reserve what the chosen model can cost; if ``hedged``, the
+        next model too. Waits ``until`` then, on the monotonic scale, for money that other calls hold.
 
         Raises ``InsufficientBalance`` and ``QuotaExhausted`` where it is spent, ``RateLimited`` where others held it
         too long, and what ``choose`` raises.
@@ -116,7 +116,7 @@ class Money:
                         assert_never(other)
 
     async def widen(self, reservation: Reservation, nanos: int) -> None:
-        """Set more aside for a call that runs, if there is room."""
+        """Raise the reservation of a running call, if there is room."""
         if nanos <= reservation.nanos:
             return
         asking = self._apply(reservation.id, reservation.at, reservation.payer, nanos)
@@ -125,13 +125,13 @@ class Money:
                 reservation.nanos = nanos
 
     def release(self, reservation: Reservation) -> None:
-        """Give back what a call held that came to nothing."""
+        """Release the reservation of a call that came to nothing."""
         account = reservation.payer.caller.account
         self._retry_queue.put(account, [Settle(id=reservation.id, at=timestamp(self._clock.time()))])
         self._turns.changed(account)
 
     def settled(self, reservation: Reservation) -> None:
-        """Say that a call's reservation has ended."""
+        """Wake the calls that wait for money: a reservation has ended."""
         self._turns.changed(reservation.payer.caller.account)
 
     async def _plan(self, call: Call, tightest: Purse, choose: Choosing) -> Plan | None:

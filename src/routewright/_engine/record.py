@@ -1,4 +1,4 @@
-"""Ends calls: makes their answers and errors, keeps their traces, and the events that they caused."""
+"""Ends calls: makes their answers and errors, and hands traces, events and settlements to the trace log."""
 
 from __future__ import annotations
 

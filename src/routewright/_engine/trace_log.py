@@ -129,11 +129,6 @@ class _Pass:
         self.postponed = False
         """A refused settlement is tried again later."""
 
-    @property
-    def is_complete(self) -> bool:
-        """Nothing that it tried is still to be written."""
-        return not self.down and not self.postponed
-
 
 class TraceLog:
     """Takes finished calls into the storage. Safe to use from several loops and threads.
@@ -317,7 +312,8 @@ class TraceLog:
 
     async def write(self) -> bool:
         """Try to write what is queued now. True: some of it remains."""
-        return not (await self._write(inf)).is_complete
+        done = await self._write(inf)
+        return bool(done.down) or done.postponed
 
     # The queue.
 
@@ -338,9 +334,7 @@ class TraceLog:
                 self._settlements += settlement is not None
             else:
                 self._lost += 1
-        going = self._pass
-        if going is not None and is_closed(going.loop):
-            self._end(going)  # else those who already wait for it would wait for ever
+        self._end_lost()
         if not fits:
             self._note(InternalError("the router is closed" if self.is_closed else f"{QUEUE} traces wait already"))
             return
@@ -375,7 +369,7 @@ class TraceLog:
             return True
 
     def _finish(self, pending: _Pending, emitted: Sequence[Event] | None = None) -> None:
-        """Take a call out of the queue that was written, or given up where nothing was ``emitted``."""
+        """Take out a call that was written; without ``emitted`` it was given up, and no hook is called."""
         self._remove(pending)
         if pending.settlement is not None:
             pending.settlement.end()
@@ -429,15 +423,18 @@ class TraceLog:
         mine = _Pass()
         while True:
             with self._guard.lock:
-                other = self._pass
-                if other is None or is_closed(other.loop):
+                self._end_lost()
+                if self._pass is None:
                     self._pass = mine
-            if other is None:
-                return mine
-            if is_closed(other.loop):
-                other.ended.set()  # it never ends by itself
-                return mine
-            await other.ended.wait()
+                    return mine
+                ended = self._pass.ended
+            await ended.wait()
+
+    def _end_lost(self) -> None:
+        """End a pass whose loop was closed under it: those who wait for it would wait for ever."""
+        going = self._pass
+        if going is not None and is_closed(going.loop):
+            self._end(going)
 
     def _end(self, ended: _Pass) -> None:
         with self._guard.lock:
@@ -481,49 +478,45 @@ class TraceLog:
             _release(batch)  # not if this pass is cancelled: the next one writes what it leaves
 
     async def _write_batch(self, batch: list[_Pending], going: _Pass) -> None:
-        """Write calls of one account. A refused batch is split to find the calls to blame."""
+        """Write calls of one account. A refused batch is split to find the calls to blame; of each of these as much is
+        written as the storage takes."""
         try:
             await self._write_whole(batch)
             going.wrote = True
         except StorageUnavailable:
             raise
         except Exception as error:  # a host's storage may raise anything, and no bill is lost for that
+            pending, settlement = batch[0], batch[0].settlement
             if len(batch) > 1:
                 for pending in batch:
                     await self._write_batch([pending], going)
+            elif settlement is None and self._keeps_all and isinstance(error, UnsupportedWrite):
+                self._keeps_all = False
+                _log.info("the storage keeps traces alone: %s", error)
+                await self._write_batch(batch, going)
+            elif settlement is None or settlement.is_booked:
+                self._refuse(error)
+                self._finish(pending)
+            elif isinstance(error, PreconditionFailed) and settlement.lose_claim(pending.call):
+                await self._write_batch(batch, going)  # another call took its key over
             else:
-                await self._write_refused(batch[0], error, going)
+                await self._write_settlement(pending, settlement, error, going)
 
     async def _write_whole(self, batch: list[_Pending]) -> None:
         """Write traces with their settlements and events, all or nothing."""
         traces = await self._traces_of(batch)
-        kept = [self._keeps_all or each.settlement is not None for each in batch]
+        whole = [self._keeps_all or each.settlement is not None for each in batch]
         others = [
-            [*settle(each.call, each.settlement, self.durability), *each.events] if all_of_it else []
-            for each, all_of_it in zip(batch, kept, strict=True)
+            [*settle(each.call, each.settlement, self.durability), *each.events] if is_whole else []
+            for each, is_whole in zip(batch, whole, strict=True)
         ]
         more = [write for each in others for write in each]
         writes = [*traces, *more]  # traces first: a storage may write many that follow each other at once
         written = await self._apply(batch[0].call.caller.account, writes)
         rest = iter(checked_written(self._storage, writes, written)[len(traces) :] if more else ())
-        for pending, other, all_of_it in zip(batch, others, kept, strict=True):
+        for pending, other, is_whole in zip(batch, others, whole, strict=True):
             mine = [*islice(rest, len(other))]
-            self._finish(pending, _events_in(mine) if all_of_it else _events_of(pending.events))
-
-    async def _write_refused(self, pending: _Pending, error: Exception, going: _Pass) -> None:
-        """Write as much of a refused call as the storage takes."""
-        settlement = pending.settlement
-        if settlement is None and self._keeps_all and isinstance(error, UnsupportedWrite):
-            self._keeps_all = False
-            _log.info("the storage keeps traces alone: %s", error)
-            await self._write_batch([pending], going)
-        elif settlement is None or settlement.is_booked:
-            self._refuse(error)
-            self._finish(pending)
-        elif isinstance(error, PreconditionFailed) and settlement.lose_claim(pending.call):
-            await self._write_batch([pending], going)  # another call took its key over
-        else:
-            await self._write_settlement(pending, settlement, error, going)
+            self._finish(pending, _events_in(mine) if is_whole else _events_of(pending.events))
 
     async def _write_settlement(
         self, pending: _Pending, settlement: Settlement, error: Exception, going: _Pass
