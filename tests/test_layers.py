@@ -40,8 +40,7 @@ ENGINE_ORDER = (
     "counting replay answer account turn leases idempotency money settlement event trace_log answers standby fleet "
     "guardrail progress failure record admission execute hedge route many steps stream"
 ).split()
-"""The pipeline is read from its end: ``route`` imports all that it goes through, and nothing imports ``route`` but what
-starts it."""
+"""``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(
     "__future__ base64 binascii bisect.bisect_left bisect.bisect_right collections.Counter collections.OrderedDict "
     "collections.abc collections.defaultdict collections.deque datetime.UTC datetime.date datetime.datetime "
@@ -83,7 +82,7 @@ def name_of(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Modules that a file imports, those under ``TYPE_CHECKING`` too; names of modules that are not ours are added."""
+    """Modules that a file imports, at run time or for types alone; of other packages with the imported names."""
     package = path.relative_to(SRC).parent.parts
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):

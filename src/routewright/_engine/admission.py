@@ -224,7 +224,7 @@ class Admission:
         return headers_of(self.windows, self._shared.clock.time())
 
     def tell(self, error: BaseException | None) -> None:
-        """Have an error say what the call took of its limits, if it was let in."""
+        """Add the headers of its limits to an error."""
         if isinstance(error, RouterError):
             error.headers = self.headers | error.headers
 
