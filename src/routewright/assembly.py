@@ -21,7 +21,6 @@ from ._core.selector import Known
 from ._engine.admission import Admissions
 from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
-from ._engine.identity import Ids
 from ._engine.record import Records
 from ._engine.retention import sweep
 from ._engine.retry_queue import RetryQueue
@@ -41,6 +40,7 @@ from .counting import Counter
 from .errors import RouterClosed
 from .fork import Guard, importing, renew_in_children
 from .guardrail import checked_guardrails
+from .identity import Ids
 from .loop import Signal, at_once, this_loop
 from .policy_file import PolicyFile, Reload, watch
 from .protocols import (

@@ -17,7 +17,6 @@ from ._core.money import usd_text
 from ._core.problem import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, key_terms, told
 from ._engine.checked import CheckedStorage
-from ._engine.identity import Ids
 from ._engine.stored import unhindered
 from ._engine.worker import Worker
 from .announcer import Announcer
@@ -25,6 +24,7 @@ from .arguments import ENVIRONMENTS, check_coordination, check_key_id, check_new
 from .authentication import RECHECK_S, Authenticator
 from .backends.clock import SystemClock
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, ValidationFailed
+from .identity import Ids
 from .incidents import IncidentLog
 from .protocols import Clock, Coordination, Storage
 from .root_secret import RootSecret, given_secrets

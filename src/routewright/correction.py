@@ -18,10 +18,10 @@ from ._core.ranges import Range
 from ._core.rollup import MOST_USD
 from ._core.rows import key_of
 from ._core.scan import is_unicode, quoted
-from ._engine.identity import Ids
 from ._engine.stored import found_trace
 from .catalogue import checked_usage
 from .errors import PreconditionFailed, Problem, RouterError, StorageUnavailable, ValidationFailed
+from .identity import Ids
 from .protocols import Clock, Storage
 from .wire import (
     SYSTEM_ACCOUNT,

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from ._core.moment import timestamp
 from ._core.terms import incident_terms, told
 from ._engine.event import events_of
-from ._engine.identity import Ids
 from .errors import NotFound
+from .identity import Ids
 from .protocols import Clock, Storage
 from .wire import SYSTEM_ACCOUNT, Caller, Incident, IncidentCreated, Incidents, PutEvent, PutIncident, Write
 

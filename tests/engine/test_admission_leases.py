@@ -29,9 +29,9 @@ from routewright import (
     SystemClock,
     UpstreamFailed,
 )
-from routewright._engine.identity import Ids
 from routewright._engine.leases import Leases
 from routewright._engine.worker import Worker
+from routewright.identity import Ids
 from routewright.protocols import Clock
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Line, Pause

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from routewright._engine.identity import DRAWN, Ids
+from routewright.identity import DRAWN, Ids
 from routewright.testing import FakeClock
 
 

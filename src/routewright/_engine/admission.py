@@ -34,6 +34,7 @@ from routewright.errors import (
     StorageUnavailable,
 )
 from routewright.fork import Guard
+from routewright.identity import Ids
 from routewright.protocols import Clock, Coordination, ImmediateCoordination, Storage
 from routewright.wire import (
     DEFAULT_ACCOUNT,
@@ -52,7 +53,6 @@ from routewright.wire import (
 from .account import NO_LIMITS, Accounts
 from .answer import Answer
 from .idempotency import Claim, Claims
-from .identity import Ids
 from .leases import Leases
 from .money import Choosing, Cover, Money, Payer, Reservation
 from .reading import Read

@@ -21,12 +21,12 @@ from routewright._core.moment import timestamp
 from routewright._core.problem import shown
 from routewright.errors import Problem, ValidationFailed
 from routewright.fork import Guard, renew_in_children
+from routewright.identity import Ids
 from routewright.loop import Signal, is_cancelled
 from routewright.protocols import Clock
 from routewright.wire import Caller, Event, PushedEvent, Trace
 from routewright.wire.trace import copied
 
-from .identity import Ids
 from .tasks import Job
 from .worker import Worker
 

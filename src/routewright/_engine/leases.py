@@ -10,11 +10,11 @@ from functools import partial
 
 from routewright.errors import StorageUnavailable, UnsupportedWrite
 from routewright.fork import Guard, renew_in_children
+from routewright.identity import Ids
 from routewright.loop import is_cancelled
 from routewright.protocols import Clock, Coordination, Storage
 from routewright.wire import SYSTEM_ACCOUNT, KeepLease
 
-from .identity import Ids
 from .worker import Worker
 
 RENEWALS = 3

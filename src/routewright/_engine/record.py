@@ -12,6 +12,7 @@ from routewright._core.decision import Decision
 from routewright._core.machine import End
 from routewright.errors import InternalError, RouterError
 from routewright.fork import renew_in_children
+from routewright.identity import Ids
 from routewright.protocols import Clock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -29,7 +30,6 @@ from .capture import Capturing
 from .event import Hooks, events_of
 from .failure import failure
 from .fleet import Fleet
-from .identity import Ids
 from .progress import Progress
 from .retry_queue import RetryQueue
 from .trace_log import TraceLog

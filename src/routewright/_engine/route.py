@@ -41,6 +41,7 @@ from routewright.errors import (
     RouterError,
     RouterTimeoutError,
 )
+from routewright.identity import Ids
 from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
 from routewright.wire import Caller, DecisionInput, Environment, OnPartial, PolicyFallback, PolicySnapshot, RunLimit
 
@@ -51,7 +52,6 @@ from .execute import Execution
 from .fleet import Fleet
 from .guardrail import LARGE_CHARACTERS, done_now, pass_gate
 from .hedge import HedgedExecution
-from .identity import Ids
 from .progress import Progress
 from .reading import Asked, Read
 from .record import Records

@@ -84,7 +84,7 @@ def failed(error: RouterError, args: Arguments, screen: Screen) -> None:
 def _new_id() -> str:
     from random import SystemRandom
 
-    from routewright._engine.identity import Ids
     from routewright.backends.clock import SystemClock  # loads asyncio, which a supervisor does without
+    from routewright.identity import Ids
 
     return Ids(SystemClock(), SystemRandom())("req_")

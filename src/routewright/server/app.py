@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import anyio
 
-from routewright._engine.identity import Ids
 from routewright.console import Console
 from routewright.errors import RouterError
+from routewright.identity import Ids
 from routewright.router import Router
 from routewright.wire import Environment
 

@@ -8,9 +8,9 @@ from http import HTTPStatus
 from random import SystemRandom
 from typing import NamedTuple
 
-from routewright._engine.identity import Ids
 from routewright.backends.clock import SystemClock
 from routewright.errors import HeadersTooLarge, MalformedRequest, Overloaded, RequestTimedOut, RouterError
+from routewright.identity import Ids
 
 from .errors import envelope
 
