@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._core.why_not import WhyNot
     from ._engine.answer import Answer
     from ._engine.event import Subscription
+    from ._engine.prepared import InputTokens, Prepared
     from ._engine.steps import StepCall, StepDone, Steps, StepWait
     from ._engine.stream import Stream
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from .backends.providers.sandbox import SandboxProvider
     from .backends.storage.memory import MemoryStorage
     from .backends.storage.sqlite import SqliteStorage
-    from .blocking import BlockingStream
+    from .blocking import BlockingPrepared, BlockingStream
     from .catalogue import Catalogue
     from .console import BlockingConsole, Console
 
@@ -150,12 +151,15 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # the router and what it gives back
     "Answer",
     "BlockingLedger",
+    "BlockingPrepared",
     "BlockingRouter",
     "BlockingStream",
     "BlockingTraceStore",
     "Decision",
+    "InputTokens",
     "Ledger",
     "PolicyCheck",
+    "Prepared",
     "Router",
     "StepCall",
     "StepDone",
@@ -292,6 +296,7 @@ _HOME = {
     "AnthropicProvider": "backends.providers.anthropic",
     "BlockingConsole": "console",
     "BlockingLedger": "ledger",
+    "BlockingPrepared": "blocking",
     "BlockingRouter": "router",
     "BlockingStream": "blocking",
     "BlockingTraceStore": "trace",
@@ -301,10 +306,11 @@ _HOME = {
     "Console": "console",
     "Decision": "_core.decision",
     "DenyList": "guardrail",
+    "ExecutionLimits": "settings",
     "GeminiProvider": "backends.providers.gemini",
     "HostedProvider": "backends.providers.hosted",
     "HttpRequest": "backends.providers.request",
-    "ExecutionLimits": "settings",
+    "InputTokens": "_engine.prepared",
     "Ledger": "ledger",
     "Limits": "settings",
     "MemoryCoordination": "backends.coordination.memory",
@@ -313,6 +319,7 @@ _HOME = {
     "PatternGuardrail": "guardrail",
     "PolicyCheck": "_core.check",
     "PolicyFile": "policy_file",
+    "Prepared": "_engine.prepared",
     "Retention": "settings",
     "Router": "router",
     "SandboxProvider": "backends.providers.sandbox",

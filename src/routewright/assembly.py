@@ -10,10 +10,11 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
 from ._core.policy import changes_between, publish
 from ._core.report import checked_keys
@@ -21,6 +22,7 @@ from ._core.selector import Known
 from ._engine.admission import Admissions
 from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
+from ._engine.readiness import Readiness
 from ._engine.record import Records
 from ._engine.retention import sweep
 from ._engine.retry_queue import RetryQueue
@@ -29,7 +31,7 @@ from ._engine.standby import LimitCounts, StandbyCoordination
 from ._engine.tags import TagScopes
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
-from .arguments import check_coordination, check_parts, check_replaceable, checked_policies
+from .arguments import check_caller, check_coordination, check_parts, check_replaceable, checked_policies
 from .backends.coordination.memory import MemoryCoordination
 from .backends.providers.hosted import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
@@ -53,12 +55,14 @@ from .protocols import (
 from .replay import Replays
 from .settings import Settings
 from .trace import TraceStore
-from .wire import Environment, Model, Policy, PolicyChanged, PolicySnapshot
+from .wire import Caller, Environment, Model, Policy, PolicyChanged, PolicySnapshot
 
 T = TypeVar("T")
 
 # seconds after the beginning by which each step of closing ends (contract 1: two in all)
 WORKER_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.4, 1.7, 1.9
+CALLERS = 1_024
+"""Callers that need not be checked again."""
 WORKER_S = 0.8  # it then has 0.2 for what it cancels
 
 _logger = logging.getLogger(__name__)
@@ -94,6 +98,9 @@ class Parts:
         self.catalogue = Catalogue() if catalogue is None else catalogue
         self.storage: Storage = MemoryStorage() if storage is None else storage
         self.worker = Worker(settings.clock)
+        self.ids = Ids(settings.clock, settings.rng)
+        self.resolve: Callable[[Caller], Caller] = lru_cache(CALLERS)(partial(_resolved, environment))
+        """A checked caller in its environment; in a sandbox Router everybody is in the sandbox."""
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
         self._log = TraceLog(self.storage, self.worker, self.hooks, settings.clock, settings.durability)
@@ -195,6 +202,11 @@ class Parts:
             return self.fleets()
 
         return Replays(fleets, lambda snapshot_id: self.wait(self.log.snapshot, snapshot_id))
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        """Whether its storage can be read and written."""
+        return Readiness(self.storage, lambda: self.log.is_stuck, self.worker, self.settings.clock)
 
     @property
     def trace_counts(self) -> TraceCounts:
@@ -300,8 +312,7 @@ class Parts:
                 _logger.warning("closing goes on without waiting for %s", name)
 
     def _make_engine(self) -> Engine:
-        settings = self.settings
-        ids = Ids(settings.clock, settings.rng)
+        settings, ids = self.settings, self.ids
         capture = None if settings.capture is None else settings.capture.started
         records = Records(self._log, self.hooks, self._retry_queue, ids, settings.clock, capture)
         admissions = Admissions(
@@ -390,6 +401,13 @@ class Parts:
 def _hosted(models: Sequence[Model]) -> Sequence[Provider]:
     """Everybody's models, to be called by somebody else."""
     return [HostedProvider(name) for name in dict.fromkeys(model.provider for model in models)]
+
+
+def _resolved(environment: Environment, caller: Caller) -> Caller:
+    check_caller(caller)
+    if environment == "sandbox" and caller.environment != "sandbox":
+        return replace(caller, environment="sandbox")
+    return caller
 
 
 def _run_apart(async_fn: Callable[[], Awaitable[object]]) -> None:

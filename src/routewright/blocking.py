@@ -8,10 +8,40 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+from ._core.decision import Decision
 from ._engine.answer import Answer
+from ._engine.prepared import InputTokens, Prepared
 from ._engine.stream import Stream
 from .errors import RouterClosed
 from .wire import OutputDelta, RouteEvent
+
+
+class BlockingPrepared:
+    """``Prepared`` for servers without ``await``, as WSGI has them."""
+
+    def __init__(self, prepared: Prepared, wait: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
+        self.prepared = prepared
+        """The request, its tokens, its decision, and the headers."""
+        self._wait = wait
+
+    def run(self) -> Answer[Any]:
+        """Admit the request and answer it (``Prepared.run``)."""
+        answer: Answer[Any] = self._wait(self.prepared.run)
+        return answer
+
+    def stream(self) -> BlockingStream:
+        """Answer it piece by piece (``Prepared.stream``)."""
+        return BlockingStream(self.prepared.stream(), self._wait)
+
+    def decide(self) -> Decision:
+        """Choose, as a request of the caller's (``Prepared.decide``)."""
+        decision: Decision = self._wait(self.prepared.decide)
+        return decision
+
+    def count_tokens(self, model: str | None = None) -> InputTokens:
+        """Count the input (``Prepared.count_tokens``)."""
+        count: InputTokens = self._wait(partial(self.prepared.count_tokens, model))
+        return count
 
 
 class BlockingStream:

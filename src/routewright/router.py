@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast, overload
-
-from msgspec.structs import replace
+from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from ._core.budget import SharedBudget, room_of
 from ._core.catalogue import resolve_one
@@ -19,14 +17,18 @@ from ._core.explain import explain
 from ._core.ids import normalise_trace_id
 from ._core.output import Form
 from ._core.problem import shown
-from ._core.request import as_budget
-from ._core.tags import checked_tags
+from ._core.request import as_budget, sent_request
+from ._core.scan import decode
+from ._core.tags import checked_tags, tagged
+from ._core.tokens import bounds_of
+from ._core.traceparent import parse_traceparent
 from ._core.why_not import WhyNot, why_not
 from ._engine.answer import Answer
 from ._engine.detached import Detached
 from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
-from ._engine.reading import Asked
+from ._engine.prepared import Prepared
+from ._engine.reading import Asked, Read
 from ._engine.standby import LimitCounts
 from ._engine.steps import HostedProgress, Steps, begin
 from ._engine.stream import Stream
@@ -36,20 +38,23 @@ from ._engine.traceparent import parent_held, parent_here, within
 from .arguments import check_caller, check_many, checked_feedback, checked_traceparent
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
-from .blocking import BlockingStream
+from .blocking import BlockingPrepared, BlockingStream
 from .catalogue import Catalogue
-from .errors import Problem, RouterError, ValidationFailed
+from .errors import Problem, RouterClosed, RouterError, ValidationFailed
 from .fork import importing
 from .options import Options, RequestLike, RequestsLike, SharedOptions
 from .policy_file import PolicyFile
-from .protocols import Coordination, Guardrail, Provider, Storage
+from .protocols import Clock, Coordination, Guardrail, Provider, Storage
 from .replay import input_of
 from .settings import Settings
 from .trace import BlockingTraceStore, TraceStore
 from .twin import Twin
 from .wire import Budget, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
 
+_CLOSED = "the router is closed"
+
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Router:
@@ -145,7 +150,7 @@ class Router:
         """
         form = None if output_type is None else _form_of(output_type)
         engine = self._parts.running or self._parts.engine
-        caller = self._caller if caller is None else self._placed(caller)
+        caller = self._caller if caller is None else self.resolve_caller(caller)
         return await engine.route(self._asked(request, options, form), caller)
 
     async def route_to_end(
@@ -191,6 +196,38 @@ class Router:
         asked = self._asked(request, options)
         known = asked if asked.is_large and not self._parts.settings.clock.virtual else asked.read()
         return Stream(self._parts.engine, known, self._as(caller))
+
+    def prepare(
+        self,
+        request: RequestLike | bytes,
+        *,
+        caller: Caller | None = None,
+        path: str = "/v1/route",
+        body: bytes | None = None,
+        traceparent: str | None = None,
+        **options: Unpack[Options],
+    ) -> Prepared:
+        """Check a request and bound its tokens, and leave the call for later: for servers, which answer a mistake
+        before they admit anything. Nothing is admitted, and no time limit runs, before the result is used.
+
+        Bytes are the JSON body of ``POST /v1/route``, read strictly. ``path`` and ``body`` say where the request was
+        sent, and as what, if it was sent in another form: under one idempotency key another path or body is another
+        request. ``traceparent`` is the header that came with it; what is none is ignored. An ``idempotency_key`` may
+        stand beside the same one in the request, and no other.
+
+        Takes as long as reading the request, some microseconds; call it in a thread for bodies of many kilobytes.
+        Raises ``InvalidJson`` and ``ValidationFailed``.
+        """
+        parts, held = self._parts, tags_held()
+        caller = self._caller if caller is None else self.resolve_caller(caller)
+        made = sent_request(request, options)
+        if held is not NO_TAGS and (tags := held.get(parts.tags)):
+            made = tagged(made, tags)
+        parent = None if traceparent is None else parse_traceparent(traceparent)
+        if parent_held() is not None or "opentelemetry.trace" in sys.modules:
+            parent = parent_here(parent)
+        sent = None if body is None or made.idempotency_key is None else decode(body)
+        return Prepared(parts.running or parts.engine, Read(made, bounds_of(made), path, parent, sent), caller)
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
         """Choose a model, and leave the calls to you: the result says step by step what to do, and is told what came.
@@ -264,6 +301,10 @@ class Router:
         """
         return self._parts.fleet(self._as(caller).environment).models()
 
+    def model_names(self, *, caller: Caller | None = None) -> Mapping[str, str]:
+        """Every name that a request may give a model, ids and aliases, with the id that it means."""
+        return self._parts.fleet(self._as(caller).environment).names
+
     def policies(self) -> list[Policy]:
         """The policies that ``policy_id`` can name."""
         return [snapshot.policy for snapshot in self._parts.engine.policies]
@@ -328,8 +369,55 @@ class Router:
         """The same Router for another caller."""
         view = type(self).__new__(type(self))
         view._parts = self._parts
-        view._caller = self._placed(caller)
+        view._caller = self.resolve_caller(caller)
         return view
+
+    def resolve_caller(self, caller: Caller) -> Caller:
+        """The caller as calls have it: checked, and in a sandbox Router in the sandbox. Raises ``ValidationFailed``."""
+        try:
+            return self._parts.resolve(caller)
+        except TypeError:  # it cannot be hashed, so it is no caller, or holds what it may not
+            check_caller(caller)
+            raise
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of ``settings``."""
+        return self._parts.settings.clock
+
+    @property
+    def storage(self) -> Storage:
+        """The storage that was passed, else the one in memory."""
+        return self._parts.storage
+
+    @property
+    def coordination(self) -> Coordination:
+        """What it shares limits and news through. A ``Console`` beside it takes the same:
+        ``Console(router.storage, coordination=router.coordination, clock=router.clock)``."""
+        return self._parts.coordination
+
+    @property
+    def new_id(self) -> Callable[[str], str]:
+        """Makes ids: ``router.new_id("req_")``. Later ones are greater, and so are the ids of later traces."""
+        return self._parts.ids
+
+    @property
+    def open_circuits(self) -> int:
+        """How many models are not called for a while, for their faults; in both environments."""
+        return sum(fleet.open_circuits for fleet in self._parts.fleets())
+
+    async def problem(self, *, within_s: float = 2.0) -> str | None:
+        """What keeps it from serving, in one sentence: it is closed, or its storage cannot be read or written within
+        ``within_s``. None: nothing does. For readiness probes."""
+        try:
+            return _CLOSED if self._parts.is_closed else await self._parts.readiness.problem(within_s)
+        except RouterClosed:
+            return _CLOSED
+
+    def run_in_background(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        """Run an async function beside the Router's own background work: in its thread, until the Router is closed,
+        which cancels it, and anew in forked processes. Raises ``RouterClosed``."""
+        self._parts.worker.start_daemon(async_fn, *args)
 
     @cached_property
     def traces(self) -> TraceStore:
@@ -382,14 +470,7 @@ class Router:
         return Asked(request, options, tags, form, parent)
 
     def _as(self, caller: Caller | None) -> Caller:
-        return self._caller if caller is None else self._placed(caller)
-
-    def _placed(self, caller: Caller) -> Caller:
-        """A caller that is one; in a sandbox Router everybody is in the sandbox."""
-        check_caller(caller)
-        if self._parts.environment == "sandbox" and caller.environment != "sandbox":
-            return replace(caller, environment="sandbox")
-        return caller
+        return self._caller if caller is None else self.resolve_caller(caller)
 
 
 def _form_of(output_type: Any) -> Form:
@@ -454,6 +535,20 @@ class BlockingRouter(Twin[Router]):
     ) -> BlockingStream:
         """Answer a request piece by piece (``Router.stream``)."""
         return BlockingStream(self.router.stream(request, caller=caller, **options), self._wait)
+
+    def prepare(
+        self,
+        request: RequestLike | bytes,
+        *,
+        caller: Caller | None = None,
+        path: str = "/v1/route",
+        body: bytes | None = None,
+        traceparent: str | None = None,
+        **options: Unpack[Options],
+    ) -> BlockingPrepared:
+        """Check a request, and leave the call for later (``Router.prepare``)."""
+        prepared = self.router.prepare(request, caller=caller, path=path, body=body, traceparent=traceparent, **options)
+        return BlockingPrepared(prepared, self._wait)
 
     def feedback(
         self, trace_id: str, score: float, comment: str | None = None, *, caller: Caller | None = None

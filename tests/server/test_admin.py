@@ -25,10 +25,10 @@ from routewright import (
     UnsupportedWrite,
     ValidationFailed,
 )
+from routewright._engine import readiness
 from routewright._engine.detached import Detached
-from routewright.server import admin as admin_module
+from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
 from routewright.server import create_admin
-from routewright.server.admin import LEFT_S, WRITE_EVERY_S
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock
 from routewright.wire import KeepLease, PutTrace
@@ -224,7 +224,7 @@ async def test_what_it_was_once_is_never_told_again(monkeypatch: pytest.MonkeyPa
             super().__init__(work, worker)
             self._ended.block(20)
 
-    monkeypatch.setattr(admin_module, "Detached", Quick)
+    monkeypatch.setattr(readiness, "Detached", Quick)
     state = {"state": fails}
 
     async def now() -> None:

@@ -151,7 +151,7 @@ async def test_long_bodies_that_came_whole_and_wait_for_their_turn_are_bounded_t
             check_kind=lambda: None,
             limits=HttpLimits(),
             clock=SystemClock(),
-            header=lambda name: None,
+            sent={},
             receive=receive,
             caller=Caller(),
         )
@@ -230,9 +230,7 @@ def test_long_bodies_are_read_one_at_a_time() -> None:
     async def one(bodies: Bodies) -> None:
         client = Client(b"x" * 300_000)
         router = Router.sandbox()
-        exchange = Exchange(
-            scope_of(), client.receive, client.send, "req_1", router._parts.settings.clock, HttpLimits()
-        )
+        exchange = Exchange(scope_of(), client.receive, client.send, "req_1", router.clock, HttpLimits())
         await bodies.read(exchange, reading)
 
     async def serve() -> None:

@@ -175,7 +175,7 @@ def test_messages_that_do_not_stand_as_they_were_sent_are_told_by_their_turns() 
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}, {"type": "text", "text": "So?"}]}]}"""
-    reading = anthropic.Reading(Router.sandbox()._parts.fleet("sandbox"), capped=True)
+    reading = anthropic.Reading(Router.sandbox(), Caller(), capped=True)
     made = reading.decode(body)
     assert reading.words is not None
     assert [reading.words.path(f"messages[{place}].content[0]") for place in range(len(made.messages))] == [

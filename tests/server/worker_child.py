@@ -39,7 +39,7 @@ def main(store: str, calls: str, lease_s: str) -> None:
     provider = ScriptedProvider(reply, models=[MODEL], clock=SystemClock())
     storage = SqliteStorage(store)
     router = Router(providers=[provider], storage=storage, settings=Settings(lease_s=float(lease_s)))
-    app = create_app(router, Console(storage, coordination=router._parts.coordination, secret=SECRET))
+    app = create_app(router, Console(storage, coordination=router.coordination, secret=SECRET))
     bound = socket.create_server(("127.0.0.1", 0), backlog=512)
     print(bound.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, ws="none")).run(sockets=[bound])

@@ -78,23 +78,38 @@ def as_request(
     return checked(_request_of(value, _arguments(overrides) if overrides else {}))
 
 
+def sent_request(
+    value: bytes | str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest,
+    overrides: Mapping[str, Any],
+) -> RouteRequest:
+    """The same of what a server was sent: bytes are the JSON of a whole request, and an idempotency key beside the
+    request's own has to be the same one.
+
+    Raises ``InvalidJson`` and ``ValidationFailed``.
+    """
+    if isinstance(value, bytes):
+        made = shaped_request(value)
+        if not overrides:
+            return _plainly(made) or completed(made)
+    else:
+        made = _request_of(value, {})
+    if overrides:
+        given = _arguments(overrides)
+        key = given.get("idempotency_key")
+        if key is not None and made.idempotency_key not in (None, key):
+            said = f"is {shown(key)}, and the body says {shown(made.idempotency_key)}"
+            raise ValidationFailed.of(Problem("Idempotency-Key", said, "send one of the two"))
+        made = replace(made, **given)
+    return checked(made)
+
+
 def checked(request: RouteRequest) -> RouteRequest:
     """Hold a request to every rule, and fill in goal and strategy. Checking it again changes nothing.
 
     Structs check nothing when they are made, so types are checked here as well. Raises ``ValidationFailed``, with up
     to ``MAX_PROBLEMS`` problems. A few microseconds for a prompt and some scalars.
     """
-    if not _is_plain(request):
-        return completed(request if _is_simple(request) else rebuilt(request, RouteRequest, ""))
-    strategy = request.strategy or "balanced"
-    return RouteRequest(
-        [*request.messages],
-        request.goal or ("quality" if strategy == "quality-first" else "cost"),
-        strategy,
-        request.policy_id,
-        stream=request.stream,
-        timeout_ms=request.timeout_ms,
-    )
+    return _plainly(request) or completed(request if _is_simple(request) else rebuilt(request, RouteRequest, ""))
 
 
 def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
@@ -184,8 +199,9 @@ def _shaped(name: str, value: Any) -> Any:
     return converted(value, _SHAPES[name], name)
 
 
-def _is_plain(request: Any) -> bool:
-    """Say quickly that it is right: turns of text, with no more than a goal, strategy, policy or time limit."""
+def _plainly(request: Any) -> RouteRequest | None:
+    """Complete quickly what is right: turns of text, with no more than a goal, strategy, policy or time limit. None
+    where that takes a closer look."""
     messages, timeout_ms = request.messages, request.timeout_ms
     if (
         type(messages) is not list
@@ -205,7 +221,7 @@ def _is_plain(request: Any) -> bool:
         or not (request.policy_id is None or (request.policy_id and _is_ascii(request.policy_id)))
         or not (timeout_ms is None or (type(timeout_ms) is int and 1 <= timeout_ms <= LONGEST_TIMEOUT_MS))
     ):
-        return False
+        return None
     for message in messages:
         if (
             type(message) is not Message
@@ -216,8 +232,12 @@ def _is_plain(request: Any) -> bool:
             or message.tool_call_id is not None
             or message.name is not None
         ):
-            return False
-    return True
+            return None
+    goal: Any = request.goal
+    strategy: Any = request.strategy or "balanced"
+    if goal is None:
+        goal = "quality" if strategy == "quality-first" else "cost"
+    return RouteRequest([*messages], goal, strategy, request.policy_id, stream=request.stream, timeout_ms=timeout_ms)
 
 
 def _is_simple(request: RouteRequest) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from math import inf
+from types import MappingProxyType
 from typing import TypeVar, get_args
 
 from msgspec.structs import replace
@@ -131,6 +133,11 @@ class Fleet:
             _at_present(model, called=bool(called[row]), shaky=row in closed or stability[row] < DEGRADED_BELOW)
             for row, model in enumerate(board.pool.models)
         ]
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """Every id and alias, with the id that it means."""
+        return MappingProxyType({**self.aliases, **{model: model for model in self.pool.row}})
 
     @property
     def open_circuits(self) -> int:

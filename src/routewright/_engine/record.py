@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from routewright._core.alerts import WINDOW_S, ErrorBurst
+from routewright._core.alerts import WINDOW_S
 from routewright._core.call import Call
 from routewright._core.decision import Decision
 from routewright._core.machine import End
@@ -19,6 +19,7 @@ from routewright.wire import (
     Budget,
     Caller,
     Environment,
+    ErrorBurst,
     PolicyChanged,
     PutEvent,
     Snapshot,

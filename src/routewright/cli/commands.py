@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import msgspec
 
+from routewright import Answer
 from routewright._core.decision import Decision
 from routewright._core.why_not import WhyNot
-from routewright._engine.answer import Answer
 from routewright.assembly import stale
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, NoProviders, RouterError

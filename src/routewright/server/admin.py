@@ -6,23 +6,16 @@ An application of its own, for an address that only operators reach: nobody has 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio.to_thread
 import msgspec
 
 from routewright._core.problem import shown
-from routewright._engine.detached import Detached
-from routewright._engine.stored import storage_faults
-from routewright.errors import Problem, RouterClosed, RouterError, UnsupportedWrite, ValidationFailed
-from routewright.fork import renew_in_children
+from routewright.errors import Problem, ValidationFailed
 from routewright.router import Router
-from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, KeepLease
 
 from .exchange import JSON, Receive, Scope, Send
-from .inside import Inside
 
 if TYPE_CHECKING:
     from .metrics import Metrics
@@ -30,12 +23,6 @@ if TYPE_CHECKING:
 READY_S = 2.0
 """How long the storage may take to be read, and written."""
 MOST_READY_S = 60.0
-LEFT_S = 10.0
-"""What it has not answered by then is left, and asked again."""
-WRITE_EVERY_S = 5.0
-"""So often it is tried to write, at most."""
-_LEASE = "own_readiness"
-_CLOSED = "the router is closed"
 _METHODS = ("GET", "HEAD")
 
 
@@ -53,7 +40,8 @@ class Admin:
     def __init__(self, router: Router, metrics: Metrics | str, ready_s: float) -> None:
         """``metrics``: those to tell, or the sentence that says why there are none."""
         self._metrics = metrics
-        self._readiness = Readiness(router, ready_s)
+        self._router = router
+        self._ready_s = ready_s
         self.addresses: Mapping[str, Callable[[], Awaitable[Said]]] = {
             "/healthz": self._health,
             "/readyz": self._ready,
@@ -96,7 +84,7 @@ class Admin:
 
     async def _ready(self) -> Said:
         """200 while the Router is open and its storage can be read and written in time, else 503 with the problem."""
-        problem = await self._readiness.problem()
+        problem = await self._router.problem(within_s=self._ready_s)
         return _told(200, status="ok") if problem is None else _told(503, status="unavailable", problem=problem)
 
     async def _figures(self) -> Said:
@@ -107,76 +95,6 @@ class Admin:
 
         body = await anyio.to_thread.run_sync(self._metrics.render)
         return Said(200, body, CONTENT_TYPE.encode())
-
-
-class Readiness:
-    """Whether a Router can serve: it is open, and its storage can be read and written in time."""
-
-    def __init__(self, router: Router, ready_s: float) -> None:
-        self._inside = Inside(router)
-        self._ready_s = ready_s
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Begin with nothing: what was being asked at a fork is the parent's."""
-        self._asking: Detached[str | None] | None = None
-        """The storage as it is, or was, asked: no second time while the first lasts."""
-        self._step = "read"
-        self._tried_at = -inf
-        self._unwritten: str | None = None
-
-    async def problem(self) -> str | None:
-        """What is wrong, in words that tell nothing else; None: nothing is. A storage that is stuck is left behind."""
-        clock = self._inside.clock
-        if self._inside.is_closed:
-            return _CLOSED
-        try:
-            with clock.deadline(clock.monotonic() + self._ready_s):
-                if self._asking is None or self._asking.has_ended:
-                    self._asking = Detached(self._ask, self._inside.worker)
-                return await self._asking.result()
-        except RouterClosed:
-            return _CLOSED
-        return self._late(self._ready_s)
-
-    async def _ask(self) -> str | None:
-        clock, longest_s = self._inside.clock, max(self._ready_s, LEFT_S)
-        with clock.deadline(clock.monotonic() + longest_s):
-            self._step = "read"
-            return await _fault("read", self._read) or await self._not_written()
-        return self._late(longest_s)
-
-    def _late(self, seconds: float) -> str:
-        return f"the storage was not {self._step} within {seconds:g} s"
-
-    async def _not_written(self) -> str | None:
-        """Why nothing can be written: that traces wait is known; else it is tried, now and then."""
-        if self._inside.is_stuck:
-            return "the storage cannot be written: traces wait"
-        now = self._inside.clock.monotonic()
-        if now - self._tried_at >= WRITE_EVERY_S:
-            self._step = "written"
-            self._unwritten = await _fault("written", self._write)
-            self._tried_at = now
-        return self._unwritten
-
-    async def _read(self) -> None:
-        await self._inside.storage.read(SYSTEM_ACCOUNT, CurrentRetention())
-
-    async def _write(self) -> None:
-        """Keep a lease under which nothing is held, in the place of the last."""
-        lease = KeepLease(_LEASE, WRITE_EVERY_S, self._inside.clock.monotonic())
-        with suppress(UnsupportedWrite):  # a storage that keeps traces alone, and answers
-            await self._inside.storage.apply(SYSTEM_ACCOUNT, [lease])
-
-
-async def _fault(done: str, ask: Callable[[], Awaitable[None]]) -> str | None:
-    try:
-        with storage_faults():
-            await ask()
-    except RouterError as error:  # its words stay there
-        return f"the storage cannot be {done}: {error.code}"
-    return None
 
 
 def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: float = READY_S) -> Admin:

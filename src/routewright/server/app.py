@@ -10,7 +10,6 @@ import anyio
 
 from routewright.console import Console
 from routewright.errors import RouterError
-from routewright.identity import Ids
 from routewright.router import Router
 from routewright.wire import Environment
 
@@ -28,27 +27,23 @@ class App:
     """An ASGI application. It needs no lifespan, and works at any mount point."""
 
     def __init__(self, service: Service, limits: HttpLimits, observers: Sequence[Observer] = ()) -> None:
-        inside = service.inside
         self._observers = observers
         self._service = service
         self._limits = limits
-        self._clock = inside.clock
-        self._ids = Ids(inside.clock, inside.rng)
+        self._clock = service.router.clock
+        self._new_id = service.router.new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as ASGI has it."""
-        match scope["type"]:
-            case "http":
-                await self._serve(Exchange(scope, receive, send, self._ids("req_"), self._clock, self._limits))
-            case "lifespan":
-                await self._live(receive, send)
-            case "websocket":
-                await send({"type": "websocket.close", "code": 1000})
-
-    async def _serve(self, exchange: Exchange) -> None:
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+            return
+        exchange = Exchange(scope, receive, send, self._new_id("req_"), self._clock, self._limits)
         try:
             endpoint = find(exchange.method, exchange.path)
             exchange.endpoint, exchange.parameter = endpoint.path, endpoint.parameter
+            if len(exchange.sent) != len(scope["headers"]):
+                exchange.check_twice()
             await endpoint.serve(self._service, exchange)
         except ClientLeft:
             exchange.left = True
@@ -73,6 +68,13 @@ class App:
                 observer(exchange)
             except Exception:
                 _log.exception("an observer of requests failed; it is called again all the same")
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "lifespan":
+                await self._live(receive, send)
+            case "websocket":
+                await send({"type": "websocket.close", "code": 1000})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Begin and end with the server. Traces that wait are written before its end."""

@@ -8,17 +8,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from routewright._engine.reading import LARGE_CHARACTERS
 from routewright.errors import BodyTooLarge, RateLimited, RequestTimedOut, RouterError
 from routewright.fork import Guard
 from routewright.threads import Threads
+from routewright.wire import Caller
 
-from .exchange import ClientLeft, Exchange, Message
+from .exchange import JSON, ClientLeft, Exchange, Message
 
 T = TypeVar("T")
 
 _OPENINGS = (b",", b"[", b"{")
 """One of them stands before each member of an array or object, and one is each that is empty."""
+LONG_BYTES = 1 << 18
+"""So many are read in about a millisecond; a longer body is read in a thread."""
 UNCOUNTED_BYTES = 64 << 10
 """Of each body are let in whatever others hold: connections bound those."""
 _SHARES = 2
@@ -39,49 +41,34 @@ class Bodies:
         Raises ``UnsupportedMediaType``, ``BodyTooLarge``, ``RequestTimedOut``, ``RateLimited``, and what ``reading``
         does; ``ClientLeft`` where it does not come whole.
         """
-        held = _Held(self._room, exchange.caller.account if exchange.caller is not None else "")
+        limits, clock, sent = exchange.limits, exchange.clock, exchange.sent
+        if sent.get(b"content-type") != JSON or b"content-encoding" in sent:
+            exchange.check_kind()
+        length, body, held = sent.get(b"content-length"), None, None
+        if length is not None and length.isdigit() and int(length[:20]) > limits.body_bytes:
+            raise _too_large(limits.body_bytes)
         try:
-            body = await self._come(exchange, held)
-            most = exchange.limits.body_values
-            if len(body) > most:
-                reading = partial(_counted, most, reading)
-            if len(body) <= LARGE_CHARACTERS or exchange.clock.virtual:
+            with clock.deadline(clock.monotonic() + limits.body_s):
+                message = await exchange.receive()
+                if message["type"] == "http.request" and not message.get("more_body"):
+                    body = message.get("body", b"")
+                else:
+                    held = _Held(self._room, exchange.caller)
+                    body = await _pieces(exchange, message, held)
+            if body is None:
+                raise RequestTimedOut(f"the body did not come whole within {limits.body_s:g} s; send it in one go")
+            if len(body) > limits.body_bytes:
+                raise _too_large(limits.body_bytes)
+            if len(body) > limits.body_values:
+                reading = partial(_counted, limits.body_values, reading)
+            if len(body) <= LONG_BYTES or clock.virtual:
                 return reading(body)
+            held = held or _Held(self._room, exchange.caller)
             held.grow(len(body))
             return await self._in_turn(partial(reading, body))
         finally:
-            held.let_go()
-
-    async def _come(self, exchange: Exchange, held: _Held) -> bytes:
-        exchange.check_kind()
-        limits, clock = exchange.limits, exchange.clock
-        most = limits.body_bytes
-        length = exchange.header(b"content-length")
-        if length is not None and length.isascii() and length.isdecimal() and int(length[:20]) > most:
-            raise _too_large(most)
-        with clock.deadline(clock.monotonic() + limits.body_s):
-            message = await exchange.receive()
-            if message["type"] != "http.request" or message.get("more_body"):
-                return await self._pieces(exchange, message, held)
-            body: bytes = message.get("body", b"")
-            if len(body) > most:
-                raise _too_large(most)
-            return body
-        raise RequestTimedOut(f"the body did not come whole within {limits.body_s:g} s; send it in one go")
-
-    async def _pieces(self, exchange: Exchange, message: Message, held: _Held) -> bytes:
-        """A body that comes in pieces."""
-        most, come = exchange.limits.body_bytes, bytearray()  # of many small pieces a list takes many times as much
-        while message["type"] == "http.request":
-            piece: bytes = message.get("body", b"")
-            if len(come) + len(piece) > most:
-                raise _too_large(most)
-            held.grow(len(come) + len(piece))
-            come += piece
-            if not message.get("more_body"):
-                return bytes(come)
-            message = await exchange.receive()
-        raise ClientLeft
+            if held is not None:
+                held.let_go()
 
     async def _in_turn(self, reading: Callable[[], T]) -> T:
         """Read in a worker thread, when those before are done."""
@@ -92,6 +79,21 @@ class Bodies:
             raise told
         finally:
             del told
+
+
+async def _pieces(exchange: Exchange, message: Message, held: _Held) -> bytes:
+    """A body that comes in pieces."""
+    most, come = exchange.limits.body_bytes, bytearray()  # of many small pieces a list takes many times as much
+    while message["type"] == "http.request":
+        piece: bytes = message.get("body", b"")
+        if len(come) + len(piece) > most:
+            raise _too_large(most)
+        held.grow(len(come) + len(piece))
+        come += piece
+        if not message.get("more_body"):
+            return bytes(come)
+        message = await exchange.receive()
+    raise ClientLeft
 
 
 class _Room:
@@ -134,9 +136,9 @@ class _Held:
 
     __slots__ = ("_account", "_bytes", "_room")
 
-    def __init__(self, room: _Room, account: str) -> None:
+    def __init__(self, room: _Room, caller: Caller | None) -> None:
         self._room = room
-        self._account = account
+        self._account = "" if caller is None else caller.account
         self._bytes = 0
 
     def grow(self, length: int) -> None:

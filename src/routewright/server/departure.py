@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from math import inf
+from time import monotonic
 from typing import Any, TypeVar
 
 import anyio
 
-from routewright.loop import this_loop
+from routewright.backends.alarms import Entry, alarms_of
+from routewright.loop import this_task
 
 from .exchange import ClientLeft, Exchange
 
@@ -20,44 +24,44 @@ WATCH_AFTER_S = 0.01
 
 async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
     """What the work brings. It is cancelled when the client leaves, and ``ClientLeft`` raised."""
-    loop = this_loop()
-    if isinstance(loop, asyncio.AbstractEventLoop) and not exchange.clock.virtual:
-        return await _Watch(exchange, loop).over(work)
-    return await _watched(exchange, work)
+    task = None if exchange.clock.virtual else this_task()
+    if task is None:
+        return await _watched(exchange, work)
+    watch = _Watch()
+    watch.exchange, watch.task, watch.context = exchange, task, copy_context()
+    alarms_of(task.get_loop()).add(monotonic() + WATCH_AFTER_S, watch)
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        if watch.left and not task.uncancel():
+            raise ClientLeft from None
+        raise
+    finally:
+        watch.entry = None
+        if watch.watcher is not None:
+            watch.watcher.cancel()
 
 
 class _Watch:
-    """Watches for a client to leave, in asyncio, where a task group costs as much as a decision. It begins late."""
+    """Watches for a client to leave, in asyncio, where a task group costs as much as a decision. It begins late: until
+    then it waits among the deadlines of the loop, which have one timer."""
 
-    def __init__(self, exchange: Exchange, loop: asyncio.AbstractEventLoop) -> None:
-        self._exchange = exchange
-        self._loop = loop
-        self._watcher: asyncio.Task[None] | None = None
-        self._left = False
-        task = asyncio.current_task()
-        assert task is not None, "a request is served in a task"
-        self._task: asyncio.Task[Any] = task
+    entry: Entry | None
+    exchange: Exchange
+    task: asyncio.Task[Any]
+    context: Context
+    watcher: asyncio.Task[None] | None = None
+    left = False
 
-    async def over(self, work: Callable[[], Awaitable[T]]) -> T:
-        timer = self._loop.call_later(WATCH_AFTER_S, self._begin)
-        try:
-            return await work()
-        except asyncio.CancelledError:
-            if self._left and not self._task.uncancel():
-                raise ClientLeft from None
-            raise
-        finally:
-            timer.cancel()
-            if self._watcher is not None:
-                self._watcher.cancel()
-
-    def _begin(self) -> None:
-        self._watcher = self._loop.create_task(self._watch())
+    def ring(self, now: float) -> float:
+        """Begin to watch (``Waiting``)."""
+        self.watcher = self.task.get_loop().create_task(self._watch(), context=self.context)
+        return inf
 
     async def _watch(self) -> None:
-        await self._exchange.disconnected()
-        self._left = True
-        self._task.cancel()
+        await self.exchange.disconnected()
+        self.left = True
+        self.task.cancel()
 
 
 async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:

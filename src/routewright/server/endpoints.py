@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -80,19 +78,18 @@ class Decided(Struct, frozen=True, kw_only=True):
 
 async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """Answer a request, falling back along the chain where a model fails."""
-    read = await service.read(exchange)
-    if read.request.stream:
-        await service.send(exchange, read, RouteFrames(exchange, service.inside.stream(read, caller)))
+    prepared = await service.prepare(exchange, caller)
+    if prepared.request.stream:
+        await service.send(exchange, prepared, RouteFrames(exchange, prepared.stream()))
         return
-    answer = await service.answer(exchange, read, caller)
+    answer = await service.answer(exchange, prepared)
     await exchange.json(answer.response, headers=answer.headers)
 
 
 async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """Choose without calling anything. It counts as a request, and as no tokens."""
-    read = await service.read(exchange)
-    async with service.counted(exchange, read, caller):
-        decision = await while_connected(exchange, partial(service.inside.decide, read, caller))
+    prepared = await service.prepare(exchange, caller)
+    decision = await while_connected(exchange, prepared.decide)
     await exchange.json(
         Decided(
             model=decision.model,
@@ -104,7 +101,8 @@ async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuer
             candidates=decision.candidates,
             rejected=decision.rejected,
             digest=decision.digest,
-        )
+        ),
+        prepared.headers,
     )
 
 
@@ -121,13 +119,14 @@ async def policies(service: Service, exchange: Exchange, caller: Caller, _: NoQu
 
 async def trace(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """One trace with its spans."""
-    await exchange.json(await service.inside.traces(caller).get(exchange.parameter, environment=caller.environment))
+    store = service.router.as_caller(caller).traces
+    await exchange.json(await store.get(exchange.parameter, environment=caller.environment))
 
 
 async def traces(service: Service, exchange: Exchange, caller: Caller, asked: TracesQuery) -> None:
     """A page of traces without their spans, newest first."""
     since, until = span_of(asked.since, asked.until, ("from", "to"))
-    page = await service.inside.traces(caller).query(
+    page = await service.router.as_caller(caller).traces.query(
         filter=asked.filter,
         since=since,
         until=until,
@@ -140,7 +139,7 @@ async def traces(service: Service, exchange: Exchange, caller: Caller, asked: Tr
 
 async def usage(service: Service, exchange: Exchange, caller: Caller, asked: UsageQuery) -> None:
     """Requests, money and tokens by time and group."""
-    report = await service.inside.traces(caller).usage(
+    report = await service.router.as_caller(caller).traces.usage(
         asked.start_date,
         asked.end_date,
         group_by=asked.group_by,
@@ -152,17 +151,17 @@ async def usage(service: Service, exchange: Exchange, caller: Caller, asked: Usa
 
 async def cache(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """Hit rate, dollars saved, hits by the age of their entries."""
-    store, environment = service.inside.traces(caller), caller.environment
+    store, environment = service.router.as_caller(caller).traces, caller.environment
     await exchange.json(await store.cache_report(asked.start_date, asked.end_date, environment=environment))
 
 
 async def fallback(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """How often a fallback served, why, and how attempts at each model ended."""
-    store, environment = service.inside.traces(caller), caller.environment
+    store, environment = service.router.as_caller(caller).traces, caller.environment
     await exchange.json(await store.fallback_report(asked.start_date, asked.end_date, environment=environment))
 
 
 async def latency(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """Quantiles of the latency by model and strategy."""
-    store, environment = service.inside.traces(caller), caller.environment
+    store, environment = service.router.as_caller(caller).traces, caller.environment
     await exchange.json(await store.latency_report(asked.start_date, asked.end_date, environment=environment))

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from routewright._engine.stream import Stream
+from routewright import Stream
 from routewright.wire import (
     OutputDelta,
     RouteCompleted,

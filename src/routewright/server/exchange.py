@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
 from routewright._core.scan import quoted
-from routewright._core.traceparent import TraceParent, parse_traceparent
 from routewright.errors import (
     Problem,
     UnsupportedMediaType,
@@ -55,7 +55,6 @@ class Exchange:
     """One request, and its response."""
 
     __slots__ = (
-        "_headers",
         "_send",
         "caller",
         "clock",
@@ -71,6 +70,7 @@ class Exchange:
         "receive",
         "request_id",
         "scope",
+        "sent",
         "sent_bytes",
         "started_at",
         "status",
@@ -82,7 +82,9 @@ class Exchange:
     ) -> None:
         self.scope = scope
         self.method: str = scope["method"]
-        self.path = _path_of(scope)
+        self.path: str = scope["path"] if not scope.get("root_path") else _path_of(scope)
+        self.sent: dict[bytes, bytes] = dict(scope["headers"])
+        """Headers by their names in small letters; of one that came more than once the last."""
         self.request_id = request_id
         self.clock = clock
         self.limits = limits
@@ -106,19 +108,20 @@ class Exchange:
         """Of the error that it ended in."""
         self.receive = receive
         self._send = send
-        self._headers: dict[bytes, bytes] | None = None
 
     def header(self, name: bytes) -> str | None:
-        """A header by its name in small letters; None: it was not sent. Raises ``ValidationFailed`` for one of those
-        that may be sent once and came twice."""
-        value = self._told.get(name)
+        """A header by its name in small letters; None: it was not sent."""
+        value = self.sent.get(name)
         return None if value is None else value.decode("latin-1")
 
-    @property
-    def _told(self) -> dict[bytes, bytes]:
-        if self._headers is None:
-            self._headers = _read_headers(self.scope["headers"])
-        return self._headers
+    def check_twice(self) -> None:
+        """Raise ``ValidationFailed`` for a header that may be sent once and came twice."""
+        counts = Counter([name for name, _ in self.scope["headers"]])
+        for name, count in counts.items():
+            if count > 1 and name in _ONCE:
+                raise ValidationFailed.of(Problem(name.decode("latin-1"), "is sent twice", "send this header once"))
+        if counts[b"traceparent"] > 1:  # which of them holds is nowhere said
+            del self.sent[b"traceparent"]
 
     @property
     def final_status(self) -> int:
@@ -135,13 +138,6 @@ class Exchange:
         """From its first byte to its end."""
         return self.ended_at - self.started_at
 
-    @property
-    def traceparent(self) -> TraceParent | None:
-        """Where the client asks from; None where it sent nothing, or what the standard has ignored. What goes with it,
-        ``tracestate``, is left: it is for systems that know each other, which a caller and a vendor do not."""
-        sent = [value for name, value in self.scope["headers"] if name == b"traceparent"]
-        return parse_traceparent(sent[0].strip().decode("latin-1")) if len(sent) == 1 else None
-
     def query(self, shape: type[T]) -> T:
         """The parameters of the address. Raises ``ValidationFailed`` for what the shape does not have."""
         return parameters(self.scope.get("query_string", b""), shape, self.limits.query_bytes)
@@ -149,8 +145,6 @@ class Exchange:
     def check_kind(self) -> None:
         """Hold the body to JSON by its headers. Raises ``UnsupportedMediaType``."""
         kind = self.header(b"content-type")
-        if kind == "application/json" and b"content-encoding" not in self._told:
-            return
         media, _, rest = (kind or "").partition(";")
         if media.strip().lower() != "application/json":
             got = "none" if kind is None else quoted(kind)
@@ -169,23 +163,31 @@ class Exchange:
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    async def json(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+    def json(self, value: Any, headers: Mapping[str, str] | None = None) -> Awaitable[None]:
         """Answer with JSON."""
-        await self.respond(_encode(value), status, JSON, headers)
+        return self.respond(_encode(value), 200, JSON, headers)
 
     async def respond(
         self, body: bytes, status: int, content_type: bytes, headers: Mapping[str, str] | None = None
     ) -> None:
         """Answer."""
-        await self.start(status, content_type, headers, length=len(body))
-        body = b"" if self.method == "HEAD" else body
-        self.sent_bytes += len(body)
-        await self._say({"type": "http.response.body", "body": body})
+        start = self._start(status, content_type, headers, len(body))
+        if self.method == "HEAD":
+            body = b""
+        try:
+            await self._send(start)
+            self.sent_bytes += len(body)
+            await self._send({"type": "http.response.body", "body": body})
+        except OSError:  # so ASGI has servers tell that nobody reads
+            raise ClientLeft from None
 
-    async def start(
-        self, status: int, content_type: bytes, headers: Mapping[str, str] | None = None, *, length: int | None = None
-    ) -> None:
+    async def start(self, status: int, content_type: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Begin an answer: what follows are pieces of it."""
+        await self._say(self._start(status, content_type, headers, None))
+
+    def _start(
+        self, status: int, content_type: bytes, headers: Mapping[str, str] | None, length: int | None
+    ) -> Message:
         self.status = status
         told = {
             b"content-type": content_type,
@@ -195,10 +197,11 @@ class Exchange:
         }
         if length is not None:
             told[b"content-length"] = b"%d" % length
-        for named in (self.headers, headers or {}):
-            for name, value in named.items():
-                told[name.lower().encode()] = value.encode("latin-1", "replace")
-        await self._say({"type": "http.response.start", "status": status, "headers": [*told.items()]})
+        for named in (self.headers, headers):
+            if named:
+                for name, value in named.items():
+                    told[name.lower().encode()] = value.encode("latin-1", "replace")
+        return {"type": "http.response.start", "status": status, "headers": [*told.items()]}
 
     async def piece(self, body: bytes, *, more: bool = True) -> None:
         """Send a piece of the answer."""
@@ -224,12 +227,3 @@ def _path_of(scope: Scope) -> str:
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("/", ""):
         return path[len(root) :] or "/"
     return path
-
-
-def _read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    for name, value in raw:
-        if name in found and name in _ONCE:
-            raise ValidationFailed.of(Problem(name.decode("latin-1"), "is sent twice", "send this header once"))
-        found[name] = value
-    return found

@@ -19,7 +19,6 @@ from routewright.wire import Environment, FallbackSpan, FaultKind, GuardrailSpan
 
 from .exchange import Exchange
 from .figures import FIGURES, Figure
-from .inside import Inside
 from .refusal import Refused
 
 try:
@@ -65,10 +64,10 @@ class Metrics:
         self._models: set[str] = set()
         self._told: dict[str, int] = {}
         self._followed: dict[str, Callable[[], int]] = {}
-        self._router, self._inside = router, Inside(router)
+        self._router = router
         self._subscription = router.on_trace(self.tell)
         if self._shared is not None:
-            self._inside.worker.start_daemon(_stay_fresh, weakref.ref(self), self._inside.clock)
+            router.run_in_background(_stay_fresh, weakref.ref(self), router.clock)
 
     def __call__(self, exchange: Exchange) -> None:
         """Count a request that has ended."""
@@ -115,7 +114,7 @@ class Metrics:
         """Take over how the Router stands."""
         router = self._router
         traces, hooks, limits = router.trace_counts, router.hook_counts, router.limit_counts
-        self._made["circuits_open"].set(self._inside.open_circuits)
+        self._made["circuits_open"].set(router.open_circuits)
         self._made["traces_waiting"].set(traces.waiting)
         self._made["hooks_waiting"].set(hooks.waiting)
         self._made["limits_degraded"].set(int(limits.degraded))

@@ -42,4 +42,5 @@ class Operation(Struct, frozen=True):
     async def __call__(self, service: Service, exchange: Exchange) -> None:
         """Answer. Raises ``AuthenticationFailed``, ``PermissionDenied``, ``ValidationFailed`` and what the act does."""
         caller = await service.caller(exchange, self.scope)
-        await self.act(service, exchange, caller, exchange.query(self.query))
+        asked = exchange.query(self.query) if exchange.scope.get("query_string") else self.query()
+        await self.act(service, exchange, caller, asked)

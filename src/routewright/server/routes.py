@@ -98,12 +98,21 @@ _NOTHING = (
     "there is nothing at this address; /v1/openapi.json lists what there is below /v1; the base URL of clients of "
     "OpenAI ends with /openai/v1, that of clients of Anthropic with /anthropic"
 )
+_EXACT = {
+    (method, path): Endpoint(path, serve)
+    for path, methods in ENDPOINTS.items()
+    for method, serve in methods.items()
+    if not path.endswith("}")
+}
 _BEFORE = {path.partition("{")[0]: path for path in ENDPOINTS if path.endswith("}")}
 """Addresses that end with a parameter, by what stands before it."""
 
 
 def find(method: str, path: str) -> Endpoint:
     """What serves an address. Raises ``NotFound`` and ``MethodNotAllowed``."""
+    found = _EXACT.get((method, path))
+    if found is not None:
+        return found
     known, parameter = (path, "") if path in ENDPOINTS else _with_parameter(path)
     methods = ENDPOINTS[known]
     serve = methods.get("GET" if method == "HEAD" else method)

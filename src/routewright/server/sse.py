@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from routewright._engine.stream import Stream
+from routewright import Stream
 from routewright.errors import RouterError
 from routewright.loop import this_loop
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from routewright import Router
+from routewright import Caller, Router
 from routewright.errors import ValidationFailed
 from routewright.server.anthropic.content import FAILED
 from routewright.server.anthropic.request import Reading
@@ -16,11 +16,11 @@ from routewright.wire import Message, RouteRequest, TextPart
 
 from .clients import ASKED, PIXEL, WEATHER
 
-FLEET = Router.sandbox()._parts.fleet("sandbox")
+ROUTER = Router.sandbox()
 
 
 def reading_of(**fields: Any) -> tuple[RouteRequest, set[str]]:
-    reading = Reading(FLEET, capped=True)
+    reading = Reading(ROUTER, Caller(), capped=True)
     return reading.decode(msgspec.json.encode({**ASKED, **fields})), reading.ignored
 
 
@@ -295,6 +295,6 @@ def test_no_words_of_a_prompt_are_in_an_error() -> None:
 
 
 def test_a_number_that_nothing_can_hold_is_refused() -> None:
-    reading = Reading(FLEET, capped=True)
+    reading = Reading(ROUTER, Caller(), capped=True)
     with pytest.raises(ValidationFailed, match="out of range"):
         reading.decode(b'{"model": "auto", "max_tokens": 1e999, "messages": []}')

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright import Model, Params, Router
+from routewright import Caller, Model, Params, Router
 from routewright._core.rules import completed
 from routewright._core.tokens import bounds_of
 from routewright.backends.providers.messages import message_body
@@ -19,12 +19,12 @@ from routewright.wire import RouteRequest, UpstreamCall
 
 from .bodies import JSON, bodies, broken
 
-FLEET = Router.sandbox()._parts.fleet("sandbox")
+ROUTER = Router.sandbox()
 CLAUDE = Model(id="anthropic/claude-sonnet-4-5")
 
 
 def translated(body: Any) -> RouteRequest:
-    request = completed(Reading(FLEET, capped=True).decode(msgspec.json.encode(body)))
+    request = completed(Reading(ROUTER, Caller(), capped=True).decode(msgspec.json.encode(body)))
     bounds_of(request)
     return request
 
@@ -36,7 +36,7 @@ def test_every_valid_body_translates(body: dict[str, Any]) -> None:
 
 @given(broken() | JSON | st.dictionaries(st.sampled_from(["model", "messages", "max_tokens", "tools"]), JSON))
 def test_every_other_body_is_refused_as_such(body: Any) -> None:
-    reading = Reading(FLEET, capped=True)
+    reading = Reading(ROUTER, Caller(), capped=True)
     try:
         bounds_of(completed(reading.decode(msgspec.json.encode(body))))
     except ValidationFailed as error:

@@ -8,8 +8,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from routewright._core.tokens import Length
-from routewright._engine.reading import Read
+from routewright import Prepared
 from routewright.errors import AuthenticationFailed, RouterError
 from routewright.server.departure import while_connected
 from routewright.server.door import ignored_header, routing_headers
@@ -35,40 +34,33 @@ async def messages(service: Service, exchange: Exchange) -> None:
     """Answer with a message, whole or as it comes."""
     with _headed(exchange):
         caller = await _caller(service, exchange)
-        reading = Reading(service.inside.fleet(caller), capped=True)
+        reading = Reading(service.router, caller, capped=True)
         with _in_their_words(reading):
-            read = await _read(service, exchange, reading, MESSAGES)
-            if read.request.stream:
-                frames = MessageFrames(
-                    exchange, service.inside.stream(read, caller), read.tokens.estimate, reading.words
-                )
-                await service.send(exchange, read, frames)
+            prepared = await _prepare(service, exchange, caller, reading, MESSAGES)
+            if prepared.request.stream:
+                frames = MessageFrames(exchange, prepared.stream(), prepared.tokens.estimate, reading.words)
+                await service.send(exchange, prepared, frames)
             else:
-                await _whole(service, exchange, read, caller)
+                answer = await service.answer(exchange, prepared)
+                await exchange.json(message_of(answer.response), routing_headers(answer.response) | answer.headers)
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
     """Say how many tokens a request's input has for the model that it names, or that would serve it."""
     with _headed(exchange):
         caller = await _caller(service, exchange)
-        reading = Reading(service.inside.fleet(caller), capped=False)
+        reading = Reading(service.router, caller, capped=False)
         with _in_their_words(reading):
-            read = await _read(service, exchange, reading, COUNT_TOKENS)
-            async with service.counted(exchange, read, caller):
-                model, (low, high, usual) = await while_connected(
-                    exchange, partial(_counted, service, read, caller, reading)
-                )
+            prepared = await _prepare(service, exchange, caller, reading, COUNT_TOKENS)
+            # the model that was named, or the one that would serve the request
+            counting = partial(prepared.count_tokens, reading.names.get(reading.model))
+            count = await while_connected(exchange, counting)
+        low, high = count.low, count.high
         told = {
-            "X-Routewright-Model": model,
+            "X-Routewright-Model": count.model,
             "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
         }
-        await exchange.json(TokenCount(usual), headers=told)
-
-
-async def _whole(service: Service, exchange: Exchange, read: Read, caller: Caller) -> None:
-    answer = await service.answer(exchange, read, caller)
-    headers = routing_headers(answer.response) | answer.headers
-    await exchange.json(message_of(answer.response), headers=headers)
+        await exchange.json(TokenCount(count.estimate), prepared.headers | told)
 
 
 async def _caller(service: Service, exchange: Exchange) -> Caller:
@@ -82,23 +74,10 @@ async def _caller(service: Service, exchange: Exchange) -> Caller:
     return await service.caller(exchange, "route", key=f"Bearer {key}")
 
 
-async def _read(service: Service, exchange: Exchange, reading: Reading, path: str) -> Read:
-    read = await service.read(exchange, reading.decode, path)
+async def _prepare(service: Service, exchange: Exchange, caller: Caller, reading: Reading, path: str) -> Prepared:
+    prepared = await service.prepare(exchange, caller, reading.decode, path)
     exchange.headers |= ignored_header(reading.ignored)
-    return read
-
-
-async def _counted(service: Service, read: Read, caller: Caller, reading: Reading) -> tuple[str, Length]:
-    """Who counts, and what comes of it."""
-    model = await _model(service, read, caller, reading)
-    return model, await service.inside.count(read, caller, model)
-
-
-async def _model(service: Service, read: Read, caller: Caller, reading: Reading) -> str:
-    """Who counts: the model that was named, or the one that would serve the request."""
-    fleet = service.inside.fleet(caller)
-    named = fleet.aliases.get(reading.model, reading.model)
-    return named if named in fleet.pool.row else (await service.inside.decide(read, caller)).model
+    return prepared
 
 
 @contextmanager

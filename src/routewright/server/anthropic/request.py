@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,11 +11,11 @@ from msgspec.structs import replace
 from routewright._core.model_name import model_called, named
 from routewright._core.problem import did_you_mean, shown
 from routewright._core.scan import decode, scan
-from routewright._engine.fleet import Fleet
 from routewright.errors import Problem, ValidationFailed
+from routewright.router import Router
 from routewright.server.door import AUTO, FIELD, PLACES, Ignored, Wishes, check_placed, places_of, wished, wishes_of
 from routewright.server.words import Words
-from routewright.wire import Message, Params, RouteRequest
+from routewright.wire import Caller, Message, Params, RouteRequest
 
 from .content import Placed, messages_of, system_of
 from .fields import Fields, wrong
@@ -39,14 +40,16 @@ WORDS = Words(
 class Reading:
     """Reads one body: ``decode`` makes the request, the rest says what it was made of."""
 
-    def __init__(self, fleet: Fleet, *, capped: bool) -> None:
+    def __init__(self, router: Router, caller: Caller, *, capped: bool) -> None:
         """``capped``: the answer's length has to be limited, as it is where there is to be an answer."""
         self.model = AUTO
         """As it was asked for; a name without doubt is the id that it means."""
         self.ignored = Ignored()
         self.words: Words | None = None
         """What fields are called; None: the route request has not been made, and errors speak of what was sent."""
-        self._fleet = fleet
+        self.names = router.model_names(caller=caller)
+        """Ids and aliases of models, each with the id that it means."""
+        self._models = partial(router.models, caller=caller)
         self._capped = capped
 
     def decode(self, body: bytes) -> RouteRequest:
@@ -60,7 +63,7 @@ class Reading:
         turns = self._turns(fields)
         request = self._request(fields, wishes, [message for _, message in turns])
         fields.end()
-        made = wished(request, self.model, VENDOR, replace(wishes, metadata=None), self._fleet.pool.row)
+        made = wished(request, self.model, VENDOR, replace(wishes, metadata=None), self.names)
         self.words = WORDS.having(self._places(tree, wishes), [place for place, _ in turns])
         return made
 
@@ -113,14 +116,13 @@ class Reading:
         kind, colon, _ = model.partition(":")
         if model == AUTO or (colon and kind in (AUTO, "policy")):
             return model
-        aliases, pool = self._fleet.aliases, self._fleet.pool
         for name in (f"{VENDOR}/{model}", model):
-            if name in pool.row or name in aliases:
+            if name in self.names:
                 return name
-        meant = model_called(model, [map(named, pool.models)], VENDOR, {})
+        meant = model_called(model, [map(named, self._models())], VENDOR, {})
         if meant is not None:
             return meant
-        hint = did_you_mean(model, [*pool.row, *aliases]) or "GET /v1/models lists the known ids, 'auto' chooses one"
+        hint = did_you_mean(model, self.names) or "GET /v1/models lists the known ids, 'auto' chooses one"
         raise wrong("model", f"is {shown(model)}, which is no known model", hint)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from routewright._engine.stream import Stream
+from routewright import Stream
 from routewright.server.door import routing_headers
 from routewright.server.errors import told
 from routewright.server.exchange import Exchange

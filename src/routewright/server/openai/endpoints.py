@@ -27,7 +27,7 @@ CHOSEN = tuple(
 async def completions(service: Service, exchange: Exchange) -> None:
     """Answer a chat, whole or in chunks."""
     caller = await service.caller(exchange, "route")
-    asked = Asked(service.known_models(caller))
+    asked = Asked(service.router.model_names(caller=caller))
     try:
         await _complete(service, exchange, caller, asked)
     except RouterError as error:
@@ -48,8 +48,8 @@ async def model(service: Service, exchange: Exchange) -> None:
     name = exchange.parameter
     known = {each.id: each for each in CHOSEN}
     known |= {each.id: model_of(each) for each in service.router.models(caller=caller)}
-    aliases = service.inside.fleet(caller).aliases
-    found = known.get(name) or known.get(f"{VENDOR}/{name}") or known.get(aliases.get(name, ""))
+    names = service.router.model_names(caller=caller)
+    found = known.get(name) or known.get(f"{VENDOR}/{name}") or known.get(names.get(name, ""))
     if found is None:
         hint = did_you_mean(name, known) or did_you_mean(f"{VENDOR}/{name}", known)
         hint = hint or "GET /openai/v1/models lists those that can be called"
@@ -58,11 +58,11 @@ async def model(service: Service, exchange: Exchange) -> None:
 
 
 async def _complete(service: Service, exchange: Exchange, caller: Caller, asked: Asked) -> None:
-    read = await service.read(exchange, asked.request_of, PATH)
-    if read.request.stream:
-        await service.send(exchange, read, ChunkFrames(exchange, service.inside.stream(read, caller), asked))
+    prepared = await service.prepare(exchange, caller, asked.request_of, PATH)
+    if prepared.request.stream:
+        await service.send(exchange, prepared, ChunkFrames(exchange, prepared.stream(), asked))
         return
-    answer = await service.answer(exchange, read, caller)
+    answer = await service.answer(exchange, prepared)
     limits = answer.headers
     headers = routing_headers(answer.response) | limits | limit_headers(limits, exchange.clock.time())
     await exchange.json(completion_of(answer.response), headers=headers | ignored_header(asked.ignored))

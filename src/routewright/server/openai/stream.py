@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from routewright._engine.stream import Stream
+from routewright import Stream
 from routewright.server.door import ignored_header, routing_headers
 from routewright.server.errors import told
 from routewright.server.exchange import Exchange

@@ -1,0 +1,127 @@
+"""A request between its check and its call: what a server holds once it has read a body (``Router.prepare``)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routewright._core.catalogue import resolve_one
+from routewright._core.decision import Decision
+from routewright._core.tokens import length
+from routewright.wire import Caller, RouteRequest, TokenBounds
+
+from .admission import Admission
+from .answer import Answer
+from .reading import Read
+from .route import Engine
+from .stream import Stream
+
+
+class InputTokens(Struct, frozen=True):
+    """How long a request is for one model. Where ``low`` equals ``high`` the count is exact."""
+
+    model: str
+    low: int
+    high: int
+    estimate: int
+
+
+class Prepared:
+    """A checked request whose tokens are bounded. Nothing is admitted, counted against a limit or paid for yet.
+
+        prepared = router.prepare(body, caller=caller)
+        if prepared.request.stream:
+            async with prepared.stream() as stream: ...
+        else:
+            answer = await prepared.run()
+
+    Each ``run`` and ``stream`` is a call of its own.
+    """
+
+    __slots__ = ("_engine", "_read", "caller", "headers")
+
+    def __init__(self, engine: Engine, read: Read, caller: Caller) -> None:
+        self._engine = engine
+        self._read = read
+        self.caller = caller
+        """Who calls, in the environment that the Router serves."""
+        self.headers: dict[str, str] = {}
+        """Rate-limit headers of ``decide`` and ``count_tokens``, once they were admitted. Answers, streams and errors
+        have ``headers`` of their own."""
+
+    def __repr__(self) -> str:
+        # no prompt: a repr ends up in logs
+        return f"<Prepared for {self.caller.account}, {self.tokens.estimate} tokens or so>"
+
+    @property
+    def request(self) -> RouteRequest:
+        """The whole request: goal and strategy are filled in, tags are in its metadata."""
+        return self._read.request
+
+    @property
+    def tokens(self) -> TokenBounds:
+        """What is known of the prompt's length: no count yet, but ``low``, ``high`` and ``estimate``."""
+        return self._read.tokens
+
+    @property
+    def decision(self) -> Decision:
+        """What would be decided now (``Router.decide``): counted against no limit. Where bounds do not settle it,
+        tokens are counted on the spot; ``await decide()`` counts in a thread."""
+        call = self._engine.admit(self._read, self.caller)
+        call.plan = self._engine.plan_now(call)
+        return Decision(call.plan, call.given, call.board)
+
+    def run(self) -> Awaitable[Answer[Any]]:
+        """Admit the request and answer it. Raises what ``Router.route`` does."""
+        return self._engine.route(self._read, self.caller)
+
+    def stream(self) -> Stream:
+        """Answer it piece by piece. It is admitted when the first piece is asked for."""
+        return Stream(self._engine, self._read, self.caller)
+
+    async def decide(self) -> Decision:
+        """Choose without calling anything, as a request of the caller's: it counts against its limits, with no tokens.
+
+        Raises what ``Router.decide`` does, ``RateLimited``, and what else refuses a caller.
+        """
+        async with self._admitted():
+            return await self._decide()
+
+    async def count_tokens(self, model: str | None = None) -> InputTokens:
+        """Count the input for a model, by default for the one that would serve the request. It is admitted as
+        ``decide`` is. Raises ``ValidationFailed`` for an unknown model, and ``RouterTimeoutError``."""
+        engine = self._engine
+        async with self._admitted():
+            call = engine.admit(self._read, self.caller)
+            pool = call.board.pool
+            model = (
+                (await self._decide()).model
+                if model is None
+                else resolve_one(model, call.fleet.aliases, pool.row, "model")
+            )
+            given = await engine.counting.count_aside(call, engine.give(call))
+            return InputTokens(model, *length(given.tokens, pool.measures[pool.measure[pool.row[model]]]))
+
+    async def _decide(self) -> Decision:
+        engine = self._engine
+        call = engine.admit(self._read, self.caller)
+        call.plan = await engine.plan(call)
+        return Decision(call.plan, call.given, call.board)
+
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Admit what calls no model: an idempotency key is not taken, since nothing is kept under it."""
+        shared = self._engine.admissions
+        read = replace(self._read, request=replace(self.request, idempotency_key=None))
+        if shared.is_open(read.request, self.caller):
+            yield
+            return
+        async with Admission(shared, read, self.caller) as admission:
+            await admission.look()
+            await admission.enter()
+            self.headers = admission.headers
+            yield
