@@ -38,7 +38,7 @@ def takes_of(caller: Caller, standing: Standing, tokens: int) -> list[Take]:
 
 def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
     """The requests that are left, of several limits by the one with the fewest. ``now`` in Unix seconds."""
-    requests = [state for state in states if state.resource == "requests"]
+    requests = states and [state for state in states if state.resource == "requests"]
     if not requests:
         return WindowUsage(UNLIMITED, int(now) // 60 * 60 + 60)
     least = min(requests, key=lambda state: state.remaining)
@@ -47,7 +47,7 @@ def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
 
 def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
     """The headers of an answer: of the window that has the smallest share left; of none, where nothing is limited."""
-    windows = [state for state in states if state.resource != "slots"]
+    windows = states and [state for state in states if state.resource != "slots"]
     if not windows:
         return {}
     least = min(windows, key=_share)

@@ -427,14 +427,18 @@ class Call:
 
     def response(self, output: str, tool_calls: list[ToolCall] | None) -> RouteResponse:
         """The route response (spec 2.2) of a call that was served."""
-        decision, served = self.decision, self.served
-        assert decision is not None, "only what was decided can be served"
+        plan, served = self.plan, self.served
+        assert plan is not None, "only what was decided can be served"
         assert served is not None, "there is an answer"
+        primary, *chain = [leg.id for leg in plan.legs]
+        sentence = plan.sentence
+        if sentence is None or self.budget is not None:
+            sentence = Decision(plan, self.given, None).reason
         routing = Routing(
             selected_model=served.model,
-            fallback_chain=decision.chain,
+            fallback_chain=chain,
             policy_version=self.policy_version,
-            decision_reason=decision.reason,
+            decision_reason=sentence,
             cost_usd=usd(self.cost_nanos),
             latency_ms=self.latency_ms,
             cache_hit=False,
@@ -445,7 +449,7 @@ class Call:
             output=output,
             routing=routing,
             usage=usage_of(self.windows, self.created_at),
-            primary_model=decision.model,
+            primary_model=primary,
             fallback_model=served.model if self.fell_back else None,
             cache_hit=False,
             tool_calls=tool_calls,

@@ -124,6 +124,14 @@ class Decision:
     @property
     def reason(self) -> str:
         """One sentence from the decision's own numbers (contract 2)."""
+        plan, given = self._plan, self.input
+        if not plan.is_shared or given.budget_nanos is not None or given.budget_tokens is not None:
+            return self._reason()
+        if plan.sentence is None:
+            plan.sentence = self._reason()
+        return plan.sentence
+
+    def _reason(self) -> str:
         given, (best, *others) = self.input, self._shown()
         cost = "price unknown" if best.cost_usd is None else f"cost {usd_short(best.cost_usd)}"
         sentence = (

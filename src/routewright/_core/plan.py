@@ -80,7 +80,7 @@ class Plan:
 
     __slots__ = (
         "costs", "counts", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high", "max_latency_ms",
-        "p90", "reached", "walked", "watched", "worst_held", "worst_input", "worst_output",
+        "p90", "reached", "sentence", "walked", "watched", "worst_held", "worst_input", "worst_output",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
@@ -108,6 +108,8 @@ class Plan:
         self.worst_input = self.worst_output = self.worst_held = 0
         """Pico-dollars a token of input, pico-dollars of output, and tokens of output: no walked model needs more of a
         budget."""
+        self.sentence: str | None = None
+        """Its reason, once one of its calls has worked it out that has no budget: the same for all of these."""
         self.counts: Mapping[Reason, int] | None = None
         """How many models each constraint rejected, for calls that are covered and have no budget."""
         self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None

@@ -144,7 +144,9 @@ def _is_innocent(body: bytes) -> bool:
     except (MsgspecError, UnicodeError, RecursionError):
         return False
     # Of a key that came twice only one is left in ``again``, so a colon is missing there.
-    return (again == body or again.count(b":") == _colons(body)) and not nests_deeper(tree, MAX_DEPTH)
+    if again != body and again.count(b":") != _colons(body):
+        return False
+    return body.count(b"[") + body.count(b"{") <= MAX_DEPTH or not nests_deeper(tree, MAX_DEPTH)
 
 
 def _flaw_in_dict(value: dict[Any, Any], depth: int) -> tuple[str, Flaw] | None:

@@ -42,11 +42,15 @@ class Prepared:
     Each ``run`` and ``stream`` is a call of its own.
     """
 
-    __slots__ = ("_engine", "_read", "caller", "headers")
+    __slots__ = ("_engine", "_read", "caller", "headers", "request", "tokens")
 
     def __init__(self, engine: Engine, read: Read, caller: Caller) -> None:
         self._engine = engine
         self._read = read
+        self.request: RouteRequest = read.request
+        """The whole request: goal and strategy are filled in, tags are in its metadata."""
+        self.tokens: TokenBounds = read.tokens
+        """What is known of the prompt's length: no count yet, but ``low``, ``high`` and ``estimate``."""
         self.caller = caller
         """Who calls, in the environment that the Router serves."""
         self.headers: dict[str, str] = {}
@@ -56,16 +60,6 @@ class Prepared:
     def __repr__(self) -> str:
         # no prompt: a repr ends up in logs
         return f"<Prepared for {self.caller.account}, {self.tokens.estimate} tokens or so>"
-
-    @property
-    def request(self) -> RouteRequest:
-        """The whole request: goal and strategy are filled in, tags are in its metadata."""
-        return self._read.request
-
-    @property
-    def tokens(self) -> TokenBounds:
-        """What is known of the prompt's length: no count yet, but ``low``, ``high`` and ``estimate``."""
-        return self._read.tokens
 
     @property
     def decision(self) -> Decision:

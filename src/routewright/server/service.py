@@ -8,7 +8,6 @@ from inspect import isawaitable
 from typing import Any
 
 from routewright import Answer, Prepared
-from routewright._core.account import may
 from routewright.console import Console
 from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, ValidationFailed
 from routewright.options import Options
@@ -61,7 +60,7 @@ class Service:
             exchange.caller = None
             told = f"this address is that of the {self.environment} environment, and you are in the other"
             raise AuthenticationFailed(f"{told}: ask at the {caller.environment} address")
-        if not may(caller.scopes, scope):
+        if caller.scopes is not None and scope not in caller.scopes:
             raise PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it")
         return caller
 
