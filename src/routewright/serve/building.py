@@ -12,7 +12,6 @@ from routewright.errors import StorageUnavailable
 from routewright.policy_file import PolicyFile
 from routewright.protocols import LocalStorage, Storage
 from routewright.router import Router
-from routewright.server.inside import Inside
 from routewright.settings import Capture, ExecutionLimits, Limits, Retention, Settings
 from routewright.storage import open_storage
 from routewright.wire import PutAccount, PutKey
@@ -78,7 +77,7 @@ def router_of(plan: Plan, storage: Storage) -> Router:
 def console_of(plan: Plan, router: Router, storage: Storage) -> Console:
     """What knows the keys."""
     secret = None if plan.seed is None else plan.seed.secret
-    return Console(storage, coordination=Inside(router).coordination, secret=secret)
+    return Console(storage, coordination=router.coordination, secret=secret)
 
 
 async def sow(plan: Plan, storage: Storage) -> None:

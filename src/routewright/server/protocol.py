@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import httptools
@@ -68,8 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._shared = server_state if isinstance(server_state, ListenerState) else ListenerState(ConnectionLimits())
-        self._limits = limits = self._shared.limits
-        self._most_bytes, self._most_headers = limits.header_bytes, limits.headers
+        self._limits = self._shared.limits
         self._timer: TimerHandle | None = None
         self._stuck: TimerHandle | None = None
         self._unread = 0
@@ -81,7 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unanswered = 0
         self._in_head = True
         """The next byte belongs to a request line, or to headers."""
-        self._heads = self._head_bytes = self._head_fed = 0
+        self._heads = self._head_bytes = 0
         self._begin_head()
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -107,7 +107,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Read what came, unless this client is refused already."""
         if self._refusal is not None:
             return
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         try:
             self._feed(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -121,28 +122,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._head_bytes or 1
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        """Take a piece of the request line."""
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. What stands behind a body is none: it could pass for one that was checked."""
-        self._header_count += 1
-        self._count(len(name) + len(value) + 4)
-        if self._in_head:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """Let a request in that is one."""
         refusal = self._refused()
         if refusal is not None:
             self._stop(refusal)
         super().on_headers_complete()
+        self.headers = []  # of what stands behind the body: it could pass for headers that were checked
         self._in_head = False
         self._unanswered += 1
-        self._stop_waiting()
-        self._place()
+        if self._timer is not None:
+            self._stop_waiting()
+        if self.root_path:
+            self._place()
         if self._shared.is_ending:
             self.cycle.keep_alive = False
 
@@ -153,6 +145,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request: what follows is the next."""
+        if self.headers and self._is_too_large():
+            self._stop(Refusal.TOO_LARGE)
         super().on_message_complete()
         self._in_head = True
         self._begin_head()
@@ -225,27 +219,34 @@ class BoundedProtocol(HttpToolsProtocol):
             heads = self._heads
             self.parser.feed_data(piece)
             if not self._in_head:
-                self._check_overhead(len(piece))
-            elif heads == self._heads:
-                self._head_fed += len(piece)
-
-    def _check_overhead(self, fed: int) -> None:
-        self._body_fed += fed
-        if self._body_fed - self._body_bytes > _OVERHEAD + _OVERHEAD_SHARE * self._body_bytes:
-            self._stop(Refusal.MALFORMED)
+                self._body_fed += len(piece)
+                if self._body_fed - self._body_bytes > _OVERHEAD + _OVERHEAD_SHARE * self._body_bytes:
+                    self._stop(Refusal.MALFORMED)
+                if self.headers and self._is_too_large():
+                    self._stop(Refusal.TOO_LARGE)
+            else:
+                if heads == self._heads:
+                    self._head_fed += len(piece)
+                if self._head_bytes and self._is_too_large():
+                    self._stop(Refusal.TOO_LARGE)
 
     def _begin_head(self) -> None:
         self._heads += 1
-        self._head_fed = self._head_bytes = self._counted = self._header_count = 0
-        self._body_fed = self._body_bytes = 0
+        self._head_fed = self._head_bytes = self._body_fed = self._body_bytes = 0
 
-    def _count(self, size: int) -> None:
-        self._counted += size
-        if self._counted > self._most_bytes or self._header_count > self._most_headers:
-            self._stop(Refusal.TOO_LARGE)
+    def _is_too_large(self) -> bool:
+        """Whether a head, or what stands behind a body, is beyond its bounds as far as it has come. Asked once for a
+        head that comes whole; until then it holds no more than was read at once, and ``header_bytes``."""
+        headers, limits = self.headers, self._limits
+        if headers is None:  # nothing has come of it but empty lines
+            return False
+        size = len(self.url) + 4 * len(headers) + sum(map(len, chain.from_iterable(headers)))
+        return size > limits.header_bytes or len(headers) > limits.headers
 
     def _refused(self) -> Refusal | None:
         """What is wrong with a head that the parser let pass."""
+        if self._is_too_large():
+            return Refusal.TOO_LARGE
         version = self.parser.get_http_version()
         if version not in ("1.0", "1.1"):
             return Refusal.VERSION
@@ -253,15 +254,17 @@ class BoundedProtocol(HttpToolsProtocol):
             return Refusal.CONNECT
         if self.parser.should_upgrade():
             return Refusal.UPGRADE
-        names = [name for name, _ in self.headers]
-        hosts = names.count(b"host")
-        if hosts > 1 or (version == "1.1" and not hosts):
+        sent = dict(self.headers)
+        if len(sent) != len(self.headers) and [name for name, _ in self.headers].count(b"host") > 1:
             return Refusal.HOST  # RFC 9112, 3.2
-        if version == "1.0" and b"transfer-encoding" in names:
-            return Refusal.MALFORMED  # RFC 9112, 6.1: it may have been smuggled past a proxy
-        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
-        if codings and codings != [b"chunked"]:
-            return Refusal.CODING  # RFC 9112, 6.1
+        if version == "1.1" and b"host" not in sent:
+            return Refusal.HOST
+        if b"transfer-encoding" in sent:
+            if version == "1.0":
+                return Refusal.MALFORMED  # RFC 9112, 6.1: it may have been smuggled past a proxy
+            codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+            if codings != [b"chunked"]:
+                return Refusal.CODING  # RFC 9112, 6.1
         if len(self.pipeline) >= self._limits.pipelined:
             return Refusal.PIPELINED
         return None
