@@ -1,0 +1,248 @@
+"""What a server holds of a request between its check and its call: ``Router.prepare``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from routewright import (
+    Answer,
+    Caller,
+    Catalogue,
+    Console,
+    DenyList,
+    IdempotencyKeyReused,
+    InvalidJson,
+    MemoryStorage,
+    NoCandidates,
+    RateLimited,
+    RateLimits,
+    Router,
+    RouterClosed,
+    RouteRequest,
+    ValidationFailed,
+)
+from routewright.wire import OutputDelta, RouteCompleted
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+BODY = b'{"messages":[{"role":"user","content":"Hello"}]}'
+
+
+def body(**fields: Any) -> bytes:
+    return msgspec.json.encode({"messages": [{"role": "user", "content": "Hello"}], **fields})
+
+
+async def limited(storage: MemoryStorage, **limits: int) -> Caller:
+    console = Console(storage, secret="a secret that is long enough for one")
+    await console.create_account("acme", limits=RateLimits(**limits))
+    key = await console.create_key("acme", name="k", environment="sandbox")
+    return await console.authenticate(f"Bearer {key.secret.reveal()}")
+
+
+@pytest.mark.anyio
+async def test_nothing_happens_before_it_is_used() -> None:
+    router = Router.sandbox()
+    prepared = router.prepare(BODY)
+    assert (prepared.request.goal, prepared.request.strategy) == ("cost", "balanced")
+    assert prepared.tokens.low <= prepared.tokens.estimate <= prepared.tokens.high
+    assert prepared.caller == Caller(environment="sandbox")
+    assert (await router.traces.query()).data == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("request_", ["Hello", BODY, [{"role": "user", "content": "Hello"}], msgspec.json.decode(BODY)])
+async def test_it_takes_what_route_takes_and_the_bytes_of_a_body(request_: Any) -> None:
+    router = Router.sandbox(answers={"Hello": "hi"})
+    answer = await router.prepare(request_, goal="quality").run()
+    assert isinstance(answer, Answer)
+    assert (answer.output, answer.trace.goal) == ("hi", "quality")
+
+
+@pytest.mark.anyio
+async def test_a_prepared_request_may_run_more_than_once() -> None:
+    prepared = Router.sandbox().prepare(BODY)
+    first, second = await prepared.run(), await prepared.run()
+    assert first.trace_id != second.trace_id
+
+
+@pytest.mark.anyio
+async def test_it_streams() -> None:
+    prepared = Router.sandbox(answers={"Hello": "hi"}).prepare(body(stream=True))
+    assert prepared.request.stream
+    async with prepared.stream() as stream:
+        events = [event async for event in stream]
+    assert "".join(event.data.text for event in events if isinstance(event, OutputDelta)) == "hi"
+    assert isinstance(events[-1], RouteCompleted)
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (b"", InvalidJson),
+        (b"\xef\xbb\xbf{}", InvalidJson),
+        (b'{"messages":[], "messages":[]}', ValidationFailed),
+        (b'{"messages":"Hello"}', ValidationFailed),
+        (b'{"messages":[]}', ValidationFailed),
+        (body(gaol="cost"), ValidationFailed),
+        (body(timeout_ms=0), ValidationFailed),
+    ],
+)
+def test_a_body_is_read_strictly(sent: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Router.sandbox().prepare(sent)
+
+
+def test_what_a_body_says_options_may_replace() -> None:
+    prepared = Router.sandbox().prepare(body(goal="cost", timeout_ms=5), goal="quality")
+    assert (prepared.request.goal, prepared.request.timeout_ms) == ("quality", 5)
+
+
+def test_an_idempotency_key_stands_beside_the_same_one_alone() -> None:
+    router = Router.sandbox()
+    assert router.prepare(BODY, idempotency_key="a").request.idempotency_key == "a"
+    assert router.prepare(body(idempotency_key="a"), idempotency_key="a").request.idempotency_key == "a"
+    for request in (body(idempotency_key="b"), RouteRequest([], idempotency_key="b")):
+        with pytest.raises(ValidationFailed, match="send one of the two"):
+            router.prepare(request, idempotency_key="a")
+
+
+@pytest.mark.anyio
+async def test_under_one_key_another_address_or_body_is_another_request() -> None:
+    router = Router.sandbox()
+    first = await router.prepare(BODY, idempotency_key="a", path="/ask", body=b'{"q":"Hello"}').run()
+    again = await router.prepare(BODY, idempotency_key="a", path="/ask", body=b'{ "q": "Hello" }').run()
+    assert again.replayed
+    assert again.trace_id == first.trace_id
+    for path, sent in (("/tell", b'{"q":"Hello"}'), ("/ask", b'{"q":"hello"}'), ("/ask", None)):
+        with pytest.raises(IdempotencyKeyReused):
+            await router.prepare(BODY, idempotency_key="a", path=path, body=sent).run()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("header", "kept"), [(TRACE, TRACE), ("nonsense", None), (None, None)])
+async def test_a_traceparent_is_kept_and_what_is_none_ignored(header: str | None, kept: str | None) -> None:
+    answer = await Router.sandbox().prepare(BODY, traceparent=header).run()
+    assert answer.trace.traceparent == kept
+
+
+@pytest.mark.anyio
+async def test_what_holds_around_goes_before_the_header_that_was_sent() -> None:
+    router = Router.sandbox()
+    own = TRACE.replace("b7ad", "ffff")
+    with router.traceparent(own), router.tags(team="support"):
+        prepared = router.prepare(BODY, traceparent=TRACE)
+    answer = await prepared.run()
+    assert (answer.trace.traceparent, answer.trace.metadata) == (own, {"team": "support"})
+
+
+@pytest.mark.anyio
+async def test_a_decision_is_the_one_that_would_be_taken_and_is_free() -> None:
+    storage = MemoryStorage()
+    router = Router.sandbox(storage=storage)
+    caller = await limited(storage, requests_per_min=1)
+    prepared = router.prepare(BODY, caller=caller)
+    for _ in range(3):
+        assert prepared.decision.digest == router.decide("Hello", caller=caller).digest
+    assert prepared.headers == {}
+    assert (await prepared.run()).headers["X-RateLimit-Remaining"] == "0"
+
+
+@pytest.mark.anyio
+async def test_to_decide_counts_as_a_request_and_as_no_tokens() -> None:
+    storage = MemoryStorage()
+    router = Router.sandbox(storage=storage)
+    prepared = router.prepare(BODY, caller=await limited(storage, requests_per_min=2, tokens_per_min=1_000))
+    assert (await prepared.decide()).model == prepared.decision.model
+    assert prepared.headers["X-RateLimit-Remaining"] == "1"
+    await prepared.count_tokens()
+    with pytest.raises(RateLimited) as refused:
+        await prepared.run()
+    assert "Retry-After" in refused.value.headers
+
+
+@pytest.mark.anyio
+async def test_tokens_are_counted_for_a_model_by_any_of_its_names() -> None:
+    model = Router.sandbox().models()[0].id
+    router = Router.sandbox(catalogue=Catalogue(aliases={"house": model}))
+    prepared = router.prepare(BODY)
+    count = await prepared.count_tokens("house")
+    assert (count, count.model) == (await prepared.count_tokens(model), model)
+    assert 0 < count.low <= count.estimate <= count.high
+    assert (await prepared.count_tokens()).model == prepared.decision.model
+    with pytest.raises(ValidationFailed):
+        await prepared.count_tokens("nobody/nothing")
+
+
+@pytest.mark.anyio
+async def test_a_refusal_is_the_one_of_route() -> None:
+    router = Router.sandbox(guardrails=[DenyList(["Hello"], action="block")])
+    with pytest.raises(Exception, match="blocks the request"):
+        await router.prepare(BODY).run()
+    dear = Router.sandbox().prepare(body(budget={"maxTokens": 1}))
+    for asking in (dear.run, dear.decide):
+        with pytest.raises(NoCandidates):
+            await asking()
+
+
+def test_nothing_of_a_prompt_is_in_its_repr() -> None:
+    assert "Hello" not in repr(Router.sandbox().prepare(BODY))
+
+
+def test_plain_servers_have_the_same() -> None:
+    with Router.sandbox(answers={"Hello": "hi"}).blocking as router:
+        blocking = router.prepare(BODY)
+        assert blocking.run().output == "hi"
+        assert list(blocking.stream().text()) == ["hi"]
+        assert blocking.decide().model == blocking.count_tokens().model == blocking.prepared.decision.model
+
+
+# What a server needs of its Router besides.
+
+
+def test_a_caller_is_resolved_as_calls_have_it() -> None:
+    ann = Caller("ann")
+    assert Router.sandbox().resolve_caller(ann) == Caller("ann", "sandbox")
+    assert Router(providers=[]).resolve_caller(ann) is ann
+    odd: Any
+    for odd in (None, "ann", {"account": "ann"}, Caller(""), Caller("a", scopes=("route", []))):  # type: ignore[arg-type]
+        with pytest.raises(ValidationFailed):
+            Router.sandbox().resolve_caller(odd)
+
+
+def test_names_are_ids_and_aliases_with_the_id_that_each_means() -> None:
+    model = Router.sandbox().models()[0].id
+    router = Router.sandbox(catalogue=Catalogue(aliases={"house": model}))
+    names, ids = router.model_names(), {model.id for model in router.models()}
+    assert {name for name, id in names.items() if name == id} == ids
+    assert names["house"] == model
+    with pytest.raises(TypeError):
+        names["a"] = "b"  # type: ignore[index]
+
+
+def test_ids_are_in_one_order_with_those_of_traces() -> None:
+    router = Router.sandbox()
+    before = router.new_id("req_")
+    trace_id = router.blocking.route("Hello").trace_id
+    after = router.new_id("req_")
+    assert before[4:] < trace_id[3:] < after[4:]
+
+
+@pytest.mark.anyio
+async def test_a_closed_router_says_that_it_cannot_serve() -> None:
+    router = Router.sandbox()
+    assert await router.problem() is None
+    await router.aclose()
+    assert await router.problem() == "the router is closed"
+    with pytest.raises(RouterClosed):
+        router.prepare(BODY)
+
+
+def test_a_console_beside_it_shares_its_parts() -> None:
+    storage = MemoryStorage()
+    router = Router.sandbox(storage=storage)
+    assert router.storage is storage
+    assert router.coordination is router.coordination
+    assert router.clock.virtual is False
+    assert router.open_circuits == 0
