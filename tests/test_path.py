@@ -52,8 +52,8 @@ LIMITS = {
     "limited": Path(763, 76, target="120"),
     "everything in memory": Path(913, 82),
     "everything in SQLite": Path(2205, 101, target="250", slack=60),
-    "http": Path(458, 71, target="110"),
-    "http with a key": Path(644, 86, target="180"),
+    "http": Path(152, 46, target="110"),
+    "http with a key": Path(485, 76, target="180"),
 }
 MEASURED_ON = (3, 11)
 """Python 3.12 inlines comprehensions, and each version has its own asyncio."""

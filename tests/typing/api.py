@@ -17,6 +17,7 @@ from routewright import (
     Answer,
     Bill,
     Block,
+    BlockingPrepared,
     BlockingRouter,
     BlockingStream,
     Budget,
@@ -40,6 +41,7 @@ from routewright import (
     HostedProvider,
     HttpRequest,
     Incident,
+    InputTokens,
     Key,
     KeyStanding,
     LatencyReport,
@@ -58,6 +60,7 @@ from routewright import (
     Params,
     PatternGuardrail,
     Policy,
+    Prepared,
     PriceChange,
     PriceTier,
     Pricing,
@@ -303,6 +306,18 @@ def plain_code_needs_no_await(router: Router) -> None:
             assert_type(stream.text(), Iterator[str])
         assert_type(blocking.trace("tr_1"), Trace)
         blocking.route("hi", goal="speed")  # type: ignore[call-overload]
+
+
+async def servers_prepare_requests(router: Router, caller: Caller, body: bytes) -> None:
+    prepared = router.prepare(body, caller=caller, path="/ask", body=body, traceparent="", idempotency_key="a")
+    assert_type(prepared, Prepared)
+    assert_type(await prepared.run(), Answer[Any])
+    assert_type(prepared.stream(), Stream)
+    assert_type(prepared.decision, Decision)
+    assert_type(await prepared.decide(), Decision)
+    assert_type(await prepared.count_tokens(), InputTokens)
+    assert_type(router.blocking.prepare("hi"), BlockingPrepared)
+    router.prepare("hi", gaol="cost")  # type: ignore[call-arg]
 
 
 def routers_are_made_of_parts(
