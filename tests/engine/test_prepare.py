@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from routewright import (
     Answer,
@@ -22,8 +24,12 @@ from routewright import (
     Router,
     RouterClosed,
     RouteRequest,
+    Settings,
     ValidationFailed,
 )
+from routewright._core.request import shaped_request
+from routewright._core.rules import completed
+from routewright.testing import FakeClock
 from routewright.wire import OutputDelta, RouteCompleted
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -92,6 +98,26 @@ async def test_it_streams() -> None:
 def test_a_body_is_read_strictly(sent: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         Router.sandbox().prepare(sent)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"goal": "stability", "timeout_ms": 2_000, "stream": True},
+        {"timeout_ms": 2_000.0},
+        {"strategy": "quality-first"},
+        {"policy_id": "p", "metadata": {"a": 1}},
+        {"params": {"max_output_tokens": 9, "stop": "x"}, "tools": []},
+        {"models": ["a/b"], "fallback": {"models": []}, "budget": {"maxCostUsd": 1}, "cache": {"ttl_seconds": 5}},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "ü"}], "name": "ann"}]},
+    ],
+)
+def test_a_body_becomes_the_same_request_by_the_short_way_and_by_the_long(fields: dict[str, Any]) -> None:
+    router, sent = Router.sandbox(), body(**fields)
+    whole = completed(shaped_request(sent))
+    assert router.prepare(sent).request == whole
+    assert router.prepare(sent, idempotency_key="a").request == replace(whole, idempotency_key="a")
 
 
 def test_what_a_body_says_options_may_replace() -> None:
@@ -237,6 +263,24 @@ async def test_a_closed_router_says_that_it_cannot_serve() -> None:
     assert await router.problem() == "the router is closed"
     with pytest.raises(RouterClosed):
         router.prepare(BODY)
+
+
+@pytest.mark.anyio
+async def test_what_runs_in_the_background_ends_with_the_router() -> None:
+    began, ended = anyio.Event(), list[str]()
+
+    async def watch(name: str) -> None:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(name)
+
+    async with Router.sandbox(settings=Settings(clock=FakeClock())) as router:  # so that it runs in this loop
+        router.run_in_background(watch, "mine")
+        await began.wait()
+        assert ended == []
+    assert ended == ["mine"]
 
 
 def test_a_console_beside_it_shares_its_parts() -> None:
