@@ -210,6 +210,14 @@ def test_a_trailer_is_no_header(key_and_port: tuple[str, int]) -> None:
     assert statuses(said(port, sent % key.encode())) == [401]
 
 
+@pytest.mark.parametrize("trailers", [b"X: a\r\n" * 30, b"X: " + b"a" * 5000 + b"\r\nX: b\r\n"])
+@pytest.mark.parametrize("end", [b"\r\n", b"X: "])
+def test_trailers_have_the_bounds_of_headers(key_and_port: tuple[str, int], trailers: bytes, end: bytes) -> None:
+    key, port = key_and_port
+    head = POST + b"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\n\r\n" % key.encode()
+    assert statuses(said(port, head + b"2\r\n{}\r\n0\r\n" + trailers + end)) == [431]
+
+
 TOO_LARGE = {
     "a long target": b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
     "a target without an end": b"GET /" + b"a" * 50_000,
@@ -218,6 +226,9 @@ TOO_LARGE = {
     "a name without an end": GET + b"a" * 50_000,
     "many headers": GET + b"X: a\r\n" * 30 + b"\r\n",
     "empty lines without an end": b"\r\n" * 30_000,
+    "many headers without an end": GET + b"X: a\r\n" * 30,
+    "many without an end behind another": GET + b"\r\n" + GET + b"X: a\r\n" * 30,
+    "long ones without an end behind a body": POST + b"Content-Length: 2\r\n\r\n{}" + GET + b"X: aaaaaa\r\n" * 500,
     "a long one behind another": GET + b"\r\n" + GET + b"X: " + b"a" * 5000 + b"\r\n\r\n",
 }
 
