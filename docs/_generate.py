@@ -26,7 +26,7 @@ from msgspec import Struct
 import routewright
 from routewright import Catalogue, Decision, Model, RateLimits, Router, RouterError, Settings, errors
 from routewright._core.account import PLANS
-from routewright._core.fault import FAULTS, SIGNS, Rule
+from routewright._core.fault import ENDINGS, FAULTS, SIGNS, Rule
 from routewright._core.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.filter import NUMBERS as NUMBERS_OF_FILTERS
 from routewright._core.limits import ExecutionLimits
@@ -345,6 +345,12 @@ def sign_table() -> str:
     return table(("looked for in", "what", "kind", "who says so"), rows)
 
 
+def ending_table() -> str:
+    """What a finish reason means."""
+    rows = [(f"`{ending.word}`", f"`{ending.means}`", ending.whose) for ending in ENDINGS]
+    return table(("finish reason", "means", "who says so"), rows)
+
+
 def cell_table() -> str:
     """What can happen to a call, and what it is taken for."""
     rows = [(f"`{cell.name}`", cell.what, _taken_for(cell.plain), _taken_for(cell.streamed)) for cell in CELLS.values()]
@@ -628,6 +634,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "analytics": analytics_tables,
     "bills": bill_tables,
     "cells": cell_table,
+    "endings": ending_table,
     "errors": error_table,
     "exits": exit_table,
     "exports": export_table,

@@ -497,10 +497,13 @@ async def test_stop_reasons_are_said_in_the_common_words(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("reason", ["a_new_word", None])
-def test_a_whole_answer_with_another_reason_or_none_is_whole(reason: str | None) -> None:
-    document = {"type": "message", "content": [said("x")], "stop_reason": reason}
-    assert list(Blocks("x").read(json.dumps(document).encode()))[-1] == Finish("stop")
+def test_a_whole_answer_with_a_new_reason_is_whole_and_one_without_is_not() -> None:
+    document: dict[str, Any] = {"type": "message", "content": [said("x")], "stop_reason": "a_new_word"}
+    assert list(Blocks("x").read(json.dumps(document).encode()))[-1] == Finish("a_new_word")
+    document["stop_reason"] = None
+    with pytest.raises(ProviderFault, match="without a stop reason") as caught:
+        list(Blocks("x").read(json.dumps(document).encode()))
+    assert caught.value.kind == "truncated"
 
 
 @pytest.mark.anyio

@@ -526,9 +526,9 @@ BROKEN = {
     "LANGUAGE": "request",
     "MISSING_THOUGHT_SIGNATURE": "request",
     "PUP_LIMITED_DISABLED": "auth",
-    "OTHER": "server",
-    "IMAGE_OTHER": "server",
-    "FINISH_REASON_UNSPECIFIED": "server",
+    "OTHER": "truncated",
+    "IMAGE_OTHER": "truncated",
+    "FINISH_REASON_UNSPECIFIED": "truncated",
 }
 
 
@@ -549,7 +549,7 @@ async def test_finish_reasons_are_said_in_the_common_words(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("said", "kind"), [*BROKEN.items(), ("A_NEW_REASON", "server")])
+@pytest.mark.parametrize(("said", "kind"), BROKEN.items())
 @pytest.mark.parametrize("stream", [False, True])
 async def test_reasons_that_say_there_is_no_answer_are_faults_after_the_usage(
     server: GeminiServer, provider: GeminiProvider, said: str, kind: str, stream: bool
@@ -560,14 +560,19 @@ async def test_reasons_that_say_there_is_no_answer_are_faults_after_the_usage(
     came, fault = await fault_after(provider, call(stream=stream))
     assert came == [Usage(9, 3)]
     assert (fault.kind, fault.status, fault.answered) == (kind, 200, True)
-    word = "" if "UNSPECIFIED" in said else f": {said.lower()}"
-    assert fault.message == f"google broke off{word}"
+    assert fault.message == f"google broke off with {said!r}"
 
 
 @pytest.mark.anyio
-async def test_a_reason_that_is_no_word_is_not_shown(server: GeminiServer, provider: GeminiProvider) -> None:
-    server.answers = [of_json({"candidates": [{"finishReason": f"as you said: {CANARY}"}]})]
-    assert (await fault_of(provider, call(stream=False))).message == "google broke off"
+@pytest.mark.parametrize(("said", "told"), [("A_NEW_REASON", "A_NEW_REASON"), (f"as you said: {CANARY}", "other")])
+async def test_a_new_reason_is_handed_on_and_one_that_is_no_word_is_not_shown(
+    server: GeminiServer, provider: GeminiProvider, said: str, told: str
+) -> None:
+    document = generated("x", finish="STOP")
+    document["candidates"][0]["finishReason"] = said
+    for answer in (of_json(document), events(document)):
+        server.answers = [answer]
+        assert await chunks_of(provider, call(stream=False)) == [Delta("x"), Finish(told)]
 
 
 @pytest.mark.anyio
@@ -632,11 +637,9 @@ def test_usage_counts_thoughts_as_output_and_the_cache_as_input(said: dict[str, 
 
 
 @pytest.mark.anyio
-async def test_a_plain_answer_without_a_reason_is_whole_all_the_same(
-    server: GeminiServer, provider: GeminiProvider
-) -> None:
+async def test_a_plain_answer_without_a_reason_is_not_whole(server: GeminiServer, provider: GeminiProvider) -> None:
     server.answers = [whole("x", finish=None, usage=None)]
-    assert await chunks_of(provider, call(stream=False)) == [Delta("x"), Finish("stop")]
+    assert (await fault_of(provider, call(stream=False))).kind == "truncated"
 
 
 @pytest.mark.anyio

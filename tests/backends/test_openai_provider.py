@@ -323,8 +323,10 @@ NATIVELY_BROKEN["choices"][0]["native_finish_reason"] = "network_error"
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (events(delta("half"), delta(finish="error")), "server"),
-        (events(delta("half"), NATIVELY_BROKEN), "server"),
+        (events(delta("half"), delta(finish="error")), "truncated"),
+        (events(delta("half"), delta(finish="abort")), "truncated"),
+        (events(delta("half"), delta(finish="function_call_filter: MALFORMED_FUNCTION_CALL")), "malformed"),
+        (events(delta("half"), NATIVELY_BROKEN), "truncated"),
         (events(delta("half"), delta(refusal="I cannot")), "refused"),
     ],
 )

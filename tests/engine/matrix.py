@@ -91,7 +91,10 @@ class Case:
     @property
     def tells_usage(self) -> bool:
         """Usage comes before the fault."""
-        return self.cell.name in ("null_content", "empty_parts", "content_filter")
+        told = ("null_content", "empty_parts", "content_filter", "abort", "no_finish_reason")
+        return self.cell.name in told and (
+            self.speaks or self.play.kind is not FaultKind.TRUNCATED or not self.streamed
+        )
 
     @property
     def tries(self) -> list[Try]:

@@ -15,6 +15,7 @@ from routewright import (
     BudgetExceeded,
     Caller,
     Catalogue,
+    ContentRefused,
     MemoryStorage,
     Model,
     Pricing,
@@ -28,7 +29,7 @@ from routewright._core.call import Call
 from routewright._engine.reading import Asked
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
-from routewright.wire import BudgetRefused, Delta, FallbackSpan, FallbackTriggered, Finish, Usage
+from routewright.wire import BudgetRefused, Delta, FallbackSpan, FallbackTriggered, Finish, ModelSpan, Usage
 
 from .support import GOOD, SPARE, House, said, traces_in
 
@@ -161,6 +162,56 @@ def test_every_error_can_be_pickled_and_copied(kind: type[RouterError]) -> None:
         assert str(again) == "no"
 
 
-async def test_an_answer_that_ends_without_a_word_on_why_has_ended_all_the_same() -> None:
-    answer = await House([said(Delta("x"), Finish(""))]).router.route("hi", goal="quality")
-    assert (answer.trace.status, answer.trace.spans[-1].status) == ("completed", "ok")
+async def test_an_answer_that_ends_without_a_word_on_why_is_truncated() -> None:
+    house = House([said(Delta("x"), Finish("")), said(Delta("y"), Finish("stop"))])
+    answer = await house.router.route("hi", goal="quality")
+    assert answer.output == "y"
+    assert [span.error for span in answer.trace.spans if isinstance(span, ModelSpan)] == ["truncated", None]
+
+
+CUT = "abort error timeout cancelled Canceled USER_CANCEL network_error insufficient_system_resource".split()
+
+
+@pytest.mark.parametrize("word", CUT)
+async def test_an_answer_that_the_vendor_cut_is_a_fault_and_the_next_model_answers(word: str) -> None:
+    for stream in (False, True):
+        house = House([said(Delta("half"), Finish(word))], [said(Delta("whole"), Finish("stop"))])
+        asked: dict[str, Any] = {"goal": "quality", "fallback": {"maxRetries": 0}}
+        if stream:
+            async with house.router.stream("hi", **asked) as events:
+                async for _ in events:
+                    pass
+            answer = events.result
+        else:
+            answer = await house.router.route("hi", **asked)
+        first, second = (span for span in answer.trace.spans if isinstance(span, ModelSpan))
+        assert (answer.output, first.error, second.finish_reason) == ("whole", "truncated", "stop")
+
+
+async def test_the_breaker_counts_answers_that_the_vendor_cut() -> None:
+    house = House([said(Delta("half"), Finish("abort"))] * 9, [said(Delta("whole"), Finish("stop"))] * 9)
+    for _ in range(6):
+        await house.router.route("hi", goal="quality", fallback={"maxRetries": 0})
+    assert (len(house.good.calls), len(house.spare.calls)) == (5, 6)
+
+
+@pytest.mark.parametrize("word", ["SAFETY", "RECITATION", "SPII", "refusal", "guardrail_intervened", "sensitive"])
+async def test_an_answer_that_the_vendor_filtered_is_refused_whatever_its_word(word: str) -> None:
+    with pytest.raises(ContentRefused):
+        await House([said(Delta("half"), Finish(word))]).router.route("hi", goal="quality")
+
+
+async def test_a_word_that_nobody_knows_is_other_and_stands_in_the_span() -> None:
+    for word, shown in (("tired", "tired"), ("as the canary said", "other")):
+        answer = await House([said(Delta("x"), Finish(word))]).router.route("hi", goal="quality")
+        span = answer.trace.spans[-1]
+        assert isinstance(span, ModelSpan)
+        assert (answer.finish_reason, span.finish_reason) == ("other", shown)
+
+
+@pytest.mark.parametrize(
+    ("word", "common"), [("end_turn", "stop"), ("MAX_TOKENS", "length"), ("tool_use", "tool_calls")]
+)
+async def test_words_of_the_vendors_are_said_in_the_common_ones(word: str, common: str) -> None:
+    answer = await House([said(Delta("x"), Finish(word))]).router.route("hi", goal="quality")
+    assert answer.finish_reason == common

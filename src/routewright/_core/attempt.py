@@ -11,6 +11,7 @@ from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, TokenBounds, ToolCall, ToolDelta, Usage
 
 from .cost import Prices, adds_up, range_nanos, usage_nanos
+from .fault import ENDING, FinishReason, ending_of
 from .guardrail import Hit
 from .money import MOST_TOKENS
 from .plan import Leg
@@ -19,9 +20,10 @@ from .tokens import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate_an
 MAX_ANSWER_CHARS = 32 << 20
 """Longest answer that is taken; a piece of a tool call counts ``PIECE_CHARS`` besides its own."""
 PIECE_CHARS = 64
-_REASONS = frozenset(("stop", "length", "tool_calls", "content_filter"))
 MAX_REASON_CHARS = 200
-"""Of a finish reason, which stands in every trace."""
+"""Of a finish reason."""
+_COMMON = ("stop", "tool_calls", "length", "content_filter")
+"""Finish reasons that need no look at the table."""
 
 
 class Attempt:
@@ -77,6 +79,8 @@ class Attempt:
     """What the guardrails found in its answer."""
     server: str | None = None
     """The provider's name, where the catalogue has another for the model."""
+    finish_word: str | None = None
+    """The vendor's own word, where the reason is ``other``."""
     prices_of_day: Prices | None = None
     """Of the day on which it began, where prices depend on it."""
 
@@ -101,6 +105,7 @@ class Attempt:
         """How many characters had come when the usage did."""
         self.usage: Usage | None = None
         self.finish_reason: str | None = None
+        """In the common words, or ``budget``."""
         self.cost_nanos = 0
 
     def __repr__(self) -> str:
@@ -178,7 +183,7 @@ class Attempt:
         """Add a chunk; give it back if the caller is to have it. After the end nothing counts but usage.
 
         Raises ``ProviderFault("malformed")`` for what is no sound chunk, an answer that is too long, and a tool call
-        without a name.
+        without a name; and the fault that its finish reason stands for.
         """
         match chunk:
             case Delta(text) if (type(text) is str and text.isascii()) or _is_text(text):
@@ -192,8 +197,10 @@ class Attempt:
                 if adds_up(chunk):
                     self.usage = chunk  # else it is no usage, and is estimated
                     self.counted_at = self.characters
-            case Finish(reason) if reason in _REASONS or (_is_text(reason) and len(reason) <= MAX_REASON_CHARS):
+            case Finish(reason) if reason in _COMMON or (_is_text(reason) and len(reason) <= MAX_REASON_CHARS):
                 if self.finish_reason is None:
+                    if reason not in _COMMON:
+                        reason = self._read_ending(reason)
                     if self.pieces is not None and reason != "content_filter":
                         self._require_names()
                     self.finish_reason = "budget" if reason == "length" and self.budget_capped else reason
@@ -260,6 +267,16 @@ class Attempt:
             told = replace(told, output=made)
         self.usage = told
         return told
+
+    def _read_ending(self, word: str) -> FinishReason:
+        """The common word for a vendor's finish reason. Raises ``ProviderFault`` where it stands for a fault."""
+        means = ending_of(word) if word else FaultKind.TRUNCATED
+        if isinstance(means, FaultKind):
+            how = f"broke off with {word.partition(':')[0]!r}" if word else "ended the answer without a finish reason"
+            raise ProviderFault(means, f"{self.provider} {how}")
+        if means is None and ENDING.fullmatch(word):
+            self.finish_word = word
+        return means or "other"
 
     def _collect(self, piece: ToolDelta) -> None:
         if self.pieces is None:

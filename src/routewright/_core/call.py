@@ -418,7 +418,7 @@ class Call:
             usage_estimated=attempt.usage_estimated,
             cost_usd=usd(attempt.cost_nanos),
             cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),
-            finish_reason=attempt.finish_reason,
+            finish_reason=attempt.finish_word or attempt.finish_reason,
             error=attempt.fault,
             repair=attempt.repair is not None,
             hedge=attempt.hedge,

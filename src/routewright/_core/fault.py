@@ -1,7 +1,7 @@
-"""What a fault means, and how one is known: two tables, of which the reference in the documentation is made.
+"""What a fault means, and how one is known: three tables, of which the reference in the documentation is made.
 
 ``SIGNS`` lead from what was seen (a status, a vendor's code or words) to a kind of fault, ``FAULTS`` from there to what
-is done about it. Protocols with words of their own for the end of an answer know by them what it is a sign of.
+is done about it. ``ENDINGS`` say what a finish reason means: an answer that ended well, or a fault.
 """
 
 from __future__ import annotations
@@ -182,6 +182,104 @@ SIGNS: tuple[Sign, ...] = (  # what stands higher is believed first
     Sign("status at last", "498", FaultKind.RATE_LIMITED, "Groq: over capacity"),
 )
 
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "other"]
+"""The common words for the end of an answer."""
+
+
+class Ending(NamedTuple):
+    """What a finish reason means."""
+
+    word: str
+    """In lower case."""
+    means: FinishReason | FaultKind
+    whose: str = ""
+    """Who says so; empty where many do."""
+
+
+_CUT = FaultKind.TRUNCATED
+
+ENDINGS: tuple[Ending, ...] = (
+    Ending("stop", "stop"),
+    Ending("end_turn", "stop", "Anthropic, Amazon"),
+    Ending("stop_sequence", "stop", "Anthropic, Cohere, Hugging Face"),
+    Ending("eos", "stop", "Together"),
+    Ending("eos_token", "stop", "Hugging Face"),
+    Ending("endoftext", "stop", "AI21"),
+    Ending("complete", "stop", "Cohere"),
+    Ending("completed", "stop", "OpenAI's Responses"),
+    Ending("normal", "stop", "Baidu"),
+    Ending("tool_calls", "tool_calls"),
+    Ending("tool_call", "tool_calls", "Cohere"),
+    Ending("tool_use", "tool_calls", "Anthropic, Amazon"),
+    Ending("function_call", "tool_calls", "OpenAI, before there were tools"),
+    Ending("length", "length"),
+    Ending("max_tokens", "length", "Anthropic, Google, Cohere"),
+    Ending("max_output_tokens", "length", "OpenAI's Responses"),
+    Ending("max_new_tokens", "length"),
+    Ending("max_length", "length"),
+    Ending("model_length", "length", "Mistral"),
+    Ending("model_context_window_exceeded", "length", "Anthropic, Z.ai"),
+    Ending("limit", "length", "llama.cpp"),
+    Ending("error_limit", "length", "Cohere"),
+    Ending("continuation", "length", "Google"),
+    Ending("pause_turn", "length", "Anthropic"),
+    Ending("budget", "length", "another Router"),
+    Ending("content_filter", "content_filter"),
+    Ending("content_filtered", "content_filter", "Amazon"),
+    Ending("guardrail_intervened", "content_filter", "Amazon"),
+    Ending("refusal", "content_filter", "Anthropic"),
+    Ending("sensitive", "content_filter", "Z.ai, Tencent"),
+    Ending("error_toxic", "content_filter", "Cohere"),
+    Ending("moderation", "content_filter"),
+    Ending("blocked", "content_filter"),
+    Ending("safety", "content_filter", "Google, as those that follow"),
+    Ending("recitation", "content_filter"),
+    Ending("blocklist", "content_filter"),
+    Ending("prohibited_content", "content_filter"),
+    Ending("spii", "content_filter"),
+    Ending("escalation", "content_filter"),
+    Ending("model_armor", "content_filter"),
+    Ending("image_safety", "content_filter"),
+    Ending("image_prohibited_content", "content_filter"),
+    Ending("image_recitation", "content_filter"),
+    Ending("abort", _CUT, "vLLM, SGLang"),
+    Ending("aborted", _CUT),
+    Ending("cancel", _CUT),
+    Ending("canceled", _CUT),
+    Ending("cancelled", _CUT),
+    Ending("user_cancel", _CUT, "Cohere"),
+    Ending("interrupted", _CUT),
+    Ending("error", _CUT, "OpenRouter, Mistral, vLLM, Cohere"),
+    Ending("internal_error", _CUT),
+    Ending("server_error", _CUT),
+    Ending("network_error", _CUT, "Z.ai"),
+    Ending("failed", _CUT, "OpenAI's Responses"),
+    Ending("incomplete", _CUT, "OpenAI's Responses"),
+    Ending("timeout", _CUT, "Cohere"),
+    Ending("deadline_exceeded", _CUT),
+    Ending("max_time", _CUT),
+    Ending("overloaded", _CUT),
+    Ending("insufficient_system_resource", _CUT, "DeepSeek"),
+    Ending("null", _CUT, "Alibaba, of an answer that goes on"),
+    Ending("none", _CUT),
+    Ending("finish_reason_unspecified", _CUT, "Google"),
+    Ending("malformed_function_call", FaultKind.MALFORMED, "Google, as those that follow"),
+    Ending("function_call_filter", FaultKind.MALFORMED, "the same, at its address for OpenAI's clients"),
+    Ending("malformed_response", FaultKind.MALFORMED),
+    Ending("unexpected_tool_call", FaultKind.MALFORMED),
+    Ending("too_many_tool_calls", FaultKind.MALFORMED),
+    Ending("no_image", FaultKind.MALFORMED),
+    Ending("language", FaultKind.REQUEST),
+    Ending("missing_thought_signature", FaultKind.REQUEST),
+    Ending("pup_limited_disabled", FaultKind.AUTH, "of what the account asked for before"),
+    Ending("malformed_model_output", FaultKind.MALFORMED, "Amazon"),
+    Ending("malformed_tool_use", FaultKind.MALFORMED, "Amazon"),
+)
+"""What vendors say of an answer's end. Any other word is delivered as ``other``."""
+ENDING = re.compile(r"[A-Za-z][\w.:-]{0,63}")
+"""A finish reason that may be shown where nobody knows it: a word, and no text."""
+_ENDINGS: dict[str, FinishReason | FaultKind] = {ending.word: ending.means for ending in ENDINGS} | {"other": "other"}
+
 _FIRST = SIGNS[: next(n for n, sign in enumerate(SIGNS) if sign.place == "status")]
 """They are believed before the status."""
 _BY = {place: {sign.what: sign.kind for sign in SIGNS if sign.place == place} for place in get_args(Place)}
@@ -195,6 +293,11 @@ def _patterns(signs: Iterable[Sign]) -> tuple[tuple[re.Pattern[str], FaultKind],
 
 
 _TEXTS, _FIRST_TEXTS = _patterns(SIGNS), _patterns(_FIRST)
+
+
+def ending_of(word: str) -> FinishReason | FaultKind | None:
+    """What a finish reason means; None: nobody knows. Google adds details behind a colon."""
+    return _ENDINGS.get(word.partition(":")[0].strip().lower())
 
 
 def is_known(code: str) -> bool:

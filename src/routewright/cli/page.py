@@ -32,7 +32,7 @@ def answer_page(answer: Answer) -> list[Block]:
         "time": time_short(routing.latency_ms) + (USUAL_TIME if sandbox else ""),
         "trace": response.trace_id,
     }
-    if response.finish_reason not in ("stop", "tool_calls", None):
+    if response.finish_reason in ("length", "budget"):
         named["ended by"] = f"{response.finish_reason}: the answer is cut"
     if answer.tool_calls:
         named["calls"] = ", ".join(f"{call.function.name}({call.function.arguments})" for call in answer.tool_calls)

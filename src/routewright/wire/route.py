@@ -154,4 +154,5 @@ class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_calls: list[ToolCall] | None = None
     """What the model wants called."""
     finish_reason: str | None = None
-    """Why the answer ended: ``stop``, ``length``, ``tool_calls``, or ``budget`` where the budget's cap cut it."""
+    """Why the answer ended: ``stop``, ``length``, ``tool_calls``, ``budget`` where the budget's cap cut it, or
+    ``other`` for a vendor's word that nobody knows."""

@@ -83,7 +83,7 @@ class ModelSpan(_Span, frozen=True, tag="model"):
     cost_range_usd: tuple[float, float] | None = None
     """The least and the most that it can have cost, where usage was estimated."""
     finish_reason: str | None = None
-    """Why its answer ended; None of one that did not."""
+    """Why its answer ended, in the vendor's word where nobody knows it; None of one that did not."""
     error: str | None = None
     """The kind of fault that it ended in."""
     repair: bool = False

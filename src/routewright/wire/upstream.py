@@ -37,7 +37,7 @@ class FaultKind(StrEnum):
     MALFORMED = "malformed"
     """What came back is not an answer: bad JSON, empty choices, wrong content type."""
     TRUNCATED = "truncated"
-    """A stream that ended without its end."""
+    """An answer that ended without its end, or whose finish reason says that the vendor cut it."""
     INVALID_OUTPUT = "invalid_output"
     """A whole answer that does not fit the ``output_type`` that was asked for."""
     BLOCKED = "blocked"
@@ -99,7 +99,8 @@ class Usage(Struct, frozen=True, gc=False):
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """The answer's end, in the common words: stop, length, tool_calls, content_filter."""
+    """The answer's end, in the common words (stop, length, tool_calls, content_filter) or the vendor's own. What they
+    mean is one table: a word for an answer that the vendor cut, or none at all, is a fault (``_core/fault.py``)."""
 
     reason: str
 

@@ -57,7 +57,7 @@ def told(response: RouteResponse) -> dict[str, Any]:
     [
         ("stop", (), "end_turn"),
         (None, (), "end_turn"),
-        ("a new word", (), "end_turn"),
+        ("other", (), "end_turn"),
         ("length", (), "max_tokens"),
         ("budget", (), "max_tokens"),
         ("content_filter", (), "refusal"),

@@ -170,6 +170,13 @@ def test_structured_output_is_parsed() -> None:
     assert answer.choices[0].message.parsed == Weather(city="Ulm", degrees=12)
 
 
+def test_an_answer_that_ends_with_a_word_that_nobody_knows_has_stopped() -> None:
+    site = site_of(ScriptedProvider([[Delta("Hello!"), Finish("tired")]], models=[ONE]))
+    with sdk(site, site.key()) as client:
+        answer = client.chat.completions.create(model="test/one", messages=HI)
+    assert answer.choices[0].finish_reason == "stop"
+
+
 def test_an_answer_that_was_cut_ends_in_length() -> None:
     with sdk(Site()) as client:
         answer = client.chat.completions.create(model="auto", messages=HI, max_tokens=5)

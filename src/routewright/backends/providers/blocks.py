@@ -12,19 +12,9 @@ from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
 
 from .counts import count_of
-from .faults import decoded, fault_in_answer, malformed, written
+from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
 from .tool_calls import Function, Piece, ToolCalls
 
-_REASONS = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "pause_turn": "length",
-    "tool_use": "tool_calls",
-    "refusal": "content_filter",
-}
-"""Any other reason is a new word for a natural end."""
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
 _Fields = dict[str, Any]
@@ -109,9 +99,9 @@ class Blocks:
         """Raises if the answer is none, or not whole. That nothing follows a reason but the end mark is Anthropic's
         contract, so a stream that was cut between the two is whole."""
         if self._reason is None:
-            raise ProviderFault("truncated", f"{self._provider} ended the stream without a stop reason", status=200)
-        reason = _REASONS.get(self._reason, "stop")
-        is_empty = not self._spoke and not self._calls and reason in ("stop", "tool_calls")
+            raise ProviderFault("truncated", f"{self._provider} ended the answer without a stop reason", status=200)
+        reason = ended(self._provider, self._reason)
+        is_empty = not self._spoke and not self._calls and reason not in CUT
         if is_empty and self._reason != "stop_sequence" and not self._may_be_silent:
             raise malformed(self._provider, "neither text nor tool calls")
         return Finish(reason)
@@ -128,7 +118,9 @@ class Blocks:
         for index, block in enumerate(content):
             yield from self._start(index, self._fields(block))
             yield from self._stop(index)
-        self._reason = self._text(message.get("stop_reason")) or "end_turn"  # whole, whether it says so or not
+        self._reason = self._text(message.get("stop_reason")) or None
+        if self._reason is None and not self._spoke and not self._calls:
+            raise malformed(self._provider, "neither text nor tool calls", document)
         yield self.end()
 
     def _take(self, event: _Fields) -> Iterator[Chunk]:

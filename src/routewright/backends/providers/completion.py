@@ -12,26 +12,13 @@ from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, Finish, Usage
 
 from .counts import count_of
-from .faults import decoded, fault_in_answer, malformed, written
+from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
 from .tool_calls import Piece, ToolCalls
 
 _DONE = "[DONE]"
-_REASONS = {
-    "stop": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
-    "model_context_window_exceeded": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-    "sensitive": "content_filter",
-}
-"""Any other reason is some host's word for a natural end."""
 _WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")
 """What was written to the vendor's cache, a part of the prompt's tokens: the words of OpenAI and OpenRouter, of Alibaba
 and of proxies in front of Anthropic."""
-_FAULT_REASONS = ("error", "network_error", "insufficient_system_resource")
 
 
 class _Part(msgspec.Struct):
@@ -120,7 +107,6 @@ class Completion:
         yield from self.take(document)
         if not self.started:
             raise malformed(self._provider, "no choices", document)
-        self.reason = self.reason or "stop"  # the document is whole, whether it says so or not
         yield self.end()
 
     def take(self, document: bytes | str) -> Iterator[Chunk]:
@@ -150,11 +136,11 @@ class Completion:
     def end(self) -> Finish:
         """Raises if the answer is none, or not whole."""
         if self.reason is None:
-            raise ProviderFault("truncated", f"{self._provider} ended the stream without a finish reason", status=200)
+            raise ProviderFault("truncated", f"{self._provider} ended the answer without a finish reason", status=200)
         if self._tools and self.reason == "stop":
             self.reason = "tool_calls"  # a host's word where one tool was demanded
         spoke = self._said if self._thought else self._spoke  # an empty text beside thought is a host's filler
-        if not spoke and not self._tools and self.reason in ("stop", "tool_calls"):
+        if not spoke and not self._tools and self.reason not in CUT:
             raise malformed(self._provider, "neither content nor tool calls")
         return Finish(self.reason)
 
@@ -181,13 +167,12 @@ class Completion:
         for call in part.tool_calls or ():
             yield self._tools.add(call)
         if choice.finish_reason:
-            self._finish(choice.finish_reason.lower(), choice.native_finish_reason)
+            self._finish(choice.finish_reason, choice.native_finish_reason)
 
     def _finish(self, reason: str, native: Any) -> None:
-        for said in (reason, native):
-            if said in _FAULT_REASONS:
-                raise ProviderFault("server", f"{self._provider} broke off with {said!r}", status=200)
-        self.reason = _REASONS.get(reason, "stop")
+        self.reason = ended(self._provider, reason)
+        if isinstance(native, str) and ended(self._provider, native) == "content_filter":
+            self.reason = "content_filter"
 
 
 def read_usage(usage: Any) -> Usage | None:

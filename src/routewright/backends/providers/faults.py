@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from routewright._core.fault import is_known, kind_of_status, kind_of_words
+from routewright._core.fault import ENDING, ending_of, is_known, kind_of_status, kind_of_words
 from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 
@@ -21,6 +21,8 @@ BODY_CHARS = 2048
 _START_CHARS = 2 * BODY_CHARS
 """As much is kept until it is concealed, lest a credential be cut in two first."""
 MAX_RETRY_AFTER_S = 86_400.0
+CUT = ("length", "content_filter")
+"""Finish reasons of answers that may be empty."""
 _WORDS = ("message", "msg", "detail", "error")
 """Where an error says in words what it is; the first that is there counts."""
 
@@ -54,6 +56,15 @@ def malformed(provider: str, what: str, document: bytes | str = "") -> ProviderF
     """The fault of an answer with status 200 that is none, not yet concealed."""
     message = f"{provider} sent an answer with {what}"
     return ProviderFault(FaultKind.MALFORMED, message, status=200, body=start_of(written(document)))
+
+
+def ended(provider: str, word: str) -> str:
+    """The common word for a vendor's finish reason, or the word itself where nobody knows it. Raises the fault that it
+    stands for."""
+    means, shown = ending_of(word), word if ENDING.fullmatch(word) else "other"
+    if isinstance(means, FaultKind):
+        raise ProviderFault(means, f"{provider} broke off with {word.partition(':')[0]!r}", status=200)
+    return means or shown
 
 
 def decoded(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | str, odd: str) -> T:

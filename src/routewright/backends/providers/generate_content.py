@@ -13,36 +13,11 @@ from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, FaultKind, Finish, ToolDelta, Usage
 
 from .counts import count_of
-from .faults import decoded, fault_in_answer, malformed, written
+from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
 from .tool_calls import Function, Piece, ToolCalls
 
-_REASONS = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    "CONTINUATION": "length",
-    "SAFETY": "content_filter",
-    "RECITATION": "content_filter",
-    "BLOCKLIST": "content_filter",
-    "PROHIBITED_CONTENT": "content_filter",
-    "SPII": "content_filter",
-    "ESCALATION": "content_filter",
-    "MODEL_ARMOR": "content_filter",
-    "IMAGE_SAFETY": "content_filter",
-    "IMAGE_PROHIBITED_CONTENT": "content_filter",
-    "IMAGE_RECITATION": "content_filter",
-}
-"""Those that end an answer, in the common words."""
-_FAULTS = {
-    "MALFORMED_FUNCTION_CALL": FaultKind.MALFORMED,
-    "MALFORMED_RESPONSE": FaultKind.MALFORMED,
-    "UNEXPECTED_TOOL_CALL": FaultKind.MALFORMED,
-    "TOO_MANY_TOOL_CALLS": FaultKind.MALFORMED,
-    "NO_IMAGE": FaultKind.MALFORMED,
-    "LANGUAGE": FaultKind.REQUEST,
-    "MISSING_THOUGHT_SIGNATURE": FaultKind.REQUEST,
-    "PUP_LIMITED_DISABLED": FaultKind.AUTH,  # the account is, for what it asked before
-}
-"""Those that say that there is none. So does any other: then it is the server that broke off."""
+_UNEXPLAINED = ("OTHER", "IMAGE_OTHER")
+"""Finish reasons of an answer that broke off, and Google does not say why."""
 _UNSPECIFIED = ("FINISH_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 _WORD = re.compile(r"[A-Z][A-Z_]{0,63}")
 
@@ -106,16 +81,15 @@ class GeneratedContent:
         yield from self._take(document)
         if not self._started:
             raise malformed(self._provider, "no candidates", document)
-        self._reason = self._reason or "stop"  # the document is whole, whether it says so or not
         yield self.end()
 
     def end(self) -> Finish:
         """Raises if the answer is none, or not whole."""
         if self._reason is None:
-            raise self._fault(FaultKind.TRUNCATED, "ended the stream without a finish reason")
+            raise self._fault(FaultKind.TRUNCATED, "ended the answer without a finish reason")
         if self._tools and self._reason == "stop":
             return Finish("tool_calls")
-        if not self._spoke and self._reason == "stop":
+        if not self._spoke and not self._tools and self._reason not in CUT:
             raise malformed(self._provider, "neither text nor function calls")
         return Finish(self._reason)
 
@@ -167,9 +141,9 @@ class GeneratedContent:
         return self._tools.add(Piece(id=call.id, function=Function(call.name, call.args or {})))
 
     def _finish(self, reason: str) -> None:
-        if reason not in _REASONS:
-            raise self._fault(_FAULTS.get(reason, FaultKind.SERVER), f"broke off{_shown(reason)}")
-        self._reason = _REASONS[reason]
+        if reason in _UNEXPLAINED:
+            raise self._fault(FaultKind.TRUNCATED, f"broke off with {reason!r}")
+        self._reason = ended(self._provider, reason)
 
     def _fault(self, kind: FaultKind, what: str) -> ProviderFault:
         return ProviderFault(kind, f"{self._provider} {what}", status=200)

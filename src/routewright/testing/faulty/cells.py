@@ -36,7 +36,8 @@ class Play(NamedTuple):
     kind: FaultKind | None
     """What the provider raises, ``timeout`` standing for an end that only a time limit makes. None: it is an answer."""
     finish: str = "stop"
-    """How an answer ends. The Router takes one that ends with ``content_filter`` for refused."""
+    """How an answer ends. The Router takes one that ends with ``content_filter`` for refused, and delivers one that
+    ends with a word that nobody knows as ``other``."""
 
 
 class Cell(NamedTuple):
@@ -220,8 +221,11 @@ _UNFINISHED = (
     Cell("no_end_marker", "a finish reason, and no `[DONE]`",
         Play((JSON, _WHOLE), None), Play((EVENTS, says.tokens(), says.delta(finish="stop")), None)),
     Cell("no_finish_reason", "`[DONE]`, and no finish reason",
-        Play((JSON, says.document(finish=None)), None),
+        Play((JSON, says.document(finish=None)), FaultKind.TRUNCATED),
         Play((EVENTS, says.tokens(), says.DONE), FaultKind.TRUNCATED)),
+    Cell("abort", "a finish reason by which the vendor says that it cut the answer",
+        Play((JSON, says.document(finish="abort")), FaultKind.TRUNCATED),
+        Play((EVENTS, says.tokens(), says.ending("abort")), FaultKind.TRUNCATED)),
     Cell("malformed_chunk", "JSON that breaks off in the midst of the answer",
         Play((JSON, _HALF + b'"' + _WHOLE[len(_HALF):]), FaultKind.MALFORMED),
         Play((EVENTS, says.tokens(), b'data: {"choices": [\n\n', says.ending()), FaultKind.MALFORMED)),
@@ -272,7 +276,7 @@ _ODD = (
     _usage("negative", "usage below zero", says.USAGE | {"completion_tokens": -3}),
     _usage("float", "usage in fractions", says.USAGE | {"prompt_tokens": 9.5}),
     _usage("huge", "usage of 10^30 tokens", says.USAGE | {"completion_tokens": 10**30}),
-    _ends("odd_finish_reason", "a finish reason that nobody knows", "tired", "stop"),
+    _ends("odd_finish_reason", "a finish reason that nobody knows", "tired", "tired"),
     _ends("content_filter", "the answer is cut off by the vendor's filter", "content_filter", "content_filter"),
     _calls("broken_arguments", "a tool call whose arguments are no JSON", ("c1", '{"at": ')),
     _calls("duplicate_ids", "two tool calls with the same id", ("c1", "{}"), ("c1", "{}")),
