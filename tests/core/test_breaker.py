@@ -46,12 +46,16 @@ class Reference:
         elif probe:
             self._close()
 
-    def fault(self, now: float, *, probe: bool, retry_after: float | None) -> None:
+    def fault(self, now: float, *, probe: bool, retry_after: float | None, alone: bool) -> None:
         until = now + min(retry_after or 0, 300)
         if self.state == "closed":
             self.told.append((now, True))
             if self._trips(now):
                 self._open(now, until)
+            elif alone and until > now:
+                self.opened.append(now)
+                self.asked.append(until)
+                self.state, self.ready = "open", now
         elif self.state == "half_open" and probe:
             self._open(self.probed, until)  # the provider had that long to get well
         else:
@@ -96,8 +100,9 @@ def play(chance: Random) -> set[str]:
                 model.success(now, probe=probe)
             case "fault":
                 asked_s = chance.choice([None, None, None, 0.0, 3.0, 40.0, 1e9])
-                moved = circuit.failed(now, probe=probe, retry_after=asked_s)
-                model.fault(now, probe=probe, retry_after=asked_s)
+                alone = chance.random() < 0.5
+                moved = circuit.failed(now, probe=probe, retry_after=asked_s, alone=alone)
+                model.fault(now, probe=probe, retry_after=asked_s, alone=alone)
             case "left":
                 moved = circuit.left(now)
                 model.left(now)
@@ -225,6 +230,15 @@ def test_a_call_that_went_for_want_of_another_closes_it_though_it_was_not_due() 
 @pytest.mark.parametrize(("asked_s", "due"), [(None, 10.0), (0.0, 10.0), (3.0, 10.0), (40.0, 40.0), (1e9, 300.0)])
 def test_a_retry_after_makes_it_longer_up_to_five_minutes(asked_s: float | None, due: float) -> None:
     assert opened(asked_s).due == due
+
+
+@pytest.mark.parametrize(("asked_s", "due"), [(3.0, 3.0), (40.0, 40.0), (86_400.0, 300.0)])
+def test_a_retry_after_that_nobody_waits_out_opens_it_until_then(asked_s: float, due: float) -> None:
+    circuit = Circuit(LIMITS)
+    assert circuit.failed(0.0, retry_after=asked_s, alone=True)
+    assert (circuit.state, circuit.due) == (State.OPEN, due)
+    for told in ({"alone": True}, {"retry_after": 0.0, "alone": True}, {"retry_after": asked_s}):
+        assert not Circuit(LIMITS).failed(0.0, **told)
 
 
 def test_of_two_cooldowns_the_longer_counts_whichever_came_first() -> None:

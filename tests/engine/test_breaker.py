@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -140,16 +141,44 @@ async def test_a_probe_that_fails_keeps_the_model_away_for_fifteen_seconds_more(
     assert len(house.good.calls) == 7
 
 
-async def test_a_provider_that_asks_to_be_left_alone_is() -> None:
-    good = Switch("rate_limited", retry_after=40.0)
+@pytest.mark.parametrize(("told_s", "alone_s"), [(2.0, 2.0), (6.0, 6.0), (86_400.0, 300.0)])
+async def test_a_model_is_left_alone_by_every_call_until_its_retry_after_has_passed(
+    told_s: float, alone_s: float
+) -> None:
+    good = Switch("rate_limited", retry_after=told_s)
     house = house_of(good)
-    await opened(house, good)
-    await house.clock.advance(39.9)
-    await ask(house)
-    assert len(house.good.calls) == 5
+    good.up = False
+    for n in range(5):
+        answer = await ask(house)
+        assert answer.routing.selected_model == SPARE.id
+        assert kept_away(answer) == ([GOOD.id] if n else [])
+    assert len(house.good.calls) == 1
+    good.up = True
+    await house.clock.advance(alone_s - 0.1)
+    assert (await ask(house)).routing.selected_model == SPARE.id
     await house.clock.advance(0.2)
+    assert (await ask(house)).routing.selected_model == GOOD.id
+
+
+async def test_a_retry_after_that_is_waited_out_keeps_no_other_call_away() -> None:
+    limited = said(ProviderFault("rate_limited", retry_after=2.0))
+    house = house_of([limited, said(Delta("Blue."), Finish("stop")), said(Delta("Blue."), Finish("stop"))])
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(ask, house, fallback={"maxRetries": 1}))
+        await house.clock.advance(1.0)
+        assert (await ask(house)).routing.selected_model == GOOD.id
+    assert len(house.good.calls) == 3
+
+
+async def test_a_model_that_asks_to_be_left_alone_is_asked_where_nothing_else_is_left() -> None:
+    good = Switch("rate_limited", retry_after=86_400.0)
+    house = house_of(good)
+    good.up = False
     await ask(house)
-    assert len(house.good.calls) == 6
+    good.up = True
+    alone = await ask(house, models=[GOOD.id], fallback={"maxRetries": 0, "models": []})
+    assert alone.routing.selected_model == GOOD.id
+    assert probes(alone) == [True]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -278,7 +278,8 @@ async def test_what_is_shown_of_models_has_all_answers_in_it() -> None:
 async def test_requests_reach_the_retry_budget_with_their_answers_or_faults() -> None:
     fleet, _ = fleet_of_one()
     for _ in range(10):
-        fleet.failed(0, asked=True)
+        fleet.asked(fleet._clock.monotonic())
+        fleet.failed(0)
     for _ in range(40):
         answer(fleet, asked=True)
     assert sum(fleet.spares(0.0) for _ in range(200)) == 110

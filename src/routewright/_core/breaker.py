@@ -1,6 +1,7 @@
 """When is a model left alone, and when is it tried again? One circuit a model and one a credential (contract 4).
 
     CLOSED     fault that trips ──> OPEN          success ──> CLOSED, and the row of faults begins anew
+               Retry-After that nobody waits out ──> OPEN until then
     OPEN       ask, once due ─────> HALF_OPEN     fault, late success ──> OPEN, at most due later
     HALF_OPEN  probe succeeds ────> CLOSED        probe fails ──> OPEN, for longer      probe is left ──> OPEN, due now
                probe is lost ─────> HALF_OPEN, with another in its place
@@ -83,17 +84,25 @@ class Circuit:
         return probe
 
     def failed(
-        self, now: float, *, probe: bool = False, retry_after: float | None = None, at_once: bool = False
+        self,
+        now: float,
+        *,
+        probe: bool = False,
+        retry_after: float | None = None,
+        at_once: bool = False,
+        alone: bool = False,
     ) -> bool:
-        """A fault of the provider's came. ``at_once``: it leaves no doubt, so that there need not be more of them."""
+        """A fault of the provider's came. ``at_once``: it leaves no doubt, so that there need not be more of them.
+        ``alone``: nobody waits the Retry-After out, so that it holds for every call."""
         asked_until = now + min(retry_after or 0.0, LONGEST_RETRY_AFTER_S)
         if self.state is State.CLOSED:
             self._in_a_row += 1
             self._calls.add(int(now), bad=1)
-            if not at_once and not self._trips:
+            trips = at_once or self._trips
+            if not trips and not (alone and asked_until > now):
                 return False
             self._asked_until = asked_until
-            self._open(now, self._open_s)
+            self._open(now, self._open_s if trips else 0.0)
             return True
         self._asked_until = max(self._asked_until, asked_until)
         if self.state is State.HALF_OPEN and probe:
@@ -177,7 +186,14 @@ class Circuits:
             credential.succeeded(now, probe=False, count=count)
 
     def failed(
-        self, row: int, now: float, *, probe: bool, retry_after: float | None = None, credential: bool = False
+        self,
+        row: int,
+        now: float,
+        *,
+        probe: bool,
+        retry_after: float | None = None,
+        credential: bool = False,
+        alone: bool = False,
     ) -> bool:
         """Say that a model failed by its provider's fault, or by its ``credential``; True if a circuit moved."""
         if credential:
@@ -185,7 +201,7 @@ class Circuits:
             moved = refused.failed(now, probe=probe, retry_after=retry_after, at_once=True)
             return self._told((probe and self._left(self._models.get(row), now)) or moved)
         circuit = self._models.get(row) or self._models.setdefault(row, Circuit(self._limits))
-        moved = circuit.failed(now, probe=probe, retry_after=retry_after)
+        moved = circuit.failed(now, probe=probe, retry_after=retry_after, alone=alone)
         return self._told((probe and self._left(self._credentials.get(self._providers[row]), now)) or moved)
 
     def left(self, row: int, now: float) -> bool:

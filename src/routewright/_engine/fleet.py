@@ -163,7 +163,7 @@ class Fleet:
         return self.day
 
     def asked(self, now: float) -> None:
-        """A request makes its first call (``Traffic``)."""
+        """A request made its first call, and that failed."""
         with self._guard.lock:
             self._retries.asked(now)
 
@@ -219,19 +219,20 @@ class Fleet:
         probe: bool = False,
         retry_after: float | None = None,
         credential: bool = False,
-        asked: bool = False,
+        alone: bool = False,
     ) -> None:
-        """Book a fault of the provider's, or of its ``credential``, after the answers that came before it."""
+        """Book a fault of the provider's, or of its ``credential``, after the answers that came before it. ``alone``:
+        nobody waits its ``retry_after`` out."""
         with self._guard.lock:
             now = self._clock.monotonic()
             if self._look_at == inf:
                 self._look_at = self._published + PUBLISH_EVERY_S
             self._journal.fold(self._board.outlook)
-            if asked:
-                self._retries.asked(now)
             if not credential:  # which says nothing of the model
                 self.health.failed(row, now)
-            if self._circuits.failed(row, now, probe=probe, retry_after=retry_after, credential=credential):
+            if self._circuits.failed(
+                row, now, probe=probe, retry_after=retry_after, credential=credential, alone=alone
+            ):
                 self._publish(now)
 
     def left(self, row: int) -> None:

@@ -414,20 +414,8 @@ class Progress(Attempts):
         exchange.wake(min(self.until, now + FAREWELL_S))
         rule = FAULTS[fault.kind]
         touched = attempt.first_at is not None or fault.answered
-        asked = attempt.number == 1
-        if rule.blames and not hurried and not self._sandbox:
-            self._fleet.failed(
-                attempt.leg.row,
-                probe=attempt.probe,
-                retry_after=fault.retry_after,
-                credential=rule.opens_credential,
-                asked=asked,
-            )
-        else:
-            if asked:
-                self._fleet.asked(now)
-            if attempt.probe and not self._sandbox:
-                self._fleet.left(attempt.leg.row)
+        if attempt.number == 1:
+            self._fleet.asked(now)
         self.failed(
             attempt,
             fault.kind,
@@ -437,6 +425,17 @@ class Progress(Attempts):
             repair=None if fault.repair is None else fault.repair.bounds,
             jitter=self._rng.random(),
         )
+        if not self._sandbox:
+            if rule.blames and not hurried:
+                self._fleet.failed(
+                    attempt.leg.row,
+                    probe=attempt.probe,
+                    retry_after=fault.retry_after,
+                    credential=rule.opens_credential,
+                    alone=not self._pause_s,
+                )
+            elif attempt.probe:
+                self._fleet.left(attempt.leg.row)
         if attempt.produced or (fault.kind is FaultKind.INVALID_OUTPUT and attempt.finish_reason is not None):
             attempt.settle(self.call.bounds)
         elif touched or rule.billed:
