@@ -106,13 +106,18 @@ def machine(pool: list[Model] | None = None, **given: object) -> Machine:
 
 
 def machine_of(
-    plan: Plan, *, traffic: Open | None = None, limits: ExecutionLimits | None = None, **how: Any
+    plan: Plan,
+    *,
+    traffic: Open | None = None,
+    limits: ExecutionLimits | None = None,
+    bounds: TokenBounds | None = None,
+    **how: Any,
 ) -> Machine:
     given, whole, rules = plan.given, how.pop("whole", False), Rules(limits or ExecutionLimits(), **how)
     limited = given.budget_nanos is not None or given.budget_tokens is not None
     return Machine(
         plan,
-        given.tokens,
+        bounds or given.tokens,
         own_room(given) if limited else None,
         started_at=DEADLINE - given.timeout_ms / 1000,
         timeout_ms=given.timeout_ms,
@@ -228,12 +233,23 @@ def test_a_fault_that_a_second_try_cannot_repair_moves_on_at_once(kind: str) -> 
     assert called(attempts) == "b/two"
 
 
-def test_an_overflow_moves_to_a_larger_window_only() -> None:
-    pool = [POOL[0], model("b/same", 0.7), model("c/larger", 0.4, context_window=200_000)]
-    attempts = machine(pool)
-    called(attempts)
-    fail(attempts, "context_overflow")
-    assert called(attempts) == "c/larger"
+def test_an_overflow_moves_to_models_whose_declared_windows_may_hold_the_prompt() -> None:
+    pool = [
+        POOL[0],
+        model("b/same", 0.7),
+        model("c/smaller", 0.4, context_window=50_000),
+        model("d/undeclared", 0.2, context_window=None),
+    ]
+    plan = decide(replace(GIVEN, tokens=TokenBounds(40, 40, 20)), board(pool))
+    for low, asked in (
+        (40, ["a/one", "b/same", "c/smaller", "d/undeclared"]),
+        (60_000, ["a/one", "b/same", "d/undeclared"]),
+    ):
+        attempts = machine_of(plan, bounds=TokenBounds(low, 70_000, 65_000))
+        for each in asked:
+            assert called(attempts) == each
+            fail(attempts, "context_overflow")
+        assert ended(attempts) is End.FAILED
 
 
 def test_a_refusal_ends_it_unless_the_policy_lets_it_fall_back() -> None:

@@ -125,18 +125,21 @@ async def test_who_reads_text_is_told_of_a_cut_and_never_switched(fault: str) ->
 
 
 @both_ways
-async def test_a_prompt_too_long_for_one_model_goes_to_one_with_a_larger_window(streamed: bool) -> None:
-    await saved_by_the_spare(Pair("context_overflow"), streamed, calls=1, within_s=0.0)
+@pytest.mark.parametrize("window", [200_000, 100_000, 9_000, None])
+async def test_a_prompt_that_one_model_calls_too_long_goes_to_any_other_that_may_hold_it(
+    streamed: bool, window: int | None
+) -> None:
+    models = [Model(id=id, quality=q, pricing_per_1m=Pricing(1.0, 4.0), context_window=w) for id, q, w in
+              ((GOOD, 0.9, 100_000), (SPARE, 0.5, window))]  # fmt: skip
+    await saved_by_the_spare(Pair("context_overflow", models=models), streamed, calls=1, within_s=0.0)
 
 
 @both_ways
-async def test_a_prompt_too_long_goes_to_no_model_whose_window_is_no_larger(streamed: bool) -> None:
-    same = [Model(id=id, quality=q, pricing_per_1m=Pricing(1.0, 4.0), context_window=9_000) for id, q in
-            ((GOOD, 0.9), (SPARE, 0.5))]  # fmt: skip
-    pair = Pair("context_overflow", models=same)
+async def test_a_prompt_that_every_model_calls_too_long_ends_with_what_to_do(streamed: bool) -> None:
+    pair = Pair("context_overflow", "context_overflow")
     with pytest.raises(UpstreamFailed, match="shorten the input"):
         await ask(pair, streamed)
-    assert (len(pair.good.calls), pair.spare.calls) == (1, [])
+    assert (len(pair.good.calls), len(pair.spare.calls)) == (1, 1)
 
 
 @both_ways

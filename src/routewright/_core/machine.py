@@ -345,15 +345,21 @@ class Attempts:
         return True
 
     def _move_on(self) -> None:
-        """Step to the next member that may help: after an overflow, only one with a larger window."""
+        """Step to the next member that may help: after an overflow, none whose declared window is known to be too small
+        for the prompt. How many tokens the fault refused is not known: it may disprove the window of who raised it."""
         legs, last = self.plan.legs, self._last
-        repaired, self._repair = self._repair is not None, None
+        self._repair = None
         self._place += 1
         self._tries = 0
         self._longest_pause = PAUSE_FACTOR * self.limits.backoff_s
-        if last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW and not repaired:
-            while self._place < len(legs) and legs[self._place].window <= last.leg.window:
+        if last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW:
+            while self._place < len(legs) and self._overflows(legs[self._place]):
                 self._place += 1
+
+    def _overflows(self, leg: Leg) -> bool:
+        """Whether the prompt, as a model counts it, is sure not to fit into the window that is declared for it."""
+        window = leg.declared_window
+        return window is not None and leg.length(self._bounds)[0] > window
 
     def _go_on_with(self, running: Attempt) -> None:
         """Stand where an attempt stands that runs on alone."""

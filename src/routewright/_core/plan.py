@@ -23,8 +23,9 @@ class Leg:
     """One model of a plan: its names, prices and numbers."""
 
     __slots__ = (
-        "dearest", "expected_ms", "flat", "held", "id", "latency_p95_ms", "max_output", "measure", "output", "prices",
-        "prices_held", "provider", "reasoning", "row", "ttft_ms", "ttft_p95_ms", "us_per_token", "window",
+        "dearest", "declared_window", "expected_ms", "flat", "held", "id", "latency_p95_ms", "max_output", "measure",
+        "output", "prices", "prices_held", "provider", "reasoning", "row", "ttft_ms", "ttft_p95_ms", "us_per_token",
+        "window",
     )  # fmt: skip
 
     def __init__(self, outlook: Outlook, row: int, cap: int | None) -> None:
@@ -43,6 +44,8 @@ class Leg:
         """The worst of them at any length; None where the length decides."""
         self.max_output = pool.max_output[row]
         self.window = pool.window[row]
+        self.declared_window = pool.models[row].context_window
+        """None where ``window`` is only taken for it."""
         self.measure: Measure = pool.measures[pool.measure[row]]
         """How the model counts its input."""
         self.reasoning = bool(pool.models[row].reasoning)
