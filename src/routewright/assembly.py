@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import anyio
 from msgspec.structs import replace
 
+from ._core.fault import raised_in
 from ._core.policy import changes_between, publish
 from ._core.report import checked_keys
 from ._core.selector import Known
@@ -305,8 +306,8 @@ class Parts:
         try:
             with self.settings.clock.deadline(at, shield=True) as limit:
                 await close()
-        except Exception:
-            _logger.exception("closing goes on after a fault of %s", name)
+        except Exception as error:  # its words may be a key
+            _logger.error("closing goes on after a fault of %s: %s", name, raised_in(error))
         else:
             if limit.expired:
                 _logger.warning("closing goes on without waiting for %s", name)

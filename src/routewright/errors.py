@@ -83,6 +83,9 @@ class RouterError(Exception):
         self.trace_id = trace_id
         self.headers: dict[str, str] = {}
         """What HTTP says beside it: ``X-RateLimit-...`` of a call that counts, ``Retry-After``."""
+        self.outside: tuple[str, dict[str, Any]] | None = None
+        """``message`` and ``detail`` without the addresses of upstreams, for everybody but the owner of the process;
+        None: they name none."""
 
     def __str__(self) -> str:
         return self.message
@@ -387,6 +390,8 @@ class ProviderFault(Exception):
     ``kind`` is one of ``FaultKind`` in ``routewright.wire``; ``status`` the HTTP status if there was one;
     ``retry_after`` seconds; ``body`` the start of what came back, never shown to callers. ``answered``: the provider
     had begun to answer, so that the call may be billed even if nothing of it could be read; with status 200 it had.
+    ``public``: the message without addresses, which HTTP and callers with a key get in its place. ``hint``: what to do
+    about it, where trying again does not help.
     """
 
     def __init__(
@@ -398,10 +403,14 @@ class ProviderFault(Exception):
         retry_after: float | None = None,
         body: str = "",
         answered: bool = False,
+        public: str = "",
+        hint: str = "",
     ) -> None:
         super().__init__(kind, message)
         self.kind = kind
         self.message = message
+        self.public = public
+        self.hint = hint
         self.status = status
         self.retry_after = retry_after
         self.body = body

@@ -67,6 +67,10 @@ class Attempt:
     """Content had reached the caller; of a plain call none does before the end."""
     fault: FaultKind | None = None
     fault_text = ""
+    fault_public = ""
+    """The same without addresses, where it names any."""
+    hint = ""
+    """What to do about the fault, where its provider knows."""
     pieces: dict[int, ToolPieces] | None = None
     usage_estimated = False
     unsure: tuple[int, ...] | None = None

@@ -280,6 +280,9 @@ ENDING = re.compile(r"[A-Za-z][\w.:-]{0,63}")
 """A finish reason that may be shown where nobody knows it: a word, and no text."""
 _ENDINGS: dict[str, FinishReason | FaultKind] = {ending.word: ending.means for ending in ENDINGS} | {"other": "other"}
 
+_MISTAKES = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError, NotImplementedError)
+"""Exceptions that come again however often one tries."""
+
 _FIRST = SIGNS[: next(n for n, sign in enumerate(SIGNS) if sign.place == "status")]
 """They are believed before the status."""
 _BY = {place: {sign.what: sign.kind for sign in SIGNS if sign.place == place} for place in get_args(Place)}
@@ -298,6 +301,22 @@ _TEXTS, _FIRST_TEXTS = _patterns(SIGNS), _patterns(_FIRST)
 def ending_of(word: str) -> FinishReason | FaultKind | None:
     """What a finish reason means; None: nobody knows. Google adds details behind a colon."""
     return _ENDINGS.get(word.partition(":")[0].strip().lower())
+
+
+def hint_of(error: BaseException) -> str:
+    """What to do about an exception of a host's own code, where that is one of a mistake in it."""
+    return f"fix the provider: {type(error).__name__} is a mistake in its code" if isinstance(error, _MISTAKES) else ""
+
+
+def raised_in(error: BaseException) -> str:
+    """What was raised and where; not what it says, which may be a prompt or a key."""
+    name, place = type(error).__name__, error.__traceback__
+    if place is None:
+        return name
+    while place.tb_next is not None:
+        place = place.tb_next
+    file = re.split(r"[/\\]", place.tb_frame.f_code.co_filename)[-1]
+    return f"{name} in {file}, line {place.tb_lineno}"
 
 
 def is_known(code: str) -> bool:

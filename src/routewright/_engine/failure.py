@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from typing import Any
 
 from routewright._core.attempt import Attempt
 from routewright._core.call import Call
@@ -12,6 +14,7 @@ from routewright.wire import FaultKind
 
 from .progress import Progress
 
+_log = logging.getLogger(__name__)
 _LATER = "try again later"
 _BEGUN = "part of the answer had been read; read events, with on_partial 'restart', to have it begun again"
 _REMEDIES = {
@@ -25,20 +28,48 @@ _REMEDIES = {
 
 
 def failure(call: Call, progress: Progress) -> RouterError:
-    """The error of a call that did not succeed."""
-    attempts = [
+    """The error of a call that did not succeed. Addresses of upstreams are told to the owner of the process alone."""
+    attempts = call.attempts
+    texts = [attempt.fault_text for attempt in attempts]
+    kind, said = _told(call, progress, _tried(attempts, texts))
+    detail, outside = _detail(attempts, texts), None
+    if any(attempt.fault_public for attempt in attempts):
+        texts = [attempt.fault_public or attempt.fault_text for attempt in attempts]
+        outside = _told(call, progress, _tried(attempts, texts))[1], _detail(attempts, texts)
+        if call.caller.key_id is not None:
+            _log.warning("call %s: %s", call.id, said)
+            (said, detail), outside = outside, None
+    error = kind(said, detail=detail, trace_id=call.id)
+    error.outside = outside
+    if progress.cause is not None:
+        error.__cause__, progress.cause = progress.cause, None
+    return error
+
+
+def _detail(attempts: Sequence[Attempt], texts: Sequence[str]) -> dict[str, Any]:
+    entries = [
         {
             "model": attempt.model,
             "attempt": attempt.number,
             "error": str(attempt.fault),
-            "message": attempt.fault_text,
+            "message": text,
             "latency_ms": round((attempt.ended_at - attempt.started_at) * 1000, 3),
         }
-        for attempt in call.attempts
+        for attempt, text in zip(attempts, texts, strict=True)
     ]
-    tried = ", then ".join(f"{entry['model']} ({entry['message']})" for entry in attempts) or "nothing"
-    kind, said = _told(call, progress, tried)
-    return kind(said, detail={"attempts": attempts}, trace_id=call.id)
+    return {"attempts": entries}
+
+
+def _tried(attempts: Sequence[Attempt], texts: Sequence[str]) -> str:
+    """Who failed of what, in order. Of one address that several models were asked at, it is told once."""
+    told: list[tuple[list[str], Attempt, str]] = []
+    for attempt, text in zip(attempts, texts, strict=True):
+        if told and attempt.fault_public and told[-1][1].fault_text == attempt.fault_text:
+            if attempt.model not in told[-1][0]:
+                told[-1][0].append(attempt.model)
+        else:
+            told.append(([attempt.model], attempt, text))
+    return ", then ".join(f"{', '.join(models)} ({text})" for models, _, text in told) or "nothing"
 
 
 def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError], str]:
@@ -64,5 +95,7 @@ def _told(call: Call, progress: Progress, tried: str) -> tuple[type[RouterError]
 
 def _remedy(attempts: Sequence[Attempt]) -> str:
     """What may help, where all attempts failed alike."""
-    first, *others = {attempt.fault for attempt in attempts} or {None}
-    return _REMEDIES.get(first, _LATER) if first is not None and not others else _LATER
+    first, *others = {attempt.hint or _REMEDIES.get(attempt.fault or FaultKind.SERVER) for attempt in attempts} or {
+        None
+    }
+    return first if first and not others else _LATER

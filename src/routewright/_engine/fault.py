@@ -19,6 +19,12 @@ class Fault(NamedTuple):
     retry_after: float | None = None
     repair: Repair | None = None
     """How to ask the same model to repair its answer."""
+    public: str = ""
+    """``text`` without addresses, where it names any."""
+    hint: str = ""
+    """What to do about it, where trying again does not help."""
+    cause: BaseException | None = None
+    """What a host's own code raised."""
 
 
 CUT_SHORT = Fault(FaultKind.TRUNCATED, "truncated: the answer ended without its end")
@@ -61,7 +67,11 @@ def fault_of(error: BaseException) -> Fault | None:
     if not isinstance(error, ProviderFault):
         return None
     try:
-        return Fault(_kind(error.kind), str(error), bool(error.answered), _seconds(error.retry_after))
+        said, public, hint = str(error), getattr(error, "public", ""), getattr(error, "hint", "")
+        if public and error.message:
+            public = said.replace(error.message, public)
+        told = Fault(_kind(error.kind), said, bool(error.answered), _seconds(error.retry_after))
+        return told._replace(public=str(public), hint=str(hint), cause=error.__cause__)
     except Exception:  # a subclass may have left out the constructor, or fail at being shown
         return None
 

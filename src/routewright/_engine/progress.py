@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from routewright._core.attempt import Attempt
 from routewright._core.budget import Amount, worst_of_call, worst_wanted
 from routewright._core.call import Call
-from routewright._core.fault import FAULTS
+from routewright._core.fault import FAULTS, hint_of
 from routewright._core.guardrail import Hit
 from routewright._core.machine import FALLBACK_SHARE, Attempts, End, Wait
 from routewright._core.output import Fit, Form, Repair
 from routewright._core.pace import Pace
 from routewright._core.plan import Plan
 from routewright._core.scan import quoted
-from routewright.errors import RouterError
+from routewright.errors import ProviderFault, RouterError
 from routewright.protocols import Clock, Deadline, Guardrail, Provider, Rng
 from routewright.wire import (
     Chunk,
@@ -137,6 +137,8 @@ class Progress(Attempts):
     """The attempt that runs, if any."""
     error: RouterError | None = None
     """What ended it that is no provider's fault."""
+    cause: BaseException | None = None
+    """What the code of the last attempt's provider raised, where that is a host's own."""
     data: Any = None
     """The answer as a value of the type that was asked for."""
     guardrails: Sequence[Guardrail] = ()
@@ -382,7 +384,7 @@ class Progress(Attempts):
         """Price an answer, tell the model's health of it, and the machine. Of an answer that was asked for whole the
         first token's time is not known; one that was cut says nothing of the model's usual length."""
         usage = attempt.settle(self.call.bounds)
-        self.call.served = attempt
+        self.call.served, self.cause = attempt, None
         if self._sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)
             if attempt.number == 1:
@@ -406,7 +408,8 @@ class Progress(Attempts):
     def _book_fault(self, exchange: Exchange, fault: Fault, *, abandoned: bool) -> None:
         attempt = exchange.attempt
         attempt.ended_at = now = self._clock.monotonic()
-        attempt.fault_text = fault.text
+        attempt.fault_text, attempt.fault_public, attempt.hint = fault.text, fault.public, fault.hint
+        self.cause = fault.cause
         self._repair_with = fault.repair or self._repair_with
         # faults of a provider that was hurried count against nobody
         hurried = abandoned and fault is not TOO_SLOW and min(now, exchange.wake_at) < self._blamed_from(exchange)
@@ -470,7 +473,10 @@ class Progress(Attempts):
             return fault
         name = type(error).__name__
         _log.warning("provider %s raised %s instead of ProviderFault", attempt.provider, name)
-        return Fault(FaultKind.SERVER, f"server: {name} in the provider", answered=entered)
+        if error.__traceback__ is not None:
+            error = error.with_traceback(error.__traceback__.tb_next)  # without the frame that holds this
+        said, cause = f"server: {name} in the provider", None if isinstance(error, ProviderFault) else error
+        return Fault(FaultKind.SERVER, said, answered=entered, hint=hint_of(error), cause=cause)
 
     def _silence(self, exchange: Exchange) -> Fault:
         """The fault of an attempt whose time is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from copy import copy
+from typing import Any
 
 import msgspec
 
@@ -36,6 +37,9 @@ def told(error: Exception, request_id: str) -> RouterError:
         error = _of_storage(error, request_id)
     if isinstance(error, NoCandidates):
         error = _without_unwanted(error)
+    if error.outside is not None:
+        _log.warning("request %s: %s", request_id, error.message)
+        error = _without_addresses(error, *error.outside)
     error.request_id = request_id
     return error
 
@@ -46,6 +50,13 @@ def _without_unwanted(error: NoCandidates) -> NoCandidates:
     wanted = [each for each in rejected if each.get("reason") != Reason.WHITELIST]
     told = copy(error)
     told.detail = {**error.detail, "rejected_candidates": wanted}
+    return told
+
+
+def _without_addresses(error: RouterError, message: str, detail: dict[str, Any]) -> RouterError:
+    """The same without the addresses of upstreams, which stand in the log."""
+    told = copy(error)
+    told.message, told.detail, told.outside = message, detail, None
     return told
 
 

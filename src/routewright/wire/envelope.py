@@ -37,7 +37,6 @@ class Page(Struct, Generic[T], frozen=True):
 
 
 def error_envelope(error: RouterError) -> ErrorEnvelope:
-    """Put an error into the shape callers see."""
-    return ErrorEnvelope(
-        ErrorBody(error.code, error.message, error.type, error.request_id, error.trace_id, error.detail)
-    )
+    """Put an error into the shape callers see. Addresses of upstreams are left out."""
+    message, detail = error.outside or (error.message, error.detail)
+    return ErrorEnvelope(ErrorBody(error.code, message, error.type, error.request_id, error.trace_id, detail))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
@@ -15,7 +14,6 @@ from collections.abc import (
     Sequence,
     Set,
 )
-from pathlib import Path
 from types import CoroutineType, GeneratorType, TracebackType
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -24,6 +22,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from routewright._core.catalogue import models_of
+from routewright._core.fault import hint_of, raised_in
 from routewright._core.problem import shown
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.fork import Guard
@@ -154,7 +153,9 @@ class RunningFunction:
         except (ProviderFault, StopAsyncIteration):
             raise
         except Exception as error:
-            raise ProviderFault(FaultKind.SERVER, f"the function raised {_where(error)}") from error
+            raise ProviderFault(
+                FaultKind.SERVER, f"the function raised {raised_in(error)}", hint=hint_of(error)
+            ) from error
         if piece is _END:
             self._finished = True
             return Finish("tool_calls" if self._tools else "stop")
@@ -174,12 +175,6 @@ class RunningFunction:
         if isinstance(reply, Mapping | Set | bytes | bytearray) or not isinstance(reply, Iterable):
             raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}; {_HINT}")
         return _Each(reply) if isinstance(reply, Collection) else _Stepped(reply, self._threads)
-
-
-def _where(error: Exception) -> str:
-    """What was raised and where; not what it says, which may be the prompt."""
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    return f"{type(error).__name__} in {Path(frame.f_code.co_filename).name}, line {line}"
 
 
 class _Each:

@@ -89,6 +89,7 @@ def start_of(body: str) -> str:
 def conceal(fault: ProviderFault, redact: Redact) -> None:
     """Hide our credentials in all that a finished fault says, whatever it was read from."""
     fault.message, fault.body = redact(fault.message), redact(fault.body)[:BODY_CHARS]
+    fault.public = redact(fault.public)
     fault.args = (fault.kind, fault.message)
 
 

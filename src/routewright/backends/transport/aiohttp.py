@@ -19,7 +19,7 @@ from routewright.errors import ProviderFault
 
 from .body import Body
 from .limits import DEFAULT_LIMITS, TransportLimits
-from .local import local_fault_of
+from .local import broken, unconnected
 from .pool import LoopPool, LoopPools
 
 _CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
@@ -194,8 +194,8 @@ def _fault(exc: BaseException, url: str) -> ProviderFault:
     host = urlsplit(url).netloc.rpartition("@")[2]
     what = type(exc).__name__
     if isinstance(exc, _CONNECT_ERRORS):
-        return local_fault_of(exc) or ProviderFault("connect", f"no connection to {host}: {what}: {_why(exc)}")
-    return ProviderFault("reset", f"the connection to {host} broke: {what}")
+        return unconnected(host, f"{what}: {_why(exc)}", exc)
+    return broken(host, what)
 
 
 def _why(exc: BaseException) -> object:

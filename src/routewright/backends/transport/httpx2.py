@@ -20,7 +20,7 @@ from routewright.errors import ProviderFault
 
 from .body import Body
 from .limits import DEFAULT_LIMITS, TransportLimits
-from .local import local_fault_of
+from .local import broken, unconnected
 from .pool import LoopPool, LoopPools
 
 try:
@@ -143,8 +143,8 @@ def _fault(exc: Exception, request: httpcore2.Request) -> ProviderFault:
     host = request.url.host.decode("ascii", "replace")
     what = type(exc).__name__
     if isinstance(exc, _CONNECT_ERRORS):
-        return local_fault_of(exc) or ProviderFault("connect", f"no connection to {host}: {what}{_why(exc)}")
-    return ProviderFault("reset", f"the connection to {host} broke: {what}")
+        return unconnected(host, f"{what}{_why(exc)}", exc)
+    return broken(host, what)
 
 
 def _why(exc: BaseException | None) -> str:

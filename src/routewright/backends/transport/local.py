@@ -1,9 +1,10 @@
-"""Was no connection made for want of something that this process lacks? Then no provider is to blame."""
+"""Why was no connection made? Where this process lacks something for it, no provider is to blame."""
 
 from __future__ import annotations
 
 import errno
 import socket
+import ssl
 from collections.abc import Iterator
 
 from routewright.errors import ProviderFault
@@ -23,6 +24,33 @@ def local_fault_of(error: BaseException) -> ProviderFault | None:
         if isinstance(short, OSError) and short.errno in _REMEDIES:
             said = f"{short.strerror}; {_REMEDIES[short.errno]}"
             return ProviderFault("local", f"this process could open no connection: {said}")
+    return None
+
+
+def unconnected(host: str, said: str, error: BaseException) -> ProviderFault:
+    """The fault of a connection that was not made. ``said``: what the driver says of it, which may name addresses."""
+    local = local_fault_of(error)
+    if local is not None:
+        return local
+    why, hint = next(filter(None, map(_reason, _behind(error))), ("", ""))
+    public = f"no connection: {why}" if why else "no connection"
+    return ProviderFault("connect", f"no connection to {host}: {said}", public=public, hint=hint)
+
+
+def broken(host: str, what: str) -> ProviderFault:
+    """The fault of a connection that broke."""
+    said = f"the connection to {host} broke: {what}"
+    return ProviderFault("reset", said, public=f"the connection broke: {what}")
+
+
+def _reason(error: BaseException) -> tuple[str, str] | None:
+    """Why there is no connection, and what to do; None where an error does not say."""
+    if isinstance(error, socket.gaierror):
+        return "the host is unknown", "check the host name in the provider's base_url, and the name service"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate is not valid", "check the server's certificate, and who it is to be signed by"
+    if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
+        return "it was refused", "check that the server runs, and the port in the provider's base_url"
     return None
 
 

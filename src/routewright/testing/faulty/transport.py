@@ -141,8 +141,8 @@ class FaultyResponse:
 async def _fail_to_connect(how: Connection, transport: FaultyTransport) -> NoReturn:
     if how is Connection.MUTE:
         await transport.clock.sleep(transport.limits.connect_timeout_s)
-    raise ProviderFault("connect", f"no connection to faulty.invalid: {how}")
+    raise ProviderFault("connect", f"no connection to faulty.invalid: {how}", public=f"no connection: {how}")
 
 
 def _reset() -> ProviderFault:
-    return ProviderFault("reset", "the connection to faulty.invalid broke")
+    return ProviderFault("reset", "the connection to faulty.invalid broke", public="the connection broke")
