@@ -61,7 +61,7 @@ from .wire import Caller, Environment, Model, Policy, PolicyChanged, PolicySnaps
 T = TypeVar("T")
 
 # seconds after the beginning by which each step of closing ends (contract 1: two in all)
-WORKER_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.4, 1.7, 1.9
+WORKER_BY_S, CALLS_BY_S, TRACES_BY_S, PROVIDERS_BY_S, STORAGE_BY_S = 1.0, 1.1, 1.4, 1.7, 1.9
 CALLERS = 1_024
 """Callers that need not be checked again."""
 WORKER_S = 0.8  # it then has 0.2 for what it cancels
@@ -107,6 +107,7 @@ class Parts:
         self._log = TraceLog(self.storage, self.worker, self.hooks, settings.clock, settings.durability)
         self._retry_queue = RetryQueue(self.storage, self.worker, settings.clock)
         self._coordination = coordination
+        self._records: Records | None = None
         self._given = providers
         self._variables: Mapping[str, str] = {}
         """What would have a provider found, by its name; nothing where they were given."""
@@ -250,8 +251,8 @@ class Parts:
             self.worker.close(WORKER_S)
 
     async def aclose(self) -> None:
-        """Refuse calls, let the worker end, write what waits, free providers and, last, the storage. Who closes again
-        waits for the first to end."""
+        """Refuse calls, let the worker and the calls under way end, write what waits, free providers and, last, the
+        storage. Who closes again waits for the first to end."""
         fleets, began = self._leave(), self.settings.clock.monotonic()
         if fleets is None:
             with self.settings.clock.deadline(began + CLOSE_S):
@@ -275,8 +276,8 @@ class Parts:
             return fleets
 
     def _keep_dropped(self) -> None:
-        if self.running is not None:
-            self.running.records.keep_dropped()
+        if self._records is not None:
+            self._records.keep_dropped()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -292,6 +293,8 @@ class Parts:
             closing.push_async_callback(self._close_all, began + PROVIDERS_BY_S, providers)
             closing.callback(self.hooks.close)
             closing.callback(self._log.close)
+            if self._records is not None:
+                await self._by(began + CALLS_BY_S, self._records.all_ended)
             self._retry_queue.retries = False
             await self._by(began + TRACES_BY_S, self._retry_queue.write)
             await self._by(began + TRACES_BY_S, self._log.write)
@@ -315,7 +318,7 @@ class Parts:
     def _make_engine(self) -> Engine:
         settings, ids = self.settings, self.ids
         capture = None if settings.capture is None else settings.capture.started
-        records = Records(self._log, self.hooks, self._retry_queue, ids, settings.clock, capture)
+        self._records = records = Records(self._log, self.hooks, self._retry_queue, ids, settings.clock, capture)
         admissions = Admissions(
             self.storage,
             self.coordination,

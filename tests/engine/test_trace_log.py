@@ -36,7 +36,20 @@ from routewright import (
 from routewright._engine import trace_log as trace_module
 from routewright.loop import Signal
 from routewright.testing import FakeClock, Pause, ScriptedProvider
-from routewright.wire import Chunk, Delta, Finish, PutTrace, Query, Scan, Trace, UpstreamCall, Write, Written
+from routewright.wire import (
+    Chunk,
+    Delta,
+    Finish,
+    LedgerRows,
+    PutTrace,
+    Query,
+    Scan,
+    Trace,
+    UpstreamCall,
+    Usage,
+    Write,
+    Written,
+)
 
 from .support import House, said, traces_in
 
@@ -550,23 +563,66 @@ async def test_closing_ends_within_two_seconds_whatever_hangs_and_says_once_what
     await house.router.aclose()
     assert house.clock.monotonic() <= 2.0
     assert (closed, storage.closed) == (["provider"] * 2, 1)
-    assert house.router.trace_counts == (0, 0, 1, 0, 0)
+    assert house.router.trace_counts == (0, 0, 1, 0, 1)
     lost = [record.getMessage() for record in caplog.records if record.getMessage().startswith("the router")]
     assert lost == ["the router was closed; traces that could not be written before, and are lost: 1"]
     await house.router.aclose()
     assert storage.closed == 1
 
 
-async def test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted() -> None:
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_closing_waits_for_calls_that_are_under_way_and_keeps_what_they_cost(streamed: bool) -> None:
+    storage = Waits()
+    house = House([said(Delta("x"), Pause(1.5), Usage(10, 5), Finish("stop"))], storage=storage)
+    router, said_by = house.router, list[str]()
+
+    async def ask() -> None:
+        if not streamed:
+            said_by.append((await router.route("hi", goal="quality")).output)
+            return
+        async with router.stream("hi", goal="quality") as stream:
+            said_by.extend([piece async for piece in stream.text()])
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask)
+        await house.clock.advance(1.0)
+        await router.aclose()
+    assert said_by == ["x"]
+    assert house.clock.monotonic() <= 1.6
+    assert router.trace_counts == (0, 0, 0, 0, 0)
+    assert len(await storage.ids()) == 1
+    rows = await storage.scan("default", LedgerRows(), after=None, limit=10)
+    assert [row.cost_nanos for row in rows] == [30_000]
+
+
+async def test_the_trace_of_a_call_that_outlives_the_router_is_lost_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     storage = Waits()
     house = House([said(Pause(5.0), Delta("x"), Finish("stop"))], storage=storage)
     async with anyio.create_task_group() as group:
         group.start_soon(partial(house.router.route, "hi", goal="quality"))
         await house.clock.advance(1.0)
         await house.router.aclose()
+        assert house.clock.monotonic() <= 3.0
         assert house.router.trace_counts == (0, 0, 0, 0, 0)
-    assert house.router.trace_counts == (0, 0, 1, 0, 0)
+        assert "closing goes on without waiting for Records.all_ended" in caplog.text
+    assert house.router.trace_counts == (0, 0, 1, 0, 1)
+    assert "money is lost: call tr_" in caplog.text
     assert storage.applies == 0
+
+
+async def test_closing_does_not_wait_for_a_stream_that_nobody_holds() -> None:
+    storage = Waits()
+    house = House([said(Delta("x"), Pause(60.0), Finish("stop"))], storage=storage)
+    stream = house.router.stream("hi", goal="quality")
+    await anext(stream)
+    await anext(stream)
+    del stream
+    gc.collect()
+    await house.router.aclose()
+    assert house.clock.monotonic() == 0.0
+    assert len(await storage.ids()) == 1
 
 
 @pytest.mark.parametrize("door", ["async", "blocking"])
@@ -733,7 +789,7 @@ async def test_everything_is_closed_even_where_closing_fails(caplog: pytest.LogC
     house = House([said(Delta("x"), Finish("stop"))], storage=storage)
 
     async def fail() -> None:
-        raise OSError("cannot")
+        raise OSError("canary")
 
     house.good.aclose = fail  # type: ignore[method-assign]
     async with house.router as router:
@@ -742,6 +798,8 @@ async def test_everything_is_closed_even_where_closing_fails(caplog: pytest.LogC
     assert answer.output  # which an error at the end would have taken along
     assert (house.spare.closed, storage.closed) == (1, 1)
     assert "closing goes on after a fault" in caplog.text
+    assert "OSError in test_trace_log.py, line " in caplog.text
+    assert "canary" not in caplog.text
 
 
 async def test_closing_that_is_cancelled_still_frees_everything() -> None:

@@ -13,6 +13,7 @@ from routewright._core.machine import End
 from routewright.errors import InternalError, RouterError
 from routewright.fork import renew_in_children
 from routewright.identity import Ids
+from routewright.loop import Signal
 from routewright.protocols import Clock
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -65,6 +66,10 @@ class Records:
     def renew(self) -> None:
         """Begin with nothing: what began before a fork is the parent's to keep, though a child drops its copy of it."""
         self.dropped: deque[tuple[Call, Progress, float]] = deque()
+        self.under_way: set[Call] = set()
+        """Calls whose plans are being carried out."""
+        self._over: Signal | None = None
+        """Set when one of them ends, for who waits for that."""
         self._since = self._clock.monotonic()
 
     @contextmanager
@@ -142,6 +147,17 @@ class Records:
             self._log.lose(call.id)
             return
         self.dropped.append((call, progress, self._clock.monotonic()))
+        if self._over is not None:
+            self._over.set()
+
+    async def all_ended(self) -> None:
+        """Wait until no call is under way."""
+        while True:
+            self._over = over = Signal()
+            self.keep_dropped()
+            if not self.under_way:
+                return
+            await over.wait()
 
     def keep_dropped(self) -> None:
         """Keep the traces of calls that were dropped."""
@@ -176,12 +192,15 @@ class Records:
             plan.counts = Decision(plan, call.given, board).rejected_counts
         budget, hold = call.request.budget, call.hold
         call.end(error, at)
+        self.under_way.discard(call)
         if call.started_at < self._since:  # of the process that this one was forked from
             return
         settlement = None
         if hold is not None and progress is not None:
             settlement = hold.settlement(call, answer if error is None else None, progress.used.nanos)
         self._log.put(call, snapshots, self._events(call, error, budget, fleet), settlement)
+        if self._over is not None:
+            self._over.set()
 
     def _events(self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet) -> Sequence[PutEvent]:
         """The events that a call caused, and the burst of errors that it begins."""

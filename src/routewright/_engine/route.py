@@ -438,6 +438,7 @@ class Engine:
             progress.pay_from(call.hold.cover)
         if call.traceparent is not None and self._traceparent_to:
             progress.onward = Onward(call.traceparent, call.id, self._traceparent_to)
+        self.records.under_way.add(call)
         return progress
 
 

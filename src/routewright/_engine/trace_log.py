@@ -336,7 +336,9 @@ class TraceLog:
                 self._lost += 1
         self._end_lost()
         if not fits:
-            self._note(InternalError("the router is closed" if self.is_closed else f"{QUEUE} traces wait already"))
+            why = "the router is closed" if self.is_closed else f"{QUEUE} traces wait already"
+            self._note(InternalError(why))
+            self._lose_bill(call, why)
             return
         (self._urgent if waited_for else self._job).poke()
         if len(self._queue) > CROWD and not self._fails and not self._clock.virtual:
@@ -382,7 +384,7 @@ class TraceLog:
             if self._remove(pending):
                 with self._guard.lock:
                     self._lost += 1
-                if pending.settlement is not None and not pending.settlement.is_booked:
+                if pending.settlement is None or not pending.settlement.is_booked:
                     self._lose_bill(pending.call, "the router was closed before it could be")
                 self._finish(pending)
             _release([pending])
