@@ -466,6 +466,7 @@ async def test_one_who_waits_for_another_waits_no_longer_than_its_time() -> None
             await bank.route(idempotency_key="k", timeout_ms=500)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("after_s", "calls"), [(24 * 3600 - 1, 1), (24 * 3600, 2)])
 async def test_a_result_is_kept_for_a_day(after_s: float, calls: int) -> None:
     bank = await Bank(ANSWER, ANSWER, terms=[account()]).open()
