@@ -22,7 +22,7 @@ async def watch(down: str) -> None:
         async for event in stream:
             match event:
                 case RouteStarted(data=started):
-                    print(f"asking {started.selected_model}")
+                    print(f"asking {started.routing.selected_model}")
                 case RouteFallback(data=moved):
                     print(f"{moved.from_model} failed ({moved.reason}), asking {moved.to_model}")
                 case OutputDelta(data=piece):

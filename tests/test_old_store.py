@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -366,3 +367,24 @@ def test_commands_run_on_it(path: Path, command: str, monkeypatch: pytest.Monkey
     assert not said.err
     if "copy.db" in command:
         assert main(["store", "check", "copy.db"]) == 0
+
+
+async def test_failed_calls_of_the_old_version_go_out_of_the_analytics_as_they_came_in(firm: Firm) -> None:
+    traces = firm.traces.as_account("acme")
+    failed = [trace async for trace in traces.export() if trace.selected_model is None and trace.model is not None]
+    assert failed, "the recording has some"
+    before = await requests_by_model(traces)
+    for trace in failed:
+        await traces.delete(trace_id=trace.id)
+    after = await requests_by_model(traces)
+    assert {model: count - after[model] for model, count in before.items()} == {
+        model: 0 if model else len(failed) for model in before
+    }
+    assert {*after} <= {*before}
+
+
+async def requests_by_model(traces: TraceStore) -> Counter[str | None]:
+    found: Counter[str | None] = Counter()
+    for row in (await traces.usage(FIRST, LAST, group_by="model")).data:
+        found[row.group] += row.requests
+    return found

@@ -135,9 +135,15 @@ def among(traces: Sequence[Trace], window: Window, environment: str | None) -> l
     return [trace for trace in inside if environment is None or trace.environment == environment]
 
 
+def whose(trace: Trace) -> str:
+    """The model that served, else the last that was tried; empty where none was."""
+    tried = [span.model for span in trace.spans if isinstance(span, ModelSpan)]
+    return trace.selected_model or (tried[-1] if tried else "")
+
+
 def group_of(trace: Trace, group_by: str) -> str | None:
     if group_by == "model":
-        return trace.selected_model or ""
+        return whose(trace)
     value = trace.metadata.get(group_by.removeprefix("metadata."))
     if isinstance(value, bool):
         return str(value).lower()
@@ -290,7 +296,7 @@ def test_the_reason_of_a_fallback_is_why_the_chosen_model_did_not_serve() -> Non
 @given(MANY)
 def test_days_are_the_sums_of_their_hours(traces: list[Trace]) -> None:
     made = rollups_of(traces)
-    rows = grouped(traces, lambda trace: (trace.environment, trace.created_at[:10], trace.selected_model or ""))
+    rows = grouped(traces, lambda trace: (trace.environment, trace.created_at[:10], whose(trace)))
     days = {
         (key.environment, key.start, key.value): tuple(sums)
         for key, sums in made.days().items()

@@ -48,7 +48,7 @@ async def test_a_stream_tells_the_plan_the_pieces_and_the_whole() -> None:
     assert isinstance(started, RouteStarted)
     assert isinstance(first, OutputDelta)
     assert isinstance(completed, RouteCompleted)
-    assert started.data.selected_model == completed.data.primary_model == "good/one"
+    assert started.data.routing.selected_model == completed.data.primary_model == "good/one"
     assert (first.data.text, first.data.attempt) == ("Blue ", 1)
     assert completed.data.output == "Blue light."
     assert completed.data.trace_id == started.data.trace_id

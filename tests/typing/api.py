@@ -282,7 +282,7 @@ def tell(event: RouteEvent) -> str:
     """Events can be told apart, and none is forgotten."""
     match event:
         case RouteStarted():
-            return event.data.selected_model
+            return event.data.routing.selected_model
         case OutputDelta():
             return event.data.text
         case ToolCallDelta():

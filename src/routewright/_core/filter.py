@@ -53,7 +53,6 @@ _QUOTED = re.compile(_IN_QUOTES, re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
-_OF_TRACE = {"model": "selected_model"}
 
 
 def parse_filter(text: str) -> tuple[Term, ...]:
@@ -130,14 +129,9 @@ def texts_meant(value: str) -> tuple[str, ...]:
     return (value,) if shortest in (None, value) else (value, str(shortest))
 
 
-def attribute(key: str) -> str:
-    """The field of ``TraceItem`` that a key asks for."""
-    return _OF_TRACE.get(key, key)
-
-
 def _holds(trace: TraceItem, term: Term) -> bool:
     if not term.key.startswith(METADATA):
-        held = getattr(trace, attribute(term.key))
+        held = getattr(trace, term.key)
         return COMPARE[term.op]("" if held is None else held, term.value)
     held = trace.metadata.get(term.key.removeprefix(METADATA))
     if isinstance(term.value, str):

@@ -122,9 +122,10 @@ class Rollups:
         self._forgotten = ""
         """The last hour whose usage was forgotten."""
 
-    def add(self, trace: Trace, rollup_keys: Sequence[str] = (), sign: int = 1) -> None:
-        """Count a trace; with ``sign=-1`` take out one that was counted with the same ``rollup_keys``."""
-        self._add_usage(trace, rollup_keys, sign)
+    def add(self, trace: Trace, rollup_keys: Sequence[str] = (), sign: int = 1, model: str | None = None) -> None:
+        """Count a trace; with ``sign=-1`` take out one that was counted with the same ``rollup_keys``. ``model``: whose
+        usage it is; None: as the trace says."""
+        self._add_usage(trace, rollup_keys, sign, (trace.model or "") if model is None else model)
         self._add_spans(trace, sign)
         if trace.status == "completed" and trace.selected_model is not None and not trace.cache_hit:
             key = DayKey(trace.environment, trace.created_at[:10], trace.selected_model, trace.strategy)
@@ -217,7 +218,7 @@ class Rollups:
                     begins = start if query.hourly else start[:10]
                     yield from ((begins, value, sums) for value, sums in rows.items() if any(sums))
 
-    def _add_usage(self, trace: Trace, rollup_keys: Sequence[str], sign: int) -> None:
+    def _add_usage(self, trace: Trace, rollup_keys: Sequence[str], sign: int, model: str) -> None:
         hour, tokens = trace.created_at[:13], trace.tokens
         if hour <= self._forgotten:
             return
@@ -232,7 +233,7 @@ class Rollups:
             sign * min(tokens.output, MOST_TOKENS),
             sign * min(tokens.cached, MOST_TOKENS),
         ]
-        for group_by, value in _groups(trace, rollup_keys):
+        for group_by, value in _groups(trace, rollup_keys, model):
             used.add((trace.environment, group_by), value, sums, self._values)
         self._rows += used.rows - before
         if not used.rows:
@@ -309,8 +310,8 @@ def summed(parts: Sequence[bytes]) -> dict[int, int]:
     return {first + int(place): int(counts[place]) for place in np.flatnonzero(counts)}
 
 
-def _groups(trace: Trace, rollup_keys: Iterable[str]) -> Iterator[tuple[str, str]]:
-    yield "model", trace.selected_model or ""
+def _groups(trace: Trace, rollup_keys: Iterable[str], model: str) -> Iterator[tuple[str, str]]:
+    yield "model", model
     metadata = trace.metadata
     if not metadata:
         return

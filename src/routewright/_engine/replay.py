@@ -21,6 +21,7 @@ from routewright.wire import (
     RouteResponse,
     RouteStarted,
     StartedData,
+    StartedRouting,
     ToolCall,
     ToolCallData,
     ToolCallDelta,
@@ -82,7 +83,8 @@ def reread(form: Form, output: str) -> Any:
 def events_again(response: RouteResponse) -> list[RouteEvent]:
     """The events of a call that is over (contract 5): its words in one piece."""
     routing, ids = response.routing, count(1)
-    data = StartedData(response.trace_id, response.primary_model, routing.fallback_chain, routing.policy_version)
+    begun = StartedRouting(response.primary_model, routing.fallback_chain, routing.policy_version)
+    data = StartedData(response.trace_id, begun)
     events: list[RouteEvent] = [RouteStarted(next(ids), data)]
     if response.output:
         events.append(OutputDelta(next(ids), OutputData(response.output, 1)))

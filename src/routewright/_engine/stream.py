@@ -26,6 +26,7 @@ from routewright.wire import (
     RouteFallback,
     RouteStarted,
     StartedData,
+    StartedRouting,
     StreamError,
     ToolCallData,
     ToolCallDelta,
@@ -256,7 +257,7 @@ class Stream:
 
     def _start_event(self, execution: Execution) -> RouteStarted:
         (model, *chain), call = execution.plan.models, execution.call
-        data = StartedData(call.id, model, chain, call.policy_version)
+        data = StartedData(call.id, StartedRouting(model, chain, call.policy_version))
         return RouteStarted(self._next_id(), data)
 
     def _event(self, part: Part, execution: Execution) -> RouteEvent | None:

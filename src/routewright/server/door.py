@@ -123,7 +123,7 @@ def wished(request: RouteRequest, model: str, vendor: str, wishes: Wishes, known
 def routing_headers(told: RouteResponse | StartedData) -> dict[str, str]:
     """How a request is served: of a stream as it begins, of an answer as it was."""
     if isinstance(told, StartedData):
-        return {"X-Routewright-Trace-Id": told.trace_id, "X-Routewright-Model": told.selected_model}
+        return {"X-Routewright-Trace-Id": told.trace_id, "X-Routewright-Model": told.routing.selected_model}
     routing = told.routing
     return {
         "X-Routewright-Trace-Id": told.trace_id,

@@ -9,13 +9,20 @@ from msgspec import Struct
 from .route import RouteResponse
 
 
-class StartedData(Struct, frozen=True):
-    """The plan, before the first token."""
+class StartedRouting(Struct, frozen=True):
+    """What is known of the routing before the first token."""
 
-    trace_id: str
     selected_model: str
+    """The one that is asked first."""
     fallback_chain: list[str]
     policy_version: str
+
+
+class StartedData(Struct, frozen=True):
+    """The plan."""
+
+    trace_id: str
+    routing: StartedRouting
 
 
 class RouteStarted(Struct, frozen=True):

@@ -167,9 +167,16 @@ class TraceItem(Struct, frozen=True, kw_only=True):
     """Ids of sub-traces."""
 
     @property
+    def model(self) -> str | None:
+        """The model that filters and usage take it for: ``selected_model``, else of a whole trace the last that was
+        tried."""
+        return self.selected_model
+
+    @property
     def provider(self) -> str | None:
-        """The provider part of ``selected_model``."""
-        return None if self.selected_model is None else self.selected_model.partition("/")[0]
+        """The provider part of ``model``."""
+        model = self.model
+        return None if model is None else model.partition("/")[0]
 
     @property
     def key(self) -> str:
@@ -182,6 +189,13 @@ class Trace(TraceItem, frozen=True, kw_only=True):
 
     spans: list[Span] = []
     content: Content | None = None
+
+    @property
+    def model(self) -> str | None:
+        """The model that served, else the last that was tried."""
+        if self.selected_model is not None:
+            return self.selected_model
+        return next((span.model for span in reversed(self.spans) if isinstance(span, ModelSpan)), None)
 
     @property
     def item(self) -> TraceItem:

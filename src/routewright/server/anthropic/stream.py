@@ -145,7 +145,7 @@ class MessageFrames:
     def _events(self, event: RouteEvent) -> Iterator[bytes]:
         match event:
             case RouteStarted(data=data):
-                self._trace_id, self._model = data.trace_id, data.selected_model
+                self._trace_id, self._model = data.trace_id, data.routing.selected_model
                 self._exchange.trace_id = data.trace_id
                 self.headers |= routing_headers(data)
             case RouteFallback(data=data):

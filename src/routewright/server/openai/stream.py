@@ -122,7 +122,7 @@ class ChunkFrames:
         data = event.data
         self._exchange.trace_id = data.trace_id
         self._id, self._created = completion_id(data.trace_id), created_at(data.trace_id)
-        self._model = data.selected_model
+        self._model = data.routing.selected_model
         limits = limit_headers(self.stream.headers, self._exchange.clock.time())
         self.headers |= routing_headers(data) | limits
 

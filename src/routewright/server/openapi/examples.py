@@ -58,6 +58,7 @@ from routewright.wire import (
     RouteStarted,
     Routing,
     StartedData,
+    StartedRouting,
     Tokens,
     Trace,
     TtlBucket,
@@ -252,7 +253,7 @@ OPERATIONS: dict[str, Shown] = {
 """By address."""
 
 EVENTS: tuple[RouteEvent, ...] = (
-    RouteStarted(1, StartedData(_TRACE_ID, _SECOND, [_FIRST], "inline@2026-11-20")),
+    RouteStarted(1, StartedData(_TRACE_ID, StartedRouting(_SECOND, [_FIRST], "inline@2026-11-20"))),
     OutputDelta(2, OutputData(_TEXT, 1)),
     RouteCompleted(3, _ANSWER),
 )

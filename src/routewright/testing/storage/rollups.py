@@ -25,7 +25,7 @@ from routewright.wire import (
     UsageCounts,
 )
 
-from .samples import ODD_TEXTS, ROLLUP_KEYS, make_trace, random_trace
+from .samples import ODD_TEXTS, ROLLUP_KEYS, make_trace, model_span, random_trace
 from .suite import Suite
 
 Counts = UsageCounts | CacheCounts | FallbackCounts | LatencyCounts
@@ -132,6 +132,18 @@ class Counting(Suite):
         assert named == {f"a/{model}" for model in "abcd"[:groups]}, "by requests, then by name"
         for rows in (found.groups, found.all):
             assert sum(row.requests for row in rows) == len(traces)
+
+    async def test_usage_is_of_the_model_that_served_else_of_the_last_that_was_tried(self, storage: Storage) -> None:
+        tried: list[Span] = [model_span("a/one", "error"), model_span("b/two", "error")]
+        served = make_trace(1, selected_model="a/one", spans=[model_span("a/one")])
+        failed = make_trace(2, selected_model=None, status="failed", spans=tried)
+        await storage.apply("default", [PutTrace(served), PutTrace(failed)])
+        query = UsageCounts(first="2026-11-21", last="2026-11-21", group_by="model")
+        found = await storage.read("default", query)
+        assert [(row.group, row.requests, row.errors) for row in found.groups] == [("a/one", 1, 0), ("b/two", 1, 1)]
+        await storage.apply("default", [DeleteTraces(id=failed.id)])
+        found = await storage.read("default", query)
+        assert [(row.group, row.requests) for row in found.groups] == [("a/one", 1)]
 
     async def test_groups_have_the_very_names_that_were_given(self, storage: Storage) -> None:
         texts = [*ODD_TEXTS, "acme", "Acme", "ACME", "acme ", "1", "true"]

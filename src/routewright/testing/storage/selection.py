@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from routewright._core.filter import KEYS, selects
 from routewright.protocols import Storage
-from routewright.wire import PutTrace, Term, Trace, TraceItems, Traces
+from routewright.wire import PutTrace, Span, Term, Trace, TraceItems, Traces
 
-from .samples import ODD_TEXTS, all_items, all_terms, make_trace, newest_first, random_trace
+from .samples import ODD_TEXTS, all_items, all_terms, make_trace, model_span, newest_first, random_trace
 from .suite import Suite
 
 TERMS = all_terms()
@@ -96,6 +96,18 @@ class Selecting(Suite):
         await storage.apply("default", [PutTrace(make_trace(1)), PutTrace(make_trace(2, environment="sandbox"))])
         found = await storage.scan("default", Traces(environment="sandbox"), after=None, limit=5)
         assert [trace.id for trace in found] == [make_trace(2).id]
+
+    async def test_a_trace_is_of_the_model_that_served_else_of_the_last_that_was_tried(self, storage: Storage) -> None:
+        tried: list[Span] = [model_span("a/one", "error"), model_span("b/two", "error")]
+        served = make_trace(1, selected_model="a/one", spans=[*tried[:1], model_span("a/one")])
+        failed = make_trace(2, selected_model=None, status="failed", spans=tried)
+        refused = make_trace(3, selected_model=None, status="failed")
+        await storage.apply("default", [PutTrace(trace) for trace in (served, failed, refused)])
+        asked = {"model": ("a/one", "b/two", ""), "provider": ("a", "b", "")}
+        for key, values in asked.items():
+            for value, trace in zip(values, (served, failed, refused), strict=True):
+                found = await all_items(storage, TraceItems(terms=(Term(key, "=", value),)))
+                assert [item.id for item in found] == [trace.id], (key, value)
 
     async def test_since_is_inclusive_and_until_is_not(self, storage: Storage) -> None:
         traces = [make_trace(number, created_at=f"2026-11-21T00:00:00.00{number}Z") for number in range(4)]

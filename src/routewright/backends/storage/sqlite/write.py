@@ -38,7 +38,7 @@ from .selection import rows_of
 
 LONGEST_CHAIN = 32
 """Changes of health that are stored one upon the other."""
-STORED = "trace.n, trace.id, trace.body, trace.rollup_keys"
+STORED = "trace.n, trace.id, trace.model, trace.body, trace.rollup_keys"
 """The columns of a ``Stored``."""
 
 _OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
@@ -99,6 +99,8 @@ class Stored(NamedTuple):
 
     n: int
     id: str
+    model: str
+    """Whose usage it was counted as; of what version 0.1 wrote that is nobody's where the call failed."""
     trace: Trace | None
     """Without its content. None: it is damaged, and nobody knows any more what it was counted as."""
     rollup_keys: tuple[str, ...]
@@ -106,11 +108,11 @@ class Stored(NamedTuple):
     @classmethod
     def of(cls, row: Sequence[Any]) -> Stored:
         """The row of ``STORED`` columns."""
-        n, trace_id, body, keys = row
+        n, trace_id, model, body, keys = row
         try:
-            return cls(n, trace_id, whole(trace_id, body), () if keys is None else tuple(_decode(keys)))
+            return cls(n, trace_id, model, whole(trace_id, body), () if keys is None else tuple(_decode(keys)))
         except StorageCorrupt:
-            return cls(n, trace_id, None, ())
+            return cls(n, trace_id, model, None, ())
 
 
 class Writes:
@@ -195,7 +197,7 @@ def _count_out(connection: Connection, account: str, rows: Sequence[Stored]) -> 
     rollups = Rollups()
     for row in rows:
         if row.trace is not None:
-            rollups.add(row.trace, row.rollup_keys, sign=-1)
+            rollups.add(row.trace, row.rollup_keys, sign=-1, model=row.model)
     _add(connection, account, rollups, may_empty=True)
 
 
@@ -247,7 +249,7 @@ def _row(account: str, write: PutTrace) -> tuple[Any, ...]:
         trace.environment,
         trace.status,
         trace.kind,
-        trace.selected_model or "",
+        trace.model or "",
         trace.provider or "",
         trace.policy_id or "",
         trace.goal,
