@@ -111,6 +111,12 @@ class Case:
         return [*before, here, *([here] if again else []), *after]
 
     @property
+    def is_left_alone(self) -> bool:
+        """It asked for more patience than a call has."""
+        told = self.cell.retry_after
+        return self.rule is not None and self.rule.retry and told is not None and told > RETRY_AFTER_S
+
+    @property
     def error(self) -> type[RouterError] | None:
         """What the caller is told; None: an answer."""
         if self.tries[-1].kind is None:

@@ -64,7 +64,7 @@ async def test_a_call_that_ends_after_the_router_was_closed_is_billed_once(kind:
         group.start_soon(call)
         await bank.clock.sleep(1.0)
         await bank.router.aclose()
-        assert bank.clock.monotonic() < 2.0
+        assert bank.clock.monotonic() <= 3.0, "two seconds after closing began"
     assert answers[0].output == "an answer"
     assert bank.clock.monotonic() < 6.0, "nothing is waited for that nobody does"
     assert await left(bank) == (COST, 0, False, False)

@@ -206,6 +206,8 @@ def check_health(case: Case, pair: Pair, before: dict[str, float | None]) -> Non
         kinds = [each.kind for each in case.tries if each.model == model]
         if any(kind is not None and FAULTS[kind].opens_credential for kind in kinds):
             assert now is None, "its provider is left alone"
+        elif model == case.place and case.is_left_alone:
+            assert now is None, "until its Retry-After"
         elif any(kind is not None and FAULTS[kind].blames for kind in kinds):
             assert now is not None
             assert now < was

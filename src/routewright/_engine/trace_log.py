@@ -637,7 +637,7 @@ class TraceLog:
 
     def _lose_bill(self, call: Call, why: str) -> None:
         """Count a call that will not be in the ledger, and log what somebody has to book by hand."""
-        if not call.ledger_rows:
+        if not any(row.cost_nanos or row.charge_nanos or row.cost_range_nanos for row in call.ledger_rows):
             return
         with self._guard.lock:
             self._unbilled += 1
