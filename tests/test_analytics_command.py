@@ -81,8 +81,7 @@ def test_usage_is_totals_then_days_then_groups_with_a_bar_for_the_requests(capsy
         "\n"
         "model           requests                                     errors  tokens in  out    cost  of cost\n"
         "openai/gpt-4o          8  █████████████████████████████████      0%        800  160  $0.016     2.1%\n"
-        "openai/gpt-4.1         3  ████████████▍                          0%      3,000  600   $0.75    97.9%\n"
-        "(none)                 1  ████▏                                100%          0    0      $0       0%\n"
+        "openai/gpt-4.1         4  ████████████████▌                   25.0%      3,000  600   $0.75    97.9%\n"
     )
 
 
