@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
 
-from routewright import MemoryStorage, ProviderFault
+from routewright import ExecutionLimits, MemoryStorage, Model, ProviderFault, Router, Settings, SystemClock
 from routewright.testing import Pause, ScriptedProvider
 from routewright.wire import Chunk, Delta, Finish, Usage
 
@@ -214,3 +215,45 @@ async def test_a_cancelled_reader_ends_though_the_provider_swallows_it(rest: lis
     assert read == ["half"]
     assert house.left_open == 0
     assert house.clock.monotonic() == 1.0
+
+
+class CancellingAgain(ScriptedProvider):
+    """Sends its task the cancellation that it met once more, as task groups of Python 3.13 do."""
+
+    async def pause(self, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            task.cancel()
+            raise
+
+
+@both_ways
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("cancelled_before", [False, True])
+async def test_a_cancellation_that_a_provider_sends_again_does_not_take_the_fallback_along(
+    ask: Ask, cancelled_before: bool
+) -> None:
+    clock = SystemClock()  # whose deadlines cancel the task itself
+    models = [
+        Model(id=name, quality=quality, ttft_s=0.001) for name, quality in (("good/one", 0.9), ("spare/two", 0.5))
+    ]
+    good = CancellingAgain([STUCK], models=models[:1], clock=clock)
+    spare = ScriptedProvider([said(Delta("Blue."), Finish("stop"))], models=models[1:], clock=clock)
+    limits = ExecutionLimits(first_token_s=0.02)
+    router = Router(providers=[good, spare], settings=Settings(clock=clock, execution=limits))
+
+    async def clean_up() -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60 if cancelled_before else 0)
+        return await ask(cast(House, SimpleNamespace(router=router)))
+
+    task = asyncio.ensure_future(clean_up())
+    await asyncio.sleep(0)
+    if cancelled_before:
+        task.cancel()
+    assert await task == "Blue."
+    await router.aclose()

@@ -29,6 +29,17 @@ class CancelWatch:
             return True
         return by_scopes and anyio.current_effective_deadline() == -inf
 
+    async def drop_stray(self) -> None:
+        """Take in a cancellation that nobody sent: a task group of Python 3.13 that a deadline ended sends its parent
+        the one that came before the deadline again."""
+        if self.task is None or not self.task._must_cancel:
+            return
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            if self.task.cancelling() > self.before:
+                raise
+
     def passes(self, error: BaseException) -> bool:
         """Whether it is no provider's doing: it ends the program, this task or the coroutine that runs here."""
         if isinstance(error, Exception):

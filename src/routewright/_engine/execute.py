@@ -76,6 +76,7 @@ class Execution(Progress):
             finally:
                 exchange.limit = None
         assert limit.expired, "a deadline swallows nothing but its own cancellation"
+        await exchange.watch.drop_stray()
         if not exchange.over and not self._interrupted:
             # what is cut off may have cost anything once the context was entered
             fault = self._silence(exchange)._replace(answered=exchange.context is not None)
