@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import pytest
 
-from routewright import ExecutionLimits, MemoryStorage, Model, ProviderFault, Router, Settings, SystemClock
+from routewright import MemoryStorage, Model, ProviderFault, Router, Settings, SystemClock
 from routewright.testing import Pause, ScriptedProvider
 from routewright.wire import Chunk, Delta, Finish, Usage
 
@@ -243,13 +244,15 @@ async def test_a_cancellation_that_a_provider_sends_again_does_not_take_the_fall
     ]
     good = CancellingAgain([STUCK], models=models[:1], clock=clock)
     spare = ScriptedProvider([said(Delta("Blue."), Finish("stop"))], models=models[1:], clock=clock)
-    limits = ExecutionLimits(first_token_s=0.02)
-    router = Router(providers=[good, spare], settings=Settings(clock=clock, execution=limits))
+    router = Router(providers=[good, spare], settings=Settings(clock=clock))
+    hurried = SimpleNamespace(
+        route=partial(router.route, timeout_ms=500), stream=partial(router.stream, timeout_ms=500)
+    )
 
     async def clean_up() -> str:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60 if cancelled_before else 0)
-        return await ask(cast(House, SimpleNamespace(router=router)))
+        return await ask(cast(House, SimpleNamespace(router=hurried)))
 
     task = asyncio.ensure_future(clean_up())
     await asyncio.sleep(0)
