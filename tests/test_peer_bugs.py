@@ -55,7 +55,7 @@ BUGS = [
     Bug(
         "a cancelled call keeps its reservation, and the account is refused for money that it has",
         "_engine/money.py",
-        "            self._spool.put(payer.caller.account, [Settle(id=call.id, at=timestamp(self._clock.time()))])",
+        "            self._retry_queue.put(payer.caller.account, [Settle(id=call.id, at=timestamp(self._clock.time()))])",
         "            pass",
         "tests/engine/test_cancel_admission.py",
         "at_any_await and plain and answer",
@@ -190,9 +190,9 @@ BUGS = [
     ),
     Bug(
         "a failure keeps its idempotency key, so that nobody may try again",
-        "_engine/ending.py",
-        "        if self._claim is not None:\n            writes",
-        "        if self._result is not None:\n            writes",
+        "_engine/settlement.py",
+        "    if settlement.claim is not None and part",
+        "    if settlement.claim is not None and settlement.result is not None and part",
         ADMISSION,
         "lets_the_next_with_the_key_try",
     ),

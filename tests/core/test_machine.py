@@ -67,10 +67,6 @@ class Open:
         self.closed = dict(closed or {})
         self.probes = probes
         self.spare = spare
-        self.requests = 0
-
-    def asked(self, now: float) -> None:
-        self.requests += 1
 
     def admits(self, row: int, now: float) -> bool | None:
         if row in self.closed and now < self.closed[row]:
@@ -738,16 +734,6 @@ def test_a_model_that_the_budget_cannot_pay_is_not_called_for_want_of_another() 
     called(attempts)
     fail(attempts, "auth", usage=Usage(40, 20_000), final=True)
     assert ended(attempts) is End.FAILED
-
-
-def test_a_request_is_counted_once_with_its_first_attempt() -> None:
-    traffic = Open()
-    attempts = machine_of(machine().plan, traffic=traffic)
-    assert traffic.requests == 0
-    for _ in range(3):
-        called(attempts)
-        fail(attempts, "auth")
-    assert traffic.requests == 1
 
 
 @pytest.mark.parametrize(("spare", "then"), [(0, "b/two"), (1, "a/one")])

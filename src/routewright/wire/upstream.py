@@ -13,7 +13,7 @@ from .route import Params
 
 
 class FaultKind(StrEnum):
-    """What went wrong with an attempt, in the words of the fault table (``_core/attempt.py``)."""
+    """What went wrong with an attempt, in the words of the fault table (``_core/fault.py``)."""
 
     CONNECT = "connect"
     """No connection: refused, unresolved, TLS."""
