@@ -37,9 +37,9 @@ CORE_ORDER = (
     "machine call alerts journal window limiter webhook standard_webhook salvage"
 ).split()
 ENGINE_ORDER = (
-    "cancel tasks worker detached tags traceparent reading fault stored readiness checked retention retry_queue capture "
-    "counting replay answer account turn leases idempotency money settlement event trace_log answers standby fleet "
-    "guardrail progress failure record admission execute hedge route many steps stream prepared"
+    "cancel tasks worker detached tags traceparent reading fault stored readiness checked retention retry_queue "
+    "capture counting replay answer account turn leases idempotency money settlement event trace_log answers standby "
+    "fleet guardrail progress failure record admission execute hedge route many steps stream prepared"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

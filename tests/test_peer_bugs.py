@@ -55,7 +55,8 @@ BUGS = [
     Bug(
         "a cancelled call keeps its reservation, and the account is refused for money that it has",
         "_engine/money.py",
-        "            self._retry_queue.put(payer.caller.account, [Settle(id=call.id, at=timestamp(self._clock.time()))])",
+        "            self._retry_queue.put(payer.caller.account, "
+        "[Settle(id=call.id, at=timestamp(self._clock.time()))])",
         "            pass",
         "tests/engine/test_cancel_admission.py",
         "at_any_await and plain and answer",
