@@ -212,7 +212,7 @@ class Router:
 
         Bytes are the JSON body of ``POST /v1/route``, read strictly. ``path`` and ``body`` say where the request was
         sent, and as what, if it was sent in another form: under one idempotency key another path or body is another
-        request. ``traceparent`` is the header that came with it; what is none is ignored. An ``idempotency_key`` may
+        request. ``traceparent`` is the header that came with it; a malformed one is ignored. An ``idempotency_key`` may
         stand beside the same one in the request, and no other.
 
         Takes as long as reading the request, some microseconds; call it in a thread for bodies of many kilobytes.

@@ -1007,7 +1007,7 @@ def test_any_order_of_events_ends_once_and_within_the_budget(
 
 
 class Walk:
-    """A host that does what the machine says and tells of anything at all, of two attempts at once, too."""
+    """A host that does what the machine says and reports any outcome, even of two attempts at once."""
 
     def __init__(self, attempts: Machine, chance: Random) -> None:
         self.attempts = attempts

@@ -81,7 +81,7 @@ def tool_call(dice: Dice) -> Turn:
 
 
 def fault(dice: Dice, kind: str | None = None, *, before: bool | None = None) -> Turn:
-    """One way to fail: by a status, at once or in the midst of an answer, with or without a Retry-After."""
+    """One way to fail: by a status, before or during an answer, with or without a Retry-After."""
     if kind is None and dice.chance(0.4):
         kind, status = dice.of(STATUSES)
     else:
@@ -98,7 +98,7 @@ def fault(dice: Dice, kind: str | None = None, *, before: bool | None = None) ->
 
 
 def stall(dice: Dice) -> Turn:
-    """Silence: before the first piece, in the midst of an answer, or nearly."""
+    """Silence: before the first piece, during an answer, or just short of the limit."""
     drip: Turn = [["pause", dice.seconds(1, 9)], ["text", " so"]] * dice.between(3, 12)
     made: list[Turn] = [
         [["pause", FOREVER_S]],

@@ -1,4 +1,4 @@
-"""Learns from attempts what each model does of late, and says what of it is news (contract 3).
+"""Learns from attempts how each model has done lately, and says which figures have moved (contract 3).
 
 What was seen fades with time, so that a model which failed an hour ago is not held to it. The catalogue's priors count
 as a handful of observations. Decisions use what was published: a model's figures are published anew when one of them
