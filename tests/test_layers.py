@@ -63,19 +63,22 @@ def modules() -> list[Path]:
     return sorted(SRC.rglob("*.py"))
 
 
-def core() -> list[Path]:
-    return sorted((SRC / "_core").glob("*.py"))
+def files_of(floor: str) -> dict[str, Path]:
+    """The files of a floor by their names in its order, as ``request/rules``."""
+    found = {path.relative_to(SRC / floor).with_suffix("").as_posix(): path for path in (SRC / floor).rglob("*.py")}
+    return {name: path for name, path in sorted(found.items()) if path.stem != "__init__"}
 
 
-def assert_in_order(path: Path, order: list[str]) -> None:
+def assert_in_order(floor: str, order: list[str]) -> None:
     """A file of a floor imports from its own floor only files that are listed before it."""
-    floor = path.parent.name
-    assert path.stem in order, f"add {floor}/{path.stem} to the order of its floor"
-    before = order[: order.index(path.stem)]
-    for imported in imports(path):
-        if imported.startswith(f"routewright.{floor}."):
-            there = imported.split(".")[2]
-            assert there in before, f"{floor}/{path.stem} imports {there}, which does not come before it"
+    files = files_of(floor)
+    assert sorted(files) == sorted(order), "the order of a floor names each of its files once"
+    for name, path in files.items():
+        before = order[: order.index(name)]
+        for imported in imports(path):
+            if imported.startswith(f"routewright.{floor}."):
+                there = "/".join(imported.split(".")[2:])
+                assert there in before, f"{floor}/{name} imports {there}, which does not come before it"
 
 
 def name_of(path: Path) -> str:
@@ -123,35 +126,28 @@ def test_a_file_imports_only_from_below() -> None:
             assert below or before, f"{name_of(path)} reaches up to {imported}"
 
 
-def test_the_core_is_pure_and_in_order() -> None:
-    for path in core():
-        here = path.stem
-        if here == "__init__":
-            continue
-        assert_in_order(path, CORE_ORDER)
+def test_the_core_is_in_order() -> None:
+    assert_in_order("_core", CORE_ORDER)
+
+
+def test_the_engine_is_in_order() -> None:
+    assert_in_order("_engine", ENGINE_ORDER)
+
+
+def test_the_core_is_pure() -> None:
+    for here, path in files_of("_core").items():
         for imported in imports(path):
             assert any(f"{imported}.".startswith(f"{pure}.") for pure in PURE), f"_core/{here} imports {imported}"
             assert OUTSIDE.isdisjoint(imported.split(".")), f"_core/{here} imports {imported}"
 
 
-def test_the_engine_is_in_order() -> None:
-    for path in sorted((SRC / "_engine").glob("*.py")):
-        if path.stem != "__init__":
-            assert_in_order(path, ENGINE_ORDER)
-
-
-def test_the_orders_name_only_files_that_are_there() -> None:
-    for floor, order in (("_core", CORE_ORDER), ("_engine", ENGINE_ORDER)):
-        assert {path.stem for path in (SRC / floor).glob("*.py")} == {*order, "__init__"}
-
-
 def test_the_core_reaches_for_nothing_outside() -> None:
-    for path in core():
+    for here, path in files_of("_core").items():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Attribute):
-                assert node.attr not in OUTSIDE, f"_core/{path.stem} reaches for {ast.unparse(node)}"
+                assert node.attr not in OUTSIDE, f"_core/{here} reaches for {ast.unparse(node)}"
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                assert node.id not in BUILT_IN, f"_core/{path.stem} reaches for {node.id}"
+                assert node.id not in BUILT_IN, f"_core/{here} reaches for {node.id}"
 
 
 def test_every_time_out_goes_through_the_clock() -> None:
