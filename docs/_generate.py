@@ -32,7 +32,7 @@ from routewright._core.filter import NUMBERS as NUMBERS_OF_FILTERS
 from routewright._core.limits import ExecutionLimits
 from routewright._core.pool import FEATURES
 from routewright._core.quality import EDGES, LEVELS, MICRO
-from routewright._core.ranges import NUMBERS
+from routewright._core.request.rules import NUMBERS
 from routewright._core.scoring import WEIGHTS, Weights
 from routewright._core.usage_export import ALIASES, FORMS, Form
 from routewright.backends.providers.endpoint import Endpoint

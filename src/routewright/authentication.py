@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ._core.account import Pepper, Told, is_live, told_key, unknown_key
 from ._core.derive import derive, same
 from ._core.moment import timestamp
-from ._core.problem import shown
+from ._core.request.problems import shown
 from .errors import Problem, RouterError, ValidationFailed
 from .protocols import Clock, Storage
 from .root_secret import RootSecret

@@ -28,10 +28,10 @@ from ._core.cost import (
 )
 from ._core.deprecation import Deprecation, deprecations
 from ._core.money import NANOS_PER_USD, PICOS_PER_NANO, PICOS_PER_USD_1M
-from ._core.problem import did_you_mean, shown
-from ._core.rules import check_names, is_day
-from ._core.scan import quoted
-from ._core.shape import rebuilt
+from ._core.request.json_scan import quoted
+from ._core.request.problems import did_you_mean, shown
+from ._core.request.read import rebuilt
+from ._core.request.rules import check_names, is_day
 
 _O200K = ("openai/", "groq/openai/", "cerebras/gpt-oss")
 """Whose models count tokens with the o200k vocabulary."""

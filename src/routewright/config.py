@@ -25,10 +25,9 @@ from routewright.wire import (
     Tokenizer,
 )
 
-from ._core.problem import did_you_mean, shown
-from ._core.ranges import NUMBERS
-from ._core.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, is_date, is_day, is_name
-from ._core.scan import joined, quoted
+from ._core.request.json_scan import joined, quoted
+from ._core.request.problems import did_you_mean, shown
+from ._core.request.rules import A_NAME, MAX_PROBLEMS, MODEL_ID, NUMBERS, is_date, is_day, is_name
 from .document import Document
 
 _KIND = re.compile(r"#/\$defs/(\w+)")

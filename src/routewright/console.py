@@ -14,7 +14,7 @@ from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.batch import MOST_CREDIT
 from ._core.moment import timestamp
 from ._core.money import usd_text
-from ._core.problem import listed, shown
+from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, key_terms, told
 from ._engine.checked import CheckedStorage
 from ._engine.stored import unhindered

@@ -13,11 +13,11 @@ from ._core.correction import Truth, attempt_in, began_at, corrected, correction
 from ._core.cost import Prices, prices_of, pricing_on, usage_nanos
 from ._core.ledger import THRESHOLDS
 from ._core.money import MOST_TOKENS, nanos_of
-from ._core.problem import shown
-from ._core.ranges import Range
+from ._core.request.json_scan import is_unicode, quoted
+from ._core.request.problems import shown
+from ._core.request.rules import Range
 from ._core.rollup import MOST_USD
 from ._core.rows import key_of
-from ._core.scan import is_unicode, quoted
 from ._engine.stored import found_trace
 from .catalogue import checked_usage
 from .errors import PreconditionFailed, Problem, RouterError, StorageUnavailable, ValidationFailed

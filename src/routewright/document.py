@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ._core.problem import shown
-from ._core.scan import scan
+from ._core.request.json_scan import scan
+from ._core.request.problems import shown
 from .errors import Problem, ValidationFailed
 from .lines import Place, json_lines, place_of, python_lines, toml_lines
 

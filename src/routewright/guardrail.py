@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
 from ._core.guardrail import STAGES, Ruled, phrase_rules
-from ._core.problem import Problems, did_you_mean, shown
-from ._core.rules import MAX_PROBLEMS, check_choice, check_phrases, check_text
+from ._core.request.problems import Problems, did_you_mean, shown
+from ._core.request.rules import MAX_PROBLEMS, check_choice, check_phrases, check_text
 from ._core.sensitive import PATTERNS
 from .errors import Problem, ValidationFailed
 from .protocols import Guardrail

@@ -15,10 +15,10 @@ from msgspec import UNSET, UnsetType
 
 from ._core.ids import normalise_trace_id
 from ._core.moment import moment, timestamp
-from ._core.problem import shown
-from ._core.ranges import Range
 from ._core.reconcile import Scope, reconciled
 from ._core.report import days_of
+from ._core.request.problems import shown
+from ._core.request.rules import Range
 from ._core.rows import key_of
 from ._core.statement import EPOCH, balance_of, check_by, day_before, days_of_month, statement
 from ._core.usage_export import checked_export

@@ -14,7 +14,7 @@ from typing import Any, assert_never, get_args
 
 import msgspec
 
-from ._core.problem import shown
+from ._core.request.problems import shown
 from ._core.traceparent import parse_traceparent, span_id_of
 from ._engine.event import Subscription
 from .errors import Problem, ValidationFailed

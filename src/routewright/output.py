@@ -12,8 +12,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from ._core.output import Form, Misfit, Reader, Unfit
-from ._core.problem import shown
-from ._core.scan import joined
+from ._core.request.json_scan import joined
+from ._core.request.problems import shown
 from ._core.schema import property_names
 from .errors import Problem, ValidationFailed
 

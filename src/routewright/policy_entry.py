@@ -25,7 +25,7 @@ from routewright.wire import (
 )
 
 from ._core.policy import check_apart, checked_policy
-from ._core.problem import shown
+from ._core.request.problems import shown
 from .config import STRICT, Name, Share, Strict, Switch, shaped, within
 from .document import Document, path_of, read, read_module
 from .errors import Problem, ValidationFailed

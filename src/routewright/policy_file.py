@@ -14,7 +14,7 @@ from stat import S_ISDIR, S_ISREG
 
 import anyio.to_thread
 
-from ._core.problem import shown
+from ._core.request.problems import shown
 from .document import path_of
 from .errors import Problem, RouterError, ValidationFailed
 from .protocols import Clock

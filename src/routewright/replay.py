@@ -9,7 +9,7 @@ from ._core.board import Board, Boards
 from ._core.decision import Decision, decision_of
 from ._core.intake import RULES
 from ._core.pool import Pool
-from ._core.problem import shown
+from ._core.request.problems import shown
 from ._engine.answer import Answer
 from ._engine.fleet import Fleet
 from .errors import NotFound, Problem, ValidationFailed

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 from ._core.derive import MIN_ROOT_BYTES, derive, same
-from ._core.scan import is_unicode
+from ._core.request.json_scan import is_unicode
 from .backends.storage.memory import MemoryStorage
 from .companion import Companions
 from .errors import PreconditionFailed, Problem, StorageUnavailable, ValidationFailed

@@ -16,9 +16,9 @@ from ._core.decision import Decision
 from ._core.explain import explain
 from ._core.ids import normalise_trace_id
 from ._core.output import Form
-from ._core.problem import shown
-from ._core.request import as_budget, sent_request
-from ._core.scan import decode
+from ._core.request.json_scan import decode
+from ._core.request.problems import shown
+from ._core.request.read import as_budget, sent_request
 from ._core.tags import checked_tags, tagged
 from ._core.tokens import bounds_of
 from ._core.traceparent import parse_traceparent

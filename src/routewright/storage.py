@@ -23,7 +23,7 @@ from ._core.ledger import (
     settle,
     standing,
 )
-from ._core.problem import did_you_mean, shown
+from ._core.request.problems import did_you_mean, shown
 from ._core.rollup import Rollups
 from .backends.storage.memory import MemoryStorage
 from .errors import Problem, ValidationFailed

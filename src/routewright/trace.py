@@ -17,8 +17,6 @@ from ._core.cursor import seal, unseal
 from ._core.filter import parse_filter
 from ._core.ids import normalise_trace_id
 from ._core.moment import span_of
-from ._core.problem import shown
-from ._core.ranges import Range
 from ._core.recorded import checked_trace
 from ._core.report import (
     GROUP_LIMIT,
@@ -31,6 +29,8 @@ from ._core.report import (
     latency_report,
     usage_report,
 )
+from ._core.request.problems import shown
+from ._core.request.rules import Range
 from ._core.rollup import GROUPS
 from ._engine.checked import CheckedStorage
 from ._engine.stored import found_trace

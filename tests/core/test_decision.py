@@ -24,7 +24,7 @@ from routewright._core.health import health_snapshot
 from routewright._core.intake import RULES
 from routewright._core.pool import Pool
 from routewright._core.quality import micro
-from routewright._core.ranges import NUMBERS
+from routewright._core.request.rules import NUMBERS
 from routewright._core.scoring import WEIGHTS
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import (

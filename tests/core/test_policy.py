@@ -17,7 +17,7 @@ from routewright._core.policy import (
     publish,
     under_policy,
 )
-from routewright._core.request import as_request
+from routewright._core.request.read import as_request
 from routewright._core.selector import Known
 from routewright.errors import ValidationFailed
 from routewright.wire import (

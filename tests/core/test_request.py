@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.problem import nearest
-from routewright._core.request import as_request, checked, decode_request, needs_of
-from routewright._core.rules import MAX_PROBLEMS, _check_fields, check_ids
+from routewright._core.request.problems import nearest
+from routewright._core.request.read import as_request, checked, decode_request, needs_of
+from routewright._core.request.rules import MAX_PROBLEMS, _check_fields, check_ids
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import (
     Budget,

@@ -40,7 +40,7 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright._core.request import decode_request
+from routewright._core.request.read import decode_request
 from routewright.protocols import Storage
 from routewright.testing import CELLS, Cell, FakeClock, Pause, ScriptedProvider
 from routewright.testing.faulty import Drip, Play, Repeat, Step

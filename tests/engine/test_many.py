@@ -32,7 +32,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.constraints import Ask
-from routewright._core.request import as_request
+from routewright._core.request.read import as_request
 from routewright._core.tokens import VOCABULARIES, bounds_of
 from routewright.counting import Counter
 from routewright.testing import FakeClock, Pause, ScriptedProvider

@@ -27,8 +27,8 @@ from routewright import (
     Settings,
     ValidationFailed,
 )
-from routewright._core.request import shaped_request
-from routewright._core.rules import completed
+from routewright._core.request.read import shaped_request
+from routewright._core.request.rules import completed
 from routewright.testing import FakeClock
 from routewright.wire import OutputDelta, RouteCompleted
 

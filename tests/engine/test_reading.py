@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from routewright import Message, Router, Settings, ValidationFailed
-from routewright._core.request import as_request
+from routewright._core.request.read import as_request
 from routewright._engine import reading
 from routewright._engine.reading import LARGE_CHARACTERS, LARGE_ITEMS, Asked
 from routewright.testing import FakeClock

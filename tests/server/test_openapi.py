@@ -15,7 +15,7 @@ from msgspec.structs import fields
 
 import routewright
 from routewright import Router, docstrings, errors
-from routewright._core.ranges import NUMBERS
+from routewright._core.request.rules import NUMBERS
 from routewright.errors import RouterError, SignatureError
 from routewright.server.openapi import openapi
 from routewright.server.openapi.answers import NO_REQUESTS

@@ -11,11 +11,10 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing
 
-from .problem import Problems, did_you_mean, listed, shown
-from .ranges import check_numbers
-from .rules import MODEL_ID, check_date, check_day, check_names, check_text
-from .scan import quoted
-from .shape import rebuilt
+from .request.json_scan import quoted
+from .request.problems import Problems, did_you_mean, listed, shown
+from .request.read import rebuilt
+from .request.rules import MODEL_ID, check_date, check_day, check_names, check_numbers, check_text
 
 _BORROWED = (
     "context_window",

@@ -14,7 +14,7 @@ from routewright.wire import LedgerRow, ModelSpan, Span, Tokens, Trace, Usage
 
 from .moment import moment
 from .money import nanos_of, usd
-from .scan import quoted
+from .request.json_scan import quoted
 
 
 class Truth(NamedTuple):

@@ -20,8 +20,8 @@ from typing import Any, get_args
 from routewright.errors import Problem, UnsupportedWrite, ValidationFailed
 from routewright.wire import Environment, FilterOp, Goal, Selection, Strategy, Term, TraceItem, TraceKind, TraceStatus
 
-from .problem import did_you_mean, listed, shown
-from .scan import is_unicode
+from .request.json_scan import is_unicode
+from .request.problems import did_you_mean, listed, shown
 
 MAX_CHARS = 4_096
 MAX_TERMS = 32

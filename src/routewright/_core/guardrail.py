@@ -27,8 +27,8 @@ from routewright.wire import (
 )
 
 from .phrase import Phrases
-from .problem import shown
-from .scan import is_unicode, quoted
+from .request.json_scan import is_unicode, quoted
+from .request.problems import shown
 from .sensitive import CONTEXT_CHARS, PATTERNS, Found
 
 STAGES: tuple[Stage, ...] = ("input", "output")

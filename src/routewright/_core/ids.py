@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from routewright.errors import Problem, ValidationFailed
 
-from .scan import is_unicode, quoted
+from .request.json_scan import is_unicode, quoted
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26

@@ -13,7 +13,7 @@ from .catalogue import resolve_lists
 from .money import budget_nanos
 from .pool import Pool
 from .quality import micro
-from .request import needs_of
+from .request.read import needs_of
 
 RULES = 2
 """Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""

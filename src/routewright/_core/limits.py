@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from routewright.errors import Problem, ValidationFailed
 
-from .problem import shown
+from .request.problems import shown
 
 
 class ExecutionLimits(Struct, frozen=True, kw_only=True):

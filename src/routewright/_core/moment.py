@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from routewright.errors import Problem, ValidationFailed
 
-from .problem import shown
+from .request.problems import shown
 
 _HINT = "write a timestamp as 2026-11-22T09:30:00Z, or pass a datetime with a time zone"
 _MS = timedelta(milliseconds=1)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Message, Params, RouteRequest, TokenBounds
 
-from .rules import FUNCTION_NAME
-from .scan import beneath
+from .request.json_scan import beneath
+from .request.rules import FUNCTION_NAME
 from .schema import rooted, strict_form
 from .tokens import bounds_of
 

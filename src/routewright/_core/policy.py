@@ -26,23 +26,23 @@ from routewright.wire import (
 
 from .catalogue import content_id
 from .ids import ALPHABET
-from .problem import Problems, did_you_mean, listed, shown
-from .ranges import check_numbers
-from .rules import (
+from .request.json_scan import quoted
+from .request.problems import Problems, did_you_mean, listed, shown
+from .request.read import rebuilt
+from .request.rules import (
     A_NAME,
     MAX_PROBLEMS,
     check_cache,
     check_choice,
     check_date,
     check_ids,
+    check_numbers,
     check_phrases,
     check_text,
     check_whitelist,
     is_name,
 )
-from .scan import quoted
 from .selector import CAPABLE, Known, allowed, chain_of
-from .shape import rebuilt
 
 N = TypeVar("N", int, float)
 

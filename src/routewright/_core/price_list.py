@@ -14,10 +14,9 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Modality, Model, PriceTier, Pricing
 
 from .money import per_million
-from .problem import shown
-from .ranges import NUMBERS
-from .rules import MODEL_ID, is_date, is_name
-from .scan import joined
+from .request.json_scan import joined
+from .request.problems import shown
+from .request.rules import MODEL_ID, NUMBERS, is_date, is_name
 
 Shape = Literal["litellm", "models.dev"]
 

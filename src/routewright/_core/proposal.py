@@ -17,7 +17,7 @@ from routewright.wire import Model, PriceChange, PriceTier, Pricing
 
 from .cost import pricing_on
 from .price_list import Listed, PriceList, provider_of
-from .scan import quoted
+from .request.json_scan import quoted
 
 PRICES = {
     "input_usd": "input",

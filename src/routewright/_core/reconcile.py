@@ -20,9 +20,9 @@ from routewright.wire import (
 
 from .model_name import Named, model_called, named, named_by_id
 from .money import usd
-from .problem import did_you_mean, listed
+from .request.json_scan import quoted
+from .request.problems import did_you_mean, listed
 from .rows import total
-from .scan import quoted
 
 CENT_NANOS = 10_000_000
 """Less than that is no difference: bills are rounded to it."""

@@ -13,7 +13,7 @@ from routewright.protocols import Redactor
 from routewright.wire import Content, FunctionCall, ImagePart, Message, Redact, TextPart, ToolCall
 
 from .guardrail import STAGES, Ruled, redacted
-from .scan import is_unicode
+from .request.json_scan import is_unicode
 from .sensitive import PATTERNS
 
 WITHHELD = "[withheld: the redactor failed]"

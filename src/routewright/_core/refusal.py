@@ -21,8 +21,8 @@ from .constraints import (
 from .money import usd_text
 from .outlook import Outlook
 from .policy import Laid
-from .problem import listed
 from .quality import quality_text
+from .request.problems import listed
 from .scale import BoolArray
 from .selector import Known
 from .way import Obstacles, Ruling, Way, dropped_needs, way_of, ways_of

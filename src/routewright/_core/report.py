@@ -29,10 +29,10 @@ from routewright.wire import (
 )
 
 from .money import usd
-from .problem import did_you_mean, shown
+from .request.json_scan import is_unicode
+from .request.problems import did_you_mean, shown
+from .request.rules import is_day
 from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, quantile
-from .rules import is_day
-from .scan import is_unicode
 
 K = TypeVar("K")
 

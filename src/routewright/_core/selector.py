@@ -13,8 +13,8 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Capability, Model, Policy
 
 from .catalogue import resolve
-from .problem import did_you_mean, listed
-from .scan import quoted
+from .request.json_scan import quoted
+from .request.problems import did_you_mean, listed
 
 CAPABLE: dict[Capability, Callable[[Model], bool]] = {
     "image": lambda model: "image" in (model.modalities or ()),

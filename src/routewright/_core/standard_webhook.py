@@ -13,7 +13,7 @@ from typing import Any
 
 from routewright.errors import SignatureError
 
-from .problem import shown
+from .request.problems import shown
 from .webhook import PREFIX, Key, among, few, fresh, refusal, signable, told_in, unknown
 
 ID, TIMESTAMP, SIGNATURE = _NAMES = "webhook-id", "webhook-timestamp", "webhook-signature"

@@ -19,9 +19,9 @@ from routewright.wire import (
 )
 
 from .money import usd
-from .problem import shown
+from .request.problems import shown
+from .request.rules import is_day
 from .rows import grouped, total
-from .rules import is_day
 
 EPOCH = "1970-01-01"
 """No row is older."""

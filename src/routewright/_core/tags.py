@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import RouteRequest
 
-from .rules import MAX_METADATA_BYTES
-from .shape import rebuilt
+from .request.read import rebuilt
+from .request.rules import MAX_METADATA_BYTES
 
 Tags = Mapping[str, Any]
 """JSON, by name."""

@@ -18,9 +18,9 @@ from routewright.wire import Account, Environment, Key, RateLimits, Severity
 
 from .account import PLANS, SCOPES, holds_key
 from .money import budget_nanos
-from .problem import EXACT, Problems, did_you_mean, listed, shown
-from .ranges import Range
-from .scan import quoted
+from .request.json_scan import quoted
+from .request.problems import EXACT, Problems, did_you_mean, listed, shown
+from .request.rules import Range
 
 Changed = TypeVar("Changed", Account, Key)
 

@@ -16,10 +16,10 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import ExportLine, ExportShape, UsageExport
 
 from .money import NANOS_PER_USD
-from .problem import shown
-from .rules import is_date, is_day
-from .scan import joined
-from .shape import rebuilt
+from .request.json_scan import joined
+from .request.problems import shown
+from .request.read import rebuilt
+from .request.rules import is_date, is_day
 
 MOST_TOKENS = 10**15
 MOST_USD = 10**9

@@ -16,7 +16,7 @@ from .money import budget_nanos, nanos, sayable
 from .outlook import Outlook
 from .policy import Laid
 from .pool import THINKING_TOKENS, Pool
-from .ranges import NUMBERS
+from .request.rules import NUMBERS
 from .scale import class_size, size_class
 from .selector import Known, lacking, picking
 from .tokens import MESSAGE_TOKENS, PRIMING_TOKENS

@@ -13,7 +13,7 @@ from routewright.errors import Problem, SignatureError, ValidationFailed
 from routewright.wire.secret import HIDDEN, Secret
 
 from .derive import same
-from .problem import shown
+from .request.problems import shown
 
 PREFIX = "whsec_"
 HEADER = "Service-Signature"

@@ -12,7 +12,7 @@ from math import inf, nextafter
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import WINDOW_S, Resource, WindowState
 
-from .problem import shown
+from .request.problems import shown
 
 SLOT_WAIT_S = 1.0
 """When to ask for a slot again: nobody knows when one comes back."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from routewright._core.call import Call
 from routewright._core.moment import timestamp
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.errors import Problem, ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.identity import Ids

@@ -21,9 +21,9 @@ from routewright._core.journal import Journal
 from routewright._core.limits import ExecutionLimits
 from routewright._core.machine import Rules
 from routewright._core.pool import Pool
-from routewright._core.problem import shown
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import shown
 from routewright._core.retry import RetryBudget
-from routewright._core.scan import quoted
 from routewright.errors import NoProviders, Problem, RouterError, ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, ParticularProvider, Provider, RegionalProvider

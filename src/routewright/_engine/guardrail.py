@@ -10,7 +10,7 @@ import anyio.to_thread
 from routewright._core.gate import AnswerGate, Ask, PassageGate
 from routewright._core.guardrail import Hit
 from routewright._core.passage import json_passage
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError
 from routewright.loop import this_loop
 from routewright.protocols import Guardrail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
 from routewright.errors import IdempotencyKeyReused, RouterTimeoutError
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal

@@ -21,7 +21,7 @@ from routewright._core.machine import FALLBACK_SHARE, Attempts, End, Wait
 from routewright._core.output import Fit, Form, Repair
 from routewright._core.pace import Pace
 from routewright._core.plan import Plan
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
 from routewright.errors import ProviderFault, RouterError
 from routewright.protocols import Clock, Deadline, Guardrail, Provider, Rng
 from routewright.wire import (

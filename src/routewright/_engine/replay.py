@@ -10,7 +10,7 @@ import msgspec
 
 from routewright._core.decision import Decision
 from routewright._core.output import Fit, Form
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
 from routewright.errors import NotFound
 from routewright.wire import (
     DecisionInput,

@@ -28,9 +28,9 @@ from routewright._core.machine import Rules
 from routewright._core.output import Form
 from routewright._core.plan import Plan
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
-from routewright._core.request import needs_of
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.read import needs_of
 from routewright._core.scale import size_class
-from routewright._core.scan import quoted
 from routewright._core.tokens import bounds_of
 from routewright.errors import (
     AuthenticationFailed,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
 from routewright.errors import (
     InternalError,
     NotFound,

@@ -19,8 +19,8 @@ import anyio
 
 from routewright._core.call import Call
 from routewright._core.money import usd_text
+from routewright._core.request.json_scan import quoted
 from routewright._core.salvage import Part, is_lost, next_part
-from routewright._core.scan import quoted
 from routewright.errors import (
     InternalError,
     NotFound,

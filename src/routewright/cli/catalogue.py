@@ -11,11 +11,11 @@ import msgspec
 
 from routewright._core.catalogue import resolve_one
 from routewright._core.price_list import PriceList, provider_of
-from routewright._core.problem import did_you_mean, shown
-from routewright._core.problem import listed as listed_names
 from routewright._core.proposal import Proposal, Wish, propose
-from routewright._core.rules import is_date
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.problems import listed as listed_names
+from routewright._core.request.rules import is_date
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.config import read_catalogue

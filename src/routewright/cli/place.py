@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from routewright._core.scan import is_unicode
+from routewright._core.request.json_scan import is_unicode
 from routewright.console import Console
 from routewright.coordination import limits_path
 from routewright.errors import NotFound, Problem, ValidationFailed

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.problem import did_you_mean
-from routewright._core.request import decode_request
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import did_you_mean
+from routewright._core.request.read import decode_request
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, Model, Params, Part, RouteRequest, TextPart
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
 from routewright.errors import NotFound, Problem, StorageCorrupt, ValidationFailed
 from routewright.trace import TraceStore
 from routewright.wire import PutFeedback, Trace

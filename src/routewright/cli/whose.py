@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from routewright._core.problem import listed
+from routewright._core.request.problems import listed
 from routewright._core.terms import told
 from routewright.errors import NotFound
 from routewright.ledger import Ledger

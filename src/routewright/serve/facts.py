@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from routewright._core.problem import listed
+from routewright._core.request.problems import listed
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
 from routewright.router import Router
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from routewright._core.problem import did_you_mean
+from routewright._core.request.problems import did_you_mean
 from routewright.config import shaped
 from routewright.document import Document, read
 from routewright.errors import Problem, ValidationFailed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio.to_thread
 import msgspec
 
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.errors import Problem, ValidationFailed
 from routewright.router import Router
 

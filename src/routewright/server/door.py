@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.account import holds_key
-from routewright._core.problem import CHOICES, did_you_mean, hint_for, shown
-from routewright._core.scan import beneath, joined
-from routewright._core.shape import converted
+from routewright._core.request.json_scan import beneath, joined
+from routewright._core.request.problems import CHOICES, did_you_mean, hint_for, shown
+from routewright._core.request.read import converted
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Budget, CacheOpts, Fallback, Goal, RouteRequest, RouteResponse, StartedData, Strategy
 

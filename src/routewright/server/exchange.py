@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
 from routewright.errors import (
     Problem,
     UnsupportedMediaType,

@@ -6,7 +6,7 @@ from math import inf
 
 from msgspec import Struct
 
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.errors import Problem, ValidationFailed
 
 

@@ -8,9 +8,9 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from msgspec import Struct
 
-from routewright._core.problem import did_you_mean, shown
-from routewright._core.scan import quoted
-from routewright._core.shape import converted
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.read import converted
 from routewright.errors import Problem, ValidationFailed
 
 T = TypeVar("T")

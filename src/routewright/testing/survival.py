@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 
-from routewright._core.problem import did_you_mean, shown
-from routewright._core.request import as_request
+from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.read import as_request
 from routewright.arguments import checked_policies
 from routewright.catalogue import Catalogue
 from routewright.errors import Problem, ValidationFailed

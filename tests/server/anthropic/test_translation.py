@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Caller, Model, Params, Router
-from routewright._core.rules import completed
+from routewright._core.request.rules import completed
 from routewright._core.tokens import bounds_of
 from routewright.backends.providers.messages import message_body
 from routewright.errors import ProviderFault, ValidationFailed

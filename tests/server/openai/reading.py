@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from routewright._core.rules import completed
+from routewright._core.request.rules import completed
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.openai.errors import in_words
 from routewright.server.openai.request import Asked

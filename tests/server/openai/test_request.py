@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.rules import completed
+from routewright._core.request.rules import completed
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
 from routewright.server.door import ignored_header
 from routewright.server.openai.errors import envelope, in_words

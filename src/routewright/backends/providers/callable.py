@@ -23,7 +23,7 @@ import anyio.to_thread
 
 from routewright._core.catalogue import models_of
 from routewright._core.fault import hint_of, raised_in
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.fork import Guard
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall

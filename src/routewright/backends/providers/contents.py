@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from routewright._core.scan import object_in
+from routewright._core.request.json_scan import object_in
 from routewright.errors import ProviderFault
 from routewright.wire import ImageUrl, Message, Part, TextPart, ToolCall
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from routewright._core.scan import object_in
+from routewright._core.request.json_scan import object_in
 from routewright.errors import ProviderFault
 from routewright.wire import (
     FaultKind,

@@ -6,9 +6,9 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from routewright._core.problem import did_you_mean, shown
-from routewright._core.scan import quoted
-from routewright._core.shape import rebuilt
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.read import rebuilt
 from routewright._core.tokens import bounds_of, estimate_text
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.wire import (

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.server.door import Ignored
 from routewright.wire import FunctionCall, ImagePart, ImageUrl, Message, Part, Role, TextPart, ToolCall
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from routewright._core.problem import shown
-from routewright._core.scan import joined
+from routewright._core.request.json_scan import joined
+from routewright._core.request.problems import shown
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.door import Ignored
 

@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from routewright._core.model_name import model_called, named
-from routewright._core.problem import did_you_mean, shown
-from routewright._core.scan import decode, scan
+from routewright._core.request.json_scan import decode, scan
+from routewright._core.request.problems import did_you_mean, shown
 from routewright.errors import Problem, ValidationFailed
 from routewright.router import Router
 from routewright.server.door import AUTO, FIELD, PLACES, Ignored, Wishes, check_placed, places_of, wished, wishes_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.wire import FunctionName, NamedToolChoice, Tool
 
 from .fields import Fields, wrong

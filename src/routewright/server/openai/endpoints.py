@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from routewright._core.problem import did_you_mean
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import did_you_mean
 from routewright.errors import NotFound, RouterError
 from routewright.server.door import AUTO, ignored_header, routing_headers
 from routewright.server.exchange import Exchange

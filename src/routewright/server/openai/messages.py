@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from routewright._core.scan import quoted
+from routewright._core.request.json_scan import quoted
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.door import Ignored
 

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.problem import listed, problem_of, shown
-from routewright._core.scan import decode, scan
-from routewright._core.shape import converted
+from routewright._core.request.json_scan import decode, scan
+from routewright._core.request.problems import listed, problem_of, shown
+from routewright._core.request.read import converted
 from routewright.errors import Problem, ValidationFailed
 from routewright.server.door import FIELD, PLACES, check_placed, places_of, wished, wishes_of
 from routewright.server.words import Words

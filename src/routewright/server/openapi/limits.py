@@ -1,4 +1,4 @@
-"""What does a schema say beyond types and numbers? What ``_core/rules.py`` and its like hold requests to, in its words.
+"""Bounds that a schema states beyond types and numbers, as ``_core/request/rules.py`` and its like check them.
 
 What a schema cannot say, such as a length in bytes, is said where the field is declared, and refused all the same.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from routewright._core import cursor, filter
-from routewright._core.problem import CHOICES
+from routewright._core.request.problems import CHOICES
+from routewright._core.request.rules import FUNCTION_NAME, MAX_KEY_BYTES, MAX_MESSAGES, MAX_STOPS
 from routewright._core.rollup import GROUPS
-from routewright._core.rules import FUNCTION_NAME, MAX_KEY_BYTES, MAX_MESSAGES, MAX_STOPS
 from routewright.server.endpoints import DatesQuery, TracesQuery, UsageQuery
 from routewright.trace import LIMIT
 from routewright.wire import (

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, Type, multi_type_info
 
-from routewright._core.ranges import NUMBERS, Range
+from routewright._core.request.rules import NUMBERS, Range
 from routewright.docstrings import field_docs, prose
 
 from .limits import LIMITS, WHOLE, Limits

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from routewright._core.problem import did_you_mean, shown
+from routewright._core.request.problems import did_you_mean, shown
 from routewright.errors import Problem, ValidationFailed
 
 from .cells import CELLS, Cell, Play, good

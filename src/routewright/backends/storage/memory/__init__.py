@@ -13,7 +13,7 @@ from routewright._core.books import BOOKED
 from routewright._core.filter import check_terms
 from routewright._core.lease import Owners
 from routewright._core.moment import timestamp
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright._core.rollup import Rollups
 from routewright._core.rows import together
 from routewright.errors import Problem, UnsupportedWrite, ValidationFailed

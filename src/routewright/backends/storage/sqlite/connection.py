@@ -10,7 +10,7 @@ from errno import ENAMETOOLONG
 from pathlib import Path
 from typing import Any, Protocol
 
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.errors import Problem, ValidationFailed
 
 _BESIDE = "-journal"

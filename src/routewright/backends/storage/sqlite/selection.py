@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from routewright._core.filter import COMPARE, KEYS, METADATA, texts_meant
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.errors import UnsupportedWrite
 from routewright.wire import Selection, Term
 

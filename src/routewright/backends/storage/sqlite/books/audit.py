@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from routewright._core.account import compromised_from
-from routewright._core.problem import shown
+from routewright._core.request.problems import shown
 from routewright.backends.storage.sqlite.connection import Connection
 from routewright.errors import RouterError
 

@@ -44,7 +44,7 @@ from routewright.wire import (
     ToolCall,
 )
 
-from .scan import beneath, decode, joined, quoted
+from .json_scan import beneath, decode, joined, quoted
 
 Problems = list[Problem]
 """What was found wrong so far; every rule appends to it."""

@@ -6,7 +6,11 @@ Types are checked first, rules second.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from numbers import Integral, Real
+from typing import Any, TypeVar, get_args
+from uuid import UUID
 
 import msgspec
 from msgspec.json import Decoder
@@ -28,11 +32,9 @@ from routewright.wire import (
     Tool,
 )
 
-from .problem import hint_for, problem_of, shown, unshaped
-from .ranges import LONGEST_TIMEOUT_MS, check_numbers
-from .rules import MAX_MESSAGES, completed, has_more
-from .scan import finite, is_unicode, joined, scan
-from .shape import MISFITS, converted, rebuilt
+from .json_scan import Flaw, beneath, finite, flaw_in, is_unicode, joined, no_json, quoted, scan
+from .problems import hint_for, problem_of, shown, unshaped
+from .rules import LONGEST_TIMEOUT_MS, MAX_MESSAGES, check_numbers, completed, has_more
 
 _ARGUMENTS = tuple(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream"))
 _SHAPES: dict[str, Any] = {
@@ -291,3 +293,72 @@ def _is_plain_turn(message: object) -> bool:
         and (message.role == "user" or message.role == "assistant" or message.role == "system")
         and not has_more(message)
     )
+
+
+T = TypeVar("T")
+
+MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError)
+"""What ``msgspec.convert`` raises."""
+_NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
+
+
+def rebuilt(value: object, shape: type[T], path: str) -> T:
+    """Take a struct apart and put it together again, which checks all types and parts it from the caller's objects.
+
+    ``path`` is where it stands. Raises ``ValidationFailed``.
+    """
+    return _made(_plain(value, path), shape, path)
+
+
+def converted(value: object, shape: type[T], path: str) -> T:
+    """Make the shape of plain values, or of what stands for some. Raises ``ValidationFailed`` naming the place."""
+    try:
+        if type(value) is not list:  # the structs in lists have fields that must be there
+            msgspec.to_builtins(
+                value
+            )  # knows what only looks like a mapping, a number of numpy's say: it would convert
+        return msgspec.convert(value, shape)
+    except MISFITS:
+        pass  # perhaps only since a number, string or mapping is of a kind of its own
+    return rebuilt(value, shape, path)
+
+
+def _plain(value: object, path: str) -> object:
+    """The value as JSON could hold it."""
+    try:
+        tree: object = msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=_stand_in)
+    except RecursionError:
+        problem = "nests too deep to be read, or holds a value that contains itself"
+        raise ValidationFailed.of(Problem(path, problem, "flatten it")) from None
+    except TypeError as error:  # a struct as a key
+        raise ValidationFailed.of(Problem(path, f"holds what is not JSON: {error}", "JSON keys are strings")) from None
+    except Exception as error:  # of a class of the caller's
+        problem = f"holds a value that fails with {type(error).__name__}"
+        raise ValidationFailed.of(Problem(path, problem, "pass plain dicts, strings and numbers")) from error
+    found = flaw_in(tree)
+    if found is not None:
+        raise ValidationFailed.of(Problem(beneath(path, found[0]), found[1].problem, found[1].hint))
+    return tree
+
+
+def _made(value: object, shape: type[T], path: str) -> T:
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        problem = problem_of(error, value, path)
+    except UnicodeEncodeError as error:
+        problem = Problem(path, f"holds half of a surrogate pair: {quoted(error.object)}", "send valid Unicode")
+    raise ValidationFailed.of(problem)
+
+
+def _stand_in(value: object) -> object:
+    """Make plain what is of a subclass, of numpy or a mapping; of everything else what ``flaw_in`` reports."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return no_json(value)

@@ -1,0 +1,1 @@
+"""Reads a request: strict JSON, types, rules, and what an error says."""
