@@ -14,8 +14,8 @@ import msgspec
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, Bill, BillLine, Model, PriceTier, Pricing, Usage
 
-from ._core.catalogue import given_fields, models_of, overlay
-from ._core.cost import (
+from ._core.catalogue.models import Deprecation, deprecations, given_fields, models_of, overlay
+from ._core.catalogue.prices import (
     COST_PARTS,
     Price,
     adds_up,
@@ -26,7 +26,6 @@ from ._core.cost import (
     pricing_on,
     usage_nanos,
 )
-from ._core.deprecation import Deprecation, deprecations
 from ._core.money import NANOS_PER_USD, PICOS_PER_NANO, PICOS_PER_USD_1M
 from ._core.request.json_scan import quoted
 from ._core.request.problems import did_you_mean, shown

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from ._core.catalogue.prices import Prices, prices_of, pricing_on, usage_nanos
 from ._core.correction import Truth, attempt_in, began_at, corrected, correction
-from ._core.cost import Prices, prices_of, pricing_on, usage_nanos
 from ._core.ledger import THRESHOLDS
 from ._core.money import MOST_TOKENS, nanos_of
 from ._core.request.json_scan import is_unicode, quoted

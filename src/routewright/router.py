@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from ._core.budget import SharedBudget, room_of
-from ._core.catalogue import resolve_one
+from ._core.catalogue.models import resolve_one
 from ._core.check import PolicyCheck
 from ._core.decision import Decision
 from ._core.explain import explain

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routewright import Bill, Catalogue, Model, PriceChange, PriceTier, Pricing, Usage, ValidationFailed
-from routewright._core.cost import prices_of, usage_nanos
+from routewright._core.catalogue.prices import prices_of, usage_nanos
 
 ON = "2026-11-21"
 

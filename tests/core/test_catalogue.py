@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from routewright import Catalogue, Model, Pricing, ValidationFailed, document, read_policies
-from routewright._core.catalogue import given_fields, overlay, snapshot, unavailable
+from routewright._core.catalogue.models import given_fields, overlay, snapshot, unavailable
 from routewright._core.request.rules import MAX_PROBLEMS
 from routewright.wire import Availability, PriceTier
 

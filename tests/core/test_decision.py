@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.board import BOARDS_KEPT, Board, Boards
-from routewright._core.catalogue import snapshot
+from routewright._core.catalogue.models import snapshot
 from routewright._core.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
 from routewright._core.decide import CHAIN_LENGTH
 from routewright._core.decision import Decision, decision_of

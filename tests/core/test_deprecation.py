@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Budget, Catalogue, Model, Policy, Pricing, ValidationFailed
-from routewright._core.deprecation import deprecations
+from routewright._core.catalogue.models import deprecations
 from routewright.policy_loss import PolicyLoss, policy_losses
 
 TODAY = date(2026, 11, 20)

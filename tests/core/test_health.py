@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.board import Boards
-from routewright._core.catalogue import snapshot
+from routewright._core.catalogue.models import snapshot
 from routewright._core.health import (
     HALF_LIFE_S,
     LOOK_EVERY_S,

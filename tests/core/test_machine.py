@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from routewright._core.attempt import Attempt
 from routewright._core.budget import Room, own_room
-from routewright._core.cost import usage_nanos
+from routewright._core.catalogue.prices import usage_nanos
 from routewright._core.decide import decide
 from routewright._core.fault import FAULTS
 from routewright._core.intake import RULES

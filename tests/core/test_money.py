@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.cost import (
+from routewright._core.catalogue.prices import (
     Price,
     affordable_output,
     batch_prices_of,

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright._core.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, Kept
-from routewright._core.catalogue import snapshot
+from routewright._core.catalogue.models import snapshot
 from routewright._core.constraints import Ask, CountTokens, first_failures
 from routewright._core.decide import compiled, decide, fitting
 from routewright._core.decision import Decision, decision_of

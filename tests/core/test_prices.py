@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import Catalogue, Model, PriceChange, PriceTier, Pricing, Usage, ValidationFailed
-from routewright._core.catalogue import snapshot
-from routewright._core.cost import (
+from routewright._core.catalogue.models import snapshot
+from routewright._core.catalogue.prices import (
     Price,
     batch_prices_of,
     call_nanos,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from routewright import Catalogue, Policy, Router
 from routewright._core.board import Board, Boards
-from routewright._core.catalogue import snapshot
+from routewright._core.catalogue.models import snapshot
 from routewright._core.constraints import REASONS, Ask, failures
 from routewright._core.decide import decide
 from routewright._core.decision import decision_of

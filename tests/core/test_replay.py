@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from routewright import Catalogue, NoCandidates
 from routewright._core.board import Board, Boards
-from routewright._core.catalogue import snapshot
+from routewright._core.catalogue.models import snapshot
 from routewright._core.decision import decision_of
 from routewright._core.health import health_snapshot
 from routewright._core.intake import RULES

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.board import Board
-from routewright._core.catalogue import given_fields, overlay
-from routewright._core.cost import pricing_on
+from routewright._core.catalogue.models import given_fields, overlay
+from routewright._core.catalogue.prices import pricing_on
 from routewright._core.decide import decide
 from routewright._core.scoring import WEIGHTS
 from routewright._core.why_not import HUNDREDTHS, PARTS, Change, WhyNot, why_not

@@ -23,7 +23,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.board import Boards
-from routewright._core.catalogue import snapshot
+from routewright._core.catalogue.models import snapshot
 from routewright._core.check import check
 from routewright._core.health import health_snapshot
 from routewright._core.policy import Laid, publish

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, TokenBounds, ToolCall, ToolDelta, Usage
 
-from .cost import Prices, adds_up, range_nanos, usage_nanos
+from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from .fault import ENDING, FinishReason, ending_of
 from .guardrail import Hit
 from .money import MOST_TOKENS

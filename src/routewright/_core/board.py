@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from routewright.wire import DecisionInput, HealthSnapshot, Model, ModelHealth
 
-from .catalogue import snapshot
+from .catalogue.models import snapshot
 from .constraints import Bar, Eligible, Kind
 from .order import Order, OwnOrder
 from .outlook import Outlook

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
-from .cost import affordable_output, call_nanos
+from .catalogue.prices import affordable_output, call_nanos
 from .money import budget_nanos, nanos
 from .plan import Leg, Plan
 from .tokens import Length

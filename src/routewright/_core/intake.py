@@ -9,7 +9,7 @@ from msgspec.structs import astuple, replace
 
 from routewright.wire import DecisionInput, Policy, PolicySnapshot, RouteRequest, TokenBounds
 
-from .catalogue import resolve_lists
+from .catalogue.models import resolve_lists
 from .money import budget_nanos
 from .pool import Pool
 from .quality import micro

@@ -19,7 +19,7 @@ from routewright.wire import FaultKind, OnPartial, TokenBounds
 
 from .attempt import Attempt
 from .budget import Amount, Room, RoomTooSmall, output_cap, plan_output
-from .cost import call_nanos, dearest_at, usage_nanos
+from .catalogue.prices import call_nanos, dearest_at, usage_nanos
 from .fault import FAULTS, Rule
 from .limits import ExecutionLimits
 from .plan import Leg, Plan

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
-from .cost import Price, Prices, dearest_at
+from .catalogue.prices import Price, Prices, dearest_at
 from .money import PICOS_PER_NANO
 from .outlook import Outlook
 from .scale import BoolArray, IntArray

@@ -24,7 +24,7 @@ from routewright.wire import (
     Stage,
 )
 
-from .catalogue import content_id
+from .catalogue.models import content_id
 from .ids import ALPHABET
 from .request.json_scan import quoted
 from .request.problems import Problems, did_you_mean, listed, shown

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
-from .cost import Price, Prices, dearest_at, price_at, prices_of, pricing_on
+from .catalogue.prices import Price, Prices, dearest_at, price_at, prices_of, pricing_on
 from .money import MOST_TOKENS, PICOS_PER_NANO
 from .quality import DEFAULT_QUALITY, micro, on_grid
 from .scale import IntArray

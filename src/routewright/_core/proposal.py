@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from routewright.errors import Problem
 from routewright.wire import Model, PriceChange, PriceTier, Pricing
 
-from .cost import pricing_on
+from .catalogue.prices import pricing_on
 from .price_list import Listed, PriceList, provider_of
 from .request.json_scan import quoted
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from routewright.wire import Candidate, Goal, Strategy
 
-from .cost import price_at
+from .catalogue.prices import price_at
 from .money import MOST_TOKENS, PICOS_PER_NANO, usd
 from .outlook import Outlook
 from .quality import MICRO, level_of, on_grid

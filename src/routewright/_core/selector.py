@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Capability, Model, Policy
 
-from .catalogue import resolve
+from .catalogue.models import resolve
 from .request.json_scan import quoted
 from .request.problems import did_you_mean, listed
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from routewright.wire import Budget, DecisionInput, Need, Policy, Reason, TokenBounds
 
+from .catalogue.prices import affordable_output
 from .constraints import Ask
-from .cost import affordable_output
 from .image import filling_of
 from .money import budget_nanos, nanos, sayable
 from .outlook import Outlook

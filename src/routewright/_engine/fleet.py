@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from routewright._core.alerts import ErrorBursts
 from routewright._core.board import Board, Boards
 from routewright._core.breaker import Circuits
-from routewright._core.catalogue import check_aliases, given_fields, overlay, snapshot, unavailable
+from routewright._core.catalogue.models import check_aliases, given_fields, overlay, snapshot, unavailable
 from routewright._core.constraints import Kind
 from routewright._core.health import Health, health_after, health_snapshot
 from routewright._core.journal import Journal

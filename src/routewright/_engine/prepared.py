@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.catalogue import resolve_one
+from routewright._core.catalogue.models import resolve_one
 from routewright._core.decision import Decision
 from routewright._core.tokens import length
 from routewright.wire import Caller, RouteRequest, TokenBounds

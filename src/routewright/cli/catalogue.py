@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.catalogue import resolve_one
+from routewright._core.catalogue.models import resolve_one
 from routewright._core.price_list import PriceList, provider_of
 from routewright._core.proposal import Proposal, Wish, propose
 from routewright._core.request.json_scan import quoted

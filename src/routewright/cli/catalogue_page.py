@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from routewright._core.deprecation import Deprecation
+from routewright._core.catalogue.models import Deprecation
 from routewright._core.price_list import PriceList
 from routewright._core.proposal import ENDS, Change, Proposal, named_prices
 from routewright.errors import Problem

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from types import TracebackType
 from typing import NamedTuple
 
-from routewright._core.catalogue import models_of
+from routewright._core.catalogue.models import models_of
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Clock
 from routewright.wire import Chunk, Delta, Finish, Model, UpstreamCall, Usage

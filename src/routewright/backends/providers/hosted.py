@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from routewright._core.catalogue import models_of
+from routewright._core.catalogue.models import models_of
 from routewright.errors import ProviderFault
 from routewright.wire import FaultKind, Model, UpstreamCall
 

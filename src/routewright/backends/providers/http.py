@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 import msgspec
 
-from routewright._core.catalogue import models_of
+from routewright._core.catalogue.models import models_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport
 from routewright.errors import ProviderFault

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from routewright._core.catalogue import models_of
+from routewright._core.catalogue.models import models_of
 from routewright._core.fault import kind_of_status
 from routewright.backends.clock import SystemClock
 from routewright.errors import Problem, ProviderFault, ValidationFailed

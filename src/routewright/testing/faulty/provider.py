@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from routewright._core.catalogue import models_of
+from routewright._core.catalogue.models import models_of
 from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport import TransportLimits
 from routewright.protocols import Clock

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from hashlib import blake2b
+from math import log2
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
+from routewright._core.quality import DEFAULT_QUALITY
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import Problems, did_you_mean, listed, shown
+from routewright._core.request.read import rebuilt
+from routewright._core.request.rules import MODEL_ID, check_date, check_day, check_names, check_numbers, check_text
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing
-
-from .request.json_scan import quoted
-from .request.problems import Problems, did_you_mean, listed, shown
-from .request.read import rebuilt
-from .request.rules import MODEL_ID, check_date, check_day, check_names, check_numbers, check_text
 
 _BORROWED = (
     "context_window",
@@ -245,3 +248,69 @@ def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, A
 
 def _unavailable(model: Model) -> Model:
     return msgspec.structs.replace(model, availability=Availability("unavailable", model.availability.regions))
+
+
+PER_OCTAVE = 0.1
+"""How much further a model is for twice the price, where 1 is all there is between the worst model and the best."""
+_FREE = 0.001  # dollars per million tokens, so that a price of nothing has a logarithm
+
+
+class Deprecation(Struct, frozen=True):
+    """A model that its vendor ends."""
+
+    model: str
+    ends: str
+    """The day from which it is not served, ``YYYY-MM-DD``."""
+    days_left: int
+    """0 or less: it has ended."""
+    replacement: str | None
+    """The nearest of its provider's models that stays longer and can do the same; None: there is none."""
+
+
+def deprecations(models: Sequence[Model], today: date, within_days: int | None = None) -> tuple[Deprecation, ...]:
+    """The models that end within some days of today, those that have ended included, the soonest first."""
+    ending = [model for model in models if model.deprecated_at is not None and not model.disabled]
+    near = [model for model in ending if within_days is None or _days_left(model, today) <= within_days]
+    found = [_deprecation(model, models, today) for model in near]
+    return tuple(sorted(found, key=lambda each: (each.ends, each.model)))
+
+
+def _days_left(model: Model, today: date) -> int:
+    return (date.fromisoformat(_ends(model)) - today).days
+
+
+def _ends(model: Model) -> str:
+    return (model.deprecated_at or "")[:10]
+
+
+def _deprecation(model: Model, models: Sequence[Model], today: date) -> Deprecation:
+    ends = _ends(model)
+    nearest = _replacement(model, models, max(ends, today.isoformat()))
+    return Deprecation(model.id, ends, _days_left(model, today), nearest)
+
+
+def _replacement(model: Model, models: Iterable[Model], day: str) -> str | None:
+    able = [other for other in models if _can_replace(other, model, day)]
+    return min(able, key=lambda other: (_distance(model, other), other.id)).id if able else None
+
+
+def _can_replace(other: Model, model: Model, day: str) -> bool:
+    stays = other.deprecated_at is None or other.deprecated_at[:10] > day
+    if other.provider != model.provider or not stays or other.disabled or other.free_tier:
+        return False
+    takes = set(model.modalities or ()) <= set(other.modalities or ())
+    return takes and (bool(other.structured_output) or not model.structured_output)
+
+
+def _distance(model: Model, other: Model) -> float:
+    return abs(_quality(model) - _quality(other)) + PER_OCTAVE * abs(_octave(model) - _octave(other))
+
+
+def _quality(model: Model) -> float:
+    return DEFAULT_QUALITY if model.quality is None else model.quality
+
+
+def _octave(model: Model) -> float:
+    """The price on a log scale, of three tokens in and one out."""
+    price = model.pricing_per_1m
+    return 0.0 if price is None else log2(max(_FREE, 0.75 * price.input_usd + 0.25 * price.output_usd))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, get_args
 
+from routewright._core.money import MOST_USD_PER_1M, PICOS_PER_NANO, PICOS_PER_USD_1M, nanos, price_picos
 from routewright.wire import CostPart, Model, PriceTier, Pricing, Usage
-
-from .money import MOST_USD_PER_1M, PICOS_PER_NANO, PICOS_PER_USD_1M, nanos, price_picos
 
 
 class Price(NamedTuple):

@@ -1,0 +1,1 @@
+"""Models with their prices: what is bundled, and what users add."""
