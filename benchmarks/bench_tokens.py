@@ -10,7 +10,7 @@ from statistics import fmean
 
 import pytest
 
-from routewright._core.tokens import bounds_of, estimate_text
+from routewright._core.tokens.estimate import bounds_of, estimate_text
 from routewright.backends.tokens import PackedTokenCounter
 from routewright.wire import Message, RouteRequest
 

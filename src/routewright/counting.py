@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ._core.tokens import Vocabulary, count_request
+from ._core.tokens.estimate import Vocabulary, count_request
 from .fork import importing
 from .protocols import TokenCounter
 from .wire import RouteRequest, TokenBounds

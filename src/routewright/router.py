@@ -20,7 +20,7 @@ from ._core.request.json_scan import decode
 from ._core.request.problems import shown
 from ._core.request.read import as_budget, sent_request
 from ._core.tags import checked_tags, tagged
-from ._core.tokens import bounds_of
+from ._core.tokens.estimate import bounds_of
 from ._core.traceparent import parse_traceparent
 from ._core.why_not import WhyNot, why_not
 from ._engine.answer import Answer

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from routewright import ContentRefused, Policy, Pricing, Router
 from routewright._core.sse import SseEvent
-from routewright._core.tokens import MESSAGE_TOKENS, overhead
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, overhead
 from routewright.backends.providers.completion import Completion, read_usage
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import HOSTS

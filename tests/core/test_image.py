@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core import image
-from routewright._core.image import ANY_RULE, RULES, filling_of, images_of, rule_of, size_of, tokens_of
+from routewright._core.tokens import images as image
+from routewright._core.tokens.images import ANY_RULE, RULES, filling_of, images_of, rule_of, size_of, tokens_of
 from routewright.catalogue import bundled
 from routewright.wire import ImagePart, Images, ImageUrl, Message, TextPart
 

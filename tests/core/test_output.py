@@ -23,7 +23,7 @@ from routewright._core.output import (
     unfenced,
     with_output,
 )
-from routewright._core.tokens import bounds_of
+from routewright._core.tokens.estimate import bounds_of
 
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 JSON = st.recursive(

@@ -21,12 +21,12 @@ from routewright._core.constraints import REASONS, Ask, failures
 from routewright._core.decide import decide
 from routewright._core.decision import decision_of
 from routewright._core.health import health_snapshot
-from routewright._core.image import filling_of, rule_of
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.policy import Laid, checked_policy, publish
 from routewright._core.pool import Pool
 from routewright._core.quality import micro
 from routewright._core.selector import CAPABLE, Known
+from routewright._core.tokens.images import filling_of, rule_of
 from routewright._core.way import LEAST_INPUT, LEAST_OUTPUT, Ruling, Way, _as_way, least_output, ways_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (

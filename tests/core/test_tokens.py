@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core import tokens
-from routewright._core.tokens import (
+from routewright._core.tokens import estimate as tokens
+from routewright._core.tokens.estimate import (
     Vocabulary,
     bounds_of,
     count_request,

@@ -24,7 +24,7 @@ from routewright import (
     Settings,
     Trace,
 )
-from routewright._core.tokens import MESSAGE_TOKENS, PRIMING_TOKENS
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
 
 from .support import traces_in
 

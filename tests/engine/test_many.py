@@ -33,7 +33,7 @@ from routewright import (
 )
 from routewright._core.constraints import Ask
 from routewright._core.request.read import as_request
-from routewright._core.tokens import VOCABULARIES, bounds_of
+from routewright._core.tokens.estimate import VOCABULARIES, bounds_of
 from routewright.counting import Counter
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, Script

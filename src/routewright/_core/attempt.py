@@ -15,7 +15,7 @@ from .fault import ENDING, FinishReason, ending_of
 from .guardrail import Hit
 from .money import MOST_TOKENS
 from .plan import Leg
-from .tokens import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate_and_size, text_range
+from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate_and_size, text_range
 
 MAX_ANSWER_CHARS = 32 << 20
 """Longest answer that is taken; a piece of a tool call counts ``PIECE_CHARS`` besides its own."""

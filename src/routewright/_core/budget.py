@@ -13,7 +13,7 @@ from routewright.wire import Budget, DecisionInput, TokenBounds
 from .catalogue.prices import affordable_output, call_nanos
 from .money import budget_nanos, nanos
 from .plan import Leg, Plan
-from .tokens import Length
+from .tokens.estimate import Length
 
 
 class RoomTooSmall(Exception):

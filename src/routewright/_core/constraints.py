@@ -20,7 +20,7 @@ from .money import PICOS_PER_NANO, nanos, usd
 from .outlook import Outlook
 from .pool import Pool
 from .scale import BoolArray, IntArray
-from .tokens import Length, length
+from .tokens.estimate import Length, length
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
 PASSES = len(REASONS)

@@ -22,7 +22,7 @@ from .policy import Laid
 from .refusal import refusal
 from .scale import IntArray
 from .scoring import Key
-from .tokens import VOCABULARIES, Vocabulary
+from .tokens.estimate import VOCABULARIES, Vocabulary
 
 CHAIN_LENGTH = 3
 """Fallbacks besides the primary model."""

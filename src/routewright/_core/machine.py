@@ -23,7 +23,7 @@ from .catalogue.prices import call_nanos, dearest_at, usage_nanos
 from .fault import FAULTS, Rule
 from .limits import ExecutionLimits
 from .plan import Leg, Plan
-from .tokens import longer
+from .tokens.estimate import longer
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)
 """Where a policy lets a refusal fall back."""

@@ -17,7 +17,7 @@ from routewright.wire import Message, Params, RouteRequest, TokenBounds
 from .request.json_scan import beneath
 from .request.rules import FUNCTION_NAME
 from .schema import rooted, strict_form
-from .tokens import bounds_of
+from .tokens.estimate import bounds_of
 
 VALUE = "value"
 """The property in which a value travels that is no JSON object at its top."""

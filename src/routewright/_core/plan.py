@@ -14,7 +14,7 @@ from .money import PICOS_PER_NANO
 from .outlook import Outlook
 from .scale import BoolArray, IntArray
 from .scoring import Key, candidate
-from .tokens import Length, Measure, length
+from .tokens.estimate import Length, Measure, length
 
 _UNLIMITED = 1 << 62
 

@@ -14,7 +14,7 @@ from .catalogue.prices import Price, Prices, dearest_at, price_at, prices_of, pr
 from .money import MOST_TOKENS, PICOS_PER_NANO
 from .quality import DEFAULT_QUALITY, micro, on_grid
 from .scale import IntArray
-from .tokens import Measure, measure_of
+from .tokens.estimate import Measure, measure_of
 
 DEFAULT_WINDOW = 8_192
 DEFAULT_TTFT_S = 1.0

@@ -11,7 +11,6 @@ from routewright.wire import Budget, DecisionInput, Need, Policy, Reason, TokenB
 
 from .catalogue.prices import affordable_output
 from .constraints import Ask
-from .image import filling_of
 from .money import budget_nanos, nanos, sayable
 from .outlook import Outlook
 from .policy import Laid
@@ -19,7 +18,8 @@ from .pool import THINKING_TOKENS, Pool
 from .request.rules import NUMBERS
 from .scale import class_size, size_class
 from .selector import Known, lacking, picking
-from .tokens import MESSAGE_TOKENS, PRIMING_TOKENS
+from .tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
+from .tokens.images import filling_of
 
 LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
 """No prompt is shorter."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from routewright._core.catalogue.models import resolve_one
 from routewright._core.decision import Decision
-from routewright._core.tokens import length
+from routewright._core.tokens.estimate import length
 from routewright.wire import Caller, RouteRequest, TokenBounds
 
 from .admission import Admission

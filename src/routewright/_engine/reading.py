@@ -12,7 +12,7 @@ from msgspec import Struct
 from routewright._core.output import Form, with_output
 from routewright._core.request.read import as_request
 from routewright._core.tags import Tags, tagged
-from routewright._core.tokens import bounds_of
+from routewright._core.tokens.estimate import bounds_of
 from routewright._core.traceparent import TraceParent
 from routewright.wire import Message, RouteRequest, TokenBounds
 

@@ -31,7 +31,7 @@ from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.read import needs_of
 from routewright._core.scale import size_class
-from routewright._core.tokens import bounds_of
+from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import (
     AuthenticationFailed,
     BlockedByPolicy,

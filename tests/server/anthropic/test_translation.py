@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from routewright import Caller, Model, Params, Router
 from routewright._core.request.rules import completed
-from routewright._core.tokens import bounds_of
+from routewright._core.tokens.estimate import bounds_of
 from routewright.backends.providers.messages import message_body
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.server.anthropic.content import FAILED

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import rebuilt
-from routewright._core.tokens import bounds_of, estimate_text
+from routewright._core.tokens.estimate import bounds_of, estimate_text
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.wire import (
     Chunk,

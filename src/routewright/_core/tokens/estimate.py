@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from routewright.protocols import TokenCounter
 from routewright.wire import Images, RouteRequest, TextPart, TokenBounds
 
-from .image import Rule, estimate_of, filling_of, images_of, rule_of, tokens_of
+from .images import Rule, estimate_of, filling_of, images_of, rule_of, tokens_of
 
 Vocabulary = Literal["o200k_base", "cl100k_base"]
 

@@ -1,0 +1,1 @@
+"""How long a prompt is, its images included."""
