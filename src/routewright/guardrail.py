@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import get_args
 
-from ._core.guardrail import STAGES, Ruled, phrase_rules
+from ._core.guardrails.detectors import PATTERNS
+from ._core.guardrails.gate import STAGES, Ruled
+from ._core.guardrails.phrases import Phrases
 from ._core.request.problems import Problems, did_you_mean, shown
 from ._core.request.rules import MAX_PROBLEMS, check_choice, check_phrases, check_text
-from ._core.sensitive import PATTERNS
 from .errors import Problem, ValidationFailed
 from .protocols import Guardrail
 from .wire import GuardrailAction, PatternKind, Stage
@@ -62,7 +63,7 @@ class DenyList(Ruled):
         found = _problems(name, action, stages)
         check_phrases("phrases", held, found)
         _refuse(found)
-        super().__init__(name, phrase_rules(held, name), action, stages)
+        super().__init__(name, [Phrases(held, name)], action, stages)
 
 
 def checked_guardrails(given: object) -> tuple[Guardrail, ...]:

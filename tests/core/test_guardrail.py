@@ -15,11 +15,25 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import DenyList, PatternGuardrail, ValidationFailed
-from routewright._core.gate import AnswerGate, PassageGate, RequestGate
-from routewright._core.guardrail import Hit, Ruled, Window, guardrails_of, parts_of, redacted
-from routewright._core.passage import json_passage, passages_of, plain_passage, with_passages
-from routewright._core.phrase import MAX_GAP_CHARS
-from routewright._core.sensitive import CONTEXT_CHARS, PATTERNS
+from routewright._core.guardrails.detectors import CONTEXT_CHARS, PATTERNS
+from routewright._core.guardrails.gate import (
+    AnswerGate,
+    Hit,
+    PassageGate,
+    RequestGate,
+    Ruled,
+    Window,
+    guardrails_of,
+)
+from routewright._core.guardrails.phrases import MAX_GAP_CHARS
+from routewright._core.guardrails.texts import (
+    json_passage,
+    parts_of,
+    passages_of,
+    plain_passage,
+    redacted,
+    with_passages,
+)
 from routewright.errors import InternalError
 from routewright.guardrail import checked_guardrails
 from routewright.protocols import Guardrail

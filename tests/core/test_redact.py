@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.redact import IMAGE, WITHHELD, kept, without_patterns
+from routewright._core.guardrails.capture import IMAGE, WITHHELD, kept, without_patterns
 from routewright.protocols import Redactor
 from routewright.wire import (
     Content,

@@ -41,7 +41,7 @@ from routewright import (
     TraceStore,
     UpstreamFailed,
 )
-from routewright._core.redact import without_patterns
+from routewright._core.guardrails.capture import without_patterns
 from routewright._engine.capture import Captured, Capturing, redacting
 from routewright.backends.clock import SystemClock
 from routewright.protocols import Storage

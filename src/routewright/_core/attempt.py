@@ -12,7 +12,7 @@ from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, Toke
 
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from .fault import ENDING, FinishReason, ending_of
-from .guardrail import Hit
+from .guardrails.gate import Hit
 from .money import MOST_TOKENS
 from .plan import Leg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate_and_size, text_range

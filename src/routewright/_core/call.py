@@ -48,7 +48,7 @@ from .board import Board
 from .budget import Room, own_room, room_of
 from .decision import Decision
 from .fault import FAULTS
-from .guardrail import Hit
+from .guardrails.gate import Hit
 from .intake import DEFAULT_TIMEOUT_MS
 from .moment import timestamp
 from .money import usd

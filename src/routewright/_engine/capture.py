@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import anyio.to_thread
 
 from routewright._core.attempt import Attempt
-from routewright._core.redact import kept, without_patterns
+from routewright._core.guardrails.capture import kept, without_patterns
 from routewright.fork import Guard
 from routewright.protocols import Clock, Redactor
 from routewright.wire import Content, Message, TextPart, ToolCall

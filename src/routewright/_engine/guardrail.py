@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from routewright._core.gate import AnswerGate, Ask, PassageGate
-from routewright._core.guardrail import Hit
-from routewright._core.passage import json_passage
+from routewright._core.guardrails.gate import AnswerGate, Ask, Hit, PassageGate
+from routewright._core.guardrails.texts import json_passage
 from routewright._core.request.json_scan import quoted
 from routewright.errors import InternalError
 from routewright.loop import this_loop

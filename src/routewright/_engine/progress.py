@@ -16,7 +16,7 @@ from routewright._core.attempt import Attempt
 from routewright._core.budget import Amount, worst_of_call, worst_wanted
 from routewright._core.call import Call
 from routewright._core.fault import FAULTS, hint_of
-from routewright._core.guardrail import Hit
+from routewright._core.guardrails.gate import Hit
 from routewright._core.machine import FALLBACK_SHARE, Attempts, End, Wait
 from routewright._core.output import Fit, Form, Repair
 from routewright._core.pace import Pace

@@ -21,8 +21,7 @@ from routewright._core.call import Call
 from routewright._core.check import PolicyCheck, check
 from routewright._core.constraints import CountTokens
 from routewright._core.decide import compiled, decide
-from routewright._core.gate import RequestGate, standing
-from routewright._core.guardrail import Hit, guardrails_of
+from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
 from routewright._core.intake import input_of, with_ids
 from routewright._core.machine import Rules
 from routewright._core.output import Form

@@ -7,8 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from routewright._core.decision import Decision
-from routewright._core.gate import RequestGate
-from routewright._core.guardrail import guardrails_of
+from routewright._core.guardrails.gate import RequestGate, guardrails_of
 from routewright._engine.guardrail import done_now, pass_gate
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue

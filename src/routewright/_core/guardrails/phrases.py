@@ -1,8 +1,8 @@
-"""Which words and phrases of a list stand in a text, however they are written?
+"""Finds the words and phrases of a list in a text, however they are written.
 
-Case is folded as Unicode has it (``STRASSE`` is ``straße``), words are whole, and between the words of a phrase there
-may be any space, up to ``MAX_GAP_CHARS``. Scripts that put no space between words have no whole ones: there, a phrase
-is found wherever it stands.
+Case is folded as Unicode does (``STRASSE`` is ``straße``), words are whole, and the words of a phrase may be parted by
+any space up to ``MAX_GAP_CHARS``. Scripts without spaces between words have no whole words: there, a phrase is found
+anywhere.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, repeat
+from itertools import chain, count, groupby, repeat
 
-from .sensitive import Found
+from .detectors import Found
 
 MAX_GAP_CHARS = 1_000
+REDACTED = "[redacted]"
+"""Takes the place of a phrase."""
 _GAP = rf"\s{{1,{MAX_GAP_CHARS}}}+"
 _SIGN = re.compile(rf"{_GAP}|\S")
 _UNSPACED = re.compile(
@@ -23,27 +25,24 @@ _UNSPACED = re.compile(
 """Thai, Lao, Burmese, Khmer, and what is written in the east of Asia."""
 
 
-def folded(phrase: str) -> str:
-    """A phrase as it is looked for."""
-    return " ".join(phrase.casefold().split())
-
-
 class Phrases:
-    """Finds any of a list. Takes time by the length of the text, hardly by that of the list."""
+    """Finds any of a list. Takes time by the length of the text, hardly by that of the list.
 
-    def __init__(self, phrases: Iterable[str], rule: str, replacement: str) -> None:
-        known = sorted({*map(folded, phrases)})
+    A finding tells the ``rule``, never the phrase.
+    """
+
+    def __init__(self, phrases: Iterable[str], rule: str) -> None:
+        known = sorted({" ".join(phrase.casefold().split()) for phrase in phrases})
         self.rule = rule
-        self.replacement = replacement
         self.longest = 1 + max(len(phrase) + MAX_GAP_CHARS * phrase.count(" ") for phrase in known)
         self._whole = re.compile("|".join(_branches(known, 0)))
         self._starts = re.compile("|".join({_before(phrase[0]) + re.escape(phrase[0]) for phrase in known}))
         self._begun = frozenset(phrase[:end] for phrase in known for end in range(1, len(phrase) + 1))
         self._most_signs = max(map(len, known))
 
-    def over(self, text: str) -> _Search:
+    def over(self, text: str) -> PhraseSearch:
         """Search a text."""
-        return _Search(self, text)
+        return PhraseSearch(self, text)
 
     def find(self, text: str, at: int) -> tuple[int, int] | None:
         """Where the first from a place on stands in a folded text."""
@@ -60,7 +59,7 @@ class Phrases:
         return len(text)
 
 
-class _Search:
+class PhraseSearch:
     """A text, folded; folding may make it longer."""
 
     def __init__(self, phrases: Phrases, text: str) -> None:
@@ -69,27 +68,20 @@ class _Search:
         self._places: Sequence[int] = range(len(text) + 1)
         """Where in the text each folded character comes from."""
         if len(self._folded) != len(text):
-            self._places = [*_places(text), len(text)]
+            counts = (len(char.casefold()) for char in text)
+            self._places = [*chain.from_iterable(map(repeat, count(), counts)), len(text)]
 
     def find(self, at: int) -> Found | None:
         """The first from a place on."""
-        span = self._phrases.find(self._folded, self._folded_place(at))
+        span = self._phrases.find(self._folded, bisect_left(self._places, at))
         if span is None:
             return None
         end = self._places[span[1] - 1] + 1
-        return Found(self._places[span[0]], end, self._phrases.rule, self._phrases.replacement)
+        return Found(self._places[span[0]], end, self._phrases.rule, REDACTED)
 
     def open_from(self, at: int) -> int:
         """From where on what follows the text matters."""
-        return self._places[self._phrases.open_from(self._folded, self._folded_place(at))]
-
-    def _folded_place(self, at: int) -> int:
-        return bisect_left(self._places, at)
-
-
-def _places(text: str) -> Iterator[int]:
-    for place, char in enumerate(text):
-        yield from repeat(place, len(char.casefold()))
+        return self._places[self._phrases.open_from(self._folded, bisect_left(self._places, at))]
 
 
 def _branches(phrases: Sequence[str], depth: int) -> Iterator[str]:

@@ -1,6 +1,9 @@
-"""Which e-mail addresses, telephone, card and account numbers, and keys stand in a text?
+"""Finds e-mail addresses, telephone, card and account numbers, and keys in a text, in linear time.
 
-Digits are those of every script, full-width ones too, and may have characters of no width between them. Letters of keys
+A ``Piece`` is a regular expression together with the one for its beginnings, so that a stream knows what it has to hold
+back, and for how long at most. Every repetition is bounded and possessive, so that none is tried twice.
+
+Digits are those of every script, full-width ones too, and may have zero-width characters between them. Letters of keys
 and account numbers are ASCII.
 """
 
@@ -12,10 +15,73 @@ from typing import NamedTuple
 
 from routewright.wire import PatternKind
 
-from .pattern import Piece, either, glance, many, maybe, one, run, some, unless, word
+
+class Piece(NamedTuple):
+    """A part of a pattern."""
+
+    whole: str
+    """Matches it."""
+    begun: str
+    """Matches what ends with the text before it is known whether it is ``whole``, and how far that goes."""
+    longest: int
+    """The most characters that it looks at."""
+
+
+def word(text: str) -> Piece:
+    """Exactly this text."""
+    begun = ""
+    for char in reversed(text[:-1]):
+        begun = f"(?:{re.escape(char)}{begun})?+"
+    return Piece(re.escape(text), rf"{begun}\Z", len(text))
+
+
+def one(chars: str) -> Piece:
+    """One character of a class, written as between brackets."""
+    return Piece(f"[{chars}]", r"\Z", 1)
+
+
+def some(chars: str, least: int, most: int) -> Piece:
+    """So many characters of a class, and as many as there are."""
+    return Piece(f"[{chars}]{{{least},{most}}}+", rf"[{chars}]{{0,{most - 1}}}+\Z", most)
+
+
+def unless(chars: str) -> Piece:
+    """Nothing, where no character of a class follows."""
+    return Piece(f"(?![{chars}])", r"\Z", 1)
+
+
+def glance(chars: str = "") -> Piece:
+    """Nothing; but whoever judges the match looks at the next character, and behind one of the class at one more."""
+    return Piece("", rf"[{chars}]?+\Z" if chars else r"\Z", 2 if chars else 1)
+
+
+def run(*pieces: Piece) -> Piece:
+    """One after the other."""
+    begun = pieces[-1].begun
+    for piece in reversed(pieces[:-1]):
+        begun = f"(?:{piece.begun}|{piece.whole}{begun})"
+    return Piece("".join(piece.whole for piece in pieces), begun, sum(piece.longest for piece in pieces))
+
+
+def either(*pieces: Piece) -> Piece:
+    """The first that fits."""
+    whole, begun = ("|".join(parts) for parts in zip(*(piece[:2] for piece in pieces), strict=True))
+    return Piece(f"(?:{whole})", f"(?:{begun})", max(piece.longest for piece in pieces))
+
+
+def many(piece: Piece, least: int, most: int) -> Piece:
+    """It so many times, and as many as there are."""
+    repeated = f"(?:{piece.whole}){{{least},{most}}}+"
+    return Piece(repeated, f"(?:{piece.whole}){{0,{most - 1}}}+{piece.begun}", piece.longest * most)
+
+
+def maybe(piece: Piece) -> Piece:
+    """It or nothing."""
+    return Piece(f"(?:{piece.whole})?+", piece.begun, piece.longest)
+
 
 CONTEXT_CHARS = 3
-"""How much of what goes before it can matter to a finding."""
+"""How many characters before a finding can matter to it."""
 
 Judge = Callable[[str, int, int], int | None]
 """Where the finding in a match of ``text[start:end]`` ends; None: there is none."""
@@ -39,51 +105,44 @@ class Found(NamedTuple):
 
 
 class Pattern:
-    """One kind of thing that can be found."""
+    """One kind of thing to find: an expression, what may not stand before it, and a judge of its matches."""
 
-    def __init__(self, rule: str, piece: Piece, after: str = "", judge: Judge | None = None) -> None:
+    def __init__(self, rule: str, piece: Piece, after: str, judge: Judge) -> None:
         self.rule = rule
         self.replacement = f"[{rule}]"
         self.longest = piece.longest
+        self.judge = judge
         self._written = after + piece.whole, after + piece.begun
         self._read: tuple[re.Pattern[str], re.Pattern[str]] | None = None
-        self._judge = judge
 
-    def over(self, text: str) -> _Search:
-        """Search a text."""
-        return _Search(self, text, *self._expressions())
-
-    def judged(self, match: re.Match[str]) -> Found | None:
-        """What is there where the expression fits."""
-        start, end = match.span()
-        last = end if self._judge is None else self._judge(match.string, start, end)
-        return None if last is None else Found(start, last, self.rule, self.replacement)
-
-    def _expressions(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
-        """Of all of it, and of its beginnings; read when they are first used, which takes a while."""
+    def over(self, text: str) -> PatternSearch:
+        """Search a text. The first search compiles the expressions, which takes a while."""
         if self._read is None:
             whole, begun = self._written
             self._read = re.compile(whole), re.compile(begun)
-        return self._read
+        return PatternSearch(self, text, *self._read)
 
 
-class _Search(NamedTuple):
+class PatternSearch(NamedTuple):
+    """A text in which one kind of thing is looked for."""
+
     pattern: Pattern
     text: str
     whole: re.Pattern[str]
     begun: re.Pattern[str]
 
     def find(self, at: int) -> Found | None:
-        """The first from a place on."""
+        """The first finding from a place on."""
         while (match := self.whole.search(self.text, at)) is not None:
-            found = self.pattern.judged(match)
-            if found is not None:
-                return found
-            at = match.start() + 1
+            start, end = match.span()
+            last = self.pattern.judge(self.text, start, end)
+            if last is not None:
+                return Found(start, last, self.pattern.rule, self.pattern.replacement)
+            at = start + 1
         return None
 
     def open_from(self, at: int) -> int:
-        """The first place at which what follows the text decides whether something is there, and how far it goes."""
+        """The first place at which more text could make or change a finding; the end of the text if there is none."""
         match = self.begun.search(self.text, max(at, len(self.text) - self.pattern.longest))
         return len(self.text) if match is None else match.start()
 

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from routewright._core.request.json_scan import is_unicode
 from routewright.protocols import Redactor
 from routewright.wire import Content, FunctionCall, ImagePart, Message, Redact, TextPart, ToolCall
 
-from .guardrail import STAGES, Ruled, redacted
-from .request.json_scan import is_unicode
-from .sensitive import PATTERNS
+from .detectors import PATTERNS
+from .gate import STAGES, Ruled
+from .texts import redacted
 
 WITHHELD = "[withheld: the redactor failed]"
 IMAGE = "[image]"

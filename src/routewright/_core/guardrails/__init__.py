@@ -1,0 +1,1 @@
+"""What guardrails look for, what they say, and what passes."""
