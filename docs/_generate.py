@@ -27,13 +27,13 @@ import routewright
 from routewright import Catalogue, Decision, Model, RateLimits, Router, RouterError, Settings, errors
 from routewright._core.account import PLANS
 from routewright._core.fault import ENDINGS, FAULTS, SIGNS, Rule
-from routewright._core.filter import COMPARE, FLAGS, METADATA, TEXTS
-from routewright._core.filter import NUMBERS as NUMBERS_OF_FILTERS
 from routewright._core.limits import ExecutionLimits
 from routewright._core.pool import FEATURES
 from routewright._core.quality import EDGES, LEVELS, MICRO
 from routewright._core.request.rules import NUMBERS
 from routewright._core.scoring import WEIGHTS, Weights
+from routewright._core.trace.filter import COMPARE, FLAGS, METADATA, TEXTS
+from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
 from routewright._core.usage_export import ALIASES, FORMS, Form
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import VENDORS, providers_from_environment

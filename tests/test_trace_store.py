@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import MemoryStorage, SqliteStorage
-from routewright._core.filter import parse_filter, selects
 from routewright._core.report import cache_report, fallback_report, latency_report, usage_report
 from routewright._core.rollup import Rollups
+from routewright._core.trace.filter import parse_filter, selects
 from routewright.errors import (
     CursorExpired,
     CursorInvalid,

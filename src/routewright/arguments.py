@@ -7,12 +7,12 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import cast, get_args
 
 from ._core.account import SCOPES, holds_key
-from ._core.ids import normalise_trace_id
 from ._core.policy import checked_policy
 from ._core.request.json_scan import is_unicode
 from ._core.request.problems import shown
 from ._core.request.rules import check_names
 from ._core.terms import KEY_THERE
+from ._core.trace.ids import normalise_trace_id
 from ._core.traceparent import TraceParent, parse_traceparent
 from .catalogue import Catalogue
 from .errors import Problem, ValidationFailed

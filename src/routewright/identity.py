@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from routewright._core.ids import RANDOM_BITS, IdSequence
+from routewright._core.trace.ids import RANDOM_BITS, IdSequence
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, Rng
 

@@ -13,7 +13,6 @@ import anyio
 import anyio.to_thread
 from msgspec import UNSET, UnsetType
 
-from ._core.ids import normalise_trace_id
 from ._core.moment import moment, timestamp
 from ._core.reconcile import Scope, reconciled
 from ._core.report import days_of
@@ -21,6 +20,7 @@ from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.rows import key_of
 from ._core.statement import EPOCH, balance_of, check_by, day_before, days_of_month, statement
+from ._core.trace.ids import normalise_trace_id
 from ._core.usage_export import checked_export
 from ._engine.checked import CheckedStorage
 from ._engine.worker import Worker

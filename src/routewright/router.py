@@ -14,13 +14,13 @@ from ._core.catalogue.models import resolve_one
 from ._core.check import PolicyCheck
 from ._core.decision import Decision
 from ._core.explain import explain
-from ._core.ids import normalise_trace_id
 from ._core.output import Form
 from ._core.request.json_scan import decode
 from ._core.request.problems import shown
 from ._core.request.read import as_budget, sent_request
 from ._core.tags import checked_tags, tagged
 from ._core.tokens.estimate import bounds_of
+from ._core.trace.ids import normalise_trace_id
 from ._core.traceparent import parse_traceparent
 from ._core.why_not import WhyNot, why_not
 from ._engine.answer import Answer

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ._core.batch import check_batch, check_digests, ids_of
 from ._core.books import no_room
-from ._core.filter import selects
 from ._core.lease import is_held
 from ._core.ledger import (
     Expired,
@@ -25,6 +24,7 @@ from ._core.ledger import (
 )
 from ._core.request.problems import did_you_mean, shown
 from ._core.rollup import Rollups
+from ._core.trace.filter import selects
 from .backends.storage.memory import MemoryStorage
 from .errors import Problem, ValidationFailed
 from .protocols import Clock, Storage

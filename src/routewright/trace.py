@@ -13,9 +13,6 @@ from typing import Any, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ._core.cursor import seal, unseal
-from ._core.filter import parse_filter
-from ._core.ids import normalise_trace_id
 from ._core.moment import span_of
 from ._core.recorded import checked_trace
 from ._core.report import (
@@ -32,6 +29,8 @@ from ._core.report import (
 from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.rollup import GROUPS
+from ._core.trace.filter import parse_filter, seal, unseal
+from ._core.trace.ids import normalise_trace_id
 from ._engine.checked import CheckedStorage
 from ._engine.stored import found_trace
 from ._engine.trace_log import FreshStorage, TraceLog

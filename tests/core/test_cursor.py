@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from routewright._core.cursor import LIFETIME_S, MAX_CHARS, seal, unseal
+from routewright._core.trace.filter import CURSOR_LIFETIME_S, MAX_CURSOR_CHARS, seal, unseal
 from routewright.errors import CursorExpired, CursorInvalid
 from routewright.wire import Selection, Term, TraceItems
 
@@ -35,7 +35,7 @@ def refusal(cursor: Any, asked: object = ASKED, secrets: tuple[bytes, ...] = (SE
     return caught.type
 
 
-@given(UNICODE, JSON, SECRETS, st.floats(0, 4e9), st.integers(0, LIFETIME_S))
+@given(UNICODE, JSON, SECRETS, st.floats(0, 4e9), st.integers(0, CURSOR_LIFETIME_S))
 def test_what_was_sealed_is_unsealed(after: str, asked: object, secret: bytes, now: float, later: int) -> None:
     cursor = seal(after, asked, secret, now)
     assert unseal(cursor, asked, [secret], now) == after
@@ -149,7 +149,19 @@ def _is_taken(cursor: str) -> bool:
 
 
 ODD: list[Any] = [None, 0, 1.5, True, b"", b"AAAA", bytearray(40), [], ["AAAA"], {}, {"cursor": "A"}, object(), str]
-ODD += ["", "=", "A", "AA", "AAA", "AAAA", "A" * 21, "A" * 22, "A" * 24, "A" * MAX_CHARS, "A" * (MAX_CHARS + 1)]
+ODD += [
+    "",
+    "=",
+    "A",
+    "AA",
+    "AAA",
+    "AAAA",
+    "A" * 21,
+    "A" * 22,
+    "A" * 24,
+    "A" * MAX_CURSOR_CHARS,
+    "A" * (MAX_CURSOR_CHARS + 1),
+]
 ODD += ["é", "\ud800", "\0", "A" * 40 + "é", "日本", "+/+/", "....", "\uff21" * 40, "A" * 1_000_000, "=" * 1_000]
 ODD += [msgspec.json.encode([0, "a"]).decode(), urlsafe_b64encode(bytes(16) + b'[0,"a"]').decode()]
 
@@ -169,7 +181,7 @@ def test_any_other_thing_is_refused(cursor: object) -> None:
 def test_a_cursor_holds_for_24_hours_and_a_second_later_no_more(part: float) -> None:
     issued = 1_795_340_000 + part
     cursor = seal(AFTER, ASKED, SECRET, issued)
-    assert LIFETIME_S == 86_400
+    assert CURSOR_LIFETIME_S == 86_400
     assert unseal(cursor, ASKED, [SECRET], issued + 86_400) == AFTER
     assert refusal(cursor, now=issued + 86_401) is CursorExpired
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.cursor import seal, unseal
 from routewright._core.derive import derive, mac, same
+from routewright._core.trace.filter import seal, unseal
 
 ROOTS = st.binary(min_size=1, max_size=80)
 PURPOSES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.filter import (
+from routewright._core.trace.filter import (
     COMPARE,
     FLAGS,
     KEYS,

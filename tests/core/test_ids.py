@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.ids import RANDOM_BITS, IdSequence, milliseconds_of, normalise_trace_id
+from routewright._core.trace.ids import RANDOM_BITS, IdSequence, milliseconds_of, normalise_trace_id
 
 
 def sequence(milliseconds: int = 1_795_000_000_000, bits: int = 0) -> IdSequence:

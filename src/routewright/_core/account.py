@@ -10,8 +10,8 @@ from routewright.errors import AuthenticationFailed
 from routewright.wire import Account, Environment, Key, PlanName, RateLimits, Scope
 
 from .derive import mac
-from .ids import AFTER_PREFIX
 from .moment import moment
+from .trace.ids import AFTER_PREFIX
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 PLANS: dict[PlanName, RateLimits] = {

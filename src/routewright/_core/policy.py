@@ -25,7 +25,6 @@ from routewright.wire import (
 )
 
 from .catalogue.models import content_id
-from .ids import ALPHABET
 from .request.json_scan import quoted
 from .request.problems import Problems, did_you_mean, listed, shown
 from .request.read import rebuilt
@@ -43,6 +42,7 @@ from .request.rules import (
     is_name,
 )
 from .selector import CAPABLE, Known, allowed, chain_of
+from .trace.ids import ALPHABET
 
 N = TypeVar("N", int, float)
 

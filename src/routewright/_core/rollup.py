@@ -32,8 +32,8 @@ from routewright.wire import (
     UsageCounts,
 )
 
-from .filter import text_of
 from .money import nanos_of
+from .trace.filter import text_of
 
 K = TypeVar("K")
 D = TypeVar("D")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from routewright._core.ids import milliseconds_of
+from routewright._core.trace.ids import milliseconds_of
 from routewright.wire import Model, RouteResponse, Tokens, ToolCall
 
 FinishReason = Literal["stop", "length", "tool_calls"]

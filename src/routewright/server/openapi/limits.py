@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from routewright._core import cursor, filter
 from routewright._core.request.problems import CHOICES
 from routewright._core.request.rules import FUNCTION_NAME, MAX_KEY_BYTES, MAX_MESSAGES, MAX_STOPS
 from routewright._core.rollup import GROUPS
+from routewright._core.trace import filter
 from routewright.server.endpoints import DatesQuery, TracesQuery, UsageQuery
 from routewright.trace import LIMIT
 from routewright.wire import (
@@ -141,7 +141,7 @@ LIMITS: dict[type, Limits] = {
         "until": _TIME,
         "filter": _FILTER,
         "limit": {"minimum": int(LIMIT.low), "maximum": int(LIMIT.high)},
-        "cursor": {"pattern": "^[A-Za-z0-9_-]+$", "maxLength": cursor.MAX_CHARS},
+        "cursor": {"pattern": "^[A-Za-z0-9_-]+$", "maxLength": filter.MAX_CURSOR_CHARS},
     },
     DatesQuery: dict.fromkeys(_DAYS, _A_DAY),
     UsageQuery: {"group_by": {"pattern": rf"^(?:{'|'.join(GROUPS)}|metadata\.[\s\S]+)$"}},

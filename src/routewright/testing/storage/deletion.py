@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from msgspec.structs import asdict
 
-from routewright._core.filter import selects
+from routewright._core.trace.filter import selects
 from routewright.protocols import Storage
 from routewright.wire import (
     DeleteTraces,

@@ -7,8 +7,8 @@ from typing import Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
-from routewright._core.filter import FLAGS, METADATA, NUMBERS, TEXTS
 from routewright._core.intake import RULES
+from routewright._core.trace.filter import FLAGS, METADATA, NUMBERS, TEXTS
 from routewright.protocols import Storage
 from routewright.wire import (
     CacheSpan,

@@ -1,4 +1,4 @@
-"""Scans: which traces, in which order, page by page. ``_core/filter.py`` says what each term means."""
+"""Scans: which traces, in which order, page by page. ``_core/trace/filter.py`` says what each term means."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.filter import KEYS, selects
+from routewright._core.trace.filter import KEYS, selects
 from routewright.protocols import Storage
 from routewright.wire import PutTrace, Span, Term, Trace, TraceItems, Traces
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from routewright._core.filter import selects
 from routewright._core.moment import timestamp
 from routewright._core.rollup import Rollups
+from routewright._core.trace.filter import selects
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.wire import (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from routewright._core.filter import matches
 from routewright._core.rollup import Rollups
+from routewright._core.trace.filter import matches
 from routewright.protocols import TraceDraft
 from routewright.wire import Environment, LedgerRow, PutTrace, Selection, Trace
 

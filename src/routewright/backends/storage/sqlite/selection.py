@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from routewright._core.filter import COMPARE, KEYS, METADATA, texts_meant
 from routewright._core.request.problems import shown
+from routewright._core.trace.filter import COMPARE, KEYS, METADATA, texts_meant
 from routewright.errors import UnsupportedWrite
 from routewright.wire import Selection, Term
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from routewright._core.request.json_scan import is_unicode, quoted
 from routewright.errors import Problem, ValidationFailed
-
-from .request.json_scan import is_unicode, quoted
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26

@@ -1,15 +1,19 @@
-"""Which traces does a filter ask for? ``term(,term)*``, a term being ``key op value`` (contract 9).
+"""Selects traces by a filter, ``term(,term)*`` with terms of ``key op value``, and seals page cursors (contract 9).
 
     status=failed,metadata.team="search, EU",cost_usd>=0.01
 
 A value in double quotes may hold commas and operators; in it ``\\"`` is a quote and ``\\\\`` a backslash. A field that
-a trace does not have is an empty text; metadata that it does not have is equal to nothing. One pass over the text,
-whatever it holds.
+a trace does not have is an empty text; metadata that it does not have is equal to nothing. Any text is parsed in one
+pass.
+
+A cursor says where the next page begins, for one query of one account, for 24 hours. It is opaque and authenticated:
+one that was changed, or made for another query, is refused and reveals nothing.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from json import dumps
@@ -17,12 +21,16 @@ from math import isfinite
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any, get_args
 
-from routewright.errors import Problem, UnsupportedWrite, ValidationFailed
+import msgspec
+
+from routewright._core.derive import mac, same
+from routewright._core.request.json_scan import is_unicode
+from routewright._core.request.problems import did_you_mean, listed, shown
+from routewright.errors import CursorExpired, CursorInvalid, Problem, UnsupportedWrite, ValidationFailed
 from routewright.wire import Environment, FilterOp, Goal, Selection, Strategy, Term, TraceItem, TraceKind, TraceStatus
 
-from .request.json_scan import is_unicode
-from .request.problems import did_you_mean, listed, shown
-
+CURSOR_LIFETIME_S = 24 * 3600
+MAX_CURSOR_CHARS = 1_000
 MAX_CHARS = 4_096
 MAX_TERMS = 32
 LARGE = 1e21
@@ -46,6 +54,7 @@ KEYS = (*TEXTS, *FLAGS, *NUMBERS)
 """All keys but ``metadata.<key>``."""
 COMPARE: dict[FilterOp, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, ">=": ge, "<=": le, ">": gt, "<": lt}
 
+_MAC_BYTES = 16
 _OPS: dict[str, FilterOp] = {op: op for op in COMPARE}
 _IN_QUOTES = r'"(?:[^"\\]|\\.)*"'
 _TERM = re.compile(rf'([^=!<>,"]*)(!=|>=|<=|=|<|>|!)?(\s*{_IN_QUOTES}\s*(?=,|\Z)|[^,]*)', re.DOTALL)
@@ -194,3 +203,51 @@ def _fits(value: float) -> bool:
 
 def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
     return ValidationFailed.of(Problem(path or "filter", problem, hint))
+
+
+class _Content(msgspec.Struct, frozen=True, array_like=True):
+    issued_at: int
+    """Unix seconds."""
+    after: str
+    """Key of the last item of the page before."""
+
+
+def seal(after: str, asked: object, secret: bytes, now: float) -> str:
+    """Write the cursor of the page behind the key ``after`` in what was ``asked``: account and query, as JSON."""
+    content = msgspec.json.encode(_Content(int(now), after))
+    return _written(content + _mac(content, asked, secret))
+
+
+def unseal(cursor: str, asked: object, secrets: Sequence[bytes], now: float) -> str:
+    """Read the key that a page begins behind. ``secrets``: the one in use, then those that were before it.
+
+    Raises ``CursorInvalid`` and ``CursorExpired``.
+    """
+    data = _read(cursor)
+    content, told = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
+    if not any(same(told, _mac(content, asked, secret)) for secret in secrets):
+        raise CursorInvalid("the cursor is not one of this query: pass next_cursor as it came, with the same filter")
+    read = msgspec.json.decode(content, type=_Content)  # it is our own
+    if int(now) - read.issued_at > CURSOR_LIFETIME_S:
+        raise CursorExpired("the cursor is older than 24 hours: begin again without one")
+    return read.after
+
+
+def _mac(content: bytes, asked: object, secret: bytes) -> bytes:
+    return mac(secret, msgspec.json.encode(asked) + b"\n" + content)[:_MAC_BYTES]
+
+
+def _written(data: bytes) -> str:
+    """Content comes first: it is a JSON array, so no cursor begins with a dash, which a command takes for an option."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _read(cursor: object) -> bytes:
+    """What a cursor holds; nothing of one that was not written so: at its end several letters mean the same bits."""
+    if not isinstance(cursor, str) or len(cursor) > MAX_CURSOR_CHARS or not cursor.isascii():
+        return b""
+    try:
+        data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+    except ValueError:
+        return b""
+    return data if _written(data) == cursor else b""

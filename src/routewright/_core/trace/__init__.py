@@ -1,0 +1,1 @@
+"""Ids of traces, and how they are selected and paged."""
