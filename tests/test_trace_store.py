@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import MemoryStorage, SqliteStorage
-from routewright._core.report import cache_report, fallback_report, latency_report, usage_report
-from routewright._core.rollup import Rollups
+from routewright._core.analytics.report import cache_report, fallback_report, latency_report, usage_report
+from routewright._core.analytics.rollup import Rollups
 from routewright._core.trace.filter import parse_filter, selects
 from routewright.errors import (
     CursorExpired,

@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeVar
 import anyio
 from msgspec.structs import replace
 
+from ._core.analytics.report import checked_keys
 from ._core.fault import raised_in
 from ._core.policy import changes_between, publish
-from ._core.report import checked_keys
 from ._core.selector import Known
 from ._engine.admission import Admissions
 from ._engine.event import Hooks

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from ._core.analytics.rollup import MOST_USD
 from ._core.catalogue.prices import Prices, prices_of, pricing_on, usage_nanos
 from ._core.correction import Truth, attempt_in, began_at, corrected, correction
 from ._core.ledger import THRESHOLDS
@@ -16,7 +17,6 @@ from ._core.money import MOST_TOKENS, nanos_of
 from ._core.request.json_scan import is_unicode, quoted
 from ._core.request.problems import shown
 from ._core.request.rules import Range
-from ._core.rollup import MOST_USD
 from ._core.rows import key_of
 from ._engine.stored import found_trace
 from .catalogue import checked_usage

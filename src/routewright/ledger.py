@@ -13,9 +13,9 @@ import anyio
 import anyio.to_thread
 from msgspec import UNSET, UnsetType
 
+from ._core.analytics.report import days_of
 from ._core.moment import moment, timestamp
 from ._core.reconcile import Scope, reconciled
-from ._core.report import days_of
 from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.rows import key_of

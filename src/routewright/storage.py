@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from ._core.analytics.rollup import Rollups
 from ._core.batch import check_batch, check_digests, ids_of
 from ._core.books import no_room
 from ._core.lease import is_held
@@ -23,7 +24,6 @@ from ._core.ledger import (
     standing,
 )
 from ._core.request.problems import did_you_mean, shown
-from ._core.rollup import Rollups
 from ._core.trace.filter import selects
 from .backends.storage.memory import MemoryStorage
 from .errors import Problem, ValidationFailed

@@ -13,9 +13,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ._core.moment import span_of
-from ._core.recorded import checked_trace
-from ._core.report import (
+from ._core.analytics.report import (
     GROUP_LIMIT,
     cache_report,
     check_bucket,
@@ -26,9 +24,11 @@ from ._core.report import (
     latency_report,
     usage_report,
 )
+from ._core.analytics.rollup import GROUPS
+from ._core.moment import span_of
+from ._core.recorded import checked_trace
 from ._core.request.problems import shown
 from ._core.request.rules import Range
-from ._core.rollup import GROUPS
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._core.trace.ids import normalise_trace_id
 from ._engine.checked import CheckedStorage

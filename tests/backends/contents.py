@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from routewright._core.rollup import Rollups, unpacked
+from routewright._core.analytics.rollup import Rollups, unpacked
 from routewright._core.trace.filter import text_of
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.upkeep import check

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routewright._core.analytics.rollup import Rollups
 from routewright._core.recorded import checked_trace
-from routewright._core.rollup import Rollups
 from routewright.errors import ValidationFailed
 from routewright.testing.storage import make_trace
 from routewright.testing.storage.samples import decision_span, model_span, spans_of_each_kind

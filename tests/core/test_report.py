@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.report import (
+from routewright._core.analytics.report import (
     GROUP_LIMIT,
     MAX_DAYS,
     MAX_HOURLY_DAYS,
@@ -23,7 +23,7 @@ from routewright._core.report import (
     latency_report,
     usage_report,
 )
-from routewright._core.rollup import AGES_S, bucket_of
+from routewright._core.analytics.rollup import AGES_S, bucket_of
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
     Bucket,

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from routewright._core import rollup
-from routewright._core.rollup import (
+from routewright._core.analytics import rollup
+from routewright._core.analytics.rollup import (
     AGES_S,
     GROUPS,
     Rollups,

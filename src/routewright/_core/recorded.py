@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Trace
 
+from .analytics.rollup import MOST_MS, MOST_TOKENS, MOST_USD
 from .moment import moment
 from .request.json_scan import MAX_DEPTH, Flaw, beneath, flaw_in, joined
 from .request.problems import Problems, problem_of, shown
 from .request.rules import MAX_PROBLEMS, check_metadata
-from .rollup import MOST_MS, MOST_TOKENS, MOST_USD
 
 MAX_ID_CHARS = 100
 _MOST: dict[str, float] = {

@@ -252,7 +252,7 @@ class LatencyCount(Struct, frozen=True):
     model: str
     strategy: str
     buckets: dict[int, int]
-    """Requests by the bucket of their latency (``_core/rollup.py``)."""
+    """Requests by the bucket of their latency (``_core/analytics/rollup.py``)."""
 
 
 Query = (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from routewright._core.analytics.rollup import GROUPS
 from routewright._core.request.problems import CHOICES
 from routewright._core.request.rules import FUNCTION_NAME, MAX_KEY_BYTES, MAX_MESSAGES, MAX_STOPS
-from routewright._core.rollup import GROUPS
 from routewright._core.trace import filter
 from routewright.server.endpoints import DatesQuery, TracesQuery, UsageQuery
 from routewright.trace import LIMIT

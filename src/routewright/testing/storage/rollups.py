@@ -1,4 +1,4 @@
-"""Roll-ups: what is counted as traces are written equals what counting them all anew gives (``_core/rollup.py``)."""
+"""Roll-ups: what is counted as traces are written equals what counting them all anew gives (``_core/analytics/rollup.py``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.rollup import METADATA, Rollups
+from routewright._core.analytics.rollup import METADATA, Rollups
 from routewright.protocols import Storage
 from routewright.wire import (
     CacheCounts,

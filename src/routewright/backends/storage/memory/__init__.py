@@ -8,12 +8,12 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from routewright._core.analytics.rollup import Rollups
 from routewright._core.batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
 from routewright._core.books import BOOKED
 from routewright._core.lease import Owners
 from routewright._core.moment import timestamp
 from routewright._core.request.problems import shown
-from routewright._core.rollup import Rollups
 from routewright._core.rows import together
 from routewright._core.trace.filter import check_terms
 from routewright.errors import Problem, UnsupportedWrite, ValidationFailed

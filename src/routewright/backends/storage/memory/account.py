@@ -7,9 +7,9 @@ from collections import OrderedDict
 from msgspec.structs import replace
 
 from routewright._core.account import is_compromised
+from routewright._core.analytics.rollup import Rollups
 from routewright._core.books import Books
 from routewright._core.lease import Owners
-from routewright._core.rollup import Rollups
 from routewright.protocols import TraceDraft
 from routewright.wire import PutFeedback, Snapshot, Trace
 

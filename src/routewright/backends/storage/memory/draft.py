@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from routewright._core.rollup import Rollups
+from routewright._core.analytics.rollup import Rollups
 from routewright._core.trace.filter import matches
 from routewright.protocols import TraceDraft
 from routewright.wire import Environment, LedgerRow, PutTrace, Selection, Trace

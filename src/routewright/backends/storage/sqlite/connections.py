@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from routewright._core.rollup import merged
+from routewright._core.analytics.rollup import merged
 from routewright.errors import StorageUnavailable
 from routewright.fork import Guard, quiet_at_fork, renew_in_children
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from routewright._core.analytics.rollup import METADATA, summed
 from routewright._core.changes import HealthChange, changed
-from routewright._core.rollup import METADATA, summed
 from routewright.errors import StorageCorrupt, UnsupportedWrite
 from routewright.wire import (
     SYSTEM_ACCOUNT,

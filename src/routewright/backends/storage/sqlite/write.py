@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from routewright._core.analytics.rollup import Rollups, packed
 from routewright._core.batch import check_batch, check_digests, ids_of
 from routewright._core.changes import change
-from routewright._core.rollup import Rollups, packed
 from routewright._core.trace.filter import number_of, text_of
 from routewright.errors import StorageCorrupt
 from routewright.wire import (

@@ -8,6 +8,10 @@ from typing import TypeVar, get_args
 
 from msgspec.structs import asdict, astuple
 
+from routewright._core.money import usd
+from routewright._core.request.json_scan import is_unicode
+from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.rules import is_day
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
     Bucket,
@@ -28,10 +32,6 @@ from routewright.wire import (
     UsageTotals,
 )
 
-from .money import usd
-from .request.json_scan import is_unicode
-from .request.problems import did_you_mean, shown
-from .request.rules import is_day
 from .rollup import AGES_S, GROUPS, METADATA, MISS, OLDER, quantile
 
 K = TypeVar("K")

@@ -16,6 +16,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from routewright._core.money import nanos_of
+from routewright._core.trace.filter import text_of
 from routewright.wire import (
     CacheCount,
     CacheCounts,
@@ -31,9 +33,6 @@ from routewright.wire import (
     UsageCount,
     UsageCounts,
 )
-
-from .money import nanos_of
-from .trace.filter import text_of
 
 K = TypeVar("K")
 D = TypeVar("D")

@@ -1,0 +1,1 @@
+"""Roll-ups of traces, and the reports made from them."""
