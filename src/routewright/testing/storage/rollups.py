@@ -1,4 +1,4 @@
-"""Roll-ups: what is counted as traces are written equals what counting them all anew gives (``_core/analytics/rollup.py``)."""
+"""Roll-ups: counts kept while traces are written equal a new count of them all (``_core/analytics/rollup.py``)."""
 
 from __future__ import annotations
 
