@@ -35,7 +35,7 @@ CORE_ORDER = (
     "limits lately quantile health policy intake constraints scoring plan order board budget way refusal decide "
     "why_not html decision check explain lease ledger shortage paying idempotency rows statement correction "
     "usage_export model_name reconcile newest books fault retry breaker pace traceparent attempt machine call alerts "
-    "journal window limiter webhook standard_webhook salvage"
+    "journal window limiter webhooks/signature salvage"
 ).split()
 ENGINE_ORDER = (
     "cancel tasks worker detached tags traceparent reading fault stored readiness checked retention retry_queue "

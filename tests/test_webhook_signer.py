@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright import Secret, SignatureError, StandardWebhookSigner, ValidationFailed, WebhookSigner
-from routewright._core.webhook import MAX_SECRETS
+from routewright._core.webhooks.signature import MAX_SECRETS
 
 CANARY = "whsec_CanaryCanaryCanaryCanaryCanaryCa"
 OTHER = "whsec_bm9ib2R5IGtub3dzIHRoaXMgc2VjcmV0IQ"

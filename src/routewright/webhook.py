@@ -7,8 +7,17 @@ from base64 import b64encode
 from collections.abc import Iterable
 from typing import Never, Protocol
 
-from ._core.standard_webhook import check_headers, decoded, headers_of
-from ._core.webhook import PREFIX, check_header, header_of, keys_of, uncopied, whole
+from ._core.webhooks.signature import (
+    PREFIX,
+    check_header,
+    check_headers,
+    decoded,
+    header_of,
+    headers_of,
+    keys_of,
+    uncopied,
+    whole,
+)
 from .wire.secret import Secret
 
 _RANDOM_BYTES = 33  # 264 bits, which base64 writes without padding
