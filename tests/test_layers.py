@@ -29,8 +29,8 @@ FLOORS = [
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
     "request/json_scan trace/ids money catalogue/prices scale quality sse tokens/images tokens/estimate "
-    "request/problems request/rules schema output price_list proposal derive moment account terms allowance changes "
-    "trace/filter analytics/rollup analytics/report recorded batch guardrails/detectors guardrails/phrases "
+    "request/problems request/rules structured_output price_list proposal derive moment account terms allowance "
+    "changes trace/filter analytics/rollup analytics/report recorded batch guardrails/detectors guardrails/phrases "
     "guardrails/texts guardrails/gate guardrails/capture request/read tags catalogue/models selector pool outlook "
     "limits lately quantile health policy intake constraints scoring plan order board budget way refusal decide "
     "why_not html decision check explain lease ledger shortage paying idempotency rows statement correction "

@@ -11,10 +11,9 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
-from ._core.output import Form, Misfit, Reader, Unfit
 from ._core.request.json_scan import joined
 from ._core.request.problems import shown
-from ._core.schema import property_names
+from ._core.structured_output import Form, Misfit, Reader, Unfit, property_names
 from .errors import Problem, ValidationFailed
 
 KEPT = 64

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import Message, Params, RouteRequest, ValidationFailed
-from routewright._core.output import (
+from routewright._core.structured_output import (
     MOST_CHARS,
     MOST_SAID,
     Fit,

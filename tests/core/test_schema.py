@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from routewright._core.schema import property_names, rooted, strict_form
+from routewright._core.structured_output import property_names, rooted, strict_form
 
 TEXT = {"type": "string"}
 

@@ -35,7 +35,7 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright._core.output import Fit, Form, Unfit, expectations
+from routewright._core.structured_output import Fit, Form, Unfit, expectations
 from routewright.backends.providers.example import example_of
 from routewright.output import form_of
 from routewright.testing import FakeClock, Pause, ScriptedProvider

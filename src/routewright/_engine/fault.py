@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from routewright._core.output import Repair, Unfit, expectations, repair_of
+from routewright._core.structured_output import Repair, Unfit, expectations, repair_of
 from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 

@@ -24,12 +24,12 @@ from routewright._core.decide import compiled, decide
 from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
 from routewright._core.intake import input_of, with_ids
 from routewright._core.machine import Rules
-from routewright._core.output import Form
 from routewright._core.plan import Plan
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.read import needs_of
 from routewright._core.scale import size_class
+from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import (
     AuthenticationFailed,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from routewright._core.output import unfenced
+from routewright._core.structured_output import unfenced
 from routewright.wire import FunctionCall, Message, Redact, Redaction, RouteRequest, TextPart, Verdict
 
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|-?\d[\d.eE+-]*+', re.DOTALL)

@@ -1,0 +1,341 @@
+"""Answers of a given type: how one is asked for, read, and sent back if it does not fit.
+
+The type itself is known elsewhere; here it is a JSON schema and a function that reads one JSON text. Vendors' strict
+mode takes a part of JSON Schema and refuses the rest: objects whose properties are all required and have no others
+beside them, arrays of one kind of item, ``anyOf``, ``enum``, references to ``$defs``, bounds of numbers and lengths of
+arrays, patterns and the common formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import DecodeError, Raw
+from msgspec.json import Decoder, encode
+from msgspec.structs import replace
+
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import Message, Params, RouteRequest, TokenBounds
+
+from .request.json_scan import beneath
+from .request.rules import FUNCTION_NAME
+from .tokens.estimate import bounds_of
+
+VALUE = "value"
+"""The property that holds a value which is not itself a JSON object."""
+MOST_TOLD = 3
+"""Misfits that an error names."""
+MOST_SAID = 10
+"""Misfits that the model is shown."""
+MOST_CHARS = 300
+"""The longest description of one misfit."""
+FENCE = "```"
+
+_OBJECT = Decoder(dict[str, Raw])
+_ANYTHING = Decoder(Raw)
+_FORCED = "is given together with a tool_choice that demands a tool call, which is no JSON answer"
+
+
+class Misfit(NamedTuple):
+    """One way in which an answer does not fit its type: ``told`` in errors, which hold nothing that the model wrote, and
+    ``said`` to the model itself."""
+
+    told: str
+    said: str
+    told_at: str = ""
+    said_at: str = ""
+    """The place, as a JSON path."""
+
+    def under(self, path: str) -> Misfit:
+        """The same in a larger answer."""
+        return self._replace(told_at=beneath(path, self.told_at), said_at=beneath(path, self.said_at))
+
+
+_NO_OBJECT = Misfit("is not one JSON object", "is not one JSON object")
+_NO_VALUE = Misfit("is missing", "is missing", VALUE, VALUE)
+
+
+class Unfit(Exception):
+    """Raised by a reader for an answer that does not fit."""
+
+    def __init__(self, misfits: Sequence[Misfit]) -> None:
+        super().__init__()
+        self.misfits = misfits
+
+
+class Fit(NamedTuple):
+    """An answer that fits."""
+
+    value: Any
+
+
+Reader = Callable[[bytes], Any]
+"""Makes a value of one JSON text, or raises ``Unfit``."""
+
+
+class Form:
+    """One type of answer: the ``response_format`` that asks for it, and how an answer is read."""
+
+    def __init__(self, name: str, schema: dict[str, Any], read: Reader) -> None:
+        schema = rooted(schema)
+        self._wrapped = schema.get("type") != "object"
+        if self._wrapped:
+            schema = _wrapped(schema)
+        strict = strict_form(schema)
+        named = {"name": _plain(name), "schema": schema if strict is None else strict, "strict": strict is not None}
+        self.response_format: dict[str, Any] = {"type": "json_schema", "json_schema": named}
+        self._read = read
+
+    def read(self, answer: str) -> Fit | Unfit:
+        """The answer as a value of the type, or how it does not fit."""
+        try:
+            return Fit(self._value(unfenced(answer).encode()))
+        except Unfit as unfit:
+            return Unfit([*unfit.misfits])  # without the frames, which hold the answer
+        except Exception as error:  # of a check that the type brings along; its words may hold the answer
+            told = f"fails with {type(error).__name__} in a check of its type"
+            return Unfit([Misfit(told, told)])
+
+    def _value(self, body: bytes) -> Any:
+        try:
+            fields = _OBJECT.decode(body)
+        except (DecodeError, RecursionError):
+            fields = None
+        if not self._wrapped:
+            if fields is None:
+                raise Unfit([_NO_OBJECT])
+            return self._read(body)
+        if fields is None:
+            # Some models leave out the object around the value. An object without the value is not taken for one: it
+            # could be read as a value whose properties are all left out.
+            try:
+                _ANYTHING.decode(body)
+                return self._read(body)
+            except (Unfit, DecodeError, RecursionError):
+                raise Unfit([_NO_OBJECT]) from None
+        if VALUE not in fields:
+            raise Unfit([_NO_VALUE])
+        try:
+            return self._read(bytes(fields[VALUE]))
+        except Unfit as unfit:
+            raise Unfit([misfit.under(VALUE) for misfit in unfit.misfits]) from None
+
+
+class Repair(NamedTuple):
+    """The turn back to a model whose answer does not fit."""
+
+    messages: list[Message]
+    """Appended to the messages of the request."""
+    bounds: TokenBounds
+    """How many tokens they add to the prompt."""
+
+
+def with_output(request: RouteRequest, form: Form) -> RouteRequest:
+    """Ask for answers of the form. Raises ``ValidationFailed`` where the request asks for something else."""
+    params = request.params or Params()
+    found = []
+    if params.response_format is not None:
+        hint = "give one of the two: output_type makes a response_format of its own"
+        found.append(Problem("output_type", "is given together with params.response_format", hint))
+    if request.tool_choice not in (None, "auto", "none"):
+        found.append(Problem("output_type", _FORCED, "use tool_choice 'auto', or leave output_type out"))
+    if found:
+        raise ValidationFailed.of(*found)
+    return replace(request, params=replace(params, response_format=form.response_format))
+
+
+def expectations(unfit: Unfit) -> str:
+    """How an answer does not fit, for errors."""
+    return "; ".join(_listed([(misfit.told_at, misfit.told) for misfit in unfit.misfits], MOST_TOLD))
+
+
+def repair_of(answer: str, unfit: Unfit) -> Repair:
+    """Send a model its answer back, with what is wrong with it."""
+    said = _listed([(misfit.said_at, misfit.said) for misfit in unfit.misfits], MOST_SAID)
+    listed = "".join(f"- {each}\n" for each in said)
+    asked = f"This answer does not fit the JSON schema that was given:\n{listed}Answer again with the whole JSON alone."
+    messages = [Message("assistant", answer)] if answer.strip() else []  # some vendors refuse a turn without text
+    messages.append(Message("user", asked))
+    return Repair(messages, bounds_of(RouteRequest(messages)))
+
+
+def unfenced(answer: str) -> str:
+    """The text without the code fence that some models put around JSON."""
+    text = answer.strip()
+    if len(text) < 2 * len(FENCE) or not (text.startswith(FENCE) and text.endswith(FENCE)):
+        return text
+    head, line_break, rest = text[len(FENCE) : -len(FENCE)].partition("\n")
+    if line_break and head.strip().isalnum():
+        return rest.strip()
+    return (head + line_break + rest).strip()
+
+
+def _listed(misfits: Sequence[tuple[str, str]], most: int) -> list[str]:
+    """Misfits by their places, in short."""
+    said = [f"{place}: {what}" if place else what for place, what in misfits[:most]]
+    kept = [each if len(each) <= MOST_CHARS else f"{each[:MOST_CHARS]}..." for each in said]
+    return kept if len(misfits) <= most else [*kept, f"and {len(misfits) - most} more"]
+
+
+def _wrapped(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object that holds the value; definitions stay at the top, where references look for them."""
+    inner = {word: value for word, value in schema.items() if word != "$defs"}
+    outer = {"type": "object", "properties": {VALUE: inner}, "required": [VALUE], "additionalProperties": False}
+    return {**outer, "$defs": schema["$defs"]} if "$defs" in schema else outer
+
+
+def _plain(name: str) -> str:
+    """The name as vendors take one."""
+    if FUNCTION_NAME.fullmatch(name):
+        return name
+    return "".join(each if each.isascii() and each.isalnum() else "_" for each in name)[:64] or "answer"
+
+
+MOST_DEFAULT_CHARS = 200
+"""The longest default value that is written into a description."""
+
+_AS_THEY_ARE = frozenset(
+    "type description minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minItems maxItems pattern".split()
+)
+_ONLY_NOTES = frozenset("title default examples discriminator deprecated readOnly writeOnly $comment".split())
+"""Keywords that change nothing about which answers fit."""
+_FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid".split())
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_DEFINED = "#/$defs/"
+
+
+class _Loose(Exception):
+    """The schema says something that strict mode cannot."""
+
+
+def rooted(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with the reference at its top resolved: vendors want an object there."""
+    reference, defined = schema.get("$ref"), schema.get("$defs")
+    if not isinstance(reference, str) or not isinstance(defined, Mapping):
+        return dict(schema)
+    name = reference.removeprefix(_DEFINED)
+    if not isinstance(defined.get(name), Mapping):
+        return dict(schema)
+    top: dict[str, Any] = {**defined[name], **{word: value for word, value in schema.items() if word != "$ref"}}
+    others = {other: value for other, value in defined.items() if other != name}
+    if encode(reference) not in encode([defined[name], others]):
+        top["$defs"] = others
+    return {word: value for word, value in top.items() if word != "$defs" or value}
+
+
+def strict_form(schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The schema in strict mode's form, for the same values; None if it has none.
+
+    A property that may be left out becomes required, with its default in its description: giving that means the same.
+    """
+    defined = schema.get("$defs", {})
+    top = {word: value for word, value in schema.items() if word != "$defs"}
+    try:
+        made = _strict(top, defined)
+        if defined:
+            made["$defs"] = {name: _strict(inner, defined) for name, inner in defined.items()}
+    except _Loose:
+        return None
+    return made
+
+
+def property_names(schema: object) -> set[str]:
+    """Names of all properties in a schema, which are its author's words."""
+    if isinstance(schema, list):
+        return set().union(*map(property_names, schema))
+    if not isinstance(schema, Mapping):
+        return set()
+    named = schema.get("properties")
+    own = set(named) if isinstance(named, Mapping) else set()
+    return own.union(*map(property_names, schema.values()))
+
+
+def _strict(schema: object, defined: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(schema, Mapping):  # true and false
+        raise _Loose
+    if "$ref" in schema:
+        return _referring(schema, defined)
+    made: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word not in _ONLY_NOTES:
+            made |= {word: value} if word in _AS_THEY_ARE else _part(word, value, schema, defined)
+    if made.get("type") == "object" and "properties" not in made:
+        raise _Loose  # any object
+    if made.get("type") == "array" and "items" not in made:
+        raise _Loose
+    if "type" not in made and "anyOf" not in made:
+        raise _Loose  # anything
+    return made
+
+
+def _part(word: str, value: Any, schema: Mapping[str, Any], defined: Mapping[str, Any]) -> dict[str, Any]:
+    """A keyword of a schema in strict form."""
+    match word:
+        case "properties":
+            return _properties(schema, defined)
+        case "required":
+            return {}  # all are
+        case "additionalProperties" if value is False:
+            return {}
+        case "items":
+            return {"items": _strict(value, defined)}
+        case "anyOf":
+            return {"anyOf": [_strict(each, defined) for each in value]}
+        case "oneOf" if "discriminator" in schema:  # no value is of two
+            return {"anyOf": [_strict(each, defined) for each in value]}
+        case "allOf" if len(value) == 1 and not schema.keys() & {"type", "properties", "anyOf"}:
+            return _strict(value[0], defined)
+        case "enum":
+            return _choice(value)
+        case "const":
+            return _choice([value])
+        case "format" if value in _FORMATS:
+            return {"format": value}
+    raise _Loose
+
+
+def _properties(schema: Mapping[str, Any], defined: Mapping[str, Any]) -> dict[str, Any]:
+    required = schema.get("required", ())
+    made = {
+        name: _strict(inner if name in required else _with_default(inner), defined)
+        for name, inner in schema["properties"].items()
+    }
+    return {"properties": made, "required": [*made], "additionalProperties": False}
+
+
+def _with_default(schema: Any) -> dict[str, Any]:
+    """A property that may be left out, with its default in the description. Loose if no given value means the same."""
+    if not isinstance(schema, Mapping) or "default" not in schema:
+        raise _Loose
+    if schema["default"] is None and not _takes_null(schema):
+        raise _Loose
+    default = encode(schema["default"]).decode()
+    if len(default) > MOST_DEFAULT_CHARS:
+        raise _Loose
+    said = schema.get("description")
+    return {**schema, "description": f"{said} (default: {default})" if said else f"Default: {default}"}
+
+
+def _takes_null(schema: Mapping[str, Any]) -> bool:
+    kind = schema.get("type")
+    return kind == "null" or (isinstance(kind, list) and "null" in kind) or {"type": "null"} in schema.get("anyOf", ())
+
+
+def _referring(schema: Mapping[str, Any], defined: Mapping[str, Any]) -> dict[str, Any]:
+    """A reference stands alone in strict mode; its description goes around it."""
+    reference = schema["$ref"]
+    if not isinstance(reference, str) or reference.removeprefix(_DEFINED) not in defined:
+        raise _Loose
+    if schema.keys() - {"$ref", "description"} - _ONLY_NOTES:
+        raise _Loose
+    if "description" not in schema:
+        return {"$ref": reference}
+    return {"anyOf": [{"$ref": reference}], "description": schema["description"]}
+
+
+def _choice(values: list[Any]) -> dict[str, Any]:
+    if not all(type(value) in _KINDS for value in values):
+        raise _Loose
+    kinds = list(dict.fromkeys(_KINDS[type(value)] for value in values))
+    return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": values}
