@@ -38,7 +38,7 @@ _FORCED = "is given together with a tool_choice that demands a tool call, which 
 
 
 class Misfit(NamedTuple):
-    """One way in which an answer does not fit its type: ``told`` in errors, which hold nothing that the model wrote, and
+    """One way in which an answer does not fit its type: ``told`` in errors, which hold no word of the model, and
     ``said`` to the model itself."""
 
     told: str
