@@ -1,7 +1,7 @@
-"""Is this one strict JSON text? Asked of every body before it is decoded (contract 2), and of values that callers pass.
+"""Refuses a body that is not one strict JSON text before it is decoded (contract 2), and checks values from callers.
 
-The fast path proves a body innocent at C speed. What it cannot prove innocent goes to the standard library's parser,
-which has the last word and can say where the fault is.
+The fast path proves a body sound at C speed. Anything else goes to the standard library's parser, which has the last
+word and can say where the fault is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.json import Decoder, encode
 from routewright.errors import InvalidJson, Problem, ValidationFailed
 
 MAX_DEPTH = 64
-"""Arrays and objects inside each other."""
+"""How many arrays and objects may stand inside each other."""
 
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 _SOUND = frozenset((bool, type(None)))
@@ -26,9 +26,9 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
 def finite(text: str) -> float:
-    """Read a number that has no whole digits alone, for decoders: they take 20 microseconds for some, such as 1e300.
+    """Read a number that is not plain digits. Decoders need 20 microseconds of their own for some, such as 1e300.
 
-    Raises ``ValueError`` for one that no float holds.
+    Raises ``ValueError`` for a number that no float holds.
     """
     number = float(text)
     if math.isinf(number):
@@ -42,7 +42,7 @@ _SKIP = Decoder(Raw).decode
 
 
 class Flaw:
-    """Why a value is not JSON that we take; in a parsed tree it stands where the value was."""
+    """Why a value is refused. In a parsed tree it stands in the place of the value."""
 
     __slots__ = ("error", "hint", "problem")
 
@@ -57,19 +57,32 @@ _TOO_DEEP = Flaw(f"nests more than {MAX_DEPTH} arrays and objects", "flatten it"
 
 
 def no_json(value: object) -> Flaw:
-    """Make the flaw of what no JSON can stand for."""
+    """The flaw of a value that JSON has no form for."""
     return Flaw(f"{type(value).__name__} is not JSON", "pass strings, numbers, booleans, null, lists and dicts")
 
 
 def scan(body: bytes) -> None:
-    """Refuse a body that is not strict JSON. Costs about what decoding it twice does.
+    """Refuse a body that is not strict JSON. Costs about as much as decoding it twice.
 
     Raises ``InvalidJson`` for an empty body, a BOM, bytes that are not UTF-8, bad syntax, NaN and Infinity;
-    ``ValidationFailed`` for a key twice in one object, half a surrogate pair, and nesting over ``MAX_DEPTH``.
+    ``ValidationFailed`` for a repeated key in an object, half a surrogate pair, and nesting over ``MAX_DEPTH``.
     Numbers may be of any size: whether one fits its field is the decoder's question.
     """
-    if not _is_innocent(body):
-        _judge(body)
+    try:
+        tree = decode(body)
+        again = encode(tree)
+    except (MsgspecError, UnicodeError, RecursionError):
+        pass
+    else:
+        has_all_keys = again == body
+        if not has_all_keys:  # of a key that comes twice only one is left in ``again``, so a colon is missing there
+            colons = body.count(b":")
+            if b"\\" in body and b"\\u003" in body:  # escaped colons; one that only looks so errs on the slow side
+                colons += body.count(b"\\u003a") + body.count(b"\\u003A")
+            has_all_keys = again.count(b":") == colons
+        if has_all_keys and (body.count(b"[") + body.count(b"{") <= MAX_DEPTH or not nests_deeper(tree, MAX_DEPTH)):
+            return
+    _judge(body)
 
 
 def nests_deeper(tree: object, depth: int) -> bool:
@@ -88,17 +101,29 @@ def nests_deeper(tree: object, depth: int) -> bool:
 
 
 def flaw_in(value: object, depth: int = MAX_DEPTH) -> tuple[str, Flaw] | None:
-    """Find the first thing in a value that JSON cannot say, and its path; None where all is well."""
-    if isinstance(value, (dict, list, tuple)):
-        if not depth:
-            return "", _TOO_DEEP
-        return _flaw_in_dict(value, depth - 1) if isinstance(value, dict) else _flaw_in_list(value, depth - 1)
-    flaw = _flaw_of(value)
-    return None if flaw is None else ("", flaw)
+    """Find the first thing in a value that JSON cannot express, and its path; None if there is none."""
+    if not isinstance(value, (dict, list, tuple)):
+        flaw = _flaw_of(value)
+        return None if flaw is None else ("", flaw)
+    if not depth:
+        return "", _TOO_DEEP
+    is_dict = isinstance(value, dict)
+    for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+        if not isinstance(key, str):
+            if is_dict:
+                return "", Flaw(f"has a key that is not a string but {type(key).__name__}", "JSON keys are strings")
+        elif not is_unicode(key):
+            return joined("", key), _SURROGATE
+        if child.isascii() if type(child) is str else type(child) in _SOUND:  # as most are
+            continue
+        found = flaw_in(child, depth - 1)
+        if found is not None:
+            return beneath(joined("", key), found[0]), found[1]
+    return None
 
 
 def object_in(text: str) -> Raw | None:
-    """The JSON object that a text is, letter for letter; None for anything else. Nothing is made of what it holds."""
+    """A text that is one JSON object, unparsed; None for any other text."""
     try:
         _SKIP(text)
     except (MsgspecError, UnicodeError, RecursionError):  # what was raised may hold the text
@@ -107,7 +132,7 @@ def object_in(text: str) -> Raw | None:
 
 
 def is_unicode(text: str) -> bool:
-    """Say whether the text can be encoded: no half of a surrogate pair. Free for ASCII."""
+    """True if the text has no half of a surrogate pair, so that it can be encoded. Free for ASCII."""
     if text.isascii():
         return True
     try:
@@ -136,44 +161,6 @@ def quoted(text: str) -> str:
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}..."
 
 
-def _is_innocent(body: bytes) -> bool:
-    """Say at C speed that nothing is wrong; False means that somebody has to look."""
-    try:
-        tree = decode(body)
-        again = encode(tree)
-    except (MsgspecError, UnicodeError, RecursionError):
-        return False
-    # Of a key that came twice only one is left in ``again``, so a colon is missing there.
-    if again != body and again.count(b":") != _colons(body):
-        return False
-    return body.count(b"[") + body.count(b"{") <= MAX_DEPTH or not nests_deeper(tree, MAX_DEPTH)
-
-
-def _flaw_in_dict(value: dict[Any, Any], depth: int) -> tuple[str, Flaw] | None:
-    for key, child in value.items():
-        if not isinstance(key, str):
-            return "", Flaw(f"has a key that is not a string but {type(key).__name__}", "JSON keys are strings")
-        if not is_unicode(key):
-            return joined("", key), _SURROGATE
-        found = None if _is_sound(child) else flaw_in(child, depth)
-        if found is not None:
-            return beneath(joined("", key), found[0]), found[1]
-    return None
-
-
-def _flaw_in_list(value: list[Any] | tuple[Any, ...], depth: int) -> tuple[str, Flaw] | None:
-    for index, child in enumerate(value):
-        found = None if _is_sound(child) else flaw_in(child, depth)
-        if found is not None:
-            return beneath(joined("", index), found[0]), found[1]
-    return None
-
-
-def _is_sound(value: object) -> bool:
-    """Say quickly that there is no flaw, for what most values are."""
-    return value.isascii() if type(value) is str else type(value) in _SOUND
-
-
 def _flaw_of(value: object) -> Flaw | None:
     if isinstance(value, str):
         return None if is_unicode(value) else _SURROGATE
@@ -188,58 +175,40 @@ def _flaw_of(value: object) -> Flaw | None:
     return no_json(value)
 
 
-def _colons(body: bytes) -> int:
-    """Count colons, escaped ones too. One that only looks escaped counts as well: that errs on the slow side."""
-    plain = body.count(b":")
-    if b"\\" not in body or b"\\u003" not in body:
-        return plain
-    return plain + body.count(b"\\u003a") + body.count(b"\\u003A")
-
-
 def _judge(body: bytes) -> None:
-    """Refuse what is wrong, with its place; return where nothing is."""
-    tree = _parsed(_text_of(body))
-    found = None if _encodes(tree) else flaw_in(tree)
-    if found is not None:
-        path, flaw = found
-        raise flaw.error.of(Problem(path, flaw.problem, flaw.hint))
-
-
-def _encodes(tree: object) -> bool:
-    """Say at C speed whether there is nothing to look for: a ``Flaw`` or half a surrogate pair does not encode."""
-    try:
-        encode(tree)
-    except (TypeError, UnicodeError, RecursionError):
-        return False
-    return not nests_deeper(tree, MAX_DEPTH)
-
-
-def _text_of(body: bytes) -> str:
+    """Refuse what is wrong with a body, naming its place; return if nothing is."""
     if not body.strip():
         raise InvalidJson.of(Problem("", "the body is empty", "send one JSON object"))
     if body.startswith(_BOMS):
         raise InvalidJson.of(Problem("", "the body begins with a byte order mark", "send UTF-8 without it"))
+    tree: object = None
+    refusal: ValidationFailed | None = (
+        None  # raised after the ``except``, since it must not keep the parser's error, which holds the text
+    )
     try:
-        return body.decode()
+        # Numbers stay text: their size does not matter here, and the longest would not convert.
+        tree = json.loads(
+            body.decode(), object_pairs_hook=_object_of, parse_constant=_constant_of, parse_int=str, parse_float=str
+        )
     except UnicodeDecodeError as error:
         problem = f"the body is not UTF-8: {error.reason} at byte {error.start}"
-    raise InvalidJson.of(Problem("", problem, "encode it as UTF-8"))
-
-
-def _parsed(text: str) -> object:
-    """Parse into plain values, with a ``Flaw`` in place of each object or constant that is refused."""
-    kind: type[ValidationFailed]
-    try:
-        # Numbers stay text: their size is not asked here, and the longest would not convert.
-        return json.loads(
-            text, object_pairs_hook=_object_of, parse_constant=_constant_of, parse_int=str, parse_float=str
-        )
+        refusal = InvalidJson.of(Problem("", problem, "encode it as UTF-8"))
     except json.JSONDecodeError as error:
-        said = f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        kind, problem = InvalidJson, Problem("", said, "")
+        problem = f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        refusal = InvalidJson.of(Problem("", problem, ""))
     except RecursionError:
-        kind, problem = ValidationFailed, Problem("", _TOO_DEEP.problem, _TOO_DEEP.hint)
-    raise kind.of(problem)  # behind the ``except``, so that it does not keep the parser's error, which holds the text
+        refusal = ValidationFailed.of(Problem("", _TOO_DEEP.problem, _TOO_DEEP.hint))
+    if refusal is not None:
+        raise refusal
+    try:
+        encode(tree)  # which refuses a ``Flaw`` and half a surrogate pair at C speed
+        is_sound = not nests_deeper(tree, MAX_DEPTH)
+    except (TypeError, UnicodeError, RecursionError):
+        is_sound = False
+    found = None if is_sound else flaw_in(tree)
+    if found is not None:
+        path, flaw = found
+        raise flaw.error.of(Problem(path, flaw.problem, flaw.hint))
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Flaw:

@@ -1,4 +1,4 @@
-"""What does an error say? Makes a ``Problem`` with path, value and remedy of msgspec's errors and of wrong values."""
+"""Makes a ``Problem`` with path, value and remedy from msgspec's errors and from wrong values."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from routewright.wire import (
 from .json_scan import beneath, decode, joined, quoted
 
 Problems = list[Problem]
-"""What was found wrong so far; every rule appends to it."""
+"""Problems found so far; every rule appends to it."""
 
 EXACT = 2**53 - 1
-"""Beyond it a number in JSON may silently become another one."""
+"""Beyond it a whole number may change silently on its way through JSON."""
 
 _PART = "messages[].content[]"
 _CALL = "messages[].tool_calls[]"
@@ -130,7 +130,7 @@ MEANT = {
         "no provider is sent it; leave it out",
     ),
 }
-"""What callers of other interfaces write, and what it is here."""
+"""Fields of other interfaces, and what they are here."""
 
 _EXAMPLES = {
     "messages": '[{"role": "user", "content": "Hello"}]',
@@ -138,7 +138,7 @@ _EXAMPLES = {
     "fallback": '{"models": ["openai/gpt-4.1"]}',
     "budget": '{"maxCostUsd": 0.01}',
 }
-"""What may stand at a place."""
+"""A value for a place."""
 
 _GROUPS = ("", "params", "budget", "fallback", "cache")
 _WORDS = {"str": "a string", "int": "a number", "float": "a number", "bool": "a boolean"}
@@ -148,7 +148,7 @@ _MOST_COMPARED = 500  # and names beyond these cost an error more time than its 
 _UNSEEN = object()
 
 _SAID = (".content", ".text", ".arguments")
-"""Where the words of a message stand."""
+"""Ends of the paths of a message's texts."""
 
 _INDEX = re.compile(r"\[[^\[\]]*\]")
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
@@ -171,12 +171,28 @@ def problem_of(error: msgspec.ValidationError, source: object, prefix: str) -> P
         return Problem(joined(path, missing[1]), "is missing", example(joined(place, missing[1])))
     if where.startswith("`key`"):
         return Problem(path, "has a key that is not a string", "JSON keys are strings")
-    value = _value_at(source, inside)
+    value: Any = source
+    try:
+        for name, index in _STEP.findall(inside):
+            value = value[name] if name else value[int(index)]
+    except (LookupError, TypeError, ValueError):
+        value = _UNSEEN
     if place in CHOICES and isinstance(value, str):
         return no_choice(path, value)
     if expected := _EXPECTED.fullmatch(what):
-        return Problem(path, f"must be {_either(expected[1])}, got {_got(path, value, expected[2])}", example(place))
+        words = dict.fromkeys(_WORDS.get(word, word) for word in expected[1].split(" | ") if word != "null")
+        got = _got(path, value, expected[2])
+        return Problem(path, f"must be {' or '.join(words)}, got {got}", example(place))
     return Problem(path, what[:1].lower() + what[1:], "")
+
+
+def _got(path: str, value: object, kind: str | None) -> str:
+    """Show the wrong value, but no text where a message or the whole request is expected, and no number where the text
+    of a message is: errors end up in logs."""
+    hidden = str | int | float if path.endswith(_SAID) else str
+    if value is _UNSEEN or (isinstance(value, hidden) and (not path or path.startswith("messages"))):
+        return _WORDS.get(kind or "", kind or "something else")
+    return shown(value)
 
 
 def unshaped(body: bytes) -> object:
@@ -188,14 +204,14 @@ def unshaped(body: bytes) -> object:
 
 
 def no_choice(path: str, value: object) -> Problem:
-    """Say which ``CHOICES`` there are instead of the value."""
+    """The problem of a value that is none of the ``CHOICES`` at its place."""
     choices = CHOICES[_INDEX.sub("[]", path)]
     allowed = f"one of {', '.join(choices)}" if len(choices) > 1 else repr(choices[0])
     return Problem(path, f"must be {allowed}, got {shown(value)}", did_you_mean(value, choices))
 
 
 def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
-    """Say what an unknown field's author most likely meant. ``known``: what may stand there, if not all ``FIELDS``."""
+    """Guess what an unknown field was meant to be. ``known``: the fields of its place, if not all of ``FIELDS``."""
     if place in ("", "params") and name in MEANT:
         return MEANT[name]
     known = FIELDS.get(place, ()) if known is None else known
@@ -208,7 +224,7 @@ def hint_for(name: str, place: str, known: Sequence[str] | None = None) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Find the known name that a misspelt one most likely means; None where none is close."""
+    """The known name that a misspelt one most likely means; None if none is close."""
     if len(word) > _LONGEST_WORD:
         return None
     spelled = {name.lower(): name for name in known}
@@ -220,20 +236,20 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Make a hint of the nearest known name; empty where none is close."""
+    """A hint with the nearest known name; empty if none is close."""
     near = nearest(word, known) if isinstance(word, str) else None
     return f"did you mean {near!r}?" if near else ""
 
 
 def example(place: str) -> str:
-    """Say what may stand at a place, where that is not plain from its name."""
+    """A hint with a value for a place; empty if its name says enough."""
     if place in _EXAMPLES:
         return f"for example {_EXAMPLES[place]}"
     return f"one of {', '.join(CHOICES[place])}" if place in CHOICES else ""
 
 
 def shown(value: object) -> str:
-    """Write a value as JSON would, in short: strings cut, arrays and objects only named."""
+    """A value as JSON, in short: strings cut, arrays and objects only named."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -247,33 +263,10 @@ def shown(value: object) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Write names in quotes, the first ten of them."""
+    """Names in quotes, the first ten of them."""
     return ", ".join(map(quoted, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def _respelled(name: str, known: Iterable[str]) -> str | None:
     bare = name[:_LONGEST_WORD].replace("_", "").lower()
     return next((field for field in known if field.replace("_", "").lower() == bare), None)
-
-
-def _value_at(source: Any, path: str) -> object:
-    for name, index in _STEP.findall(path):
-        try:
-            source = source[name] if name else source[int(index)]
-        except (LookupError, TypeError, ValueError):
-            return _UNSEEN
-    return source
-
-
-def _either(expected: str) -> str:
-    words = [_WORDS.get(word, word) for word in expected.split(" | ") if word != "null"]
-    return " or ".join(dict.fromkeys(words))
-
-
-def _got(path: str, value: object, kind: str | None) -> str:
-    """Show the wrong value, but no text of a message or in the place of a request, and no number in the place of what a
-    message says: errors end up in logs."""
-    hidden = str | int | float if path.endswith(_SAID) else str
-    if value is _UNSEEN or (isinstance(value, hidden) and (not path or path.startswith("messages"))):
-        return _WORDS.get(kind or "", kind or "something else")
-    return shown(value)
