@@ -1,4 +1,4 @@
-"""Which requests are allowed? The rules, in the order of the fields, over values whose types are right.
+"""What each field of a request may hold, over values whose types are right. Policies and catalogues share the rules.
 
 Whether model and policy ids exist is the catalogue's question.
 """
@@ -56,311 +56,8 @@ FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 IMAGE_SCHEMES = ("https://", "http://", "data:image/")
 
 
-def completed(request: RouteRequest) -> RouteRequest:
-    """Hold it to every rule, and fill in goal and strategy. Raises ``ValidationFailed``."""
-    found: Problems = []
-    _check_messages(request.messages, found)
-    _check_scalars(request, found)
-    if request.models is not None or request.fallback is not None:
-        _check_models(request.models, request.fallback, found)
-    if request.budget is not None:
-        check_numbers(Budget, "budget.", request.budget, found)
-    if isinstance(request.cache, CacheOpts):
-        check_cache("cache", request.cache, found)
-    if request.tools is not None or request.tool_choice is not None:
-        _check_tools(request.tools or [], request.tool_choice, found)
-    if request.params is not None:
-        _check_params(request.params, found)
-    if request.metadata is not None:
-        check_metadata(request.metadata, found)
-    if found:
-        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
-    strategy = request.strategy or "balanced"
-    return replace(
-        request,
-        goal=request.goal or ("quality" if strategy == "quality-first" else "cost"),
-        strategy=strategy,
-        messages=[*request.messages],  # the caller may go on with a list of theirs
-        tools=request.tools or None,
-    )
-
-
-def has_more(message: Message) -> bool:
-    """Say whether it has anything besides role and content."""
-    return message.tool_calls is not None or message.tool_call_id is not None or message.name is not None
-
-
-def _check_scalars(request: RouteRequest, found: Problems) -> None:
-    if request.goal is not None and request.goal not in CHOICES["goal"]:
-        found.append(no_choice("goal", request.goal))
-    if request.strategy is not None and request.strategy not in CHOICES["strategy"]:
-        found.append(no_choice("strategy", request.strategy))
-    if request.policy_id == "":
-        found.append(_empty("policy_id"))
-    if request.timeout_ms is not None:
-        check_numbers(RouteRequest, "", request, found)
-    if request.idempotency_key is not None:
-        size = len(request.idempotency_key.encode())
-        if not 1 <= size <= MAX_KEY_BYTES:
-            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
-            found.append(Problem("idempotency_key", problem, "hash a longer one"))
-
-
-def is_name(text: str) -> bool:
-    """Say whether it is ``A_NAME``."""
-    return bool(text.strip()) and len(text) <= MAX_NAME_CHARS and text.isprintable()
-
-
-def check_text(path: str, text: str, found: Problems) -> None:
-    """Refuse a name that is blank, overlong, or holds what cannot be printed."""
-    if not is_name(text):
-        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", ""))
-
-
-def check_names(names: Mapping[str, str]) -> None:
-    """Hold names to what one may be, each by its path. Raises ``ValidationFailed``."""
-    found: Problems = []
-    for path, name in names.items():
-        check_text(path, name, found)
-    if found:
-        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
-
-
-def is_date(text: str) -> bool:
-    """Say whether it begins with a date, and goes on with a time or not at all."""
-    try:
-        return datetime.fromisoformat(text).date().isoformat() == text[:10]
-    except ValueError:
-        return False
-
-
-def check_date(path: str, text: str, found: Problems) -> None:
-    """Refuse what is neither a date nor a timestamp."""
-    if not is_date(text):
-        found.append(Problem(path, f"must be a date, got {quoted(text)}", "write YYYY-MM-DD, or a timestamp"))
-
-
-def is_day(text: str) -> bool:
-    """Say whether it is a date, written so that text and time have one order."""
-    return len(text) == len("YYYY-MM-DD") and is_date(text)
-
-
-def check_day(path: str, text: str, found: Problems) -> None:
-    """Refuse what is no ``YYYY-MM-DD``."""
-    if not is_day(text):
-        found.append(Problem(path, f"must be a date, got {quoted(text)}", "write 'YYYY-MM-DD'"))
-
-
-def _empty(path: str) -> Problem:
-    return Problem(path, "must not be empty", "")
-
-
-def _check_messages(messages: list[Message], found: Problems) -> None:
-    if not messages:
-        found.append(Problem("messages", "must hold at least one message", example("messages")))
-    elif len(messages) > MAX_MESSAGES:
-        found.append(Problem("messages", f"holds {len(messages)} messages, at most {MAX_MESSAGES} are allowed", ""))
-    else:
-        for index, message in enumerate(messages):
-            if type(message.content) is not str or message.role == "tool" or has_more(message):
-                _check_message(f"messages[{index}]", message, found)
-
-
-def _check_message(path: str, message: Message, found: Problems) -> None:
-    _check_content(f"{path}.content", message, found)
-    if message.tool_calls is not None:
-        _check_tool_calls(f"{path}.tool_calls", message, found)
-    if message.name == "":
-        found.append(_empty(f"{path}.name"))
-    if message.role == "tool" and not message.tool_call_id:
-        hint = "a tool message names the id of the call it answers"
-        found.append(Problem(f"{path}.tool_call_id", "is missing", hint))
-    if message.role != "tool" and message.tool_call_id is not None:
-        problem = f"has no place in a message of role {message.role!r}"
-        found.append(Problem(f"{path}.tool_call_id", problem, "use 'tool'"))
-
-
-def _check_content(path: str, message: Message, found: Problems) -> None:
-    if message.content is None and not (message.role == "assistant" and message.tool_calls):
-        found.append(Problem(path, "is missing", "only an assistant message with tool_calls may go without"))
-    if not isinstance(message.content, list):
-        return
-    if not message.content:
-        found.append(Problem(path, "must hold at least one part", ""))
-    for index, part in enumerate(message.content):
-        if isinstance(part, ImagePart) and not part.image_url.url[:11].lower().startswith(IMAGE_SCHEMES):
-            problem = "must begin with https://, http:// or data:image/"  # the image itself is not to be in logs
-            found.append(Problem(f"{path}[{index}].image_url.url", problem, ""))
-
-
-def _check_tool_calls(path: str, message: Message, found: Problems) -> None:
-    if message.role != "assistant":
-        found.append(Problem(path, f"has no place in a message of role {message.role!r}", "use 'assistant'"))
-    if not message.tool_calls:
-        found.append(Problem(path, "must hold at least one call", "leave it out where there is none"))
-    for index, call in enumerate(message.tool_calls or ()):
-        if not call.id:
-            found.append(_empty(f"{path}[{index}].id"))
-        if not call.function.name:
-            found.append(_empty(f"{path}[{index}].function.name"))
-
-
-def _check_models(models: list[str] | None, fallback: Fallback | None, found: Problems) -> None:
-    check_whitelist("models", models, found)
-    if fallback is None:
-        return
-    check_numbers(Fallback, "fallback.", fallback, found)
-    check_ids("fallback.models", fallback.models or [], found)
-
-
-def check_whitelist(path: str, models: list[str] | None, found: Problems) -> None:
-    """Hold a list of allowed models to what one may be."""
-    check_ids(path, models or [], found)
-    if models == []:
-        found.append(Problem(path, "must name at least one model", "leave it out to allow every model"))
-
-
-def check_ids(path: str, ids: list[str], found: Problems) -> None:
-    """Refuse what is empty or named twice."""
-    seen: set[str] = set()
-    for index, model in enumerate(ids):
-        if len(found) >= MAX_PROBLEMS:
-            return
-        if not model:
-            found.append(_empty(f"{path}[{index}]"))
-        if model in seen:
-            found.append(Problem(f"{path}[{index}]", f"names {quoted(model)} again", "name each model once"))
-        seen.add(model)
-
-
-def check_choice(path: str, words: Sequence[object], known: Sequence[str], found: Problems) -> None:
-    """Refuse a choice of nothing, of what there is not, and of one thing twice."""
-    if not words:
-        found.append(Problem(path, "must name at least one", f"one of {', '.join(known)}"))
-    for index, word in enumerate(words):
-        if word not in known:
-            problem = f"must be one of {', '.join(known)}, got {shown(word)}"
-            found.append(Problem(f"{path}[{index}]", problem, did_you_mean(word, known)))
-        elif word in words[:index]:
-            found.append(Problem(f"{path}[{index}]", f"names {shown(word)} again", "name each once"))
-
-
-def check_phrases(path: str, phrases: Sequence[object], found: Problems) -> None:
-    """Hold a deny-list to what one may be."""
-    if not 1 <= len(phrases) <= MAX_PHRASES:
-        found.append(Problem(path, f"holds {len(phrases)} phrases, must hold 1 to {MAX_PHRASES}", ""))
-    for index, phrase in enumerate(phrases):
-        if len(found) >= MAX_PROBLEMS:
-            return
-        if isinstance(phrase, str):
-            check_text(f"{path}[{index}]", " ".join(phrase.split()), found)
-        else:
-            found.append(Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", ""))
-
-
-def check_cache(path: str, cache: CacheOpts, found: Problems) -> None:
-    """Hold the options of a cache to their ranges, and to one bound."""
-    check_numbers(CacheOpts, f"{path}.", cache, found)
-    if cache.namespace == "":
-        found.append(_empty(f"{path}.namespace"))
-    if cache.max_error is not None and cache.threshold is not None:
-        hint = "give 'max_error' to have the threshold learned, 'threshold' to set it yourself"
-        found.append(Problem(path, "has both max_error and threshold", hint))
-
-
-def _check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: Problems) -> None:
-    declared: dict[str, None] = {}
-    for index, tool in enumerate(tools):
-        name = _check_tool(f"tools[{index}]", tool, found)
-        if name in declared:
-            found.append(Problem(f"tools[{index}]", f"declares {quoted(name)} again", "give each tool its own name"))
-        declared[name] = None
-    if isinstance(choice, NamedToolChoice):
-        _check_declared("tool_choice.function.name", choice.function.name, declared, found)
-    elif choice is not None and choice not in TOOL_MODES:
-        _check_declared("tool_choice", choice, declared, found)
-    elif choice == "required" and not declared:
-        found.append(Problem("tool_choice", "is 'required', but there are no tools", "declare 'tools'"))
-
-
-def _check_tool(path: str, tool: Tool, found: Problems) -> str:
-    """Check one declaration and return its name."""
-    flat = [tool.name, tool.description, tool.parameters, tool.strict]
-    if tool.function is not None and any(value is not None for value in flat):
-        hint = "put name, description, parameters and strict into 'function', or leave 'function' out"
-        found.append(Problem(path, "mixes the nested and the flat form", hint))
-    elif tool.function is None and tool.name is None:
-        hint = "a tool is {'type': 'function', 'function': {'name': ...}}"
-        found.append(Problem(path, "has no name", hint))
-    else:
-        inner = "function.name" if tool.function else "name"
-        _check_function_name(f"{path}.{inner}", tool.function_spec.name, found)
-    return tool.function_spec.name
-
-
-def _check_function_name(path: str, name: object, found: Problems) -> None:
-    if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
-        hint = "use 1 to 64 ASCII letters, digits, underscores and dashes"
-        found.append(Problem(path, f"must be a name, got {shown(name)}", hint))
-
-
-def _check_declared(path: str, name: str, declared: dict[str, None], found: Problems) -> None:
-    if name in declared:
-        return
-    known = f"declared: {listed([*declared])}" if declared else "there are no tools"
-    problem = f"names the tool {quoted(name)}, which is not declared ({known})"
-    found.append(Problem(path, problem, did_you_mean(name, (*declared, *TOOL_MODES))))
-
-
-def _check_params(params: Params, found: Problems) -> None:
-    check_numbers(Params, "params.", params, found)
-    stops = params.stop if isinstance(params.stop, list) else [params.stop]
-    if len(stops) > MAX_STOPS:
-        found.append(Problem("params.stop", f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed", ""))
-    if "" in stops:
-        found.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
-    if params.response_format is not None:
-        _check_format("params.response_format", params.response_format, found)
-
-
-def _check_format(path: str, form: dict[str, Any], found: Problems) -> None:
-    _check_fields(path, form, found)
-    kind, schema = form.get("type"), form.get("json_schema")
-    if kind not in CHOICES[f"{path}.type"]:
-        found.append(no_choice(f"{path}.type", kind))
-    elif kind != "json_schema" and schema is not None:
-        found.append(Problem(f"{path}.json_schema", "goes with type 'json_schema' only", ""))
-    elif kind == "json_schema" and not isinstance(schema, dict):
-        hint = "give {'name': ..., 'schema': {...}}"
-        found.append(Problem(f"{path}.json_schema", f"must be an object, got {shown(schema)}", hint))
-    elif isinstance(schema, dict):
-        _check_schema(f"{path}.json_schema", schema, found)
-
-
-def _check_schema(path: str, schema: dict[str, Any], found: Problems) -> None:
-    _check_fields(path, schema, found)
-    _check_function_name(f"{path}.name", schema.get("name"), found)
-    if not isinstance(schema.get("schema"), dict):
-        problem = f"must be a JSON schema object, got {shown(schema.get('schema'))}"
-        found.append(Problem(f"{path}.schema", problem, ""))
-
-
-def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:
-    for key in value:
-        if len(found) < MAX_PROBLEMS and key not in FIELDS[place]:
-            found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
-
-
-def check_metadata(metadata: dict[str, Any], found: Problems) -> None:
-    """Refuse metadata that is too long."""
-    size = len(encode(metadata))
-    if size > MAX_METADATA_BYTES:
-        problem = f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed"
-        found.append(Problem("metadata", problem, "keep long values elsewhere and put a reference here"))
-
-
 class Range(NamedTuple):
-    """The numbers that a field takes. ``above``: the lower bound itself is out."""
+    """The numbers that a field takes. ``above``: the lower bound itself is excluded."""
 
     low: float
     high: float = float_info.max
@@ -368,7 +65,7 @@ class Range(NamedTuple):
     above: bool = False
 
     def admits(self, value: float) -> bool:
-        """Say whether a number is in the range; NaN and infinities never are."""
+        """True for a number in the range; NaN and infinities never are."""
         if not self.low <= value <= self.high or (self.above and value == self.low):
             return False
         return not self.whole or value % 1 == 0
@@ -416,7 +113,7 @@ NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
         **{name: _USD_PER_1M for name in PriceTier.__struct_fields__ if name.endswith("_usd")},
     },
 }
-"""What every number of the interface may be, and of files and structs alike."""
+"""The range of every number of the interface, in files and structs alike."""
 
 _NUMBERS = {
     kind: tuple((f.name, f.encode_name, ranges[f.name]) for f in fields(kind) if f.name in ranges)
@@ -425,8 +122,293 @@ _NUMBERS = {
 
 
 def check_numbers(kind: type[msgspec.Struct], prefix: str, holder: object, found: Problems) -> None:
-    """Hold the numbers of a struct of some ``kind`` to their ranges."""
+    """Check the numbers of a struct of some ``kind``."""
     for name, wire_name, allowed in _NUMBERS[kind]:
         value = getattr(holder, name)
         if value is not None and not allowed.admits(value):
             found.append(Problem(prefix + wire_name, f"must be {allowed}, got {shown(value)}", ""))
+
+
+def completed(request: RouteRequest) -> RouteRequest:
+    """Check a request by every rule, and fill in goal and strategy. Raises ``ValidationFailed``."""
+    found: Problems = []
+    _check_messages(request.messages, found)
+    _check_scalars(request, found)
+    if request.models is not None:
+        check_whitelist("models", request.models, found)
+    if request.fallback is not None:
+        check_numbers(Fallback, "fallback.", request.fallback, found)
+        check_ids("fallback.models", request.fallback.models or [], found)
+    if request.budget is not None:
+        check_numbers(Budget, "budget.", request.budget, found)
+    if isinstance(request.cache, CacheOpts):
+        check_cache("cache", request.cache, found)
+    if request.tools is not None or request.tool_choice is not None:
+        _check_tools(request.tools or [], request.tool_choice, found)
+    if request.params is not None:
+        _check_params(request.params, found)
+    if request.metadata is not None:
+        check_metadata(request.metadata, found)
+    if found:
+        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+    strategy = request.strategy or "balanced"
+    return replace(
+        request,
+        goal=request.goal or ("quality" if strategy == "quality-first" else "cost"),
+        strategy=strategy,
+        messages=[*request.messages],  # the caller may go on with a list of theirs
+        tools=request.tools or None,
+    )
+
+
+def has_more(message: Message) -> bool:
+    """True if the message has anything besides role and content."""
+    return message.tool_calls is not None or message.tool_call_id is not None or message.name is not None
+
+
+def _check_scalars(request: RouteRequest, found: Problems) -> None:
+    if request.goal is not None and request.goal not in CHOICES["goal"]:
+        found.append(no_choice("goal", request.goal))
+    if request.strategy is not None and request.strategy not in CHOICES["strategy"]:
+        found.append(no_choice("strategy", request.strategy))
+    if request.policy_id == "":
+        found.append(_empty("policy_id"))
+    if request.timeout_ms is not None:
+        check_numbers(RouteRequest, "", request, found)
+    if request.idempotency_key is not None:
+        size = len(request.idempotency_key.encode())
+        if not 1 <= size <= MAX_KEY_BYTES:
+            problem = f"takes {size} bytes in UTF-8, must take 1 to {MAX_KEY_BYTES}"
+            found.append(Problem("idempotency_key", problem, "hash a longer one"))
+
+
+def is_name(text: str) -> bool:
+    """True for ``A_NAME``."""
+    return bool(text.strip()) and len(text) <= MAX_NAME_CHARS and text.isprintable()
+
+
+def check_text(path: str, text: str, found: Problems) -> None:
+    """Refuse a name that is blank, too long or not printable."""
+    if not is_name(text):
+        found.append(Problem(path, f"must be {A_NAME}, got {quoted(text)}", ""))
+
+
+def check_names(names: Mapping[str, str]) -> None:
+    """Check names by their paths. Raises ``ValidationFailed``."""
+    found: Problems = []
+    for path, name in names.items():
+        check_text(path, name, found)
+    if found:
+        raise ValidationFailed.of(*found[:MAX_PROBLEMS])
+
+
+def is_date(text: str) -> bool:
+    """True for a date or a timestamp."""
+    try:
+        return datetime.fromisoformat(text).date().isoformat() == text[:10]
+    except ValueError:
+        return False
+
+
+def check_date(path: str, text: str, found: Problems) -> None:
+    """Refuse anything but a date or a timestamp."""
+    if not is_date(text):
+        found.append(Problem(path, f"must be a date, got {quoted(text)}", "write YYYY-MM-DD, or a timestamp"))
+
+
+def is_day(text: str) -> bool:
+    """True for ``YYYY-MM-DD``, in which texts are in the order of time."""
+    return len(text) == len("YYYY-MM-DD") and is_date(text)
+
+
+def check_day(path: str, text: str, found: Problems) -> None:
+    """Refuse anything but ``YYYY-MM-DD``."""
+    if not is_day(text):
+        found.append(Problem(path, f"must be a date, got {quoted(text)}", "write 'YYYY-MM-DD'"))
+
+
+def _empty(path: str) -> Problem:
+    return Problem(path, "must not be empty", "")
+
+
+def _check_messages(messages: list[Message], found: Problems) -> None:
+    if not messages:
+        found.append(Problem("messages", "must hold at least one message", example("messages")))
+    elif len(messages) > MAX_MESSAGES:
+        found.append(Problem("messages", f"holds {len(messages)} messages, at most {MAX_MESSAGES} are allowed", ""))
+    else:
+        for index, message in enumerate(messages):
+            if type(message.content) is not str or message.role == "tool" or has_more(message):
+                _check_message(f"messages[{index}]", message, found)
+
+
+def _check_message(path: str, message: Message, found: Problems) -> None:
+    content, calls, role = message.content, message.tool_calls, message.role
+    if content is None and not (role == "assistant" and calls):
+        hint = "only an assistant message with tool_calls may go without"
+        found.append(Problem(f"{path}.content", "is missing", hint))
+    if isinstance(content, list):
+        if not content:
+            found.append(Problem(f"{path}.content", "must hold at least one part", ""))
+        for index, part in enumerate(content):
+            if isinstance(part, ImagePart) and not part.image_url.url[:11].lower().startswith(IMAGE_SCHEMES):
+                problem = "must begin with https://, http:// or data:image/"  # the image itself is not to be in logs
+                found.append(Problem(f"{path}.content[{index}].image_url.url", problem, ""))
+    if calls is not None:
+        if role != "assistant":
+            found.append(Problem(f"{path}.tool_calls", _no_place(role), "use 'assistant'"))
+        if not calls:
+            found.append(
+                Problem(f"{path}.tool_calls", "must hold at least one call", "leave it out where there is none")
+            )
+        for index, call in enumerate(calls):
+            if not call.id:
+                found.append(_empty(f"{path}.tool_calls[{index}].id"))
+            if not call.function.name:
+                found.append(_empty(f"{path}.tool_calls[{index}].function.name"))
+    if message.name == "":
+        found.append(_empty(f"{path}.name"))
+    if role == "tool" and not message.tool_call_id:
+        hint = "a tool message names the id of the call it answers"
+        found.append(Problem(f"{path}.tool_call_id", "is missing", hint))
+    if role != "tool" and message.tool_call_id is not None:
+        found.append(Problem(f"{path}.tool_call_id", _no_place(role), "use 'tool'"))
+
+
+def _no_place(role: str) -> str:
+    return f"has no place in a message of role {role!r}"
+
+
+def check_whitelist(path: str, models: list[str] | None, found: Problems) -> None:
+    """Check a list of allowed models."""
+    check_ids(path, models or [], found)
+    if models == []:
+        found.append(Problem(path, "must name at least one model", "leave it out to allow every model"))
+
+
+def check_ids(path: str, ids: list[str], found: Problems) -> None:
+    """Refuse ids that are empty or named twice."""
+    seen: set[str] = set()
+    for index, model in enumerate(ids):
+        if len(found) >= MAX_PROBLEMS:
+            return
+        if not model:
+            found.append(_empty(f"{path}[{index}]"))
+        if model in seen:
+            found.append(Problem(f"{path}[{index}]", f"names {quoted(model)} again", "name each model once"))
+        seen.add(model)
+
+
+def check_choice(path: str, words: Sequence[object], known: Sequence[str], found: Problems) -> None:
+    """Refuse a choice that is empty, names an unknown word, or names one twice."""
+    if not words:
+        found.append(Problem(path, "must name at least one", f"one of {', '.join(known)}"))
+    for index, word in enumerate(words):
+        if word not in known:
+            problem = f"must be one of {', '.join(known)}, got {shown(word)}"
+            found.append(Problem(f"{path}[{index}]", problem, did_you_mean(word, known)))
+        elif word in words[:index]:
+            found.append(Problem(f"{path}[{index}]", f"names {shown(word)} again", "name each once"))
+
+
+def check_phrases(path: str, phrases: Sequence[object], found: Problems) -> None:
+    """Check a deny-list."""
+    if not 1 <= len(phrases) <= MAX_PHRASES:
+        found.append(Problem(path, f"holds {len(phrases)} phrases, must hold 1 to {MAX_PHRASES}", ""))
+    for index, phrase in enumerate(phrases):
+        if len(found) >= MAX_PROBLEMS:
+            return
+        if isinstance(phrase, str):
+            check_text(f"{path}[{index}]", " ".join(phrase.split()), found)
+        else:
+            found.append(Problem(f"{path}[{index}]", f"must be a string, got {shown(phrase)}", ""))
+
+
+def check_cache(path: str, cache: CacheOpts, found: Problems) -> None:
+    """Check the options of a cache: their ranges, and no more than one bound."""
+    check_numbers(CacheOpts, f"{path}.", cache, found)
+    if cache.namespace == "":
+        found.append(_empty(f"{path}.namespace"))
+    if cache.max_error is not None and cache.threshold is not None:
+        hint = "give 'max_error' to have the threshold learned, 'threshold' to set it yourself"
+        found.append(Problem(path, "has both max_error and threshold", hint))
+
+
+def _check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: Problems) -> None:
+    declared: dict[str, None] = {}
+    for index, tool in enumerate(tools):
+        path, name = f"tools[{index}]", tool.function_spec.name
+        flat = [tool.name, tool.description, tool.parameters, tool.strict]
+        if tool.function is not None and any(value is not None for value in flat):
+            hint = "put name, description, parameters and strict into 'function', or leave 'function' out"
+            found.append(Problem(path, "mixes the nested and the flat form", hint))
+        elif tool.function is None and tool.name is None:
+            hint = "a tool is {'type': 'function', 'function': {'name': ...}}"
+            found.append(Problem(path, "has no name", hint))
+        else:
+            _check_function_name(f"{path}.function.name" if tool.function else f"{path}.name", name, found)
+        if name in declared:
+            found.append(Problem(path, f"declares {quoted(name)} again", "give each tool its own name"))
+        declared[name] = None
+    if isinstance(choice, NamedToolChoice):
+        _check_declared("tool_choice.function.name", choice.function.name, declared, found)
+    elif choice is not None and choice not in TOOL_MODES:
+        _check_declared("tool_choice", choice, declared, found)
+    elif choice == "required" and not declared:
+        found.append(Problem("tool_choice", "is 'required', but there are no tools", "declare 'tools'"))
+
+
+def _check_declared(path: str, name: str, declared: dict[str, None], found: Problems) -> None:
+    if name in declared:
+        return
+    known = f"declared: {listed([*declared])}" if declared else "there are no tools"
+    problem = f"names the tool {quoted(name)}, which is not declared ({known})"
+    found.append(Problem(path, problem, did_you_mean(name, (*declared, *TOOL_MODES))))
+
+
+def _check_function_name(path: str, name: object, found: Problems) -> None:
+    if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
+        hint = "use 1 to 64 ASCII letters, digits, underscores and dashes"
+        found.append(Problem(path, f"must be a name, got {shown(name)}", hint))
+
+
+def _check_params(params: Params, found: Problems) -> None:
+    check_numbers(Params, "params.", params, found)
+    stops = params.stop if isinstance(params.stop, list) else [params.stop]
+    if len(stops) > MAX_STOPS:
+        found.append(Problem("params.stop", f"holds {len(stops)} strings, at most {MAX_STOPS} are allowed", ""))
+    if "" in stops:
+        found.append(_empty("params.stop" if params.stop == "" else f"params.stop[{stops.index('')}]"))
+    if params.response_format is not None:
+        _check_format("params.response_format", params.response_format, found)
+
+
+def _check_format(path: str, form: dict[str, Any], found: Problems) -> None:
+    _check_fields(path, form, found)
+    kind, inner, path_in = form.get("type"), form.get("json_schema"), f"{path}.json_schema"
+    if kind not in CHOICES[f"{path}.type"]:
+        found.append(no_choice(f"{path}.type", kind))
+    elif kind != "json_schema" and inner is not None:
+        found.append(Problem(path_in, "goes with type 'json_schema' only", ""))
+    elif kind == "json_schema" and not isinstance(inner, dict):
+        found.append(Problem(path_in, f"must be an object, got {shown(inner)}", "give {'name': ..., 'schema': {...}}"))
+    elif isinstance(inner, dict):
+        _check_fields(path_in, inner, found)
+        _check_function_name(f"{path_in}.name", inner.get("name"), found)
+        if not isinstance(inner.get("schema"), dict):
+            problem = f"must be a JSON schema object, got {shown(inner.get('schema'))}"
+            found.append(Problem(f"{path_in}.schema", problem, ""))
+
+
+def _check_fields(place: str, value: dict[str, Any], found: Problems) -> None:
+    for key in value:
+        if len(found) < MAX_PROBLEMS and key not in FIELDS[place]:
+            found.append(Problem(joined(place, key), "is not a field", hint_for(key, place)))
+
+
+def check_metadata(metadata: dict[str, Any], found: Problems) -> None:
+    """Refuse metadata that is too long."""
+    size = len(encode(metadata))
+    if size > MAX_METADATA_BYTES:
+        problem = f"takes {size} bytes as JSON, at most {MAX_METADATA_BYTES} are allowed"
+        found.append(Problem("metadata", problem, "keep long values elsewhere and put a reference here"))
