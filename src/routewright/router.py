@@ -16,9 +16,8 @@ from ._core.decision import Decision
 from ._core.explain import explain
 from ._core.request.json_scan import decode
 from ._core.request.problems import shown
-from ._core.request.read import as_budget, sent_request
+from ._core.request.read import as_budget, checked_tags, sent_request, tagged
 from ._core.structured_output import Form
-from ._core.tags import checked_tags, tagged
 from ._core.tokens.estimate import bounds_of
 from ._core.trace.ids import normalise_trace_id
 from ._core.traceparent import parse_traceparent

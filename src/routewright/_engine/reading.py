@@ -9,9 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from routewright._core.request.read import as_request
+from routewright._core.request.read import Tags, as_request, tagged
 from routewright._core.structured_output import Form, with_output
-from routewright._core.tags import Tags, tagged
 from routewright._core.tokens.estimate import bounds_of
 from routewright._core.traceparent import TraceParent
 from routewright.wire import Message, RouteRequest, TokenBounds

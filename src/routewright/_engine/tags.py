@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from routewright._core.tags import joined_tags
+from routewright._core.request.read import joined_tags
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 NO_TAGS: Mapping[TagScopes, Mapping[str, Any]] = MappingProxyType({})

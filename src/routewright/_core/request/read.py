@@ -1,7 +1,4 @@
-"""The one door for a request: whatever a caller passes comes out as one checked, completed ``RouteRequest``.
-
-Types are checked first, rules second.
-"""
+"""Makes one checked, completed ``RouteRequest`` of whatever a caller passes: types first, rules second."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any, TypeVar, get_args
 from uuid import UUID
 
 import msgspec
-from msgspec.json import Decoder
+from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
@@ -34,8 +31,16 @@ from routewright.wire import (
 
 from .json_scan import Flaw, beneath, finite, flaw_in, is_unicode, joined, no_json, quoted, scan
 from .problems import hint_for, problem_of, shown, unshaped
-from .rules import LONGEST_TIMEOUT_MS, MAX_MESSAGES, check_numbers, completed, has_more
+from .rules import LONGEST_TIMEOUT_MS, MAX_MESSAGES, MAX_METADATA_BYTES, check_numbers, completed
 
+T = TypeVar("T")
+Tags = Mapping[str, Any]
+"""JSON by name, which a program adds to the metadata of all its requests for a while."""
+MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError)
+"""What ``msgspec.convert`` raises."""
+
+_NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
+_NUMBERS = frozenset((int, float, type(None)))
 _ARGUMENTS = tuple(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream"))
 _SHAPES: dict[str, Any] = {
     "models": list[str],
@@ -58,7 +63,7 @@ def decode_request(body: bytes) -> RouteRequest:
 
 
 def shaped_request(body: bytes) -> RouteRequest:
-    """The same as far as its shape goes: what must hold beyond types is left to ``completed``."""
+    """Read such a body as far as its types; the rules are left to ``completed``."""
     scan(body)
     try:
         return _DECODER.decode(body)
@@ -84,10 +89,8 @@ def sent_request(
     value: bytes | str | Sequence[Message | Mapping[str, Any]] | Mapping[str, Any] | RouteRequest,
     overrides: Mapping[str, Any],
 ) -> RouteRequest:
-    """The same of what a server was sent: bytes are the JSON of a whole request, and an idempotency key beside the
-    request's own has to be the same one.
-
-    Raises ``InvalidJson`` and ``ValidationFailed``.
+    """Make a request of what a server was sent: bytes are the JSON of a whole request, and an idempotency key given
+    beside the request's own must equal it. Raises ``InvalidJson`` and ``ValidationFailed``.
     """
     if isinstance(value, bytes):
         made = shaped_request(value)
@@ -106,16 +109,16 @@ def sent_request(
 
 
 def checked(request: RouteRequest) -> RouteRequest:
-    """Hold a request to every rule, and fill in goal and strategy. Checking it again changes nothing.
+    """Check a request by every rule, and fill in goal and strategy. Checking it again changes nothing.
 
-    Structs check nothing when they are made, so types are checked here as well. Raises ``ValidationFailed``, with up
-    to ``MAX_PROBLEMS`` problems. A few microseconds for a prompt and some scalars.
+    Structs check nothing when they are made, so types are checked as well. Raises ``ValidationFailed`` with up to
+    ``MAX_PROBLEMS`` problems. Takes a few microseconds for a prompt and some scalars.
     """
-    return _plainly(request) or completed(request if _is_simple(request) else rebuilt(request, RouteRequest, ""))
+    return _plainly(request) or completed(request if _has_plain_types(request) else rebuilt(request, RouteRequest, ""))
 
 
 def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
-    """Make a budget that stands by itself of a dict in wire spelling or a struct. Raises ``ValidationFailed``."""
+    """Make a budget of a dict in wire spelling or a struct. Raises ``ValidationFailed``."""
     budget, found = rebuilt(value, Budget, "budget"), list[Problem]()
     check_numbers(Budget, "budget.", budget, found)
     if found:
@@ -124,19 +127,18 @@ def as_budget(value: Budget | Mapping[str, Any]) -> Budget:
 
 
 def needs_of(request: RouteRequest) -> int:
-    """Say what a checked request needs a model to be able to do, as bits of ``Need``."""
+    """The abilities that a checked request needs of a model, as bits of ``Need``."""
     needs = _TOOLS if request.tools else 0
     for part in (part for m in request.messages if type(m.content) is list for part in m.content):
         if isinstance(part, ImagePart):
             needs |= _IMAGE if part.image_url.url[:5].lower() == "data:" else _IMAGE | _IMAGE_URL
     if request.tool_choice not in (None, "auto", "none"):
         needs |= _TOOL_CHOICE
-    return needs if request.params is None else needs | _needs_of_params(request.params)
-
-
-def _needs_of_params(params: Params) -> int:
-    """Sampling as every model does it of itself needs nothing."""
-    needs = 0 if params.temperature in (None, 1) else _TEMPERATURE
+    params = request.params
+    if params is None:
+        return needs
+    if params.temperature not in (None, 1):  # 1 and 1 are what every model samples with anyway
+        needs |= _TEMPERATURE
     if params.top_p not in (None, 1):
         needs |= _TOP_P
     if params.stop:
@@ -151,11 +153,8 @@ def _needs_of_params(params: Params) -> int:
     return needs
 
 
-# Types: whatever a caller made becomes the struct, or an error that names the place.
-
-
 class _Turns(msgspec.Struct):
-    """A list of messages. It converts in half the time of a bare list, of whose type msgspec remembers nothing."""
+    """A list of messages. Converts in half the time of a bare list, whose type msgspec reads anew each time."""
 
     messages: list[Message]
 
@@ -192,18 +191,17 @@ def _arguments(overrides: Mapping[str, Any]) -> dict[str, Any]:
             raise ValidationFailed.of(Problem(name, "is not an argument", hint))
         if name not in _ARGUMENTS:
             raise ValidationFailed.of(Problem(joined("", name), "is not an argument", hint_for(name, "", _ARGUMENTS)))
-    return {name: _shaped(name, value) for name, value in overrides.items()}
-
-
-def _shaped(name: str, value: Any) -> Any:
-    if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct)):
-        return value
-    return converted(value, _SHAPES[name], name)
+    return {
+        name: value
+        if name not in _SHAPES or value is None or isinstance(value, (str, bool, msgspec.Struct))
+        else converted(value, _SHAPES[name], name)
+        for name, value in overrides.items()
+    }
 
 
 def _plainly(request: Any) -> RouteRequest | None:
-    """Complete quickly what is right: turns of text, with no more than a goal, strategy, policy or time limit. None
-    where that takes a closer look."""
+    """Complete a request of plain text turns with at most a goal, strategy, policy or time limit. None for any other,
+    which takes a closer look."""
     messages, timeout_ms = request.messages, request.timeout_ms
     if (
         type(messages) is not list
@@ -222,8 +220,18 @@ def _plainly(request: Any) -> RouteRequest | None:
         or not (request.strategy is None or (type(request.strategy) is str and request.strategy in _STRATEGIES))
         or not (request.policy_id is None or (request.policy_id and _is_ascii(request.policy_id)))
         or not (timeout_ms is None or (type(timeout_ms) is int and 1 <= timeout_ms <= LONGEST_TIMEOUT_MS))
+        or not _are_plain(messages)
     ):
         return None
+    goal: Any = request.goal
+    strategy: Any = request.strategy or "balanced"
+    if goal is None:
+        goal = "quality" if strategy == "quality-first" else "cost"
+    return RouteRequest([*messages], goal, strategy, request.policy_id, stream=request.stream, timeout_ms=timeout_ms)
+
+
+def _are_plain(messages: list[Message]) -> bool:
+    """True if all are turns of plain text, as most are."""
     for message in messages:
         if (
             type(message) is not Message
@@ -234,33 +242,33 @@ def _plainly(request: Any) -> RouteRequest | None:
             or message.tool_call_id is not None
             or message.name is not None
         ):
-            return None
-    goal: Any = request.goal
-    strategy: Any = request.strategy or "balanced"
-    if goal is None:
-        goal = "quality" if strategy == "quality-first" else "cost"
-    return RouteRequest([*messages], goal, strategy, request.policy_id, stream=request.stream, timeout_ms=timeout_ms)
+            return False
+    return True
 
 
-def _is_simple(request: RouteRequest) -> bool:
-    """Say quickly that all types are right. It need not know every right one: ``rebuilt`` asks again."""
+def _has_plain_types(request: Any) -> bool:
+    """True if all types are right, as far as that can be told quickly; for others ``rebuilt`` has the last word."""
+    budget = request.budget
     return (
         request.fallback is None
         and request.tools is None
         and request.tool_choice is None
         and request.params is None
         and request.metadata is None
-        and (request.cache is None or _is_bool(request.cache))
-        and _is_bool(request.stream)
-        and (request.timeout_ms is None or _is_number(request.timeout_ms))
+        and (request.cache is None or type(request.cache) is bool)
+        and type(request.stream) is bool
+        and type(request.timeout_ms) in _NUMBERS
         and (request.goal is None or type(request.goal) is str)
         and (request.strategy is None or type(request.strategy) is str)
         and (request.policy_id is None or _is_ascii(request.policy_id))
         and (request.idempotency_key is None or _is_ascii(request.idempotency_key))
         and (request.models is None or (type(request.models) is list and all(map(_is_ascii, request.models))))
-        and (request.budget is None or _is_plain_budget(request.budget))
+        and (
+            budget is None
+            or (type(budget) is Budget and {type(budget.max_cost_usd), type(budget.max_tokens)} <= _NUMBERS)
+        )
         and type(request.messages) is list
-        and all(map(_is_plain_turn, request.messages))
+        and _are_plain(request.messages)
     )
 
 
@@ -268,63 +276,22 @@ def _is_ascii(value: object) -> bool:
     return type(value) is str and value.isascii()
 
 
-def _is_bool(value: object) -> bool:
-    return type(value) is bool
-
-
-def _is_number(value: object) -> bool:
-    return type(value) is float or type(value) is int
-
-
-def _is_plain_budget(budget: object) -> bool:
-    return (
-        type(budget) is Budget
-        and (budget.max_cost_usd is None or _is_number(budget.max_cost_usd))
-        and (budget.max_tokens is None or _is_number(budget.max_tokens))
-    )
-
-
-def _is_plain_turn(message: object) -> bool:
-    """Say whether it is an ordinary turn of text, as most are."""
-    return (
-        type(message) is Message
-        and type(message.content) is str
-        and is_unicode(message.content)
-        and (message.role == "user" or message.role == "assistant" or message.role == "system")
-        and not has_more(message)
-    )
-
-
-T = TypeVar("T")
-
-MISFITS = (msgspec.ValidationError, AttributeError, TypeError, UnicodeEncodeError, RecursionError)
-"""What ``msgspec.convert`` raises."""
-_NO_JSON = (Flaw, bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
-
-
-def rebuilt(value: object, shape: type[T], path: str) -> T:
-    """Take a struct apart and put it together again, which checks all types and parts it from the caller's objects.
-
-    ``path`` is where it stands. Raises ``ValidationFailed``.
-    """
-    return _made(_plain(value, path), shape, path)
-
-
 def converted(value: object, shape: type[T], path: str) -> T:
     """Make the shape of plain values, or of what stands for some. Raises ``ValidationFailed`` naming the place."""
     try:
         if type(value) is not list:  # the structs in lists have fields that must be there
-            msgspec.to_builtins(
-                value
-            )  # knows what only looks like a mapping, a number of numpy's say: it would convert
+            msgspec.to_builtins(value)  # refuses what only looks like a mapping and would convert: a number of numpy's
         return msgspec.convert(value, shape)
     except MISFITS:
-        pass  # perhaps only since a number, string or mapping is of a kind of its own
+        pass  # perhaps only since a number, string or mapping is of a class of its own
     return rebuilt(value, shape, path)
 
 
-def _plain(value: object, path: str) -> object:
-    """The value as JSON could hold it."""
+def rebuilt(value: object, shape: type[T], path: str) -> T:
+    """Take a struct apart and put it together again: that checks all types, and shares nothing with the caller.
+
+    ``path`` is where it stands. Raises ``ValidationFailed``.
+    """
     try:
         tree: object = msgspec.to_builtins(value, builtin_types=_NO_JSON, enc_hook=_stand_in)
     except RecursionError:
@@ -338,27 +305,59 @@ def _plain(value: object, path: str) -> object:
     found = flaw_in(tree)
     if found is not None:
         raise ValidationFailed.of(Problem(beneath(path, found[0]), found[1].problem, found[1].hint))
-    return tree
-
-
-def _made(value: object, shape: type[T], path: str) -> T:
     try:
-        return msgspec.convert(value, shape)
-    except msgspec.ValidationError as error:
-        problem = problem_of(error, value, path)
-    except UnicodeEncodeError as error:
-        problem = Problem(path, f"holds half of a surrogate pair: {quoted(error.object)}", "send valid Unicode")
-    raise ValidationFailed.of(problem)
+        return msgspec.convert(tree, shape)
+    except msgspec.ValidationError as misfit:
+        wrong = problem_of(misfit, tree, path)
+    except UnicodeEncodeError as misfit:
+        wrong = Problem(path, f"holds half of a surrogate pair: {quoted(misfit.object)}", "send valid Unicode")
+    raise ValidationFailed.of(wrong)
 
 
 def _stand_in(value: object) -> object:
-    """Make plain what is of a subclass, of numpy or a mapping; of everything else what ``flaw_in`` reports."""
+    """A plain value for one of a subclass, of numpy or of a mapping; for any other what ``flaw_in`` reports."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
         return float(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    return no_json(value)
+    return dict(value) if isinstance(value, Mapping) else no_json(value)
+
+
+def checked_tags(given: Tags) -> Tags:
+    """Copy tags. Raises ``ValidationFailed`` for values that are not JSON, or too long."""
+    mine: dict[str, Any] = rebuilt(given, dict[str, Any], "tags")
+    _check_size("tags", mine, "")
+    return mine
+
+
+def joined_tags(outer: Tags, inner: Tags) -> Tags:
+    """Both; under one name the inner one holds. Raises ``ValidationFailed`` if they are too long together."""
+    if not outer:
+        return inner
+    both = {**outer, **inner}
+    _check_size("tags", both, f" together with those around them, which take {_size(outer)}")
+    return both
+
+
+def tagged(request: RouteRequest, tags: Tags) -> RouteRequest:
+    """The request with tags added to its own metadata, which holds. Raises ``ValidationFailed`` if both are too
+    long."""
+    own = request.metadata or {}
+    both = {**tags, **own}
+    if own:
+        path = "metadata" if _size(own) >= _size(tags) else "tags"
+        _check_size(path, both, f" together: {_size(own)} the request's own metadata, {_size(tags)} the tags around it")
+    return replace(request, metadata=both)
+
+
+def _check_size(path: str, held: Tags, what: str) -> None:
+    size = _size(held)
+    if size > MAX_METADATA_BYTES:
+        problem = f"takes {size} bytes as JSON{what}; at most {MAX_METADATA_BYTES} are allowed"
+        raise ValidationFailed.of(Problem(path, problem, "keep long values elsewhere and put a reference here"))
+
+
+def _size(held: Tags) -> int:
+    return len(encode(held))
