@@ -1,4 +1,7 @@
-"""Puts a catalogue together: what is bundled, what the user's file says, what providers declare. Later words win."""
+"""Puts a catalogue together from the bundled models, the user's file and what providers declare; the later one wins.
+
+Resolves names and aliases, and finds the models that their vendors retire.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routewright._core.quality import DEFAULT_QUALITY
 from routewright._core.request.json_scan import quoted
@@ -20,18 +24,10 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing
 
 _BORROWED = (
-    "context_window",
-    "modalities",
-    "max_output_tokens",
-    "structured_output",
-    "unsupported",
-    "reasoning",
-    "tokenizer",
-    "quality",
-    "ttft_s",
-    "tokens_per_s",
-)
-"""What ``like`` lends where a model says nothing itself. Never the price."""
+    "context_window modalities max_output_tokens structured_output unsupported reasoning tokenizer quality ttft_s "
+    "tokens_per_s"
+).split()
+"""Fields that a model takes from the one it is ``like`` if it gives none. Never the price."""
 _DEFAULTS = {
     "modalities": ("text",),
     "structured_output": False,
@@ -39,32 +35,44 @@ _DEFAULTS = {
     "free_tier": False,
     "disabled": False,
 }
-"""What holds where neither a model nor what it stands over says anything."""
+"""Values of fields that nobody gives."""
 _EMPTY = Model(id="")
 _IN_FILES = {"prices": "it is 'pricing_per_1m' here, a Pricing", "regions": "it is 'availability' here"}
-"""What files call otherwise."""
+"""Fields of files that have another name here."""
 _FIELDS = Model.__struct_fields__
+
+PER_OCTAVE = 0.1
+"""The distance of twice the price, where 1 is that between the worst quality and the best."""
+_FREE = 0.001  # dollars per million tokens, so that a price of nothing has a logarithm
 
 
 def overlay(base: Sequence[Model], added: Iterable[Mapping[str, Any]]) -> tuple[Model, ...]:
-    """Put rows over a catalogue, each the fields it gives and its ``id``; new ids are appended.
+    """Put rows over a catalogue, each with its ``id`` and the fields it gives; new ids are appended.
 
-    A known id keeps what the new row leaves open; a new one borrows it from the model it is ``like``.
-    Raises ``ValidationFailed`` for what is no row, for an id without a provider, for a ``like`` that nothing answers
-    to, and for a field that nothing could be reckoned with.
+    A known model keeps the fields that the new row leaves out; a new one borrows them from the model it is ``like``.
+    Raises ``ValidationFailed`` for anything but a row, an id without a provider, an unknown ``like``, and a field that
+    breaks its rule.
     """
     models = {model.id: model for model in base}
     for row in added:
         fields = _checked_row(row)
         known = models.get(fields["id"])
-        model = _new(fields, models) if known is None else _merged(known, fields)
+        if known is None:
+            head, _, tail = fields["id"].partition("/")
+            names = {"provider": head, "provider_model_id": tail, "display_name": tail}
+            model = Model(**(names | _lent(fields, models) | dict(fields)))
+        elif fields.get("pricing_per_1m") is None:
+            model = replace(known, **fields)
+        else:  # a price of one's own ends a vendor's free offer, and the changes that were to come
+            model = replace(known, **{"free_tier": False, "price_changes": None, **fields})
+        model = replace(model, **{name: value for name, value in _DEFAULTS.items() if getattr(model, name) is None})
         if model != known:
             models[model.id] = _checked(model)
     return tuple(models.values())
 
 
 def models_of(given: object) -> tuple[Model, ...]:
-    """Take what was handed in as a list of models. Raises ``ValidationFailed`` for what is none."""
+    """Check a list of models. Raises ``ValidationFailed``."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         hint = "put it into a list" if given is not None else "leave it out, or pass [Model(id=...)]"
         raise ValidationFailed.of(Problem("models", f"{shown(given)} is not a list of Model", hint))
@@ -75,30 +83,35 @@ def models_of(given: object) -> tuple[Model, ...]:
 
 
 def given_fields(model: Model) -> dict[str, Any]:
-    """The fields that a model gives. Raises ``ValidationFailed`` for no model."""
+    """The fields that a model gives. Raises ``ValidationFailed`` for anything but a model."""
     _checked_kind(model)
-    fields = {name: getattr(model, name) for name in Model.__struct_fields__}
+    fields = {name: getattr(model, name) for name in _FIELDS}
     return {name: value for name, value in fields.items() if name == "id" or value != getattr(_EMPTY, name)}
 
 
 def unavailable(models: Sequence[Model], served: frozenset[str]) -> tuple[Model, ...]:
     """Mark the models that no configured provider serves."""
-    return tuple(model if model.id in served else _unavailable(model) for model in models)
+    return tuple(
+        model
+        if model.id in served
+        else replace(model, availability=Availability("unavailable", model.availability.regions))
+        for model in models
+    )
 
 
 def snapshot(models: Sequence[Model], as_of: str) -> CatalogueSnapshot:
     """Freeze a catalogue under an id made from its content."""
     content = CatalogueSnapshot("", as_of, tuple(models))
-    return msgspec.structs.replace(content, id="cat_" + content_id(content))
+    return replace(content, id="cat_" + content_id(content))
 
 
 def content_id(content: object) -> str:
-    """26 characters made from a value's content."""
+    """26 characters made of a value's content."""
     return blake2b(msgspec.json.encode(content, order="deterministic"), digest_size=13).hexdigest()
 
 
 def check_aliases(aliases: Mapping[str, str], known: Mapping[str, int]) -> None:
-    """Refuse an alias of no model, and one that is a model's own id. Raises ``ValidationFailed`` naming both."""
+    """Refuse an alias of an unknown model, and one that is a model's id. Raises ``ValidationFailed`` naming both."""
     for alias, target in aliases.items():
         path = f"aliases[{quoted(alias)}]"
         if alias in known:
@@ -143,7 +156,7 @@ def resolve_lists(
 
 
 def _checked(model: Model) -> Model:
-    """Hold a model to its types and to what can be reckoned with. Raises ``ValidationFailed`` naming the field."""
+    """Check the types of a model, and its fields by their rules. Raises ``ValidationFailed`` naming the field."""
     path = f"models[{quoted(model.id)}]"
     model = rebuilt(model, Model, path)
     found: Problems = []
@@ -175,7 +188,7 @@ def _check_pricing(path: str, pricing: Pricing, found: Problems) -> None:
 
 
 def _check_changes(path: str, changes: Sequence[PriceChange], found: Problems) -> None:
-    """Hold prices that come later to days that rise, and to the numbers that prices may be."""
+    """Check that the days of price changes rise, and their numbers."""
     before = ""
     for place, change in enumerate(changes):
         check_day(f"{path}[{place}].starts", change.starts, found)
@@ -201,7 +214,7 @@ def _checked_id(model_id: object) -> str:
 
 
 def _checked_row(row: object) -> Mapping[str, Any]:
-    """A row whose id is one, and whose other keys are fields of ``Model``."""
+    """A row with a valid id, whose other keys are fields of ``Model``."""
     if not isinstance(row, Mapping):
         hint = "give each the id and the fields of Model that it gives"
         raise ValidationFailed.of(Problem("models", f"{shown(row)} is not a row of a catalogue", hint))
@@ -213,29 +226,8 @@ def _checked_row(row: object) -> Mapping[str, Any]:
     return row
 
 
-def _merged(known: Model, fields: Mapping[str, Any]) -> Model:
-    return _completed(msgspec.structs.replace(known, **_freed(fields)))
-
-
-def _new(fields: Mapping[str, Any], models: Mapping[str, Model]) -> Model:
-    """Make a model that the catalogue does not know."""
-    head, _, tail = fields["id"].partition("/")
-    names = {"provider": head, "provider_model_id": tail, "display_name": tail}
-    return _completed(Model(**(names | _lent(fields, models) | dict(fields))))
-
-
-def _freed(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A price of one's own makes a vendor's free offer a model like any other, and stands against what was to come."""
-    return {"free_tier": False, "price_changes": None, **fields} if fields.get("pricing_per_1m") is not None else fields
-
-
-def _completed(model: Model) -> Model:
-    missing = {name: value for name, value in _DEFAULTS.items() if getattr(model, name) is None}
-    return msgspec.structs.replace(model, **missing) if missing else model
-
-
 def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, Any]:
-    """What the model that it is ``like`` lends a new one."""
+    """The fields that a new model takes from the one it is ``like``."""
     like = fields.get("like")
     if like is None:
         return {}
@@ -244,15 +236,6 @@ def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, A
         path = f"models[{quoted(fields['id'])}].like"
         raise ValidationFailed.of(Problem(path, f"unknown model {shown(like)}", hint))
     return {name: getattr(models[like], name) for name in _BORROWED}
-
-
-def _unavailable(model: Model) -> Model:
-    return msgspec.structs.replace(model, availability=Availability("unavailable", model.availability.regions))
-
-
-PER_OCTAVE = 0.1
-"""How much further a model is for twice the price, where 1 is all there is between the worst model and the best."""
-_FREE = 0.001  # dollars per million tokens, so that a price of nothing has a logarithm
 
 
 class Deprecation(Struct, frozen=True):
@@ -268,49 +251,38 @@ class Deprecation(Struct, frozen=True):
 
 
 def deprecations(models: Sequence[Model], today: date, within_days: int | None = None) -> tuple[Deprecation, ...]:
-    """The models that end within some days of today, those that have ended included, the soonest first."""
-    ending = [model for model in models if model.deprecated_at is not None and not model.disabled]
-    near = [model for model in ending if within_days is None or _days_left(model, today) <= within_days]
-    found = [_deprecation(model, models, today) for model in near]
+    """Models that end within some days of today, and those that have ended, the soonest first."""
+    found: list[Deprecation] = []
+    for model in models:
+        if model.deprecated_at is not None and not model.disabled:
+            ends = model.deprecated_at[:10]
+            left = (date.fromisoformat(ends) - today).days
+            if within_days is None or left <= within_days:
+                nearest = _replacement(model, models, max(ends, today.isoformat()))
+                found.append(Deprecation(model.id, ends, left, nearest))
     return tuple(sorted(found, key=lambda each: (each.ends, each.model)))
 
 
-def _days_left(model: Model, today: date) -> int:
-    return (date.fromisoformat(_ends(model)) - today).days
-
-
-def _ends(model: Model) -> str:
-    return (model.deprecated_at or "")[:10]
-
-
-def _deprecation(model: Model, models: Sequence[Model], today: date) -> Deprecation:
-    ends = _ends(model)
-    nearest = _replacement(model, models, max(ends, today.isoformat()))
-    return Deprecation(model.id, ends, _days_left(model, today), nearest)
-
-
 def _replacement(model: Model, models: Iterable[Model], day: str) -> str | None:
-    able = [other for other in models if _can_replace(other, model, day)]
+    """The nearest model of the same provider that can do the same and is served after a day."""
+    able = [
+        other
+        for other in models
+        if other.provider == model.provider
+        and (other.deprecated_at is None or other.deprecated_at[:10] > day)
+        and not (other.disabled or other.free_tier)
+        and set(model.modalities or ()) <= set(other.modalities or ())
+        and (other.structured_output or not model.structured_output)
+    ]
     return min(able, key=lambda other: (_distance(model, other), other.id)).id if able else None
 
 
-def _can_replace(other: Model, model: Model, day: str) -> bool:
-    stays = other.deprecated_at is None or other.deprecated_at[:10] > day
-    if other.provider != model.provider or not stays or other.disabled or other.free_tier:
-        return False
-    takes = set(model.modalities or ()) <= set(other.modalities or ())
-    return takes and (bool(other.structured_output) or not model.structured_output)
-
-
 def _distance(model: Model, other: Model) -> float:
-    return abs(_quality(model) - _quality(other)) + PER_OCTAVE * abs(_octave(model) - _octave(other))
+    (quality, octave), (other_quality, other_octave) = _place(model), _place(other)
+    return abs(quality - other_quality) + PER_OCTAVE * abs(octave - other_octave)
 
 
-def _quality(model: Model) -> float:
-    return DEFAULT_QUALITY if model.quality is None else model.quality
-
-
-def _octave(model: Model) -> float:
-    """The price on a log scale, of three tokens in and one out."""
-    price = model.pricing_per_1m
-    return 0.0 if price is None else log2(max(_FREE, 0.75 * price.input_usd + 0.25 * price.output_usd))
+def _place(model: Model) -> tuple[float, float]:
+    """Quality, and the price of three tokens in and one out on a log scale."""
+    quality, price = DEFAULT_QUALITY if model.quality is None else model.quality, model.pricing_per_1m
+    return quality, 0.0 if price is None else log2(max(_FREE, 0.75 * price.input_usd + 0.25 * price.output_usd))

@@ -1,15 +1,15 @@
-"""What a call costs: prices a model on a day, costs an attempt, and how much output a remaining budget buys."""
+"""Prices of a model on a day, the cost of an attempt, and how much output a remaining budget buys."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, get_args
 
 from routewright._core.money import MOST_USD_PER_1M, PICOS_PER_NANO, PICOS_PER_USD_1M, nanos, price_picos
-from routewright.wire import CostPart, Model, PriceTier, Pricing, Usage
+from routewright.wire import CostPart, Model, Pricing, Usage
 
 
 class Price(NamedTuple):
-    """Pico-dollars a token that hold for inputs longer than ``above``."""
+    """Pico-dollars a token, for inputs longer than ``above``."""
 
     above: int
     input: int
@@ -17,16 +17,16 @@ class Price(NamedTuple):
     cached: int
     """Input read from the vendor's cache."""
     written: int
-    """Input written to it, which some vendors charge for unasked."""
+    """Input written to the cache, which some vendors charge for unasked."""
     reasoning: int
-    """Output that was thought before the answer."""
+    """Output spent on reasoning before the answer."""
 
 
 _DEAREST = MOST_USD_PER_1M * PICOS_PER_USD_1M
 COST_PARTS: tuple[CostPart, ...] = get_args(CostPart)
 
 Prices = tuple[Price, ...]
-"""Those of one model, the one for the longest inputs first; empty where none is known."""
+"""The prices of a model, for the longest inputs first; empty if unknown."""
 
 
 def pricing_on(model: Model, day: str) -> Pricing | None:
@@ -40,52 +40,45 @@ def prices_of(listed: Pricing | None) -> Prices:
     if listed is None:
         return ()
     full, output = price_picos(listed.input_usd), price_picos(listed.output_usd)
-    base = Price(
-        -1,
-        full,
-        output,
-        _or(listed.cached_input_usd, full),
-        _or(listed.cache_write_usd, full),
-        _or(listed.reasoning_usd, output),
-    )
-    return (*sorted((_tier_of(tier, base) for tier in listed.tiers), reverse=True), base)
+    cached, written = _or(listed.cached_input_usd, full), _or(listed.cache_write_usd, full)
+    base = Price(-1, full, output, cached, written, _or(listed.reasoning_usd, output))
+    tiers: list[Price] = []
+    for tier in listed.tiers:  # what a tier leaves open changes in proportion to the prices it gives
+        full, output = price_picos(tier.input_usd), price_picos(tier.output_usd)
+        cached = _or(tier.cached_input_usd, _scaled(base.cached, full, base.input))
+        written = _or(tier.cache_write_usd, _scaled(base.written, full, base.input))
+        reasoning = _scaled(base.reasoning, output, base.output)
+        tiers.append(Price(tier.above_tokens, full, output, cached, written, reasoning))
+    return (*sorted(tiers, reverse=True), base)
 
 
 def batch_prices_of(listed: Pricing | None) -> Prices:
-    """The prices of calls in a batch: what has none of its own is in the proportion of the list's."""
+    """The prices of calls in a batch; those that are not listed are in proportion to those of other calls."""
     if listed is None or listed.batch_input_usd is None or listed.batch_output_usd is None:
         return ()
     full, output = price_picos(listed.batch_input_usd), price_picos(listed.batch_output_usd)
     prices = prices_of(listed)
-    return tuple(_in_batch(price, prices[-1], full, output) for price in prices)
+    base = prices[-1]
+    return tuple(
+        Price(
+            price.above,
+            _scaled(price.input, full, base.input),
+            _scaled(price.output, output, base.output),
+            _scaled(price.cached, full, base.input),
+            _scaled(price.written, full, base.input),
+            _scaled(price.reasoning, output, base.output),
+        )
+        for price in prices
+    )
 
 
 def _or(usd_per_1m: float | None, picos: int) -> int:
     return picos if usd_per_1m is None else price_picos(usd_per_1m)
 
 
-def _tier_of(tier: PriceTier, base: Price) -> Price:
-    """What a tier leaves open is in the proportion of its own prices to those of short inputs."""
-    full, output = price_picos(tier.input_usd), price_picos(tier.output_usd)
-    return Price(
-        tier.above_tokens,
-        full,
-        output,
-        _or(tier.cached_input_usd, _scaled(base.cached, full, base.input)),
-        _or(tier.cache_write_usd, _scaled(base.written, full, base.input)),
-        _scaled(base.reasoning, output, base.output),
-    )
-
-
-def _in_batch(price: Price, base: Price, full: int, output: int) -> Price:
-    inputs = [_scaled(picos, full, base.input) for picos in (price.input, price.cached, price.written)]
-    outputs = [_scaled(picos, output, base.output) for picos in (price.output, price.reasoning)]
-    return Price(price.above, inputs[0], outputs[0], inputs[1], inputs[2], outputs[1])
-
-
 def _scaled(picos: int, part: int, whole: int) -> int:
-    """The share of a price, rounded up, and no dearer than any price that can be given; of a price of nothing there is
-    none."""
+    """The price times ``part / whole``, rounded up, and at most the dearest that can be listed; as it is if ``whole``
+    is nothing."""
     return min(-(-picos * part // whole), _DEAREST) if whole else picos
 
 
@@ -97,8 +90,8 @@ def price_at(prices: Prices, input_tokens: int) -> Price:
 
 
 def dearest_at(prices: Prices, input_tokens: int) -> Price:
-    """The worst that inputs up to this length can cost: a longer tier is not always the dearer one, nor is a fresh
-    token always dearer than one that is read from a cache or written to it. Takes the prices of several days, too."""
+    """The most that tokens of inputs up to this length can cost: neither is a longer tier always dearer, nor a fresh
+    token dearer than one read from a cache or written to it. Takes the prices of several days, too."""
     reached = [price for price in prices if input_tokens > price.above]
     given = max(max(price.input, price.cached, price.written) for price in reached)
     made = max(max(price.output, price.reasoning) for price in reached)
@@ -106,7 +99,7 @@ def dearest_at(prices: Prices, input_tokens: int) -> Price:
 
 
 def cheapest_within(prices: Prices, low: int, high: int) -> Price:
-    """The least that a token can cost of an input whose length is between two."""
+    """The least that tokens of an input between two lengths can cost."""
     least = price_at(prices, low).above
     reached = [price for price in prices if least <= price.above < high]
     given = min(min(price.input, price.cached, price.written) for price in reached)
@@ -120,7 +113,7 @@ def call_nanos(price: Price, input_tokens: int, output_tokens: int) -> int:
 
 
 def charges(price: Price, usage: Usage) -> tuple[tuple[int, int], ...]:
-    """Part a usage into what is priced apart: tokens, and pico-dollars of each, in the order of ``COST_PARTS``."""
+    """The parts of a usage that are priced apart, in the order of ``COST_PARTS``: tokens, and pico-dollars each."""
     return (
         (usage.input - usage.cached - usage.written, price.input),
         (usage.cached, price.cached),
@@ -131,7 +124,7 @@ def charges(price: Price, usage: Usage) -> tuple[tuple[int, int], ...]:
 
 
 def usage_nanos(prices: Prices, usage: Usage) -> int:
-    """Cost of an attempt from its usage; one rounding up. 0 where no price is known."""
+    """Cost of an attempt from its usage, rounded up once; 0 if no price is known."""
     if not prices:
         return 0
     price = prices[0] if len(prices) == 1 else price_at(prices, usage.input)
@@ -141,20 +134,20 @@ def usage_nanos(prices: Prices, usage: Usage) -> int:
 
 
 def range_nanos(prices: Prices, inputs: tuple[int, int], outputs: tuple[int, int]) -> tuple[int, int]:
-    """The least and the most that a call can cost of which only bounds are known, rounded outwards."""
+    """The least and the most that a call can cost whose tokens are only bounded, rounded outwards."""
     low, high = cheapest_within(prices, *inputs), dearest_at(prices, inputs[1])
     least = (inputs[0] * low.input + outputs[0] * low.output) // PICOS_PER_NANO
     return least, call_nanos(high, inputs[1], outputs[1])
 
 
 def adds_up(usage: Usage) -> bool:
-    """Whether the parts of a usage are no more than the whole, and none is negative."""
+    """True if the parts of a usage are no more than the whole, and none is negative."""
     fresh, said = usage.input - usage.cached - usage.written, usage.output - usage.reasoning
     return min(usage.cached, usage.written, usage.reasoning, fresh, said) >= 0
 
 
 def affordable_output(price: Price, input_tokens: int, room_nanos: int) -> int:
-    """How many output tokens a room of nano-dollars buys beside the input; negative if not even the input fits."""
+    """How many output tokens the room buys after the input; negative if it does not even pay for the input."""
     room_picos = room_nanos * PICOS_PER_NANO - input_tokens * price.input
     if room_picos < 0:
         return -1
