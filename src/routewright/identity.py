@@ -26,15 +26,15 @@ class Ids:
 
     def __call__(self, prefix: str) -> str:
         """Make an id."""
-        now = int(self._clock.time() * 1000)
+        now, chance = int(self._clock.time() * 1000), 0
         with self._guard.lock:
             if now > self._sequence.milliseconds:
                 if not self._left:
                     self._chance, self._left = self._rng.getrandbits(RANDOM_BITS * DRAWN), DRAWN
-                self._sequence.begin(now, self._chance & _MASK)
+                chance = self._chance & _MASK
                 self._chance >>= RANDOM_BITS
                 self._left -= 1
-            return self._sequence.next(prefix)
+            return self._sequence.next(prefix, now, chance)
 
     def renew(self) -> None:
         """Begin a new sequence, with chance that nobody else has."""

@@ -395,10 +395,10 @@ def test_the_values_that_were_used_last_are_kept_and_no_more_than_fit() -> None:
     kept: Kept[int, int] = Kept(PLANS_KEPT)
     for number in range(10_000):
         kept.put(number, number)
-        assert kept.get(0) == 0, "in use all the time"
+        assert kept[0] == 0, "in use all the time"
         assert len(kept) <= PLANS_KEPT
-    assert [kept.get(10_000 - back) for back in range(1, 100)] == [10_000 - back for back in range(1, 100)]
-    assert kept.get(5) is None
+    assert [kept[10_000 - back] for back in range(1, 100)] == [10_000 - back for back in range(1, 100)]
+    assert kept[5] is None
 
 
 def test_what_a_plan_says_of_a_budget_is_what_each_walked_model_needs_of_it(full: bool) -> None:

@@ -295,7 +295,7 @@ async def test_faults_of_the_sandbox_open_nothing() -> None:
     for _ in range(30):
         with pytest.raises(RouterError):
             await router.route("hi", fallback={"models": [], "maxRetries": 0})
-    assert router._parts.fleet("sandbox")._circuits.tripped == frozenset()
+    assert router._parts.fleet("sandbox").circuits.tripped == frozenset()
 
 
 # --- credentials

@@ -151,7 +151,7 @@ def states(pair: Pair) -> set[State]:
     return {
         circuit.state
         for fleet in pair.router._parts.fleets()
-        for circuit in (*fleet._circuits._models.values(), *fleet._circuits._credentials.values())
+        for circuit in (*fleet.circuits._models.values(), *fleet.circuits._credentials.values())
     }
 
 

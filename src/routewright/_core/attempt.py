@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright.errors import ProviderFault
@@ -26,30 +27,10 @@ _COMMON = ("stop", "tool_calls", "length", "content_filter")
 """Finish reasons that need no look at the table."""
 
 
-class Attempt:
-    """One call of one model. The machine makes it; whoever performs it fills in what happens.
+class _Rare:
+    """What few attempts have: a default of the class until it is set."""
 
-    What every attempt has is a slot; what few have is a default of the class until it is set.
-    """
-
-    __slots__ = (
-        "__dict__",
-        "cap",
-        "characters",
-        "cost_nanos",
-        "counted_at",
-        "ended_at",
-        "finish_reason",
-        "first_at",
-        "last",
-        "latest",
-        "leg",
-        "number",
-        "patience_s",
-        "started_at",
-        "text",
-        "usage",
-    )
+    __slots__ = ()
 
     place = 0
     """In the plan: 0 is the chosen model, 1 the first fallback."""
@@ -88,29 +69,35 @@ class Attempt:
     prices_of_day: Prices | None = None
     """Of the day on which it began, where prices depend on it."""
 
-    def __init__(self, number: int, leg: Leg, cap: int | None) -> None:
-        self.number = number
-        """1, 2 ... over all attempts of the request."""
-        self.leg = leg
-        self.cap = cap
-        """Output tokens the model is asked for at most; None: its own limit."""
-        self.patience_s = 0.0
-        """How long the model may take to show life: longer silence is its own fault."""
-        self.latest = 0.0
-        """When it must have shown life so that the next member of the chain has its share of the time."""
-        self.last = False
-        """The last of the chain has until then, however long its silence."""
-        self.started_at = self.ended_at = 0.0
-        self.first_at: float | None = None
-        self.text: list[str] = []
-        self.characters = 0
-        """Length of what came so far, pieces of tool calls weighed."""
-        self.counted_at = -1
-        """How many characters had come when the usage did."""
-        self.usage: Usage | None = None
-        self.finish_reason: str | None = None
-        """In the common words, or ``budget``."""
-        self.cost_nanos = 0
+
+class Attempt(_Rare, Struct, dict=True, eq=False):
+    """One call of one model. The machine makes it; whoever performs it fills in what happens."""
+
+    number: int
+    """1, 2 ... over all attempts of the request."""
+    leg: Leg
+    cap: int | None
+    """Output tokens the model is asked for at most; None: its own limit."""
+    patience_s: float = 0.0
+    """How long the model may take to show life: longer silence is its own fault."""
+    latest: float = 0.0
+    """When it must have shown life so that the next member of the chain has its share of the time."""
+    due_at: float = 0.0
+    """When it must have shown life if it begins at once: no later than that. The last of the chain has until then,
+    however long its silence."""
+    last: bool = False
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    first_at: float | None = None
+    text: list[str] = []
+    characters: int = 0
+    """Length of what came so far, pieces of tool calls weighed."""
+    counted_at: int = -1
+    """How many characters had come when the usage did."""
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    """In the common words, or ``budget``."""
+    cost_nanos: int = 0
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
@@ -175,13 +162,9 @@ class Attempt:
     def forget(self) -> None:
         """Drop the text, which traces do not hold, and what only mattered while it ran."""
         self.text = _NOTHING
-        self.patience_s = self.latest = 0.0
+        self.patience_s = self.latest = self.due_at = 0.0
         if self.screen is not None or self.pieces is not None:
             self.screen = self.pieces = None
-
-    def due(self, opened_at: float) -> float:
-        """When an attempt that begins now must show life."""
-        return self.latest if self.last else min(opened_at + self.patience_s, self.latest)
 
     def take(self, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
         """Add a chunk; give it back if the caller is to have it. After the end nothing counts but usage.

@@ -36,31 +36,27 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Kept(Generic[K, V]):
-    """The values that were used last, at most so many. Needs no lock: of two threads that put, one may be forgotten."""
-
-    __slots__ = ("_half", "_new", "_old")
+class Kept(dict[K, V | None]):
+    """The values that were used last, at most so many: ``kept[key]`` is None for any other. Needs no lock: of two
+    threads that put, one may be forgotten."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._half = max(1, most // 2)
-        self._new: dict[K, V] = {}
-        self._old: dict[K, V] = {}
+        self._old: dict[K, V | None] = {}
 
-    def __len__(self) -> int:
-        return len(self._new) + len(self._old)
-
-    def get(self, key: K) -> V | None:
-        """What is kept."""
-        found = self._new.get(key)
-        if found is None and (found := self._old.pop(key, None)) is not None:
+    def __missing__(self, key: K) -> V | None:
+        found = self._old.pop(key, None)
+        if found is not None:
             self.put(key, found)
         return found
 
     def put(self, key: K, value: V) -> None:
         """Keep a value, and forget those that were not used for longest."""
-        if len(self._new) >= self._half:
-            self._old, self._new = self._new, {}
-        self._new[key] = value
+        if len(self) >= self._half:
+            self._old = dict(self)
+            self.clear()
+        self[key] = value
 
 
 class Moved(NamedTuple):
@@ -116,7 +112,7 @@ class Boards:
 
     def eligible(self, kind: Kind) -> Eligible:
         """Answers to the catalogue's own questions for one kind of request."""
-        found = self._eligible.get(kind)
+        found = self._eligible[kind]
         if found is None:
             found = Eligible.of(self.pool, kind)
             self._eligible.put(kind, found)
@@ -189,7 +185,7 @@ class Board:
         )  # fmt: skip
         if given.quality is not None:
             return self._own_order(key, given.quality)
-        found = self.lineage.orders.get(key)
+        found = self.lineage.orders[key]
         if found is not None and found.version == self.version:
             return found.value
         return self._order(key, found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import json
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from routewright.errors import BudgetExceeded, RouterError
@@ -45,11 +45,10 @@ from routewright.wire import (
 from .allowance import usage_of
 from .attempt import Attempt
 from .board import Board
-from .budget import Room, own_room, room_of
+from .budget import Room, own_room
 from .decision import Decision
 from .fault import FAULTS
 from .guardrails.gate import Hit
-from .intake import DEFAULT_TIMEOUT_MS
 from .moment import timestamp
 from .money import usd
 from .plan import Plan
@@ -60,32 +59,10 @@ BEST_KEPT = 5
 """Candidates in a trace; replay gives the whole table."""
 
 
-class Call:
-    """One request that was admitted.
+class _Rare:
+    """What few calls have: a default of the class until it is set."""
 
-    What every call has is a slot; what few have is a default of the class until it is set.
-    """
-
-    __slots__ = (
-        "__dict__",
-        "attempts",
-        "board",
-        "bounds",
-        "caller",
-        "created_at",
-        "ended_at",
-        "fleet",
-        "id",
-        "plan",
-        "policy_version",
-        "request",
-        "rollup_keys",
-        "served",
-        "snapshot_ids",
-        "started_at",
-        "status",
-        "timeout_ms",
-    )
+    __slots__ = ()
 
     policy: PolicySnapshot | None = None
     laid: Laid | None = None
@@ -98,6 +75,8 @@ class Call:
     own_given: DecisionInput | None = None
     """The decision's input where it is no class's; None: it is made of the plan's when somebody reads it."""
     asks_cache = False
+    metadata_json: bytes | None = None
+    """As it was when the call was made, whatever became of the caller's object."""
     windows: Sequence[WindowState] = ()
     """Its rate limits when it was admitted."""
     traceparent: TraceParent | None = None
@@ -113,53 +92,37 @@ class Call:
     """Its cost is settled apart from its trace."""
     is_void = False
     """Another call was answered and billed in its place."""
-    _metadata: bytes | None = None
 
-    def __init__(
-        self,
-        id: str,
-        caller: Caller,
-        request: RouteRequest,
-        bounds: TokenBounds,
-        board: Board,
-        fleet: Any,
-        *,
-        created_at: float,
-        started_at: float,
-        policy_version: str,
-        rollup_keys: tuple[str, ...] = (),
-    ) -> None:
-        self.id = id
-        self.caller = caller
-        self.request = request
-        """As its policy lets it be; with ``board`` and ``fleet``, what it works with until it has ended."""
-        self.fleet = fleet
-        """The providers and models of its environment."""
-        self.board = board
-        """The snapshots it keeps to."""
-        self.bounds = bounds
-        """What is known of the prompt's length."""
-        self.timeout_ms = DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms)
-        self.created_at = created_at
-        """Unix seconds."""
-        self.started_at = self.ended_at = started_at
-        """Monotonic seconds."""
-        self.policy_version = policy_version
-        self.rollup_keys = rollup_keys
-        """Metadata that usage is counted by."""
-        self.snapshot_ids: tuple[str, str, str | None] = board.ids
-        """Of the catalogue, health and policy that the decision was made from."""
-        self.plan: Plan | None = None
-        self.attempts: tuple[Attempt, ...] = ()
-        self.served: Attempt | None = None
-        """The attempt that brought the answer."""
-        self.status: TraceStatus = "running"
-        if request.budget is not None:
-            self.budget = room_of(request.budget)
-        if request.metadata:
-            self._metadata = json.encode(request.metadata)
-        if request.cache:
-            self.asks_cache = True
+
+class Call(_Rare, Struct, dict=True, eq=False):
+    """One request that was admitted."""
+
+    id: str
+    caller: Caller
+    request: RouteRequest
+    """As its policy lets it be; with ``board`` and ``fleet``, what it works with until it has ended."""
+    bounds: TokenBounds
+    """What is known of the prompt's length."""
+    board: Board
+    """The snapshots it keeps to."""
+    fleet: Any
+    """The providers and models of its environment."""
+    snapshot_ids: tuple[str, str, str | None]
+    """Of the catalogue, health and policy that the decision was made from."""
+    policy_version: str
+    rollup_keys: tuple[str, ...]
+    """Metadata that usage is counted by."""
+    timeout_ms: int
+    created_at: float
+    """Unix seconds."""
+    started_at: float
+    """Monotonic seconds."""
+    ended_at: float
+    plan: Plan | None = None
+    attempts: tuple[Attempt, ...] = ()
+    served: Attempt | None = None
+    """The attempt that brought the answer."""
+    status: TraceStatus = "running"
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
@@ -177,8 +140,8 @@ class Call:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """As it was when the call was made, whatever became of the caller's object."""
-        metadata: dict[str, Any] = {} if self._metadata is None else json.decode(self._metadata)
+        """Tags of its request."""
+        metadata: dict[str, Any] = {} if self.metadata_json is None else json.decode(self.metadata_json)
         return metadata
 
     @property

@@ -120,7 +120,7 @@ def compiled(board: Board, key: Hashable, make_given: Callable[[], DecisionInput
     ``key`` names all that the class's inputs have in common, never what a client may choose at will. ``make_given``
     gives one of the inputs; its tokens (but for the estimate), time, budgets and health do not matter.
     """
-    found = board.lineage.plans.get(key)
+    found = board.lineage.plans[key]
     if found is not None and found.version == board.version:
         return found.value
     plan = None if found is None else found.value

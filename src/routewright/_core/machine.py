@@ -15,9 +15,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 from routewright.wire import FaultKind, OnPartial, TokenBounds
 
 from .attempt import Attempt
+from .breaker import Circuits
 from .budget import Amount, Room, RoomTooSmall, output_cap, plan_output
 from .catalogue.prices import call_nanos, dearest_at, usage_nanos
 from .fault import FAULTS, Rule
@@ -63,6 +66,11 @@ class Rules(NamedTuple):
 class Traffic(Protocol):
     """What stands between a plan and its models, for all requests together."""
 
+    @property
+    def circuits(self) -> Circuits:
+        """Only rows among ``circuits.tripped`` have to ask."""
+        ...
+
     def admits(self, row: int, now: float) -> bool | None:
         """Whether a model may be called now; None: as a probe, which nobody else is then."""
         ...
@@ -87,57 +95,44 @@ class Wait(NamedTuple):
     seconds: float
 
 
-class Attempts:
+class Attempts(Struct, eq=False):
     """Walks one decision's plan."""
 
-    _number = _place = _tries = 0
-    _pause_s = 0.0
+    plan: Plan
+    bounds: TokenBounds
+    """Of the prompt."""
+    budget: Room | None
+    """The call's own; None: it has none."""
+    room: Room | None
+    """What is left of it, or of what somebody vouches for (``cover``)."""
+    deadline: float
+    timeout_s: float
+    whole: bool
+    """The answer is wanted whole, not as it comes."""
+    traffic: Traffic
+    rules: Rules
+    on_partial: OnPartial
+    """What a fault after content leads to."""
+    running: list[Attempt] = []
+    """The present attempt, and behind it the hedge."""
+    end: End | None = None
+    """How it ended, once it has."""
+    spent: Amount = Amount()
+    """What may be gone of the budget."""
+    _number: int = 0
+    _place: int = 0
+    _tries: int = 0
+    _pause_s: float = 0.0
+    _longest_pause: float = 0.0
+    """Zero: before the first pause."""
     _last: Attempt | None = None
     """The attempt whose fault led to where it stands."""
     _beaten: frozenset[int] = frozenset()
     """Places whose hedge failed while the attempt before it ran on: no use to ask them again."""
-    _forced = False
+    _forced: bool = False
     """A model whose circuit is open was called, for want of another."""
     _repair: TokenBounds | None = None
     """Of the present model."""
-    end: End | None = None
-    """How it ended, once it has."""
-    spent = Amount()
-    """What may be gone of the budget."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        bounds: TokenBounds,
-        room: Room | None,
-        *,
-        started_at: float,
-        timeout_ms: int,
-        whole: bool,
-        traffic: Traffic,
-        rules: Rules,
-    ) -> None:
-        """``bounds``: of the prompt. ``room``: the call's own budget; None: it has none."""
-        self.plan = plan
-        self.room = room
-        """What is left of the budget."""
-        self.deadline = started_at + timeout_ms / 1000
-        self.limits = rules.limits
-        self.on_partial = rules.on_partial
-        """What a fault after content leads to."""
-        self._bounds = bounds
-        self._budget = room
-        self._timeout_s = timeout_ms / 1000
-        self._whole = whole
-        self._traffic = traffic
-        self._rules = rules
-        self._longest_pause = rules.limits.backoff_s * PAUSE_FACTOR
-        self._running: list[Attempt] = []
-        """The present attempt, and behind it the hedge."""
-
-    def obey(self, rules: Rules) -> None:
-        """Take the rules of a request that brings its own."""
-        self._rules, self.on_partial = rules, rules.on_partial
 
     def next(self, now: float) -> Attempt | Wait | None:
         """Say what to do at ``now`` (monotonic seconds); None at the end."""
@@ -153,7 +148,7 @@ class Attempts:
         attempt = self._reach(now, kept_away)
         if attempt is None and kept_away and not self._forced:  # circuits alone stand in the way
             self._forced = True
-            self._place = min(kept_away, key=lambda place: self._traffic.due(self.plan.legs[place].row))
+            self._place = min(kept_away, key=lambda place: self.traffic.due(self.plan.legs[place].row))
             cap = self.plan.given.max_output_tokens if self.room is None else self._affordable_cap(self.room)
             attempt = self._begin(now, cap, probe=True)
         if attempt is None:
@@ -162,7 +157,7 @@ class Attempts:
 
     def succeeded(self, attempt: Attempt) -> None:
         """Tell that an attempt brought a complete answer, whose usage is settled."""
-        self._running.remove(attempt)
+        self.running.remove(attempt)
         if self.room is not None:
             self._pay(attempt, broke_off=False)
         if self.end is None:  # else the other of two was quicker
@@ -185,7 +180,7 @@ class Attempts:
         its answer would add to the prompt; None: it cannot be repaired. ``jitter`` in [0, 1) lengthens pauses, lest
         callers retry in step.
         """
-        self._running.remove(attempt)
+        self.running.remove(attempt)
         attempt.fault, rule = kind, self._rule(kind)
         self._pay(attempt, broke_off=not attempt.counted and (touched or rule.billed))
         if self.end is not None:  # by the other of two
@@ -193,9 +188,9 @@ class Attempts:
         self._last = attempt
         if rule.reason == "safety" and not rule.fall_back:
             self.end = End.REFUSED
-        elif self._running:
+        elif self.running:
             self._beaten |= {attempt.place}
-            self._go_on_with(self._running[0])
+            self._go_on_with(self.running[0])
         elif now >= self.deadline:
             self.end = End.TIMED_OUT
         elif attempt.delivered and self.on_partial == "error":
@@ -212,19 +207,19 @@ class Attempts:
     def left(self, attempt: Attempt, *, touched: bool) -> None:
         """Tell that an attempt was left, for the sake of another or because all is over, before its usage is
         estimated."""
-        self._running.remove(attempt)
+        self.running.remove(attempt)
         self._pay(attempt, broke_off=touched)
-        if self._running:
-            self._go_on_with(self._running[0])
+        if self.running:
+            self._go_on_with(self.running[0])
 
     def hedge(self, now: float) -> Attempt | None:
         """An attempt at the next model beside the one that runs and shows no life, where the budget pays for both and
         second tries are not many; None if not."""
-        present, room = self._running[0], self.room
+        present, room = self.running[0], self.room
         if room is not None:
             self.room = room.without(*self._worst(present))
         self._move_on()
-        attempt = self._reach(now, []) if not self._too_late(now) and self._traffic.spares(now) else None
+        attempt = self._reach(now, []) if not self._too_late(now) and self.traffic.spares(now) else None
         self.room = room
         if attempt is None:
             self._go_on_with(present)
@@ -234,9 +229,9 @@ class Attempts:
 
     def hedge_after_s(self, attempt: Attempt) -> float | None:
         """After how long a silence another model is asked beside it; None where too little was observed to say."""
-        if not self._rules.hedged or attempt.last or self._last is not None or attempt.hedge:
+        if not self.rules.hedged or attempt.last or self._last is not None or attempt.hedge:
             return None
-        usual_ms = attempt.leg.latency_p95_ms if self._whole else attempt.leg.ttft_p95_ms
+        usual_ms = attempt.leg.latency_p95_ms if self.whole else attempt.leg.ttft_p95_ms
         return None if usual_ms is None else usual_ms / 1000
 
     @property
@@ -246,7 +241,7 @@ class Attempts:
 
     def cover(self, nanos: int) -> None:
         """Let all attempts together cost at most what somebody vouches for, where their budget is not smaller."""
-        budget = self._budget or Room(None, None)
+        budget = self.budget or Room(None, None)
         most = nanos if budget.nanos is None else min(nanos, budget.nanos)
         self.room = (self.room or budget)._replace(nanos=most - self.spent.nanos)
 
@@ -257,13 +252,13 @@ class Attempts:
         return End.FAILED if last is None or last.fault is None else _ENDS.get(last.fault, End.FAILED)
 
     def _rule(self, kind: FaultKind) -> Rule:
-        if kind is FaultKind.REFUSED and self._rules.on_refusal_fall_back:
+        if kind is FaultKind.REFUSED and self.rules.on_refusal_fall_back:
             return _REFUSED_ELSEWHERE
         return FAULTS[kind]
 
     def _too_late(self, now: float) -> bool:
         """Whether a further attempt is left that would not have the time: upstream would only waste its work on it."""
-        least_s = min(self.limits.least_s, LEAST_SHARE * self._timeout_s)
+        least_s = min(self.rules.limits.least_s, LEAST_SHARE * self.timeout_s)
         return now > self.deadline - least_s and self._place < len(self.plan.legs)
 
     def _reach(self, now: float, kept_away: list[int]) -> Attempt | None:
@@ -277,7 +272,8 @@ class Attempts:
                 self._move_on()
                 continue
             if self._place not in self._beaten:
-                admitted = self._traffic.admits(legs[self._place].row, now)
+                row = legs[self._place].row
+                admitted = row not in self.traffic.circuits.tripped or self.traffic.admits(row, now)
                 if admitted is not False:
                     return self._begin(now, cap, probe=admitted is None)
                 kept_away.append(self._place)
@@ -287,7 +283,7 @@ class Attempts:
     def _affordable_cap(self, room: Room) -> int | None:
         """Output tokens that the present model may be asked for. Raises ``RoomTooSmall``."""
         if self._number == self._place == 0:
-            return plan_output(self.plan, self._bounds, self._budget or room).cap
+            return plan_output(self.plan, self.bounds, self.budget or room).cap
         return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
 
     def _begin(self, now: float, cap: int | None, *, probe: bool) -> Attempt:
@@ -303,23 +299,24 @@ class Attempts:
         attempt = Attempt(self._number, leg, cap)
         if self._number > 1:
             attempt.place, attempt.after, attempt.repair = place, self._last, self._repair
-        if self._budget is not None and cap is not None:
+        if self.budget is not None and cap is not None:
             attempt.budget_capped = cap < (self.plan.given.max_output_tokens or leg.max_output)
         if probe:
             attempt.probe = True
-        if self._whole or self._traffic.is_whole[leg.row]:
+        if self.whole or self.traffic.is_whole[leg.row]:
             patience_ms = max(FIRST_TOKEN_FACTOR * (leg.latency_p95_ms or leg.expected_ms), leg.expected_ms)
         else:
             patience_ms = FIRST_TOKEN_FACTOR * (leg.ttft_p95_ms or leg.ttft_ms)
-        attempt.patience_s = max(self.limits.first_token_s, patience_ms / 1000)
+        attempt.patience_s = max(self.rules.limits.first_token_s, patience_ms / 1000)
         attempt.last = last = place + 1 >= len(legs)
         if last:
             attempt.latest = self.deadline
         elif place == 0:
-            attempt.latest = max(now, self.deadline - FALLBACK_SHARE * self._timeout_s)
+            attempt.latest = max(now, self.deadline - FALLBACK_SHARE * self.timeout_s)
         else:
             attempt.latest = self._share(now)
-        self._running.append(attempt)
+        attempt.due_at = attempt.latest if last else min(now + attempt.patience_s, attempt.latest)
+        self.running.append(attempt)
         return attempt
 
     def _may_repair(self, now: float) -> bool:
@@ -328,17 +325,18 @@ class Attempts:
 
     def _share(self, now: float) -> float:
         """The deadline, less what stays for the next member of the chain."""
-        left_s = self._timeout_s if self._place == 0 else self.deadline - now
+        left_s = self.timeout_s if self._place == 0 else self.deadline - now
         return max(now, self.deadline - FALLBACK_SHARE * left_s)
 
     def _may_retry(self, retry_after: float | None, now: float, jitter: float) -> bool:
         """Set the pause before another try of the same model; False if moving on serves better."""
-        limits = self.limits
+        limits = self.rules.limits
         if self._tries > self.plan.given.max_retries or (retry_after or 0.0) > limits.retry_after_s:
             return False
-        drawn = limits.backoff_s + jitter * (self._longest_pause - limits.backoff_s)
+        longest = self._longest_pause or PAUSE_FACTOR * limits.backoff_s
+        drawn = limits.backoff_s + jitter * (longest - limits.backoff_s)
         pause = max(retry_after or 0.0, drawn)
-        if self._too_late(now + pause) or not self._traffic.spares(now):
+        if self._too_late(now + pause) or not self.traffic.spares(now):
             return False
         self._pause_s = pause
         self._longest_pause = min(PAUSE_FACTOR * drawn, limits.longest_backoff_s)
@@ -351,7 +349,7 @@ class Attempts:
         self._repair = None
         self._place += 1
         self._tries = 0
-        self._longest_pause = PAUSE_FACTOR * self.limits.backoff_s
+        self._longest_pause = 0.0
         if last is not None and last.fault is FaultKind.CONTEXT_OVERFLOW:
             while self._place < len(legs) and self._overflows(legs[self._place]):
                 self._place += 1
@@ -359,7 +357,7 @@ class Attempts:
     def _overflows(self, leg: Leg) -> bool:
         """Whether the prompt, as a model counts it, is sure not to fit into the window that is declared for it."""
         window = leg.declared_window
-        return window is not None and leg.length(self._bounds)[0] > window
+        return window is not None and leg.length(self.bounds)[0] > window
 
     def _go_on_with(self, running: Attempt) -> None:
         """Stand where an attempt stands that runs on alone."""
@@ -386,4 +384,4 @@ class Attempts:
 
     def _shown(self, repair: TokenBounds | None) -> TokenBounds:
         """Bounds of what a model is shown: the prompt, and what it is to repair."""
-        return self._bounds if repair is None else longer(self._bounds, repair)
+        return self.bounds if repair is None else longer(self.bounds, repair)

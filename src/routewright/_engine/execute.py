@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class Execution(Progress):
     """One plan being carried out. Not safe to pull from two tasks at once."""
 
-    _interrupted = False
+    _interrupted: bool = False
 
     async def run(self) -> None:
         """Carry the plan out to its end, keeping all that comes."""
@@ -57,19 +57,19 @@ class Execution(Progress):
             if exchange.context is None:
                 self._set_off(exchange)  # the reader may have taken its time since it was told
             else:
-                self._wait(exchange, self._clock.monotonic())
+                self._wait(exchange, self.clock.monotonic())
             return await self._within(exchange)
         await self._pause()
         return None
 
     async def _pause(self) -> None:
         pause_s, self._pause_for_s = self._pause_for_s, 0.0
-        with self._clock.deadline(self.until):
-            await self._clock.sleep(pause_s)
+        with self.clock.deadline(self.until):
+            await self.clock.sleep(pause_s)
 
     async def _within(self, exchange: Exchange) -> Part | None:
         """Pull an attempt within its time."""
-        with self._clock.deadline(exchange.wake_at, scoped=exchange.scoped) as limit:
+        with self.clock.deadline(exchange.wake_at, scoped=exchange.scoped) as limit:
             exchange.limit = limit
             try:
                 return await self._pull(exchange)
@@ -98,13 +98,13 @@ class Execution(Progress):
                 chunks = await context.__aenter__()
                 exchange.context = context
                 exchange.chunks = chunks if hasattr(chunks, "__anext__") else aiter(chunks)
-                exchange.since = self._clock.monotonic()
+                exchange.since = self.clock.monotonic()
             following = exchange.chunks.__anext__
             while not (abandoned := exchange.pace is not None and self._is_too_slow(exchange)):
                 exchange.taken += 1
                 if exchange.taken > YIELD_EVERY:
                     exchange.taken = 0
-                    await self._clock.sleep(0)
+                    await self.clock.sleep(0)
                 part: Part | None
                 part = taken = self._take(exchange, await following())
                 if taken is None:
@@ -112,7 +112,7 @@ class Execution(Progress):
                 if attempt.screen is not None:
                     exchange.parts = parts = deque(await self._screened(exchange, taken))
                     part = parts.popleft() if parts else None
-                if part is not None and not self._whole:
+                if part is not None and not self.whole:
                     if watch.is_on(by_scopes=False):  # and the provider made nothing of it
                         raise asyncio.CancelledError
                     attempt.delivered = attempt.characters > 0
@@ -151,8 +151,8 @@ class Execution(Progress):
             if not abandoned:
                 await context.__aexit__(None, None, None)
                 return
-            now = self._clock.monotonic()
-            with self._clock.deadline(min(now + FAREWELL_S, max(now, self.until) + LATE_S), shield=True):
+            now = self.clock.monotonic()
+            with self.clock.deadline(min(now + FAREWELL_S, max(now, self.until) + LATE_S), shield=True):
                 await context.__aexit__(None, None, None)
         except BaseException as error:
             if exchange.watch.passes(error):
@@ -177,7 +177,7 @@ class Execution(Progress):
     def interrupt(self) -> None:
         """End the wait of a reader in another task, so that the call can be left."""
         self._interrupted = True
-        self.until = self._clock.monotonic()
+        self.until = self.clock.monotonic()
         if self.exchange is not None:
             self.exchange.wake(self.until)
 
@@ -190,4 +190,4 @@ class Execution(Progress):
 
     @property
     def _aside_from(self) -> float:
-        return inf if self._clock.virtual else LARGE_CHARACTERS
+        return inf if self.clock.virtual else LARGE_CHARACTERS

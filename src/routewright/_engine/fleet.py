@@ -84,10 +84,10 @@ class Fleet:
         self.rules = Rules(limits)
         """How requests are carried out that ask for nothing else."""
         self.health = Health(self.pool)
-        self._circuits = Circuits([model.provider for model in self.pool.models], limits)
+        self.circuits = Circuits([model.provider for model in self.pool.models], limits)
         self._retries = RetryBudget(limits)
         self._bursts = ErrorBursts()
-        self._journal = Journal(self.health, self._circuits, self._retries, self._bursts)
+        self._journal = Journal(self.health, self.circuits, self._retries, self._bursts)
         self._published = clock.monotonic()
         self._look_at = inf
         """When there may be something to publish: never, as long as nobody called."""
@@ -175,10 +175,10 @@ class Fleet:
 
     def admits(self, row: int, now: float) -> bool | None:
         """Whether a model may be called now; None: as a probe (``Traffic``)."""
-        if row not in self._circuits.tripped:
+        if row not in self.circuits.tripped:
             return True
         with self._guard.lock:
-            if not self._circuits.admits(row, now):
+            if not self.circuits.admits(row, now):
                 return False
             self._publish(self._clock.monotonic())
         return None
@@ -186,7 +186,7 @@ class Fleet:
     def due(self, row: int) -> float:
         """When a model that is not admitted may be called again (``Traffic``)."""
         with self._guard.lock:
-            return self._circuits.due(row)
+            return self.circuits.due(row)
 
     def answered(
         self,
@@ -230,16 +230,14 @@ class Fleet:
             self._journal.fold(self._board.outlook)
             if not credential:  # which says nothing of the model
                 self.health.failed(row, now)
-            if self._circuits.failed(
-                row, now, probe=probe, retry_after=retry_after, credential=credential, alone=alone
-            ):
+            if self.circuits.failed(row, now, probe=probe, retry_after=retry_after, credential=credential, alone=alone):
                 self._publish(now)
 
     def left(self, row: int) -> None:
         """Book that a probe was left without a word on the provider."""
         with self._guard.lock:
             now = self._clock.monotonic()
-            if self._circuits.left(row, now):
+            if self.circuits.left(row, now):
                 self._publish(now)
 
     def ended(self, whose: Hashable, *, error: bool) -> ErrorBurst | None:
@@ -283,7 +281,7 @@ class Fleet:
             board, ids = self._board, self.pool.ids
             self._published, self._look_at = now, now + PUBLISH_EVERY_S
             self._journal.fold(board.outlook)
-            kept_away = self._circuits.kept_away(now) if self._circuits.tripped else {}
+            kept_away = self.circuits.kept_away(now) if self.circuits.tripped else {}
             self._look_at = min([self._look_at, *kept_away.values()])
             ahead_s = self._clock.time() - now
             moved = self.health.publish(now, {row: round((due + ahead_s) * 1000) for row, due in kept_away.items()})

@@ -74,7 +74,7 @@ class HedgedExecution(Execution):
         async with anyio.create_task_group() as group:
             race.running = 1
             group.start_soon(self._lead, first, race)
-            with self._clock.deadline(first.attempt.started_at + hedge_s):
+            with self.clock.deadline(first.attempt.started_at + hedge_s):
                 await race.decided.wait()
             if not race.decided.is_set() and not first.over and first.attempt.first_at is None:
                 second = self._second()
@@ -86,7 +86,7 @@ class HedgedExecution(Execution):
         return second
 
     def _second(self) -> Exchange | None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         attempt = self.hedge(now)
         if attempt is None:
             return None

@@ -12,6 +12,8 @@ from contextlib import AbstractAsyncContextManager
 from math import inf
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from routewright._core.attempt import Attempt
 from routewright._core.budget import Amount, worst_of_call, worst_wanted
 from routewright._core.call import Call
@@ -75,53 +77,34 @@ class Blocked(Exception):
         self.fault = Fault(FaultKind.BLOCKED, said, answered=True)
 
 
-class Exchange:
+class Exchange(Struct, eq=False):
     """The exchange with a provider while an attempt runs. Times on the monotonic scale."""
 
-    __slots__ = (
-        "attempt",
-        "chunks",
-        "context",
-        "limit",
-        "over",
-        "pace",
-        "parts",
-        "provider",
-        "scoped",
-        "screening",
-        "since",
-        "taken",
-        "upstream",
-        "wake_at",
-        "watch",
-    )
-
-    watch: CancelWatch
+    attempt: Attempt
+    provider: Provider
+    upstream: UpstreamCall
+    scoped: bool
+    """Its waits are limited by cancel scopes."""
+    pace: Pace | None
+    """None where the answer is wanted whole."""
+    wake_at: float
+    """When the present wait ends at the latest."""
+    since: float = 0.0
+    """When it began: the last chunk had come, or a reader asked for the next."""
+    context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
+    chunks: AsyncIterator[Chunk] | None = None
+    limit: Deadline | None = None
+    """The deadline of the present wait."""
+    watch: CancelWatch = None  # type: ignore[assignment]  # set when a wait begins
     """The task that waits."""
-
-    def __init__(self, attempt: Attempt, provider: Provider, upstream: UpstreamCall, pace: Pace | None) -> None:
-        self.attempt = attempt
-        self.provider = provider
-        self.upstream = upstream
-        self.scoped: bool = getattr(provider, "needs_scope", False)
-        """Its waits are limited by cancel scopes."""
-        self.pace = pace
-        """None where the answer is wanted whole."""
-        self.wake_at = self.since = 0.0
-        """When the present wait ends at the latest, and when it began: the last chunk had come, or a reader asked for
-        the next."""
-        self.context: AbstractAsyncContextManager[AsyncIterator[Chunk]] | None = None
-        self.chunks: AsyncIterator[Chunk] | None = None
-        self.limit: Deadline | None = None
-        """The deadline of the present wait."""
-        self.parts: deque[Part] | None = None
-        """What the caller gets next."""
-        self.screening = False
-        """A guardrail is looking at what came."""
-        self.over = False
-        """The provider was left."""
-        self.taken = 0
-        """Chunks since other tasks had their turn."""
+    parts: deque[Part] | None = None
+    """What the caller gets next."""
+    screening: bool = False
+    """A guardrail is looking at what came."""
+    over: bool = False
+    """The provider was left."""
+    taken: int = 0
+    """Chunks since other tasks had their turn."""
 
     def wake(self, at: float) -> None:
         """Set when the wait ends, for the present one as for those to come."""
@@ -130,9 +113,21 @@ class Exchange:
             self.limit.move(at)
 
 
-class Progress(Attempts):
+class Progress(Attempts, kw_only=True):
     """One plan under way. Not safe to use from two tasks or threads at once."""
 
+    call: Call
+    fleet: Fleet
+    clock: Clock
+    rng: Rng
+    until: float
+    """When all waiting ends: the deadline, or earlier where a reader left."""
+    sandbox: bool
+    form: Form | None = None
+    guardrails: Sequence[Guardrail] = ()
+    """Those that check answers."""
+    onward: Onward | None = None
+    """The trace that providers are told of."""
     exchange: Exchange | None = None
     """The attempt that runs, if any."""
     error: RouterError | None = None
@@ -141,56 +136,20 @@ class Progress(Attempts):
     """What the code of the last attempt's provider raised, where that is a host's own."""
     data: Any = None
     """The answer as a value of the type that was asked for."""
-    guardrails: Sequence[Guardrail] = ()
-    """Those that check answers."""
-    onward: Onward | None = None
-    """The trace that providers are told of."""
     _cover: Cover | None = None
     """The money that is set aside for the call."""
-    _pause_for_s = 0.0
+    _pause_for_s: float = 0.0
     _repair_with: Repair | None = None
     """What the present model is shown of its last answer, if it is to repair it."""
 
-    def __init__(
-        self,
-        call: Call,
-        plan: Plan,
-        fleet: Fleet,
-        *,
-        clock: Clock,
-        rng: Rng,
-        whole: bool,
-        form: Form | None = None,
-    ) -> None:
-        super().__init__(
-            plan,
-            call.bounds,
-            call.budget,
-            started_at=call.started_at,
-            timeout_ms=call.timeout_ms,
-            whole=whole,
-            traffic=fleet,
-            rules=fleet.rules,
-        )
-        self.call = call
-        self.request = call.request
-        self.until = self.deadline
-        """When all waiting ends: the deadline, or earlier where a reader left."""
-        self._fleet = fleet
-        self._clock = clock
-        self._rng = rng
-        self._sandbox = call.caller.environment == "sandbox"
-        self._form = form
-
-    def pay_from(self, cover: Cover | None) -> None:
-        """Let it cost no more than what is set aside for it, if its money is limited."""
+    def pay_from(self, cover: Cover) -> None:
+        """Let it cost no more than what is set aside for it."""
         self._cover = cover
-        if cover is not None:
-            self.cover(cover.nanos)
+        self.cover(cover.nanos)
 
     def advance(self) -> Exchange | Wait | None:
         """Ask the machine what comes next, and begin it; None at the end."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         step = self.next(now)
         if isinstance(step, Attempt):
             self.exchange = exchange = self._open_for(step, now)
@@ -244,23 +203,42 @@ class Progress(Attempts):
             self._settle(self.exchange)
 
     def ended(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
-        """The provider has nothing more, or was ``abandoned``. Once the answer is whole, how it takes its leave does
-        not matter."""
+        """The provider has nothing more, or was ``abandoned``: price its answer, and tell the model's health and the
+        machine. Once the answer is whole, how the provider takes its leave does not matter."""
         attempt = exchange.attempt
         if self.end is not None:  # the other of two was quicker, by a moment
-            self._leave_behind(exchange)
-        elif attempt.finish_reason is None or exchange.screening:
-            self._book_fault(exchange, fault, abandoned=abandoned)
-        elif attempt.finish_reason == "content_filter":
-            self._book_fault(exchange, FILTERED, abandoned=abandoned)
-        elif self._form is not None and (unfit := self._unfit(attempt, self._form)) is not None:
-            self._book_fault(exchange, unfit, abandoned=abandoned)
+            return self._leave_behind(exchange)
+        if attempt.finish_reason is None or exchange.screening:
+            return self._book_fault(exchange, fault, abandoned=abandoned)
+        if attempt.finish_reason == "content_filter":
+            return self._book_fault(exchange, FILTERED, abandoned=abandoned)
+        if self.form is not None and (unfit := self._unfit(attempt, self.form)) is not None:
+            return self._book_fault(exchange, unfit, abandoned=abandoned)
+        usage = attempt.settle(self.call.bounds)
+        self.call.served, self.cause = attempt, None
+        if self.sandbox:
+            attempt.unslept_ms = float(attempt.leg.expected_ms)
+            if attempt.number == 1:
+                self.fleet.asked(attempt.ended_at)
         else:
-            self._book_answer(attempt)
+            caller, started_at, first_at = self.call.caller, attempt.started_at, attempt.first_at
+            assert first_at is not None, "an answer came"
+            self.fleet.answered(
+                attempt.leg.row,
+                attempt.ended_at,
+                attempt.ended_at - started_at,
+                None if self.whole else first_at - started_at,  # not known of an answer that was asked for whole
+                usage,
+                attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated,  # one that was cut
+                (caller.account, caller.environment),
+                probe=attempt.probe,
+                asked=attempt.number == 1,
+            )
+        return self.succeeded(attempt)
 
     def _open_for(self, attempt: Attempt, now: float) -> Exchange:
-        leg, request = attempt.leg, self.request
-        provider = self._fleet.server[leg.row]
+        leg, request = attempt.leg, self.call.request
+        provider = self.fleet.server[leg.row]
         assert provider is not None, "constraints let a model through that nobody serves"
         repair = None if attempt.repair is None else self._repair_with
         name = provider.name
@@ -277,28 +255,32 @@ class Progress(Attempts):
             request.tool_choice,
             attempt.cap,
             self.until,
-            not self._whole,
+            not self.whole,
             None if self.onward is None else self.onward.header(name, attempt.number),
         )
-        pace = None if self._whole else Pace(self.limits, leg.us_per_token)
-        exchange = Exchange(attempt, provider, upstream, pace)
         attempt.started_at = now
-        exchange.wake_at = attempt.due(now)
         if self.call.board.pool.dated:
-            attempt.prices_of_day = self.call.board.pool.prices_on(leg.row, self._fleet.today())
-        return exchange
+            attempt.prices_of_day = self.call.board.pool.prices_on(leg.row, self.fleet.today())
+        return Exchange(
+            attempt,
+            provider,
+            upstream,
+            getattr(provider, "needs_scope", False),
+            None if self.whole else Pace(self.rules.limits, leg.us_per_token),
+            wake_at=attempt.due_at,
+        )
 
     def _set_off(self, exchange: Exchange) -> None:
         """Let an attempt's time begin only now."""
-        attempt, pool = exchange.attempt, self.call.board.pool
-        attempt.started_at = now = self._clock.monotonic()
-        exchange.wake_at = attempt.due(now)
+        attempt, pool, now = exchange.attempt, self.call.board.pool, self.clock.monotonic()
+        exchange.wake_at = min(exchange.wake_at + (now - attempt.started_at), attempt.latest)
+        attempt.started_at = now
         if pool.dated:
-            attempt.prices_of_day = pool.prices_on(attempt.leg.row, self._fleet.today())
+            attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
 
     def _take(self, exchange: Exchange, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
         """Note what a chunk says, and when; give it back if the caller is to have it."""
-        attempt, now = exchange.attempt, self._clock.monotonic()
+        attempt, now = exchange.attempt, self.clock.monotonic()
         before = attempt.characters
         part = attempt.take(chunk)
         if attempt.first_at is None:
@@ -311,7 +293,7 @@ class Progress(Attempts):
         elif attempt.finish_reason is None:
             if exchange.pace is not None:
                 exchange.pace.chunk(attempt.characters - before, now - exchange.since)
-            if part is None or self._whole:  # else the reader begins to wait when he asks for more
+            if part is None or self.whole:  # else the reader begins to wait when he asks for more
                 self._wait(exchange, now)
         return part
 
@@ -320,7 +302,7 @@ class Progress(Attempts):
         exchange.since = now
         if exchange.attempt.first_at is None or exchange.attempt.finish_reason is not None:
             return
-        wake_at, share_s = now + self.limits.idle_s, FALLBACK_SHARE * (self.until - now)
+        wake_at, share_s = now + self.rules.limits.idle_s, FALLBACK_SHARE * (self.until - now)
         if wake_at > self.until - share_s:
             wake_at = min(wake_at, self.until)
             if self._may_move_on(exchange):
@@ -333,7 +315,7 @@ class Progress(Attempts):
         """Whether another model may take over: not from the last of the chain, nor where an answer cannot be void."""
         if exchange.attempt.last:
             return False
-        return self._whole or not (exchange.attempt.delivered and self.on_partial == "error")
+        return self.whole or not (exchange.attempt.delivered and self.on_partial == "error")
 
     def _is_too_slow(self, exchange: Exchange) -> bool:
         """Whether to leave it since it is below the minimum throughput."""
@@ -347,7 +329,7 @@ class Progress(Attempts):
         attempt, parts = exchange.attempt, list[Part]()
         screen, wake_at = attempt.screen, exchange.wake_at
         assert isinstance(screen, Screen), "the answer is guarded"
-        exchange.screening, asked_at = True, self._clock.monotonic()
+        exchange.screening, asked_at = True, self.clock.monotonic()
         exchange.wake(self.until)  # the provider's own limits rest
         match part:
             case Delta(text):
@@ -358,7 +340,7 @@ class Progress(Attempts):
         attempt.hits = screen.hits
         if screen.blocked is not None:
             raise Blocked(screen.blocked)
-        exchange.screening, took_s = False, self._clock.monotonic() - asked_at
+        exchange.screening, took_s = False, self.clock.monotonic() - asked_at
         exchange.since += took_s
         exchange.wake(min(self.until, wake_at + took_s))
         return parts
@@ -376,38 +358,13 @@ class Progress(Attempts):
         if isinstance(found, Fit):
             self.data = found.value
             return None
-        if self._sandbox:
+        if self.sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)
         return misfit(attempt.answer, found, attempt.finish_reason)
 
-    def _book_answer(self, attempt: Attempt) -> None:
-        """Price an answer, tell the model's health of it, and the machine. Of an answer that was asked for whole the
-        first token's time is not known; one that was cut says nothing of the model's usual length."""
-        usage = attempt.settle(self.call.bounds)
-        self.call.served, self.cause = attempt, None
-        if self._sandbox:
-            attempt.unslept_ms = float(attempt.leg.expected_ms)
-            if attempt.number == 1:
-                self._fleet.asked(attempt.ended_at)
-        else:
-            caller, started_at, first_at = self.call.caller, attempt.started_at, attempt.first_at
-            assert first_at is not None, "an answer came"
-            self._fleet.answered(
-                attempt.leg.row,
-                attempt.ended_at,
-                attempt.ended_at - started_at,
-                None if self._whole else first_at - started_at,
-                usage,
-                attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated,
-                (caller.account, caller.environment),
-                probe=attempt.probe,
-                asked=attempt.number == 1,
-            )
-        self.succeeded(attempt)
-
     def _book_fault(self, exchange: Exchange, fault: Fault, *, abandoned: bool) -> None:
         attempt = exchange.attempt
-        attempt.ended_at = now = self._clock.monotonic()
+        attempt.ended_at = now = self.clock.monotonic()
         attempt.fault_text, attempt.fault_public, attempt.hint = fault.text, fault.public, fault.hint
         self.cause = fault.cause
         self._repair_with = fault.repair or self._repair_with
@@ -418,7 +375,7 @@ class Progress(Attempts):
         rule = FAULTS[fault.kind]
         touched = attempt.first_at is not None or fault.answered
         if attempt.number == 1:
-            self._fleet.asked(now)
+            self.fleet.asked(now)
         self.failed(
             attempt,
             fault.kind,
@@ -426,11 +383,11 @@ class Progress(Attempts):
             touched=touched,
             retry_after=fault.retry_after,
             repair=None if fault.repair is None else fault.repair.bounds,
-            jitter=self._rng.random(),
+            jitter=self.rng.random(),
         )
-        if not self._sandbox:
+        if not self.sandbox:
             if rule.blames and not hurried:
-                self._fleet.failed(
+                self.fleet.failed(
                     attempt.leg.row,
                     probe=attempt.probe,
                     retry_after=fault.retry_after,
@@ -438,7 +395,7 @@ class Progress(Attempts):
                     alone=not self._pause_s,
                 )
             elif attempt.probe:
-                self._fleet.left(attempt.leg.row)
+                self.fleet.left(attempt.leg.row)
         if attempt.produced or (fault.kind is FaultKind.INVALID_OUTPUT and attempt.finish_reason is not None):
             attempt.settle(self.call.bounds)
         elif touched or rule.billed:
@@ -450,12 +407,12 @@ class Progress(Attempts):
         touched = attempt.first_at is not None or self._entered(exchange)
         self.left(attempt, touched=touched and not attempt.counted)
         self._settle(exchange)
-        if attempt.probe and not self._sandbox:
-            self._fleet.left(attempt.leg.row)
+        if attempt.probe and not self.sandbox:
+            self.fleet.left(attempt.leg.row)
 
     def _settle(self, exchange: Exchange) -> None:
         attempt = exchange.attempt
-        attempt.ended_at = self._clock.monotonic()
+        attempt.ended_at = self.clock.monotonic()
         if attempt.produced:
             attempt.settle(self.call.bounds)
         elif self._entered(exchange):
@@ -480,20 +437,20 @@ class Progress(Attempts):
 
     def _silence(self, exchange: Exchange) -> Fault:
         """The fault of an attempt whose time is over."""
-        now, attempt = self._clock.monotonic(), exchange.attempt
+        now, attempt = self.clock.monotonic(), exchange.attempt
         if exchange.screening:
             return WITH_GUARDRAILS
         if attempt.first_at is not None:
             return silence(now - exchange.since, begun=True)
         waited_s = now - attempt.started_at
-        return no_answer(waited_s) if self._whole else silence(waited_s, begun=False)
+        return no_answer(waited_s) if self.whole else silence(waited_s, begun=False)
 
     def _blamed_from(self, exchange: Exchange) -> float:
         """Until when a provider may be silent before that is its own fault, whatever time the caller gave."""
         attempt = exchange.attempt
         if attempt.first_at is None:
             return attempt.started_at + attempt.patience_s
-        return exchange.since + self.limits.idle_s
+        return exchange.since + self.rules.limits.idle_s
 
 
 def _is_json(request: RouteRequest) -> bool:

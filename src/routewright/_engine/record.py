@@ -39,6 +39,7 @@ from .trace_log import TraceLog
 FIND_S = 0.25
 DAY_S = 24 * 3600.0
 """Within so long the same change of a policy is the same event."""
+_NO_EVENTS: Sequence[PutEvent] = ()
 
 
 class Records:
@@ -93,25 +94,50 @@ class Records:
         self._hooks.announce(events)
 
     def conclude(
-        self, call: Call, progress: Progress, *, left: bool = False, at: float | None = None
+        self,
+        call: Call,
+        progress: Progress | None,
+        *,
+        error: RouterError | None = None,
+        left: bool = False,
+        at: float | None = None,
     ) -> tuple[Answer, RouterError | None]:
-        """End a call whose plan came to its end or was ``left``, at present if not said otherwise, and keep its trace.
-        Gives its answer, and what went wrong, without which there is none."""
-        error = None
-        if not left and progress.end is not None and progress.end is not End.SUCCEEDED:
-            error = progress.error or failure(call, progress)
-            error.trace_id = call.id
-            error.request_id = self._ids("req_")
+        """End a call whose plan came to its end or was ``left``, or that failed of an ``error`` before it had one, at
+        present if not said otherwise, and keep its trace. Gives its answer, and what went wrong, without which there
+        is none."""
+        served, board, plan, fleet, hold = call.served, call.board, call.plan, call.fleet, call.hold
+        data = None
+        if progress is not None:
+            data = progress.data
+            if not left and progress.end is not None and progress.end is not End.SUCCEEDED:
+                error = progress.error or failure(call, progress)
+        if error is not None:
+            error.trace_id, error.request_id = call.id, self._ids("req_")
         if self._capture is not None:
-            call.captured = self._capture.of(call.request.messages, call.served)
+            call.captured = self._capture.of(call.request.messages, served)
             call.text_bytes = call.captured.size
-        served, output, tool_calls = call.served, "", None
+        output, tool_calls = "", None
         if served is not None and served.screen is None:
             output, tool_calls = "".join(served.text), None if served.pieces is None else served.tool_calls
         elif served is not None:
             output, tool_calls = served.answer, served.answer_calls
-        answer = Answer(call, call.board, output, tool_calls, progress.data)
-        self._end(call, error, self._clock.monotonic() if at is None else at, answer, progress)
+        answer = Answer(call, board, output, tool_calls, data)
+        snapshots: Sequence[Snapshot] = board.snapshots if call.policy is None else (*board.snapshots, call.policy)
+        if plan is not None and plan.counts is None:
+            plan.counts = Decision(plan, call.given, board).rejected_counts
+        budget = call.request.budget
+        call.end(error, self._clock.monotonic() if at is None else at)
+        self.under_way.discard(call)
+        if call.started_at < self._since:  # of the process that this one was forked from
+            return answer, error
+        settlement, events = None, _NO_EVENTS
+        if hold is not None and progress is not None:
+            settlement = hold.settlement(call, answer if error is None else None, progress.used.nanos)
+        if error is not None or served is None or served.place or call.caller.environment == "sandbox":
+            events = self._events(call, error, budget, fleet)
+        self._log.put(call, snapshots, events, settlement)
+        if self._over is not None:
+            self._over.set()
         return answer, error
 
     async def commit(self, call: Call) -> None:
@@ -126,15 +152,12 @@ class Records:
 
     def undecided(self, call: Call, error: BaseException) -> None:
         """Keep the trace of a call that ended before a model was chosen."""
-        told = error if isinstance(error, RouterError) else None  # without one the trace says that the caller left
-        if told is not None:
-            told.trace_id, told.request_id = call.id, self._ids("req_")
+        if isinstance(error, RouterError):
+            self.conclude(call, None, error=error)
         elif isinstance(error, Exception):
-            told = InternalError(type(error).__name__)
-        if self._capture is not None:
-            call.captured = self._capture.of(call.request.messages, None)
-            call.text_bytes = call.captured.size
-        self._end(call, told, self._clock.monotonic())
+            self.conclude(call, None, error=InternalError(type(error).__name__))
+        else:  # the caller left
+            self.conclude(call, None)
 
     def drop(self, call: Call, progress: Progress) -> None:
         """Take a call that nobody holds any more. To be called in a finaliser, which may run anywhere: so it takes no
@@ -176,31 +199,6 @@ class Records:
     def _is_of_parent(self, call: Call) -> bool:
         """Whether a call began before this process was forked: its parent keeps what becomes of it."""
         return call.started_at < self._since
-
-    def _end(
-        self,
-        call: Call,
-        error: RouterError | None,
-        at: float,
-        answer: Answer | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        """End a call, and keep its trace with what it caused."""
-        board, plan, fleet = call.board, call.plan, call.fleet
-        snapshots: Sequence[Snapshot] = board.snapshots if call.policy is None else (*board.snapshots, call.policy)
-        if plan is not None and plan.counts is None:
-            plan.counts = Decision(plan, call.given, board).rejected_counts
-        budget, hold = call.request.budget, call.hold
-        call.end(error, at)
-        self.under_way.discard(call)
-        if call.started_at < self._since:  # of the process that this one was forked from
-            return
-        settlement = None
-        if hold is not None and progress is not None:
-            settlement = hold.settlement(call, answer if error is None else None, progress.used.nanos)
-        self._log.put(call, snapshots, self._events(call, error, budget, fleet), settlement)
-        if self._over is not None:
-            self._over.set()
 
     def _events(self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet) -> Sequence[PutEvent]:
         """The events that a call caused, and the burst of errors that it begins."""

@@ -15,14 +15,16 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 import anyio.to_thread
+from msgspec import json
 from msgspec.structs import replace
 
+from routewright._core.budget import room_of
 from routewright._core.call import Call
 from routewright._core.check import PolicyCheck, check
 from routewright._core.constraints import CountTokens
 from routewright._core.decide import compiled, decide
 from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
-from routewright._core.intake import input_of, with_ids
+from routewright._core.intake import DEFAULT_TIMEOUT_MS, input_of, with_ids
 from routewright._core.machine import Rules
 from routewright._core.plan import Plan
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
@@ -217,18 +219,26 @@ class Engine:
             read.tokens,
             board,
             fleet,
-            created_at=self._clock.time(),
-            started_at=started_at,
-            policy_version=fleet.inline_version if policy is None else policy.version,
-            rollup_keys=self._rollup_keys,
+            board.ids if policy is None else (*board.ids[:2], policy.id),
+            fleet.inline_version if policy is None else policy.version,
+            self._rollup_keys,
+            DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms),
+            self._clock.time(),
+            started_at,
+            started_at,
         )
         if lists:
             call.has_lists = True
+        if request.budget is not None:
+            call.budget = room_of(request.budget)
+        if request.metadata:
+            call.metadata_json = json.encode(request.metadata)
+        if request.cache:
+            call.asks_cache = True
         if read.traceparent is not None:
             call.traceparent = read.traceparent
         if policy is not None:
             call.policy, call.laid = policy, laid
-            call.snapshot_ids = (*board.ids[:2], policy.id)
         if hold is not None:
             call.hold, call.windows = hold, hold.windows
         return call
@@ -365,7 +375,7 @@ class Engine:
         else:
             needs, cap = needs_of(request), None if params is None else params.max_output_tokens
         _, _, policy = call.snapshot_ids
-        key = policy, request.goal, request.strategy, needs, size_class(bounds.estimate), cap, call.as_of
+        key = policy, request.goal, request.strategy, needs, size_class(bounds.estimate), cap, call.fleet.day
         plan = compiled(call.board, key, partial(self.give, call))
         if plan is None or not plan.covers(bounds, call.timeout_ms, *(call.budget or _NO_BUDGET)):
             return None
@@ -427,13 +437,20 @@ class Engine:
         form: Form | None = None,
     ) -> P:
         """Begin its plan, in the way that its caller can follow."""
-        assert call.plan is not None, "it was decided"
-        progress = kind(call, call.plan, call.fleet, clock=self._clock, rng=self._rng, whole=whole, form=form)
+        plan, rules = call.plan, call.fleet.rules
+        assert plan is not None, "it was decided"
         if call.policy is not None or on_partial is not None or call.request.fallback is not None:
-            progress.obey(rules_of(call, on_partial))
+            rules = rules_of(call, on_partial)
+        timeout_s = call.timeout_ms / 1000
+        deadline = call.started_at + timeout_s
+        progress = kind(
+            plan, call.bounds, call.budget, call.budget, deadline, timeout_s, whole, call.fleet, rules, rules.on_partial,
+            call=call, fleet=call.fleet, clock=self._clock, rng=self._rng, until=deadline,
+            sandbox=call.caller.environment == "sandbox", form=form,
+        )  # fmt: skip
         if self._guardrails or call.policy is not None:
             progress.guardrails = standing(self.guardrails(call), "output")
-        if call.hold is not None:
+        if call.hold is not None and call.hold.cover is not None:
             progress.pay_from(call.hold.cover)
         if call.traceparent is not None and self._traceparent_to:
             progress.onward = Onward(call.traceparent, call.id, self._traceparent_to)

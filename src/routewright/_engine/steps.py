@@ -181,7 +181,7 @@ class HostedProgress(Progress):
     def left_s(self) -> float:
         """How long the present attempt may stay silent from now."""
         assert self.exchange is not None, "something is being called"
-        return max(self.exchange.wake_at - self._clock.monotonic(), SHORTEST_S)
+        return max(self.exchange.wake_at - self.clock.monotonic(), SHORTEST_S)
 
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
         """Take what came of the present attempt. Raises ``TypeError`` for what is neither chunks nor a fault."""
@@ -228,12 +228,12 @@ class HostedProgress(Progress):
 
     def _taken(self, exchange: Exchange, chunks: Iterable[Chunk]) -> Fault:
         comes = not isinstance(chunks, Sequence)
-        exchange.since = self._clock.monotonic()
+        exchange.since = self.clock.monotonic()
         for chunk in chunks:
             part = self._take(exchange, chunk)
             if exchange.attempt.screen is not None and part is not None:
                 done_now(self._screened(exchange, part))
-            if comes and self._clock.monotonic() >= exchange.wake_at:  # a list is there already, and paid for
+            if comes and self.clock.monotonic() >= exchange.wake_at:  # a list is there already, and paid for
                 return self._silence(exchange)._replace(answered=True)
         return CUT_SHORT
 

@@ -26,23 +26,21 @@ class IdSequence:
 
     def __init__(self) -> None:
         self.milliseconds = -1
-        """The present one: call ``begin`` before ids of a later one."""
+        """The present one: ids of a later one take chance."""
         self._head = ""
         self._counter = 0
 
-    def begin(self, milliseconds: int, random_bits: int) -> None:
-        """Start a new millisecond with ``RANDOM_BITS`` random bits."""
-        head = milliseconds << _HEAD_BITS | random_bits >> (_COUNTER_BITS - 1)
-        self.milliseconds = milliseconds
-        self._head = (
-            f"{_PAIRS[head >> 80]}{_PAIRS[head >> 70 & 1023]}{_PAIRS[head >> 60 & 1023]}{_PAIRS[head >> 50 & 1023]}"
-            f"{_PAIRS[head >> 40 & 1023]}{_PAIRS[head >> 30 & 1023]}{_PAIRS[head >> 20 & 1023]}"
-            f"{_PAIRS[head >> 10 & 1023]}{_PAIRS[head & 1023]}"
-        )
-        self._counter = random_bits & ((1 << (_COUNTER_BITS - 1)) - 1)  # half the range is left to count in
-
-    def next(self, prefix: str) -> str:
-        """Write the next id."""
+    def next(self, prefix: str, milliseconds: int, random_bits: int) -> str:
+        """Write the next id. ``random_bits``: ``RANDOM_BITS`` of them, used where the millisecond is a new one."""
+        if milliseconds > self.milliseconds:
+            head = milliseconds << _HEAD_BITS | random_bits >> (_COUNTER_BITS - 1)
+            self.milliseconds = milliseconds
+            self._head = (
+                f"{_PAIRS[head >> 80]}{_PAIRS[head >> 70 & 1023]}{_PAIRS[head >> 60 & 1023]}{_PAIRS[head >> 50 & 1023]}"
+                f"{_PAIRS[head >> 40 & 1023]}{_PAIRS[head >> 30 & 1023]}{_PAIRS[head >> 20 & 1023]}"
+                f"{_PAIRS[head >> 10 & 1023]}{_PAIRS[head & 1023]}"
+            )
+            self._counter = random_bits & ((1 << (_COUNTER_BITS - 1)) - 1)  # half the range is left to count in
         self._counter = counter = self._counter + 1
         return (
             f"{prefix}{self._head}{_PAIRS[counter >> 30]}{_PAIRS[counter >> 20 & 1023]}"
