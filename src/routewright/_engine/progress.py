@@ -21,7 +21,6 @@ from routewright._core.fault import FAULTS, hint_of
 from routewright._core.guardrails.gate import Hit
 from routewright._core.machine import FALLBACK_SHARE, Attempts, End, Wait
 from routewright._core.pace import Pace
-from routewright._core.plan import Plan
 from routewright._core.request.json_scan import quoted
 from routewright._core.structured_output import Fit, Form, Repair
 from routewright.errors import ProviderFault, RouterError

@@ -444,8 +444,8 @@ class Engine:
         timeout_s = call.timeout_ms / 1000
         deadline = call.started_at + timeout_s
         progress = kind(
-            plan, call.bounds, call.budget, call.budget, deadline, timeout_s, whole, call.fleet, rules, rules.on_partial,
-            call=call, fleet=call.fleet, clock=self._clock, rng=self._rng, until=deadline,
+            plan, call.bounds, call.budget, call.budget, deadline, timeout_s, whole, call.fleet, rules,
+            rules.on_partial, call=call, fleet=call.fleet, clock=self._clock, rng=self._rng, until=deadline,
             sandbox=call.caller.environment == "sandbox", form=form,
         )  # fmt: skip
         if self._guardrails or call.policy is not None:
