@@ -192,9 +192,10 @@ class Router:
     def stream(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Stream:
         """Answer a request piece by piece. Nothing happens before the first piece is asked for, but that a request
         of ordinary size is checked."""
-        asked = self._asked(request, options)
-        known = asked if asked.is_large and not self._parts.settings.clock.virtual else asked.read()
-        return Stream(self._parts.engine, known, self._as(caller))
+        asked, parts = self._asked(request, options), self._parts
+        known = asked if asked.is_large and not parts.settings.clock.virtual else asked.read()
+        caller = self._caller if caller is None else self.resolve_caller(caller)
+        return Stream(parts.running or parts.engine, known, caller)
 
     def prepare(
         self,

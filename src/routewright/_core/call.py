@@ -188,7 +188,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def cost_nanos(self) -> int:
         """Paid upstream, over all attempts."""
-        return sum([attempt.cost_nanos for attempt in self.attempts])
+        attempts = self.attempts
+        return attempts[0].cost_nanos if len(attempts) == 1 else sum([attempt.cost_nanos for attempt in attempts])
 
     @property
     def fell_back(self) -> bool:
@@ -207,14 +208,18 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def latency_ms(self) -> float:
         """The whole call at the router. In the sandbox the model's usual time is shown, not slept."""
-        measured = (self.ended_at - self.started_at) * 1000
-        return round(measured + sum([attempt.unslept_ms for attempt in self.attempts]), 3)
+        milliseconds = (self.ended_at - self.started_at) * 1000
+        for attempt in self.attempts:
+            milliseconds += attempt.unslept_ms
+        return round(milliseconds, 3)
 
     @property
     def tokens(self) -> Tokens:
         """Of the attempt that served the request."""
         served = self.served
-        return (None if served is None else _tokens_of(served.usage)) or Tokens()
+        if served is None or (usage := served.usage) is None:
+            return Tokens()
+        return Tokens(usage.input, usage.output, usage.cached)
 
     def end(self, error: RouterError | None, at: float) -> None:
         """Note how it ended, and drop what it worked with. Without answer and error the caller left."""
@@ -398,7 +403,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if sentence is None or self.budget is not None:
             sentence = Decision(plan, self.given, None).reason
         routing = Routing(
-            selected_model=served.model,
+            selected_model=served.leg.id,
             fallback_chain=chain,
             policy_version=self.policy_version,
             decision_reason=sentence,
@@ -413,7 +418,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             routing=routing,
             usage=usage_of(self.windows, self.created_at),
             primary_model=primary,
-            fallback_model=served.model if self.fell_back else None,
+            fallback_model=served.leg.id if served.place else None,
             cache_hit=False,
             tool_calls=tool_calls,
             finish_reason=served.finish_reason,

@@ -13,6 +13,8 @@ from math import inf
 
 import anyio.lowlevel
 
+from routewright.wire import Finish
+
 from .cancel import CancelWatch
 from .fault import CUT_SHORT, TOO_SLOW
 from .guardrail import LARGE_CHARACTERS, GuardrailFailed
@@ -47,10 +49,6 @@ class Execution(Progress):
     async def next_part(self) -> Part | None:
         """Move on by one piece; None where there is nothing to hand on, or, once ``end`` is set, at all."""
         exchange = self.exchange
-        if exchange is None and not self._pause_for_s:
-            await self.widen()
-            step = self.advance()
-            return self.started(step.attempt) if isinstance(step, Exchange) else None
         if exchange is not None:
             if exchange.parts:
                 return exchange.parts.popleft()
@@ -59,8 +57,17 @@ class Execution(Progress):
             else:
                 self._wait(exchange, self.clock.monotonic())
             return await self._within(exchange)
-        await self._pause()
-        return None
+        if self._pause_for_s:
+            await self._pause()
+            return None
+        if self._cover is not None:
+            await self.widen()
+        step = self.advance()
+        if not isinstance(step, Exchange):
+            return None
+        if step.attempt.number == 1 and not step.attempt.place:  # as ``route.started`` said
+            return await self._within(step)
+        return self.started(step.attempt)
 
     async def _pause(self) -> None:
         pause_s, self._pause_for_s = self._pause_for_s, 0.0
@@ -100,14 +107,15 @@ class Execution(Progress):
                 exchange.chunks = chunks if hasattr(chunks, "__anext__") else aiter(chunks)
                 exchange.since = self.clock.monotonic()
             following = exchange.chunks.__anext__
-            while not (abandoned := exchange.pace is not None and self._is_too_slow(exchange)):
+            pace = exchange.pace
+            while not (abandoned := pace is not None and pace.is_slow and self._may_leave(exchange)):
                 exchange.taken += 1
                 if exchange.taken > YIELD_EVERY:
                     exchange.taken = 0
                     await self.clock.sleep(0)
                 part: Part | None
                 part = taken = self._take(exchange, await following())
-                if taken is None:
+                if taken is None or (type(taken) is Finish and attempt.screen is None):
                     continue
                 if attempt.screen is not None:
                     exchange.parts = parts = deque(await self._screened(exchange, taken))

@@ -316,12 +316,9 @@ class Progress(Attempts, kw_only=True):
             return False
         return self.whole or not (exchange.attempt.delivered and self.on_partial == "error")
 
-    def _is_too_slow(self, exchange: Exchange) -> bool:
-        """Whether to leave it since it is below the minimum throughput."""
-        pace = exchange.pace
-        return (
-            pace is not None and pace.is_slow and exchange.attempt.finish_reason is None and self._may_move_on(exchange)
-        )
+    def _may_leave(self, exchange: Exchange) -> bool:
+        """Whether an answer that is below the minimum throughput is left: not one that is whole."""
+        return exchange.attempt.finish_reason is None and self._may_move_on(exchange)
 
     async def _screened(self, exchange: Exchange, part: Delta | ToolDelta | Finish) -> list[Part]:
         """What of a part may go on to the caller. Raises ``Blocked``, and ``GuardrailFailed``."""

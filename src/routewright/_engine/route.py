@@ -44,7 +44,7 @@ from routewright.errors import (
 )
 from routewright.identity import Ids
 from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
-from routewright.wire import Caller, DecisionInput, Environment, OnPartial, PolicyFallback, PolicySnapshot, RunLimit
+from routewright.wire import Caller, DecisionInput, Environment, PolicyFallback, PolicySnapshot, RunLimit
 
 from .admission import Admission, Admissions
 from .answer import Answer
@@ -156,16 +156,7 @@ class Engine:
         trace is kept either way. ``began``: it is past the guardrails, and somebody wants to see its execution."""
         commits = self.records.commits or call.hold is not None
         try:
-            if began is None and (self._guardrails or call.policy is not None):
-                await self.guard(call)
-            if call.hold is not None:
-                await self.afford(call)
-            else:
-                call.plan = self._class_plan(call)
-                if call.plan is None:
-                    await self.choose(call)
-            kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
-            execution = self.progress(kind, call, form=form)
+            execution = await self.begin(call, form=form, is_guarded=began is not None)
             if began is not None:
                 began(execution)
             try:
@@ -186,6 +177,27 @@ class Engine:
         if commits:
             await self.records.commit(call)
         return answer
+
+    async def begin(
+        self,
+        call: Call,
+        *,
+        whole: bool = True,
+        form: Form | None = None,
+        is_guarded: bool = False,
+    ) -> Execution:
+        """Take a call that was admitted past the guardrails, unless it ``is_guarded`` already, decide, and make the
+        execution of its plan."""
+        if not is_guarded and (self._guardrails or call.policy is not None):
+            await self.guard(call)
+        if call.hold is not None:
+            await self.afford(call)
+        else:
+            call.plan = self._class_plan(call)
+            if call.plan is None:
+                await self.choose(call)
+        kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
+        return self.progress(kind, call, whole=whole, form=form)
 
     async def leave(self, call: Call, hold: Admission) -> None:
         """Wait until what has to be kept of a call that is over is, and give back what it held."""
@@ -420,27 +432,19 @@ class Engine:
         self.counting.predict(call)
         return self.counting.count(call, call.given)
 
-    def execution(
-        self, call: Call, *, whole: bool, on_partial: OnPartial | None = None, form: Form | None = None
-    ) -> Execution:
-        """Make the execution of its plan. ``on_partial`` holds in place of what the request says."""
-        kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
-        return self.progress(kind, call, whole=whole, on_partial=on_partial, form=form)
-
     def progress(
         self,
         kind: type[P],
         call: Call,
         *,
         whole: bool = True,
-        on_partial: OnPartial | None = None,
         form: Form | None = None,
     ) -> P:
         """Begin its plan, in the way that its caller can follow."""
         plan, rules = call.plan, call.fleet.rules
         assert plan is not None, "it was decided"
-        if call.policy is not None or on_partial is not None or call.request.fallback is not None:
-            rules = rules_of(call, on_partial)
+        if call.policy is not None or call.request.fallback is not None:
+            rules = rules_of(call)
         timeout_s = call.timeout_ms / 1000
         deadline = call.started_at + timeout_s
         progress = kind(
@@ -464,12 +468,12 @@ def is_hedged(call: Call) -> bool:
     return rules is not None and rules.hedge
 
 
-def rules_of(call: Call, on_partial: OnPartial | None) -> Rules:
-    """How a request is carried out; ``on_partial`` holds in place of what it says."""
+def rules_of(call: Call) -> Rules:
+    """How a request is carried out."""
     asked, given = call.request.fallback, _policy_fallback(call)
     return Rules(
         call.fleet.limits,
-        on_partial or (None if asked is None else asked.on_partial) or "restart",
+        (None if asked is None else asked.on_partial) or "restart",
         on_refusal_fall_back=given is not None and given.on_refusal == "fallback",
         hedged=given is not None and given.hedge,
     )

@@ -18,7 +18,6 @@ from routewright.wire import (
     Delta,
     FallbackData,
     Finish,
-    OnPartial,
     OutputData,
     OutputDelta,
     RouteCompleted,
@@ -69,8 +68,7 @@ class Stream:
         self._replay: deque[RouteEvent] | None = None
         """Events of a call that is over, which was made under the same idempotency key."""
         self._event_id = 0
-        self._started = False
-        self._on_partial: OnPartial | None = None
+        self._is_text = False
         self._headers: dict[str, str] = {}
         self._closed = False
         self._reading = False
@@ -101,14 +99,30 @@ class Stream:
             raise RuntimeError("two tasks read this stream at once; let one read it, or make a stream for each")
         self._reading = True
         try:
-            event = await self._next_event()
+            if self._replay:
+                return self._replay.popleft()
+            if self._answer is not None or self._closed:
+                raise StopAsyncIteration
+            execution = self._execution
+            if execution is None:
+                return await self._begin()
+            while execution.end is None:
+                try:
+                    part = await execution.next_part()
+                except BaseException:
+                    await self._leave()
+                    raise
+                if self._closed:
+                    await self._leave()
+                    raise StopAsyncIteration
+                event = None if part is None else self._event(part, execution)
+                if event is not None:
+                    return event
+            return await self._end_event(execution)
         finally:
             self._reading = False
             if self._read is not None:
                 self._read.set()
-        if event is None:
-            raise StopAsyncIteration
-        return event
 
     def text(self) -> StreamText:
         """The answer's text as it comes. A fault after the first piece raises, whatever the request says: text cannot
@@ -118,7 +132,7 @@ class Stream:
 
     def expect_text(self) -> None:
         """Say that plain text is read, which cannot take back what was delivered: a fault then is an error."""
-        self._on_partial = "error"
+        self._is_text = True
         if self._execution is not None:
             self._execution.expect_text()
 
@@ -187,103 +201,70 @@ class Stream:
         if hold is not None:
             await hold.aclose()
 
-    async def _next_event(self) -> RouteEvent | None:
-        if self._replay:
-            return self._replay.popleft()
-        if self._answer is not None or self._closed:
-            return None
-        execution = self._execution or await self._begin()
-        if execution is None:
-            assert self._replay, "there is an answer, or a call"
-            return self._replay.popleft()
-        if not self._started:
-            self._started = True
-            return self._start_event(execution)
-        while execution.end is None:
-            try:
-                part = await execution.next_part()
-            except BaseException:
-                await self._leave()
-                raise
-            if self._closed:
-                await self._leave()
-                return None
-            event = None if part is None else self._event(part, execution)
-            if event is not None:
-                return event
-        return await self._end_event(execution)
-
-    async def _begin(self) -> Execution | None:
-        """Let the call in, and choose. None: it was made before, and is told again."""
+    async def _begin(self) -> RouteEvent:
+        """Admit the call, and choose. Gives the first event: of an answer that was given before, if it is told
+        again."""
+        engine = self._engine
         try:
             asked = self._asked
-            known = asked if isinstance(asked, Read) else await self._engine.read(asked)
-            with self._engine.records.named():
-                kept = await self._enter(known)
-                if kept is not None:
-                    await self._tell_again(kept)
-                    return None
-                call = self._engine.admit(known, self._caller, hold=self._hold)
-                await self._engine.guard(call)
-                await self._engine.afford(call)
+            read = asked if isinstance(asked, Read) else await engine.read(asked)
+            if engine.admissions.is_open(read.request, self._caller):
+                call = engine.admit(read, self._caller)
+                execution = await engine.begin(call, whole=False)
+            else:
+                with engine.records.named():
+                    self._hold = hold = Admission(engine.admissions, read, self._caller)
+                    await hold.__aenter__()
+                    kept = await hold.begin()
+                    self._headers = hold.headers
+                    if kept is not None:
+                        self._answer = await engine.replayed(kept, self._caller)
+                        self._replay = deque(events_again(self._answer.response))
+                        await self._give_back()
+                        return self._replay.popleft()
+                    call = engine.admit(read, self._caller, hold=hold)
+                    execution = await engine.begin(call, whole=False)
         except BaseException as error:
             self._closed = True
             self._tell(error)
             await self._give_back()
             raise
-        self._call = call
-        self._execution = self._engine.execution(call, whole=False, on_partial=self._on_partial)
-        return self._execution
-
-    async def _enter(self, read: Read) -> bytes | None:
-        """Take what the call needs where it is not simply let in; or give what was answered before."""
-        shared = self._engine.admissions
-        if shared.is_open(read.request, self._caller):
-            return None
-        self._hold = hold = Admission(shared, read, self._caller)
-        await hold.__aenter__()
-        kept = await hold.begin()
-        self._headers = hold.headers
-        return kept
+        self._call, self._execution = call, execution
+        if self._is_text:
+            execution.expect_text()
+        model, *chain = [leg.id for leg in execution.plan.legs]
+        self._event_id = 1
+        return RouteStarted(1, StartedData(call.id, StartedRouting(model, chain, call.policy_version)))
 
     def _tell(self, error: BaseException | None) -> None:
         if self._hold is not None:
             self._hold.tell(error)
 
-    async def _tell_again(self, kept: bytes) -> None:
-        self._answer = await self._engine.replayed(kept, self._caller)
-        self._replay = deque(events_again(self._answer.response))
-        await self._give_back()
-
-    def _start_event(self, execution: Execution) -> RouteStarted:
-        (model, *chain), call = execution.plan.models, execution.call
-        data = StartedData(call.id, StartedRouting(model, chain, call.policy_version))
-        return RouteStarted(self._next_id(), data)
-
     def _event(self, part: Part, execution: Execution) -> RouteEvent | None:
         number = 0 if execution.exchange is None else execution.exchange.attempt.number
         match part:
             case Delta(text):
-                return OutputDelta(self._next_id(), OutputData(text, number))
-            case ToolDelta(index, arguments, id, name):
-                return ToolCallDelta(self._next_id(), ToolCallData(index, id, name, arguments, number))
+                self._event_id = id = self._event_id + 1
+                return OutputDelta(id, OutputData(text, number))
+            case ToolDelta(index, arguments, call_id, name):
+                return ToolCallDelta(self._next_id(), ToolCallData(index, call_id, name, arguments, number))
             case Finish():
                 return None
             case AttemptStarted(attempt, from_model, reason, restart):
                 if from_model is None or (from_model == attempt.model and not restart):
-                    return None  # the first one, or a silent second try
+                    return None  # a silent second try
                 return RouteFallback(self._next_id(), FallbackData(from_model, attempt.model, reason, restart))
             case other:
                 assert_never(other)
 
     async def _end_event(self, execution: Execution) -> RouteEvent:
         self._answer, self._error = self._engine.records.conclude(execution.call, execution)
-        self._tell(self._error)
-        try:
-            if self._engine.records.commits or self._hold is not None:
+        if self._engine.records.commits or self._hold is not None:
+            self._tell(self._error)
+            try:
                 await self._engine.records.commit(execution.call)
-        finally:
-            await self._give_back()
+            finally:
+                await self._give_back()
         if self._error is None:
             return RouteCompleted(self._next_id(), self._answer.response)
         return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(self._error)))
