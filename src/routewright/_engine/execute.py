@@ -115,8 +115,10 @@ class Execution(Progress):
                     await self.clock.sleep(0)
                 part: Part | None
                 part = taken = self._take(exchange, await following())
-                if taken is None or (type(taken) is Finish and attempt.screen is None):
+                if taken is None:
                     continue
+                if type(taken) is Finish and attempt.delivered and attempt.screen is None and not self._interrupted:
+                    continue  # it is nothing to hand on
                 if attempt.screen is not None:
                     exchange.parts = parts = deque(await self._screened(exchange, taken))
                     part = parts.popleft() if parts else None

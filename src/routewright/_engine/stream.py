@@ -212,20 +212,21 @@ class Stream:
                 call = engine.admit(read, self._caller)
                 execution = await engine.begin(call, whole=False)
             else:
-                with engine.records.named():
-                    self._hold = hold = Admission(engine.admissions, read, self._caller)
-                    await hold.__aenter__()
-                    kept = await hold.begin()
-                    self._headers = hold.headers
-                    if kept is not None:
-                        self._answer = await engine.replayed(kept, self._caller)
-                        self._replay = deque(events_again(self._answer.response))
-                        await self._give_back()
-                        return self._replay.popleft()
-                    call = engine.admit(read, self._caller, hold=hold)
-                    execution = await engine.begin(call, whole=False)
+                self._hold = hold = Admission(engine.admissions, read, self._caller)
+                await hold.__aenter__()
+                kept = await hold.begin()
+                self._headers = hold.headers
+                if kept is not None:
+                    self._answer = await engine.replayed(kept, self._caller)
+                    self._replay = deque(events_again(self._answer.response))
+                    await self._give_back()
+                    return self._replay.popleft()
+                call = engine.admit(read, self._caller, hold=hold)
+                execution = await engine.begin(call, whole=False)
         except BaseException as error:
             self._closed = True
+            if isinstance(error, RouterError):
+                error.request_id = error.request_id or engine.ids("req_")
             self._tell(error)
             await self._give_back()
             raise
