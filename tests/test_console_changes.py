@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import Console, MemoryStorage, NewKey, RateLimits, SqliteStorage, ValidationFailed
-from routewright._engine.stored import TRIES
+from routewright._engine.storage import TRIES
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock

@@ -38,8 +38,8 @@ CORE_ORDER = (
     "window limiter webhooks/signature salvage"
 ).split()
 ENGINE_ORDER = (
-    "cancel tasks worker detached tags traceparent reading fault stored readiness checked retention retry_queue "
-    "capture counting replay answer account turn leases idempotency money settlement event trace_log answers standby "
+    "cancel tasks worker detached tags traceparent reading fault storage readiness retention retry_queue "
+    "capture counting replay answer account turn leases idempotency money settlement event trace_log standby "
     "fleet guardrail progress failure record admission execute hedge route many steps stream prepared"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""

@@ -25,7 +25,7 @@ from routewright import (
     Trace,
     TraceStore,
 )
-from routewright._engine import checked
+from routewright._engine.storage import _declared
 from routewright.settings import Retention
 from routewright.wire import Query, Scan
 
@@ -203,4 +203,4 @@ async def test_every_method_is_looked_at(kind: type, tmp_path: Path) -> None:
 
 def test_it_is_known_what_answers_each_query() -> None:
     asked: Sequence[type] = [*get_args(Query), *get_args(Scan)]
-    assert {*checked._ONE, *checked._MANY} == set(asked)
+    assert {*_declared("read"), *_declared("scan")} == set(asked)

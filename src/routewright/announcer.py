@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from ._engine.answers import NoAnswer, answer_of
+from ._engine.standby import NoAnswer, answer_of
 from .authentication import RECHECK_S
 from .coordination import coordination_of, limits_path
 from .fork import Guard

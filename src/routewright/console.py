@@ -16,8 +16,7 @@ from ._core.moment import timestamp
 from ._core.money import usd_text
 from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, key_terms, told
-from ._engine.checked import CheckedStorage
-from ._engine.stored import unhindered
+from ._engine.storage import GuardedStorage, unhindered
 from ._engine.worker import Worker
 from .announcer import Announcer
 from .arguments import ENVIRONMENTS, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
@@ -93,7 +92,7 @@ class Console(Closing):
         check_storage(storage)
         check_coordination(coordination)
         self._storage = storage
-        self._checked: Storage = CheckedStorage(storage)
+        self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
         self._announcer = Announcer(storage, coordination, self._clock)
         self._ids = Ids(self._clock, SystemRandom())

@@ -18,7 +18,7 @@ from ._core.request.json_scan import is_unicode, quoted
 from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.rows import key_of
-from ._engine.stored import found_trace
+from ._engine.storage import found_trace
 from .catalogue import checked_usage
 from .errors import PreconditionFailed, Problem, RouterError, StorageUnavailable, ValidationFailed
 from .identity import Ids

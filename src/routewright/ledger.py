@@ -22,7 +22,7 @@ from ._core.rows import key_of
 from ._core.statement import EPOCH, balance_of, check_by, day_before, days_of_month, statement
 from ._core.trace.ids import normalise_trace_id
 from ._core.usage_export import checked_export
-from ._engine.checked import CheckedStorage
+from ._engine.storage import GuardedStorage
 from ._engine.worker import Worker
 from .arguments import check_account, check_storage
 from .backends.clock import SystemClock
@@ -72,7 +72,7 @@ class Ledger(Closing):
             storage = open_storage(storage, clock=clock)
         check_storage(storage)
         self._storage = storage
-        self._checked: Storage = CheckedStorage(storage)
+        self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
         self._corrections = Corrections(self._checked, self._clock)
         self._account = "default"

@@ -31,8 +31,7 @@ from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._core.trace.ids import normalise_trace_id
-from ._engine.checked import CheckedStorage
-from ._engine.stored import found_trace
+from ._engine.storage import GuardedStorage, found_trace
 from ._engine.trace_log import FreshStorage, TraceLog
 from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
@@ -96,7 +95,7 @@ class TraceStore(Closing):
             storage = open_storage(storage, clock=clock)
         check_storage(storage)
         self._storage = storage
-        self._checked: Storage = CheckedStorage(storage)
+        self._checked: Storage = GuardedStorage(storage)
         self._rollup_keys = checked_keys("rollup_keys", rollup_keys)
         self._clock = clock or SystemClock()
         self._secret = RootSecret(storage, os.environ)

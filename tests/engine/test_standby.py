@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from math import inf, nan
+from math import inf
 from typing import Any, Literal
 
 import anyio
@@ -170,25 +170,7 @@ ODD: list[object] = [
     asyncio.CancelledError(HIDDEN),
     ExceptionGroup(HIDDEN, [ValueError(HIDDEN)]),
 ]
-GARBAGE: list[object] = [
-    None,
-    5,
-    HIDDEN,
-    Take,
-    Taken(1, ()),
-    Taken(1, (HIDDEN,)),  # type: ignore[arg-type]
-    Taken(1, list(WELL)),  # type: ignore[arg-type]
-    Taken(1, (WindowState("requests", 9, HIDDEN, 60.0),)),  # type: ignore[arg-type]
-    Taken(1, (WindowState("requests", 9, 8, nan),)),
-    Denied(1, 1.0, WELL),
-    Denied(None, 1.0, WELL),  # type: ignore[arg-type]
-    Denied(0, nan, WELL),
-    Denied(0, -1.0, WELL),
-    Denied(0, inf, WELL),
-    Denied(0, HIDDEN, WELL),  # type: ignore[arg-type]
-    Denied(0, 1.0, ()),
-    Heard((), 1),
-]
+GARBAGE: list[object] = [None, 5, HIDDEN, Take, Heard((), 1)]
 
 
 class Strange:
@@ -248,14 +230,9 @@ async def test_what_is_no_answer_is_none(house: House, gives: object, caplog: py
     assert HIDDEN not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "gives", [None, 5, HIDDEN, Taken(1, WELL), Heard((HIDDEN,), 1), Heard([], 1), Heard((), None)],  # type: ignore[arg-type]
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("gives", [None, 5, HIDDEN, Taken(1, WELL)], ids=repr)
 async def test_what_are_no_news_is_none(house: House, gives: object) -> None:
-    with pytest.raises(
-        StorageUnavailable, match="no news could be heard: an answer that is none, of the kind"
-    ) as caught:
+    with pytest.raises(StorageUnavailable, match="in the place of an answer") as caught:
         await strange(house, gives).hear(None)
     assert HIDDEN not in str(caught.value)
 

@@ -19,8 +19,6 @@ from routewright.loop import is_cancelled
 from routewright.protocols import Clock, Coordination, Storage
 from routewright.wire import ACCOUNT_TOPIC, DEFAULT_ACCOUNT, Caller, Heard, RunLimit, Standing, Stands
 
-from .stored import checked, storage_faults
-
 KNOWN_S = 2.0
 """So old what is known may be (reliability: a revoked key is refused in less than five seconds)."""
 OPEN_S = 0.25
@@ -101,8 +99,7 @@ class Accounts:
         asked_at = self._clock.monotonic()
         query = Stands(timestamp(self._clock.time()), caller.key_id, run)
         try:
-            with storage_faults():
-                found = checked(self._storage, await self._storage.read(caller.account, query), Standing)
+            found: Standing = await self._storage.read(caller.account, query)
             self._keeps = True
         except UnsupportedWrite:
             if self._keeps:

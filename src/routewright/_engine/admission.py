@@ -58,7 +58,7 @@ from .money import Choosing, Cover, Money, Payer, Reservation
 from .reading import Read
 from .retry_queue import RetryQueue
 from .settlement import Settlement
-from .stored import in_time
+from .storage import GuardedStorage, in_time
 from .trace_log import TraceLog
 from .turn import Turns
 from .worker import Worker
@@ -90,9 +90,10 @@ class Admissions:
         self.keep_dropped = keep_dropped
         self.retry_queue = retry_queue
         self.leases = Leases(storage, coordination, worker, ids, clock, lease_s, keep_dropped)
-        self.accounts = Accounts(storage, clock, weakref.WeakMethod(self.later))
-        self.claims = Claims(storage, self.leases, self.retry_queue, clock)
-        self.money = Money(storage, self.leases, self.retry_queue, self.accounts, Turns(clock), clock)
+        guarded = GuardedStorage(storage)
+        self.accounts = Accounts(guarded, clock, weakref.WeakMethod(self.later))
+        self.claims = Claims(guarded, self.leases, self.retry_queue, clock)
+        self.money = Money(guarded, self.leases, self.retry_queue, self.accounts, Turns(clock), clock)
         self.log = log
         self._coordination = coordination
         self._immediate = coordination if isinstance(coordination, ImmediateCoordination) else None

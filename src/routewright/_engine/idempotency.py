@@ -13,7 +13,7 @@ from routewright.wire import Caller, ClaimByKey, ClaimKey, EndClaim, Environment
 
 from .leases import Leases
 from .retry_queue import RetryQueue
-from .stored import applied, checked, in_time
+from .storage import in_time
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5
 """Between two looks at a key that another process has: at first, and at last."""
@@ -118,8 +118,7 @@ class Claims:
     async def _found(self, claim: Claim, now: float) -> KeyClaim | None:
         """The claim that holds the key, if any."""
         asked = ClaimByKey(claim.key, claim.caller.environment, now, self._clock.time())
-        found: object = await self._storage.read(claim.caller.account, asked)
-        return None if found is None else checked(self._storage, found, KeyClaim)
+        return await self._storage.read(claim.caller.account, asked)
 
     async def _claim(self, claim: Claim) -> bool:
         """Take the key. False: another call was faster."""
@@ -134,7 +133,7 @@ class Claims:
             at=self._clock.time(),
         )
         try:
-            (written,) = await applied(self._storage, claim.caller.account, [write])
+            (written,) = await self._storage.apply(claim.caller.account, [write])
         except BaseException:
             self._retry_queue.put(claim.caller.account, [claim.ended(None)])  # it may be taken, or be so in a moment
             raise

@@ -16,14 +16,14 @@ from routewright._core.money import PICOS_PER_NANO
 from routewright._core.paying import Choose, Free, Look, Paying, Queue, Refuse, Wait
 from routewright._core.plan import Plan
 from routewright._core.shortage import held_by_others, without_money
-from routewright.errors import NoCandidates, PreconditionFailed, RouterError
-from routewright.protocols import Clock, ImmediateStorage, Storage
+from routewright.errors import InternalError, NoCandidates, PreconditionFailed, RouterError
+from routewright.protocols import Clock
 from routewright.wire import Caller, DecisionInput, Purse, Reserve, RunLimit, Settle, Standing
 
 from .account import Accounts
 from .leases import Leases
 from .retry_queue import RetryQueue
-from .stored import applied, in_time, unfit
+from .storage import GuardedStorage, in_time
 from .turn import Turns
 
 Choosing = Callable[[Call, DecisionInput], Awaitable[Plan]]
@@ -61,10 +61,15 @@ class Money:
     """Reserves in the ledger. Safe to use from several loops and threads."""
 
     def __init__(
-        self, storage: Storage, leases: Leases, retry_queue: RetryQueue, accounts: Accounts, turns: Turns, clock: Clock
+        self,
+        storage: GuardedStorage,
+        leases: Leases,
+        retry_queue: RetryQueue,
+        accounts: Accounts,
+        turns: Turns,
+        clock: Clock,
     ) -> None:
         self._storage = storage
-        self._immediate = isinstance(storage, ImmediateStorage)
         self._leases = leases
         self._retry_queue = retry_queue
         self._accounts = accounts
@@ -154,7 +159,7 @@ class Money:
     async def _reserve(self, call: Call, payer: Payer, nanos: int) -> _Full | None:
         try:
             asking = self._apply(call.id, timestamp(call.created_at), payer, nanos)
-            if not self._immediate:
+            if not self._storage.is_immediate:
                 return await in_time(asking, self._clock, call.deadline)
             return await asking
         except BaseException:
@@ -174,12 +179,12 @@ class Money:
             run=payer.run,
         )
         try:
-            await applied(self._storage, payer.caller.account, [write])
+            await self._storage.apply(payer.caller.account, [write])
         except PreconditionFailed as error:
             try:
                 return msgspec.convert({"purse": error.detail, "waits": error.detail["waits"]}, _Full)
             except (LookupError, TypeError, ValueError):  # of a storage of the host's own
-                raise unfit(self._storage, "apply", "a Purse with what it refuses", error.detail) from None
+                raise InternalError("the storage refused a reservation without saying which purse is short") from None
         return None
 
     def _waited_for(self, account: str, standing: Standing) -> Purse | None:

@@ -13,7 +13,7 @@ from routewright.protocols import Clock, Storage
 from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, KeepLease
 
 from .detached import Detached
-from .stored import storage_faults
+from .storage import storage_faults
 from .worker import Worker
 
 LEFT_S = 10.0

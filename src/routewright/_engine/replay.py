@@ -29,7 +29,7 @@ from routewright.wire import (
     WindowState,
 )
 
-from .stored import storage_faults
+from .storage import storage_faults
 
 _decode = msgspec.json.Decoder(RouteResponse).decode
 

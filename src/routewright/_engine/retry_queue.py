@@ -14,7 +14,7 @@ from routewright.loop import Signal, at_once
 from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import Write
 
-from .stored import storage_faults
+from .storage import storage_faults
 from .tasks import Job
 from .worker import Worker
 

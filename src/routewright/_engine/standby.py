@@ -6,6 +6,7 @@ when it is needed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,10 +15,9 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from routewright.errors import StorageUnavailable
+from routewright.loop import is_cancelled
 from routewright.protocols import Clock, Coordination
 from routewright.wire import Denied, Heard, Notice, Take, Taken
-
-from .answers import NoAnswer, answer_of, checked_news, checked_take
 
 T = TypeVar("T")
 
@@ -32,6 +32,25 @@ NO_LIMIT = 2**62
 """Of the local one, where it only counts."""
 
 _log = logging.getLogger(__name__)
+
+
+class NoAnswer(NamedTuple):
+    """There is none."""
+
+    why: str
+    """The class of what was raised, or given: its message may hold secrets."""
+
+
+async def answer_of(ask: Callable[[], Awaitable[T]], clock: Clock, timeout_s: float) -> T | NoAnswer:
+    """What a coordination gives in time. An exception is no answer, nor is a cancellation that nobody asked for."""
+    try:
+        with clock.deadline(clock.monotonic() + timeout_s):
+            return await ask()
+    except (Exception, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
+        return NoAnswer(type(error).__name__)
+    return NoAnswer(f"no answer within {timeout_s:g} s")
 
 
 class LimitCounts(NamedTuple):
@@ -122,10 +141,11 @@ class StandbyCoordination:
 
     async def hear(self, after: int | None) -> Heard:
         """News since ``after`` (``protocols.Coordination``). For that nothing stands in."""
-        heard = checked_news(await answer_of(partial(self._shared.hear, after), self._clock, inf))
-        if isinstance(heard, NoAnswer):
-            raise StorageUnavailable(f"no news could be heard: {heard.why}")
-        return heard
+        heard: object = await answer_of(partial(self._shared.hear, after), self._clock, inf)
+        if isinstance(heard, Heard):
+            return heard
+        why = heard.why if isinstance(heard, NoAnswer) else f"{type(heard).__name__} in the place of an answer"
+        raise StorageUnavailable(f"no news could be heard: {why}")
 
     async def aclose(self) -> None:
         """Close both."""
@@ -134,8 +154,10 @@ class StandbyCoordination:
 
     async def _take_shared(self, takes: Sequence[Take], owner: str, timeout_s: float) -> Taken | Denied | NoAnswer:
         """Take of what all share."""
-        said = await answer_of(partial(self._shared.take, takes, owner), self._clock, timeout_s)
-        return self._noted(checked_take(said, takes))
+        said: object = await self._asked(partial(self._shared.take, takes, owner), timeout_s)
+        if isinstance(said, Taken | Denied | NoAnswer):
+            return said
+        return self._noted(NoAnswer(f"{type(said).__name__} in the place of an answer"))
 
     async def _take_alone(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
         """Take of this worker's part."""

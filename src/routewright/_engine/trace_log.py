@@ -53,11 +53,10 @@ from routewright.wire import (
 )
 
 from .capture import redacting
-from .checked import CheckedStorage
 from .event import Hooks
 from .retention import Snapshots
 from .settlement import Settlement, settle
-from .stored import checked_written, found_trace, storage_faults
+from .storage import GuardedStorage, checked_written, found_trace
 from .tasks import Job
 from .worker import Worker
 
@@ -140,7 +139,7 @@ class TraceLog:
     def __init__(
         self, storage: Storage, worker: Worker, hooks: Hooks, clock: Clock, durability: Durability = "buffered"
     ) -> None:
-        self._storage = storage
+        self._storage, self._guarded = storage, GuardedStorage(storage)
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._hooks = hooks
         self._clock = clock
@@ -273,8 +272,7 @@ class TraceLog:
         trace = await self.queued(caller.account, trace_id, caller.environment)
         if trace is not None:
             return trace
-        with storage_faults():
-            found = await self._storage.read(caller.account, TraceById(trace_id, caller.environment))
+        found = await self._guarded.read(caller.account, TraceById(trace_id, caller.environment))
         return found_trace(found, trace_id)
 
     async def queued(self, account: str, trace_id: str, environment: Environment | None) -> Trace | None:
@@ -293,15 +291,14 @@ class TraceLog:
         pending = self._find(caller.account, feedback.trace_id, caller.environment)
         try:
             writes = [] if pending is None else await self._traces_of([pending])
-            with storage_faults():
-                await self._storage.apply(caller.account, [*writes, feedback])
+            await self._guarded.apply(caller.account, [*writes, feedback])
         except PreconditionFailed as error:
             raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
     async def snapshot(self, snapshot_id: str) -> Snapshot | None:
         """Read a snapshot by its id."""
-        with storage_faults():
-            return await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
+        found: Snapshot | None = await self._guarded.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
+        return found
 
     async def write_of(self, account: str) -> int:
         """Try to write what is queued now. Gives how many traces of an account remain."""
@@ -645,7 +642,7 @@ class TraceLog:
         _log.error(what, call.id, call.caller.account, usd_text(call.cost_nanos), usd_text(call.charged_nanos), why)
 
 
-class FreshStorage(CheckedStorage):
+class FreshStorage(GuardedStorage):
     """A Router's storage as its own process sees it: reads include the traces that are still queued."""
 
     def __init__(self, storage: Storage, log: TraceLog) -> None:

@@ -1,0 +1,134 @@
+"""The border where a host's storage is asked: whatever it raises or gives, its callers see ``RouterError``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
+
+from routewright._core.request.json_scan import quoted
+from routewright.errors import (
+    InternalError,
+    NotFound,
+    PreconditionFailed,
+    RouterError,
+    RouterTimeoutError,
+    StorageUnavailable,
+)
+from routewright.loop import is_cancelled
+from routewright.protocols import Clock, ImmediateStorage, Storage
+from routewright.wire import Query, Scan, Trace, Write, Written
+
+T = TypeVar("T")
+TRIES = 10
+"""Tries of a change that others get in the way of: each time one of them has made theirs, so ten writers all finish."""
+
+
+@contextmanager
+def storage_faults() -> Iterator[None]:
+    """Turn an exception that a storage should not raise into an ``InternalError`` that names its class, and a
+    cancellation that nobody asked for into ``StorageUnavailable``."""
+    try:
+        yield
+    except RouterError:
+        raise
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise StorageUnavailable("the storage cancelled itself") from error
+    except Exception as error:  # its message may hold secrets
+        raise InternalError(f"the storage failed with {type(error).__name__}") from error
+
+
+class GuardedStorage:
+    """A storage that raises ``RouterError`` alone: an ``InternalError`` where it gives what it may not."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage: Any = storage  # its overloads are the caller's matter
+        self.is_immediate = isinstance(storage, ImmediateStorage)
+        """It never waits."""
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        """Apply all or none (``protocols.Storage``)."""
+        with storage_faults():
+            written: object = await self._storage.apply(account, writes)
+        return checked_written(self._storage, writes, written)
+
+    async def read(self, account: str, query: Query) -> Any:
+        """Answer a query (``protocols.Storage``)."""
+        with storage_faults():
+            return _checked(self._storage, "read", query, await self._storage.read(account, query))
+
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
+        """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
+        with storage_faults():
+            found = await self._storage.scan(account, query, after=after, limit=limit)
+            return _checked(self._storage, "scan", query, found)
+
+    async def sweep(self, now: float) -> int:
+        """Remove what is past its time (``protocols.Storage``)."""
+        with storage_faults():
+            return int(await self._storage.sweep(now))
+
+    async def aclose(self) -> None:
+        """Free the storage."""
+        await self._storage.aclose()
+
+
+def checked_written(storage: object, writes: Sequence[Write], written: object) -> list[Written]:
+    """The results of writes. Raises ``InternalError`` unless there is one ``Written`` for each."""
+    if isinstance(written, list | tuple) and [*map(type, written)] == [Written] * len(writes):
+        return [*written]
+    raise _unfit(storage, "apply", f"a list with one Written for each of {len(writes)} writes", written)
+
+
+def _checked(storage: object, method: str, query: object, found: Any) -> Any:
+    """The answer to a query. Raises ``InternalError`` for what is not of the type that the protocol declares."""
+    kinds = _declared(method)[type(query)]
+    if get_origin(kinds) is list:
+        (kind,) = get_args(kinds)
+        if isinstance(found, list | tuple) and all(isinstance(each, kind) for each in found):
+            return [*found]
+        raise _unfit(storage, method, f"a list of {kind.__name__}", found)
+    if isinstance(found, kinds):
+        return found
+    named = " or ".join(each.__name__.removesuffix("Type") for each in get_args(kinds) or (kinds,))
+    raise _unfit(storage, method, named, found)
+
+
+@cache
+def _declared(method: str) -> dict[type, Any]:
+    """What each kind of query is answered with, as the overloads of the protocol's method have it."""
+    hints = map(get_type_hints, get_overloads(getattr(Storage, method)))
+    return {each["query"]: each["return"] for each in hints}
+
+
+def _unfit(storage: object, method: str, asked: str, given: object) -> InternalError:
+    return InternalError(f"{type(storage).__name__}.{method} has to give {asked}, and gave {type(given).__name__}")
+
+
+def found_trace(found: Trace | None, trace_id: str) -> Trace:
+    """A trace that was looked for. Raises ``NotFound`` if there is none."""
+    if found is None:
+        raise NotFound(f"no trace {quoted(trace_id)}")
+    return found
+
+
+async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
+    """Read, change and write something, again where somebody else changed it in between. Raises
+    ``PreconditionFailed`` if somebody always does."""
+    for _ in range(TRIES):
+        with suppress(PreconditionFailed):
+            return await attempt()
+    raise PreconditionFailed(f"{what} was not changed, since others change it all the time: try again")
+
+
+async def in_time(asked: Coroutine[Any, Any, T], clock: Clock, until: float) -> T:
+    """What a storage gives. Raises ``RouterTimeoutError`` where it takes longer than a call has time."""
+    with clock.deadline(until), storage_faults():
+        return await asked
+    raise RouterTimeoutError(
+        "timeout_ms ran out while the storage was asked for what the call needs; try again, and see to the storage"
+    )
