@@ -172,33 +172,42 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         Raises ``ProviderFault("malformed")`` for what is no sound chunk, an answer that is too long, and a tool call
         without a name; and the fault that its finish reason stands for.
         """
-        match chunk:
-            case Delta(text) if (type(text) is str and text.isascii()) or _is_text(text):
-                if text and self.finish_reason is None:
-                    self.text.append(text)
-                    self.characters += len(text)
-                    if self.characters > MAX_ANSWER_CHARS:
-                        raise self._too_long()
-                    return chunk
-            case Usage() if _are_counts(chunk):
-                if adds_up(chunk):
-                    self.usage = chunk  # else it is no usage, and is estimated
-                    self.counted_at = self.characters
-            case Finish(reason) if reason in _COMMON or (_is_text(reason) and len(reason) <= MAX_REASON_CHARS):
-                if self.finish_reason is None:
-                    if reason not in _COMMON:
-                        reason = self._read_ending(reason)
-                    if self.pieces is not None and reason != "content_filter":
-                        self._require_names()
-                    self.finish_reason = "budget" if reason == "length" and self.budget_capped else reason
-                    return chunk
-            case ToolDelta() if _is_piece(chunk):
-                if self.finish_reason is None:
-                    self._collect(chunk)
-                    return chunk
-            case _:
-                raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {_named(chunk)}")
-        return None
+        if isinstance(chunk, Delta):
+            text: Any = chunk.text
+            if not ((type(text) is str and text.isascii()) or _is_text(text)):
+                raise self._malformed(chunk)
+            if not text or self.finish_reason is not None:
+                return None
+            self.text.append(text)
+            self.characters = characters = self.characters + len(text)
+            if characters > MAX_ANSWER_CHARS:
+                raise self._too_long()
+            return chunk
+        if isinstance(chunk, Usage):
+            if not _are_counts(chunk):
+                raise self._malformed(chunk)
+            if adds_up(chunk):
+                self.usage = chunk  # else it is no usage, and is estimated
+                self.counted_at = self.characters
+            return None
+        if isinstance(chunk, Finish):
+            reason = chunk.reason
+            if reason not in _COMMON and not (_is_text(reason) and len(reason) <= MAX_REASON_CHARS):
+                raise self._malformed(chunk)
+            if self.finish_reason is not None:
+                return None
+            if reason not in _COMMON:
+                reason = self._read_ending(reason)
+            if self.pieces is not None and reason != "content_filter":
+                self._require_names()
+            self.finish_reason = "budget" if reason == "length" and self.budget_capped else reason
+            return chunk
+        if not isinstance(chunk, ToolDelta) or not _is_piece(chunk):
+            raise self._malformed(chunk)
+        if self.finish_reason is not None:
+            return None
+        self._collect(chunk)
+        return chunk
 
     def settle(self, bounds: TokenBounds) -> Usage:
         """Price it by its usage and the day on which it began. Where the provider sent no usage, or not as its last
@@ -281,8 +290,11 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
             raise ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave a tool call without a name")
 
     def _too_long(self) -> ProviderFault:
-        what = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
-        return ProviderFault(FaultKind.MALFORMED, what)
+        said = f"{self.provider} gave an answer over {MAX_ANSWER_CHARS} characters"
+        return ProviderFault(FaultKind.MALFORMED, said)
+
+    def _malformed(self, chunk: object) -> ProviderFault:
+        return ProviderFault(FaultKind.MALFORMED, f"{self.provider} gave {_named(chunk)}")
 
 
 class ToolPieces:
@@ -296,6 +308,7 @@ class ToolPieces:
 
 
 _NOTHING: Any = ()  # takes no more text
+_FIVE_INTS = [int] * 5
 
 
 # Chunks come from strangers' code and go to clients. The structs take any value, so what they hold is checked here.
@@ -317,7 +330,7 @@ def _is_text(text: object) -> bool:
 def _are_counts(usage: Usage) -> bool:
     """Whether a usage holds whole numbers that a call can come to."""
     counts = (usage.input, usage.output, usage.cached, usage.reasoning, usage.written)
-    return {*map(type, counts)} == {int} and max(counts) <= MOST_TOKENS
+    return [*map(type, counts)] == _FIVE_INTS and max(counts) <= MOST_TOKENS
 
 
 def _is_piece(piece: ToolDelta) -> bool:

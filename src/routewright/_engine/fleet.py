@@ -78,6 +78,8 @@ class Fleet:
         self.server: list[Provider | None] = [server.get(model) for model in self.pool.ids]
         """Who serves each row of the pool."""
         self.is_whole = [provider is not None and _is_whole(provider) for provider in self.server]
+        self.scoped = [bool(getattr(provider, "needs_scope", False)) for provider in self.server]
+        """Of each row, whether waits for its provider are limited by cancel scopes."""
         self.serves = bool(server)
         check_aliases(aliases, self.pool.row)
         self.limits = limits

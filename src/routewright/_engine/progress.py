@@ -264,7 +264,7 @@ class Progress(Attempts, kw_only=True):
             attempt,
             provider,
             upstream,
-            getattr(provider, "needs_scope", False),
+            self.fleet.scoped[leg.row],
             None if self.whole else Pace(self.rules.limits, leg.us_per_token),
             wake_at=attempt.due_at,
         )
@@ -284,16 +284,16 @@ class Progress(Attempts, kw_only=True):
         part = attempt.take(chunk)
         if attempt.first_at is None:
             attempt.first_at = now
-        if isinstance(part, Finish):  # the answer is whole; what is left is the provider's farewell
-            attempt.ended_at = now
-            exchange.wake_at = wake_at = min(self.until, now + FAREWELL_S)
-            if exchange.limit is not None:
-                exchange.limit.move(wake_at)
-        elif attempt.finish_reason is None:
+        if attempt.finish_reason is None:
             if exchange.pace is not None:
                 exchange.pace.chunk(attempt.characters - before, now - exchange.since)
             if part is None or self.whole:  # else the reader begins to wait when he asks for more
                 self._wait(exchange, now)
+        elif part is not None:  # the answer is whole; what is left is the provider's farewell
+            attempt.ended_at = now
+            exchange.wake_at = wake_at = min(self.until, now + FAREWELL_S)
+            if exchange.limit is not None:
+                exchange.limit.move(wake_at)
         return part
 
     def _wait(self, exchange: Exchange, now: float) -> None:
