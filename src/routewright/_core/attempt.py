@@ -166,14 +166,14 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         if self.screen is not None or self.pieces is not None:
             self.screen = self.pieces = None
 
-    def take(self, chunk: Chunk) -> Delta | ToolDelta | Finish | None:
+    def take(self, chunk: Any) -> Delta | ToolDelta | Finish | None:
         """Add a chunk; give it back if the caller is to have it. After the end nothing counts but usage.
 
         Raises ``ProviderFault("malformed")`` for what is no sound chunk, an answer that is too long, and a tool call
         without a name; and the fault that its finish reason stands for.
         """
         if isinstance(chunk, Delta):
-            text: Any = chunk.text
+            text = chunk.text
             if not ((type(text) is str and text.isascii()) or _is_text(text)):
                 raise self._malformed(chunk)
             if not text or self.finish_reason is not None:

@@ -388,7 +388,11 @@ class Engine:
             needs, cap = needs_of(request), None if params is None else params.max_output_tokens
         _, _, policy = call.snapshot_ids
         key = policy, request.goal, request.strategy, needs, size_class(bounds.estimate), cap, call.fleet.day
-        plan = compiled(call.board, key, partial(self.give, call))
+        found = call.board.lineage.plans[key]
+        if found is not None and found.version == call.board.version:
+            plan = found.value
+        else:
+            plan = compiled(call.board, key, partial(self.give, call))
         if plan is None or not plan.covers(bounds, call.timeout_ms, *(call.budget or _NO_BUDGET)):
             return None
         call.own_given = None
