@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Router
+from routewright._core.attempts.health import health_after
 from routewright._core.board import Boards
 from routewright._core.budget import OutputPlan, own_room, plan_output
 from routewright._core.decide import compiled, decide
 from routewright._core.decision import Decision, decision_of
-from routewright._core.health import health_after
 from routewright._core.outlook import Outlook
 from routewright._core.plan import Plan
 from routewright._core.scale import size_class

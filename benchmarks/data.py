@@ -7,8 +7,8 @@ from random import Random
 from typing import Any, Literal, get_args
 
 from routewright import Model, Pricing
+from routewright._core.attempts.health import health_snapshot
 from routewright._core.catalogue.models import snapshot
-from routewright._core.health import health_snapshot
 from routewright._core.intake import RULES
 from routewright._core.outlook import Outlook
 from routewright._core.pool import Pool

@@ -26,8 +26,8 @@ from msgspec import Struct
 import routewright
 from routewright import Catalogue, Decision, Model, RateLimits, Router, RouterError, Settings, errors
 from routewright._core.account import PLANS
-from routewright._core.fault import ENDINGS, FAULTS, SIGNS, Rule
-from routewright._core.limits import ExecutionLimits
+from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
+from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.pool import FEATURES
 from routewright._core.quality import EDGES, LEVELS, MICRO
 from routewright._core.request.rules import NUMBERS

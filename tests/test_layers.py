@@ -31,11 +31,11 @@ CORE_ORDER = (
     "request/json_scan trace/ids money catalogue/prices scale quality sse tokens/images tokens/estimate "
     "request/problems request/rules structured_output price_list proposal derive moment account terms allowance "
     "changes trace/filter analytics/rollup analytics/report recorded batch guardrails/detectors guardrails/phrases "
-    "guardrails/texts guardrails/gate guardrails/capture request/read catalogue/models selector pool outlook limits "
-    "lately quantile health policy intake constraints scoring plan order board budget way refusal decide why_not html "
-    "decision check explain lease ledger shortage paying idempotency rows statement correction usage_export "
-    "model_name reconcile newest books fault retry breaker pace traceparent attempt machine call alerts journal "
-    "window limiter webhooks/signature salvage"
+    "guardrails/texts guardrails/gate guardrails/capture request/read catalogue/models selector pool outlook "
+    "attempts/limits attempts/budgets attempts/quantile attempts/health policy intake constraints scoring plan order "
+    "board budget way refusal decide why_not html decision check explain lease ledger shortage paying idempotency "
+    "rows statement correction usage_export model_name reconcile newest books attempts/faults attempts/breaker "
+    "traceparent attempt attempts/machine call alerts attempts/journal window limiter webhooks/signature salvage"
 ).split()
 ENGINE_ORDER = (
     "cancel tasks worker detached tags traceparent reading fault storage readiness retention retry_queue "

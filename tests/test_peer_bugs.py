@@ -151,7 +151,7 @@ BUGS = [
     ),
     Bug(
         "an attempt of a fallback is priced as the first model's",
-        "_core/machine.py",
+        "_core/attempts/machine.py",
         "        attempt.patience_s = max(",
         "        attempt.prices_of_day, attempt.patience_s = legs[0].prices, max(",
         ADMISSION,

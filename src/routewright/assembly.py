@@ -17,7 +17,7 @@ import anyio
 from msgspec.structs import replace
 
 from ._core.analytics.report import checked_keys
-from ._core.fault import raised_in
+from ._core.attempts.faults import raised_in
 from ._core.policy import changes_between, publish
 from ._core.selector import Known
 from ._engine.admission import Admissions

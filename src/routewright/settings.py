@@ -9,7 +9,7 @@ from typing import get_args
 from msgspec import Struct, field
 
 from ._core.analytics.report import checked_keys
-from ._core.limits import ExecutionLimits as ExecutionLimits
+from ._core.attempts.limits import ExecutionLimits as ExecutionLimits
 from ._core.request.problems import shown
 from ._core.window import check_seconds
 from ._engine.capture import Capturing

@@ -7,9 +7,9 @@ from typing import Any, TypeVar, get_args
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright._core.attempts.health import health_snapshot
 from routewright._core.board import Board, Boards
 from routewright._core.catalogue.models import snapshot
-from routewright._core.health import health_snapshot
 from routewright._core.intake import RULES
 from routewright._core.pool import Pool
 from routewright.wire import (

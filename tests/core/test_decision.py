@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright._core.attempts.health import health_snapshot
 from routewright._core.board import BOARDS_KEPT, Board, Boards
 from routewright._core.catalogue.models import snapshot
 from routewright._core.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
 from routewright._core.decide import CHAIN_LENGTH
 from routewright._core.decision import Decision, decision_of
 from routewright._core.explain import explain
-from routewright._core.health import health_snapshot
 from routewright._core.intake import RULES
 from routewright._core.pool import Pool
 from routewright._core.quality import micro

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from routewright._core.fault import FAULTS, Rule, kind_of_status, kind_of_words
+from routewright._core.attempts.faults import FAULTS, Rule, kind_of_status, kind_of_words
 from routewright.wire import FaultKind
 
 

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.board import Boards
-from routewright._core.catalogue.models import snapshot
-from routewright._core.health import (
+from routewright._core.attempts.health import (
     HALF_LIFE_S,
     LOOK_EVERY_S,
     LOOKS,
@@ -24,6 +22,8 @@ from routewright._core.health import (
     health_snapshot,
     is_moved,
 )
+from routewright._core.board import Boards
+from routewright._core.catalogue.models import snapshot
 from routewright._core.outlook import UNKNOWN
 from routewright._core.pool import Pool
 from routewright.wire import HealthSnapshot, Model, ModelHealth, Pricing, Usage

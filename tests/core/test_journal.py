@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 
 from routewright._core.alerts import LEAST_REQUESTS, ErrorBursts
-from routewright._core.breaker import Circuits, State
-from routewright._core.health import STEPS, Entry, Health
-from routewright._core.journal import FOLDED_AT, MOST_WAITING, Journal
-from routewright._core.limits import ExecutionLimits
+from routewright._core.attempts.breaker import Circuits, State
+from routewright._core.attempts.budgets import RetryBudget
+from routewright._core.attempts.health import STEPS, Entry, Health
+from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, Journal
+from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.outlook import Outlook
-from routewright._core.retry import RetryBudget
 from routewright.wire import Usage
 
 from .pools import board

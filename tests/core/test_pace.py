@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from routewright._core.limits import ExecutionLimits
-from routewright._core.pace import Pace
+from routewright._core.attempts.budgets import Pace
+from routewright._core.attempts.limits import ExecutionLimits
 
 LIMITS = ExecutionLimits()
 US_PER_TOKEN = 10_000

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from routewright._core.attempts.health import health_snapshot
 from routewright._core.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, Kept
 from routewright._core.catalogue.models import snapshot
 from routewright._core.constraints import Ask, CountTokens, first_failures
 from routewright._core.decide import compiled, decide, fitting
 from routewright._core.decision import Decision, decision_of
-from routewright._core.health import health_snapshot
 from routewright._core.order import OwnOrder
 from routewright._core.plan import Plan
 from routewright._core.pool import Pool

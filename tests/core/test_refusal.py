@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright import Catalogue, Policy, Router
+from routewright._core.attempts.health import health_snapshot
 from routewright._core.board import Board, Boards
 from routewright._core.catalogue.models import snapshot
 from routewright._core.constraints import REASONS, Ask, failures
 from routewright._core.decide import decide
 from routewright._core.decision import decision_of
-from routewright._core.health import health_snapshot
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.policy import Laid, checked_policy, publish
 from routewright._core.pool import Pool

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from routewright._core.limits import ExecutionLimits
-from routewright._core.retry import RetryBudget
+from routewright._core.attempts.budgets import RetryBudget
+from routewright._core.attempts.limits import ExecutionLimits
 
 LIMITS = ExecutionLimits()
 FLOOR = 100

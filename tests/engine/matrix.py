@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from routewright import Catalogue, ContentRefused, Model, Pricing, Router, RouterError, RouterTimeoutError, Settings
 from routewright import UpstreamFailed as Failed
-from routewright._core.fault import FAULTS
+from routewright._core.attempts.faults import FAULTS
 from routewright.backends.providers.http import ERROR_BODY_S
 from routewright.testing import CELLS, Cell, FakeClock, FaultyProvider
 from routewright.testing.faulty import Connection, Head, Step

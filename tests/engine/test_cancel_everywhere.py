@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from routewright._core.breaker import State
+from routewright._core.attempts.breaker import State
 
 from .matrix import Pair
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from routewright import Answer, Event, RouterError, Trace
-from routewright._core.fault import FAULTS
+from routewright._core.attempts.faults import FAULTS
 from routewright.testing import CELLS
 from routewright.wire import FallbackSpan, FallbackTriggered, ModelSpan, OutputDelta, RouteEvent, RouteFallback
 

@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import Model, Pricing, Router, Settings
+from routewright._core.attempts.health import LOOK_EVERY_S, health_snapshot
+from routewright._core.attempts.journal import FOLDED_AT
+from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.board import Board, Boards
 from routewright._core.decide import compiled, decide
-from routewright._core.health import LOOK_EVERY_S, health_snapshot
 from routewright._core.intake import RULES
-from routewright._core.journal import FOLDED_AT
-from routewright._core.limits import ExecutionLimits
 from routewright._core.plan import Plan
 from routewright._core.pool import Pool
 from routewright._engine.fleet import PUBLISH_EVERY_S, Fleet

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from routewright.wire import ErrorBurst
 
-from .lately import Lately
+from .attempts.budgets import Lately
 
 WINDOW_S = 300
 """Seconds over which the share of errors is taken."""

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from routewright.errors import ProviderFault
 from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, TokenBounds, ToolCall, ToolDelta, Usage
 
+from .attempts.faults import ENDING, FinishReason, ending_of
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
-from .fault import ENDING, FinishReason, ending_of
 from .guardrails.gate import Hit
 from .money import MOST_TOKENS
 from .plan import Leg

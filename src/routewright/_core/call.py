@@ -44,10 +44,10 @@ from routewright.wire import (
 
 from .allowance import usage_of
 from .attempt import Attempt
+from .attempts.faults import FAULTS
 from .board import Board
 from .budget import Room, own_room
 from .decision import Decision
-from .fault import FAULTS
 from .guardrails.gate import Hit
 from .moment import timestamp
 from .money import usd

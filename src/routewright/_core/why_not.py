@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
 
+from .attempts.health import health_snapshot
 from .board import Board, Boards
 from .constraints import Ask, failures
 from .decide import decide, fitting
-from .health import health_snapshot
 from .money import NANOS_PER_USD, usd_text
 from .policy import Laid
 from .quality import MICRO, micro

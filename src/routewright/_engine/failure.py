@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from routewright._core.attempt import Attempt
+from routewright._core.attempts.machine import End
 from routewright._core.call import Call
-from routewright._core.machine import End
 from routewright.errors import BlockedByPolicy, ContentRefused, RouterError, RouterTimeoutError, UpstreamFailed
 from routewright.wire import FaultKind
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from routewright._core.fault import FAULTS
+from routewright._core.attempts.faults import FAULTS
 
 from .execute import Execution
 from .progress import AttemptStarted, Exchange, Part

@@ -10,7 +10,7 @@ from typing import Any, Self, assert_never
 
 from msgspec import Struct
 
-from routewright._core.machine import Wait
+from routewright._core.attempts.machine import Wait
 from routewright.errors import ProviderFault, RouterError
 from routewright.wire import Caller, Chunk, FaultKind, UpstreamCall
 

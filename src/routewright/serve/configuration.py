@@ -11,7 +11,7 @@ from msgspec import Struct
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from routewright._core.limits import ExecutionLimits
+from routewright._core.attempts.limits import ExecutionLimits
 from routewright.config import STRICT, Name, Strict, Switch
 from routewright.semconv import Version
 from routewright.server.limits import ConnectionLimits, HttpLimits

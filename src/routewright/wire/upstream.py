@@ -13,7 +13,7 @@ from .route import Params
 
 
 class FaultKind(StrEnum):
-    """What went wrong with an attempt, in the words of the fault table (``_core/fault.py``)."""
+    """What went wrong with an attempt, in the words of the fault table (``_core/attempts/faults.py``)."""
 
     CONNECT = "connect"
     """No connection: refused, unresolved, TLS."""
@@ -100,7 +100,8 @@ class Usage(Struct, frozen=True, gc=False):
 
 class Finish(Struct, frozen=True, gc=False):
     """The answer's end, in the common words (stop, length, tool_calls, content_filter) or the vendor's own. What they
-    mean is one table: a word for an answer that the vendor cut, or none at all, is a fault (``_core/fault.py``)."""
+    mean is one table: a word for an answer that the vendor cut, or none at all, is a fault
+    (``_core/attempts/faults.py``)."""
 
     reason: str
 

@@ -21,8 +21,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from routewright._core.attempts.faults import hint_of, raised_in
 from routewright._core.catalogue.models import models_of
-from routewright._core.fault import hint_of, raised_in
 from routewright._core.request.problems import shown
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.fork import Guard

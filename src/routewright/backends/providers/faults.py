@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from routewright._core.fault import ENDING, ending_of, is_known, kind_of_status, kind_of_words
+from routewright._core.attempts.faults import ENDING, ending_of, is_known, kind_of_status, kind_of_words
 from routewright.errors import ProviderFault
 from routewright.wire import FaultKind
 

@@ -1,6 +1,7 @@
 """The ways in which a provider fails, as data: what the server does, and what that is taken for.
 
-One row a fault, in both forms of a call. What follows from the kind is in the table of faults (``_core/fault.py``).
+One row a fault, in both forms of a call. What follows from the kind is in the table of faults
+(``_core/attempts/faults.py``).
 """
 
 from __future__ import annotations

@@ -11,11 +11,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
-from .alerts import ErrorBursts
+from routewright._core.alerts import ErrorBursts
+from routewright._core.outlook import Outlook
+
 from .breaker import Circuits
+from .budgets import PARTS, RetryBudget
 from .health import Entry, Health
-from .outlook import Outlook
-from .retry import PARTS, RetryBudget
 
 T = TypeVar("T")
 

@@ -17,16 +17,16 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
+from routewright._core.attempt import Attempt
+from routewright._core.budget import Amount, Room, RoomTooSmall, output_cap, plan_output
+from routewright._core.catalogue.prices import call_nanos, dearest_at, usage_nanos
+from routewright._core.plan import Leg, Plan
+from routewright._core.tokens.estimate import longer
 from routewright.wire import FaultKind, OnPartial, TokenBounds
 
-from .attempt import Attempt
 from .breaker import Circuits
-from .budget import Amount, Room, RoomTooSmall, output_cap, plan_output
-from .catalogue.prices import call_nanos, dearest_at, usage_nanos
-from .fault import FAULTS, Rule
+from .faults import FAULTS, Rule
 from .limits import ExecutionLimits
-from .plan import Leg, Plan
-from .tokens.estimate import longer
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)
 """Where a policy lets a refusal fall back."""

@@ -15,10 +15,10 @@ from math import ceil, log, log2, sqrt
 import msgspec
 from msgspec.structs import replace
 
+from routewright._core.outlook import UNKNOWN, Outlook
+from routewright._core.pool import Pool
 from routewright.wire import HealthSnapshot, ModelHealth, Usage
 
-from .outlook import UNKNOWN, Outlook
-from .pool import Pool
 from .quantile import Quantiles
 
 HALF_LIFE_S = 300.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import inf
 
-from .lately import Lately
+from .budgets import Lately
 from .limits import ExecutionLimits
 
 WINDOW_S = 30

@@ -1,0 +1,1 @@
+"""What happens between a plan and its answer: attempts, faults, circuits, health. Pure."""

@@ -1,0 +1,102 @@
+"""Windowed counts, and the two rules made of them: the retry budget, so that an outage is not made worse, and the least
+pace of a stream."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .limits import ExecutionLimits
+
+WINDOW_S = 10
+PARTS = 10
+"""Of a second: time is counted in them, the present one included."""
+CHARACTERS = 4
+"""Of a token, roughly: the guard is an order of magnitude wide."""
+
+
+class Lately:
+    """How often something happened in the last ``length`` steps, and how often badly. Steps never go back."""
+
+    __slots__ = ("_length", "_steps", "bad", "total")
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._steps: deque[list[int]] = deque()  # [step, total, bad], the oldest first
+        self.total = self.bad = 0
+
+    def add(self, step: int, bad: int = 0, count: int = 1) -> None:
+        """Count one, or several; ``bad``: how many of them."""
+        steps = self._steps
+        if not steps or steps[-1][0] < step:
+            self.move_to(step)
+            steps.append([step, 0, 0])
+        latest = steps[-1]
+        latest[1] += count
+        latest[2] += bad
+        self.total += count
+        self.bad += bad
+
+    def move_to(self, step: int) -> None:
+        """Forget what happened before the window that ends with a step."""
+        steps = self._steps
+        while steps and steps[0][0] <= step - self._length:
+            _, total, bad = steps.popleft()
+            self.total -= total
+            self.bad -= bad
+
+
+class RetryBudget:
+    """Counts requests and second tries. Of these there are never more in ten seconds than the share of the requests in
+    them, and the floor, allow."""
+
+    __slots__ = ("_floor", "_requests", "_retries", "_share")
+
+    def __init__(self, limits: ExecutionLimits) -> None:
+        self._share = limits.retry_share
+        self._floor = limits.retries_per_s * WINDOW_S
+        self._requests = Lately(WINDOW_S * PARTS)
+        self._retries = Lately(WINDOW_S * PARTS + 1)  # the part that is half gone counts against them
+
+    def asked(self, now: float, count: int = 1) -> None:
+        """Requests made their first calls."""
+        self._requests.add(int(now * PARTS), count=count)
+
+    def take(self, now: float) -> bool:
+        """Whether one more second try is within the budget; if so, it is taken out."""
+        part = int(now * PARTS)
+        self._requests.move_to(part)
+        self._retries.move_to(part)
+        if self._retries.total + 1 > self._share * self._requests.total + self._floor:
+            return False
+        self._retries.add(part)
+        return True
+
+
+class Pace:
+    """The pace of one answer. Times in monotonic seconds; of those who read, only their waiting counts."""
+
+    __slots__ = ("_begun", "_brought", "_limits", "_us_per_token", "_waited_s", "is_slow")
+
+    def __init__(self, limits: ExecutionLimits, us_per_token: int) -> None:
+        self._limits = limits
+        self._us_per_token = us_per_token
+        self._begun = False
+        """Content has come; the time until then is the first token's."""
+        self._brought = 0
+        self._waited_s = 0.0
+        self.is_slow = False
+        """Over the last stretch it brought next to nothing."""
+
+    def chunk(self, characters: int, waited_s: float) -> None:
+        """A chunk came after so long: of content, or without any, as a sign of life, which does not count."""
+        if characters == 0:
+            return
+        if not self._begun:
+            self._begun = True
+            return
+        self._brought += characters
+        self._waited_s += waited_s
+        if self._waited_s >= self._limits.slow_s:
+            usual = CHARACTERS * self._waited_s * 1_000_000 / max(1, self._us_per_token)
+            self.is_slow = self._brought < self._limits.slow_share * usual
+            self._brought, self._waited_s = 0, 0.0
