@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.attempts.budgets import Lately
+from routewright._core.attempts.budgets import WindowedCount
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), max_size=60), st.integers(0, 12))
 def test_what_counts_is_what_happened_in_the_last_steps(
     length: int, happened: list[tuple[int, int]], later: int
 ) -> None:
-    lately, step, all_of_it = Lately(length), 0, list[tuple[int, int]]()
+    lately, step, all_of_it = WindowedCount(length), 0, list[tuple[int, int]]()
     for further, bad in happened:
         step += further
         lately.add(step, bad)

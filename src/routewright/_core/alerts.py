@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from routewright.wire import ErrorBurst
 
-from .attempts.budgets import Lately
+from .attempts.budgets import WindowedCount
 
 WINDOW_S = 300
 """Seconds over which the share of errors is taken."""
@@ -27,7 +27,7 @@ class _Account:
     __slots__ = ("calls", "quiet_until")
 
     def __init__(self) -> None:
-        self.calls = Lately(WINDOW_S // _STEP_S + 1)  # all of the window, whatever part of a step has passed
+        self.calls = WindowedCount(WINDOW_S // _STEP_S + 1)  # all of the window, whatever part of a step has passed
         self.quiet_until = 0.0
         """Of a burst that was told of until then nothing more is said."""
 

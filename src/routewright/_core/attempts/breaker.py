@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import inf
 
-from .budgets import Lately
+from .budgets import WindowedCount
 from .limits import ExecutionLimits
 
 WINDOW_S = 30
@@ -140,7 +140,7 @@ class Circuit:
         self.due = self._asked_until = -inf
         self._open_s = min(self._limits.open_s, self._limits.longest_open_s)
         self._in_a_row = 0
-        self._calls = Lately(WINDOW_S)
+        self._calls = WindowedCount(WINDOW_S)
 
 
 class Circuits:

@@ -14,7 +14,7 @@ CHARACTERS = 4
 """Of a token, roughly: the guard is an order of magnitude wide."""
 
 
-class Lately:
+class WindowedCount:
     """How often something happened in the last ``length`` steps, and how often badly. Steps never go back."""
 
     __slots__ = ("_length", "_steps", "bad", "total")
@@ -54,8 +54,8 @@ class RetryBudget:
     def __init__(self, limits: ExecutionLimits) -> None:
         self._share = limits.retry_share
         self._floor = limits.retries_per_s * WINDOW_S
-        self._requests = Lately(WINDOW_S * PARTS)
-        self._retries = Lately(WINDOW_S * PARTS + 1)  # the part that is half gone counts against them
+        self._requests = WindowedCount(WINDOW_S * PARTS)
+        self._retries = WindowedCount(WINDOW_S * PARTS + 1)  # the part that is half gone counts against them
 
     def asked(self, now: float, count: int = 1) -> None:
         """Requests made their first calls."""
