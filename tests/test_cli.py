@@ -213,7 +213,8 @@ def test_nobody_waits_for_a_prompt_at_the_keyboard(monkeypatch: Patch, capsys: C
 
 
 def test_options_make_the_request() -> None:
-    argv = "route --goal quality --strategy quality-first --policy p --fallback a/b,c/d --max-cost 0.5 --max-tokens 9"
+    argv = "route --goal quality --strategy quality-first --policy p --prefer e/f,g/h --prefer i/j --fallback a/b,c/d"
+    argv += " --max-cost 0.5 --max-tokens 9"
     argv += " --max-output-tokens 7 --timeout-ms 100 --metadata a=b=c --metadata d= --system Be --model a/b,c/d hi"
     assert request(*argv.split()) == RouteRequest(
         [Message("system", "Be"), Message("user", "hi")],
@@ -221,6 +222,7 @@ def test_options_make_the_request() -> None:
         strategy="quality-first",
         policy_id="p",
         models=["a/b", "c/d"],
+        prefer=["e/f", "g/h", "i/j"],
         fallback=Fallback(["a/b", "c/d"]),
         budget=Budget(0.5, 9),
         params=Params(max_output_tokens=7),

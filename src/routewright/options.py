@@ -33,6 +33,7 @@ class SharedOptions(TypedDict, total=False):
     strategy: Strategy | None
     policy_id: str | None
     models: Sequence[str] | None
+    prefer: str | Sequence[str] | None
     fallback: Fallback | Mapping[str, Any] | None
     cache: bool | CacheOpts | Mapping[str, Any] | None
     tools: Sequence[Tool | Mapping[str, Any]] | None

@@ -138,6 +138,8 @@ class PolicyEntry(Strict):
     """Only models of at least this quality."""
     max_latency_ms: Annotated[int, STRICT, within(Policy, "max_latency_ms")] | None = None
     """Only models whose whole answer is expected within this time."""
+    prefer: tuple[str, ...] | None = None
+    """Tried first, in this order, where they pass: ids and aliases of models that the policy allows."""
     fallback: FallbackEntry | None = None
     """The chain, in the place of ours."""
     budget: BudgetEntry | None = None
@@ -163,6 +165,7 @@ class PolicyEntry(Strict):
             regions=_list(self.regions),
             min_quality=self.min_quality,
             max_latency_ms=self.max_latency_ms,
+            prefer=_list(self.prefer),
             fallback=None if self.fallback is None else _fallback(self.fallback),
             budget=None if self.budget is None else Budget(self.budget.max_cost_usd, self.budget.max_tokens),
             cache=CacheOpts(**self.cache.model_dump()) if isinstance(self.cache, CacheEntry) else self.cache,

@@ -161,7 +161,7 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
     ids = [model.id for model in pool]
     chosen: st.SearchStrategy[tuple[str, ...]] = st.lists(st.sampled_from(ids), min_size=1, unique=True).map(tuple)
     region_sets: list[tuple[str, ...]] = [("us",), ("eu",), ("us", "eu")]
-    regions = draw(seldom(st.sampled_from(region_sets)))
+    regions, prefer = draw(seldom(st.sampled_from(region_sets))), draw(seldom(chosen))
     needs, tokens = consistent(draw(seldom(st.integers(1, 2047))) or 0), draw(counts())
     return DecisionInput(
         rules=RULES,
@@ -182,6 +182,7 @@ def inputs(draw: st.DrawFn, pool: list[Model]) -> DecisionInput:
         weights=draw(seldom(shares())),
         min_quality=draw(seldom(st.integers(0, 1_000_000))),
         max_latency_ms=draw(seldom(st.integers(1, 100_000))),
+        prefer=prefer or (),
         quality=draw(seldom(st.lists(st.integers(0, 1_000_000), min_size=len(pool), max_size=len(pool)).map(tuple))),
     )
 

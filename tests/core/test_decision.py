@@ -6,6 +6,7 @@ import gc
 import pickle
 import weakref
 from dataclasses import dataclass
+from hashlib import blake2b
 from operator import ne
 
 import msgspec
@@ -18,14 +19,14 @@ from routewright._core.attempts.health import health_snapshot
 from routewright._core.board import BOARDS_KEPT, Board, Boards
 from routewright._core.catalogue.models import snapshot
 from routewright._core.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
-from routewright._core.decide import CHAIN_LENGTH
+from routewright._core.decide import CHAIN_LENGTH, pays_for_any
 from routewright._core.decision import Decision, decision_of
 from routewright._core.explain import explain
 from routewright._core.intake import RULES
 from routewright._core.pool import Pool
 from routewright._core.quality import micro
 from routewright._core.request.rules import NUMBERS
-from routewright._core.scoring import WEIGHTS
+from routewright._core.scoring import SCORE, WEIGHTS
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import (
     Candidate,
@@ -131,13 +132,13 @@ def test_a_plan_never_repeats_a_model_and_is_four_long_at_most(case: Case) -> No
     plan = [decision.model, *decision.chain]
     assert len(plan) == len(set(plan))
     if case.given.fallback is None:
-        assert len(plan) <= 1 + CHAIN_LENGTH
+        assert len(plan) <= max(1, len(case.given.prefer)) + CHAIN_LENGTH
 
 
 @given(cases(least=4))
 def test_the_first_fallback_is_of_another_provider_where_one_fits(case: Case) -> None:
     decision = decided(case)
-    if decision is None or case.given.fallback is not None:
+    if decision is None or case.given.fallback is not None or case.given.prefer:
         return
     ranked = ranking(decision)
     mine = decision.model.partition("/")[0]
@@ -146,6 +147,49 @@ def test_the_first_fallback_is_of_another_provider_where_one_fits(case: Case) ->
         assert decision.chain[0] == elsewhere[0]
     others = [model_id for model_id in ranked if model_id not in (decision.model, *decision.chain[:1])]
     assert decision.chain[1:] == others[: CHAIN_LENGTH - 1]
+
+
+@given(cases(least=3), st.data())
+def test_those_preferred_come_first_then_the_chain_as_it_would_be_behind_them(case: Case, data: st.DataObject) -> None:
+    """A second opinion: the whole table says who passes, the ranking without a preference who follows."""
+    ids = [each.id for each in case.pool]
+    case.given = replace(case.given, prefer=tuple(data.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))))
+    prefer, fallback = case.given.prefer, case.given.fallback
+    decision, plain = decided(case), decided(Case(case.pool, case.health, replace(case.given, prefer=())))
+    table = failures(case.given, Ask(case.given, case.board.outlook), case.board.order(case.given).eligible)
+    passing = {model_id for model_id, row in zip(ids, table, strict=True) if not row.any()}
+    first = [model_id for model_id in prefer if model_id in passing]
+    if decision is None:
+        assert not passing
+        return
+    if not first:  # but a free offer may be probed since it was named
+        assert plain is None or [decision.model, *decision.chain] == [plain.model, *plain.chain]
+        return
+    rest = [model_id for model_id in ranking(plain) if model_id in passing and model_id not in first]
+    assert ranking(decision) == first + rest
+    if fallback is not None:
+        behind = [model_id for model_id in fallback if model_id not in first]
+        assert decision.chain[len(first) - 1 :] == [model_id for model_id in decision.chain if model_id in behind]
+        assert [decision.model, *decision.chain[: len(first) - 1]] == first
+        return
+    providers = {model_id.partition("/")[0] for model_id in first}
+    elsewhere = [model_id for model_id in rest if model_id.partition("/")[0] not in providers]
+    if len(providers) == 1 and elsewhere:
+        rest = elsewhere[:1] + [model_id for model_id in rest if model_id != elsewhere[0]]
+    assert [decision.model, *decision.chain] == first + rest[:CHAIN_LENGTH]
+
+
+@given(cases(least=2))
+def test_every_preferred_model_is_tried_first_or_told_with_its_reason(case: Case) -> None:
+    decision = decided(case)
+    if decision is None:
+        return
+    why = {each.model: each.reason for each in decision.rejected}
+    passing = [model_id for model_id in case.given.prefer if model_id not in why]
+    told = [f"{model_id} ({why[model_id]})" for model_id in case.given.prefer if model_id in why]
+    assert [decision.model, *decision.chain][: len(passing)] == passing
+    assert decision.reason.partition("; preferred, but rejected: ")[2] == ", ".join(told)
+    assert ("which is preferred" in decision.reason) == (decision.model in case.given.prefer)
 
 
 @given(cases(), models(99))
@@ -192,7 +236,8 @@ def test_what_is_beaten_in_every_raw_value_never_stands_above(case: Case) -> Non
     decision = decided(case)
     if decision is None:
         return
-    on_time = [candidate for candidate in decision.candidates if not candidate.late]
+    ranked = [candidate for candidate in decision.candidates if candidate.model not in case.given.prefer]
+    on_time = [candidate for candidate in ranked if not candidate.late]
     for place, above in enumerate(on_time):
         for below in on_time[place + 1 :]:
             cost_above = float("inf") if above.cost_usd is None else above.cost_usd
@@ -224,6 +269,7 @@ def test_candidates_stand_by_score_then_raw_values_then_id_and_late_ones_by_late
     if decision is None:
         return
     found, timeout_s = decision.candidates, case.given.timeout_ms / 1000
+    found = [candidate for candidate in found if candidate.model not in case.given.prefer]
     assert [each.late for each in found] == [each.latency_s > timeout_s for each in found]
     assert found == sorted(found, key=lambda c: (c.late, c.latency_s if c.late else 0, *place(c), c.model))
 
@@ -587,6 +633,70 @@ def test_the_callers_chain_keeps_the_callers_order_and_drops_what_cannot_serve()
 
 def test_no_fallback_models_means_no_fallback() -> None:
     assert decision_of(simple(fallback=()), board([model("a/one"), model("b/two")])).chain == []
+
+
+def test_a_preference_puts_models_first_however_late_or_low_they_rank() -> None:
+    pool = [model("a/best", quality=0.99), model("b/low", quality=0.1), model("c/late", ttft_s=900.0), model("d/next")]
+    decision = decision_of(simple(prefer=("c/late", "b/low"), goal="quality"), board(pool))
+    assert (decision.model, decision.chain) == ("c/late", ["b/low", "a/best", "d/next"])
+    assert [each.model for each in decision.candidates] == ["c/late", "b/low", "a/best", "d/next"]
+    assert decision.candidates[0].late
+    assert decision.score == decision.candidates[0].score < decision.candidates[2].score
+
+
+def test_a_preferred_model_that_fails_a_constraint_is_skipped_with_its_reason() -> None:
+    pool = [model("a/one"), model("b/small", context_window=60), model("c/shut"), model("d/off", disabled=True)]
+    asked = simple(prefer=("b/small", "c/shut", "d/off", "a/one"))
+    decision = decision_of(asked, board(pool, {"c/shut": ModelHealth(open=True)}))
+    assert (decision.model, decision.chain) == ("a/one", [])
+    assert decision.reason.startswith("goal=cost strategy=balanced: a/one, which is preferred, scored ")
+    assert decision.reason.endswith(
+        "; preferred, but rejected: b/small (context), c/shut (circuit_open), d/off (disabled)"
+    )
+
+
+def test_a_preference_widens_no_whitelist() -> None:
+    asked = simple(prefer=("a/one",), models=("b/two",))
+    decision = decision_of(asked, board([model("a/one"), model("b/two")]))
+    assert (decision.model, decision.chain) == ("b/two", [])
+    assert decision.reason.endswith("; preferred, but rejected: a/one (whitelist)")
+
+
+def test_a_free_offer_that_is_preferred_is_named() -> None:
+    free = model("a/free", pricing_per_1m=Pricing(0.0, 0.0), free_tier=True)
+    decision = decision_of(simple(prefer=("a/free",)), board([free, model("b/paid")]))
+    assert (decision.model, decision.chain, decision.rejected) == ("a/free", ["b/paid"], [])
+    alone = simple(prefer=("a/free",), budget_nanos=1)
+    assert pays_for_any(alone, board([free, model("b/paid")]))
+    assert decision_of(alone, board([free, model("b/paid")])).model == "a/free"
+    closed = board([free], {"a/free": ModelHealth(open=True, probe_at_ms=1)})
+    assert decision_of(simple(prefer=("a/free",)), closed).model == "a/free", "a probe, since nothing else is left"
+
+
+def test_the_callers_chain_follows_those_that_are_preferred() -> None:
+    pool = [model("a/best", quality=0.99), model("b/two"), model("c/three"), model("d/four")]
+    decision = decision_of(simple(prefer=("b/two",), fallback=("c/three", "b/two")), board(pool))
+    assert (decision.model, decision.chain) == ("b/two", ["c/three"])
+    alone = decision_of(simple(prefer=("b/two", "d/four"), fallback=()), board(pool))
+    assert (alone.model, alone.chain) == ("b/two", ["d/four"])
+
+
+def test_the_first_that_follows_is_of_another_provider_unless_those_preferred_are_of_two() -> None:
+    pool = [model("a/one"), model("a/two", quality=0.99), model("b/three", quality=0.4), model("c/four", quality=0.3)]
+    one = decision_of(simple(prefer=("a/one",), goal="quality"), board(pool))
+    assert one.chain == ["b/three", "a/two", "c/four"]
+    two = decision_of(simple(prefer=("a/one", "c/four"), goal="quality"), board(pool))
+    assert two.chain == ["c/four", "a/two", "b/three"]
+
+
+def test_a_preference_is_in_the_digest_and_its_absence_is_not() -> None:
+    pool = [model("a/one", quality=0.9), model("b/two")]
+    plain, preferred = (decision_of(simple(prefer=prefer), board(pool)) for prefer in ((), ("a/one",)))
+    assert plain.model == preferred.model
+    assert plain.digest != preferred.digest
+    before = [*msgspec.structs.astuple(plain.input)[:-1]]
+    outcome = [plain.model, *plain.chain, plain.output_cap, plain.fallback_affordable, round(plain.score * SCORE)]
+    assert plain.digest == blake2b(msgspec.json.encode([before, outcome]), digest_size=16).hexdigest()
 
 
 def test_the_output_cap_leaves_room_for_the_cheapest_fallback() -> None:

@@ -123,6 +123,7 @@ def test_plans_of_a_policy_are_those_of_the_full_walk(full: bool) -> None:
             {"weights": (10, 20, 30, 40), "min_quality": 500_000},
             {"max_latency_ms": 9_000},
             {"max_latency_ms": 20_000, "fallback": tuple(chance.sample(ids, 5))},
+            {"prefer": tuple(chance.sample(ids, 2)), "models": tuple(chance.sample(ids, 20))},
         ]
         classes = [(f"pol_{n}", asked(chance, board, needs=0, **each)) for n, each in enumerate(rules)]
         for _ in range(60):
@@ -350,7 +351,7 @@ def test_a_probe_is_shared_with_nobody() -> None:
 def test_what_clients_choose_at_will_is_shared_with_nobody() -> None:
     _, board, given = world()
     ids, column = tuple(board.pool.ids), tuple(board.pool.qualities)
-    for own in ({"models": ids}, {"fallback": ids[:3]}, {"quality": column}):
+    for own in ({"models": ids}, {"fallback": ids[:3]}, {"quality": column}, {"prefer": ids[:1], "policy": "pol"}):
         asked_for = replace(given, **own)
         assert compiled(board, f"class with {own}", lambda asked_for=asked_for: asked_for) is None  # type: ignore[misc]
 
@@ -432,7 +433,7 @@ def test_walking_says_what_the_table_says(full: bool) -> None:
         given = asked(chance, board, tokens=TokenBounds(900, 1_000, 950, counted=True), as_of=TODAY)
         order, ask = board.order(given), Ask(given, board.outlook)
         first = first_failures(given, ask, order.eligible)
-        walked = [key[-1] for key in fitting(given, order, ask)]
+        walked = [key[-1] for key in fitting(given, board, order, ask)]
         assert sorted(walked) == np.flatnonzero(first == 15).tolist()
         if walked:
             assert decision_of(given, board).model == board.pool.ids[walked[0]]

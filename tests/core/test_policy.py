@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright._core.catalogue import content_id
 from routewright._core.policy import (
     by_key,
     checked_policy,
@@ -214,6 +215,33 @@ def test_a_policys_chain_outside_its_own_models_is_refused_by_both_lists() -> No
         published(Policy(name="p", models=["short", "b/2"], fallback=PolicyFallback(models=["a/1", "c/3"])))
 
 
+def test_a_policys_preference_is_published_by_ids_within_its_own_models() -> None:
+    written = Policy(name="p", models=["short", "b/2"], prefer=["b/2", "short"])
+    (made,) = published(written)
+    assert made.prefer == ("b/2", "a/1")
+    said = r"policies\['p'\].prefer: 'c/3' is outside the whitelist \(prefer: 'c/3'; models: 'a/1', 'b/2'\)"
+    with pytest.raises(ValidationFailed, match=said):
+        published(replace(written, prefer=["c/3"]))
+    with pytest.raises(ValidationFailed, match=r"prefer\[0\]: 'b/\*' stands for several models, which have no order"):
+        published(replace(written, prefer=["b/*"]))
+    with pytest.raises(ValidationFailed, match=r"prefer\[1\]: names 'b/2' again"):
+        checked_policy(replace(written, prefer=["b/2", "b/2"]), 0)
+
+
+def test_a_preference_makes_another_version_and_none_keeps_the_id_that_was() -> None:
+    plain, preferring = (published(Policy(name="p", prefer=prefer))[0] for prefer in (None, ["a/1"]))
+    assert plain.id != preferring.id
+    assert plain.id == "pos_" + content_id([plain.version, plain.policy, plain.models, plain.chain])
+
+
+def test_the_requests_preference_comes_before_the_policys() -> None:
+    policy = Policy(name="p", models=["a/1", "b/2"], prefer=["a/1", "b/2"])
+    assert laid(request(), policy).prefer == ["a/1", "b/2"]
+    assert laid(request(prefer=["b/2"]), policy).prefer == ["b/2", "a/1"]
+    assert laid(request(prefer=["x/9"]), policy).prefer == ["x/9", "a/1", "b/2"], "the decision says why it is skipped"
+    assert laid(request(), Policy(name="p")).prefer is None
+
+
 def test_a_policy_is_found_by_id_and_by_name() -> None:
     policies = published(Policy(name="a"), Policy(name="b", id="pol_b"))
     assert find_policy("b", by_key(policies)) is find_policy("pol_b", by_key(policies)) is policies[1]
@@ -227,7 +255,7 @@ def test_a_policy_is_found_by_id_and_by_name() -> None:
 
 def laid(asked: RouteRequest, policy: Policy) -> RouteRequest:
     """A request under a published policy."""
-    ids = [*(policy.models or ()), *((policy.fallback and policy.fallback.models) or ())]
+    ids = [*(policy.models or ()), *(policy.prefer or ()), *((policy.fallback and policy.fallback.models) or ())]
     (snapshot,) = publish([policy], "2026-11-21", Known([Model(id=each) for each in dict.fromkeys(ids)], {}))
     return under_policy(asked, snapshot)
 

@@ -289,6 +289,10 @@ def test_limits_themselves_are_allowed() -> None:
         ({"models": [""]}, "models[0]: must not be empty"),
         ({"models": [5]}, "models[0]: must be a string, got 5"),
         ({"fallback": {"models": ["a", "a"]}}, "fallback.models[1]: names 'a' again; name each model once"),
+        ({"prefer": ["a/x", "b/y", "a/x"]}, "prefer[2]: names 'a/x' again; name each model once"),
+        ({"prefer": ["a/x", ""]}, "prefer[1]: must not be empty"),
+        ({"prefer": ["a/x", 3]}, "prefer[1]: must be a string, got 3"),
+        ({"prefer": 3}, "prefer: must be a string or an array, got 3"),
         ({"fallback": {"maxRetries": 6}}, "fallback.maxRetries: must be a whole number from 0 to 5, got 6"),
         ({"fallback": {"maxRetries": 0.5}}, "fallback.maxRetries: must be a whole number from 0 to 5, got 0.5"),
         (

@@ -65,6 +65,18 @@ def test_the_dearer_one_is_told_which_price_quality_and_direction_would_do() -> 
     assert f"${2 * share:g} in and ${8 * share:g} out per million tokens" in change(why, "prices").said
 
 
+def test_a_preference_is_named_as_the_reason_and_as_a_way() -> None:
+    why = ask("b/dear", CHEAP, DEAR, prefer=("a/cheap",))
+    assert why.is_preferred
+    assert str(why).splitlines()[0] == (
+        "b/dear is number 2 of 2 models that fit; a/cheap, which is preferred, is chosen."
+    )
+    assert change(why, "prefer").said == "prefer names it first: ['b/dear', 'a/cheap']"
+    assert change(why, "models").said == "models names it alone: ['b/dear'], and prefer no other"
+    assert {each.what for each in why.changes} == {"models", "prefer"}, "no price or goal stands against a preference"
+    assert str(ask("b/dear", CHEAP, DEAR, prefer=("b/dear",))) == "b/dear is chosen, since it is preferred."
+
+
 def test_a_rejected_model_is_told_all_its_reasons_and_what_admits_it() -> None:
     why = ask("b/dear", CHEAP, DEAR, budget_nanos=1_000_000, models=("a/cheap",))
     assert why.rejected_by == (Reason.WHITELIST, Reason.BUDGET_COST)
@@ -137,6 +149,8 @@ def _applied(each: Change, asked: DecisionInput, pool: list[Model], health: dict
     match each.what:
         case "models":
             now = replace(asked, models=(model,))
+        case "prefer":
+            now = replace(asked, prefer=(model, *(each for each in asked.prefer if each != model)))
         case "timeout_ms":
             now = replace(asked, timeout_ms=int(value))
         case "prices":

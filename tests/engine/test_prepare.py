@@ -107,7 +107,7 @@ def test_a_body_is_read_strictly(sent: bytes, error: type[Exception]) -> None:
         {"goal": "stability", "timeout_ms": 2_000, "stream": True},
         {"timeout_ms": 2_000.0},
         {"strategy": "quality-first"},
-        {"policy_id": "p", "metadata": {"a": 1}},
+        {"policy_id": "p", "prefer": "a/b", "metadata": {"a": 1}},
         {"params": {"max_output_tokens": 9, "stop": "x"}, "tools": []},
         {"models": ["a/b"], "fallback": {"models": []}, "budget": {"maxCostUsd": 1}, "cache": {"ttl_seconds": 5}},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "ü"}], "name": "ann"}]},

@@ -94,6 +94,20 @@ async def test_what_the_request_says_reaches_the_provider() -> None:
     assert not call.stream
 
 
+async def test_a_preferred_model_is_called_first_and_falls_back_to_the_best() -> None:
+    asked: list[dict[str, Any]] = [{"prefer": "spare/two"}, {"policy_id": "p"}]
+    for each in asked:
+        policies = [Policy(name="p", prefer=["spare/two"])]
+        house = House(["blue"], [ProviderFault("server")] * 2, policies=policies)
+        answer = await house.router.route("hi", goal="quality", **each)
+        assert (answer.response.primary_model, answer.routing.selected_model) == ("spare/two", "good/one")
+        assert "spare/two, which is preferred, scored" in answer.routing.decision_reason
+        assert answer.trace.decision_input is not None
+        assert answer.trace.decision_input.prefer == ("spare/two",)
+        assert house.router.replay(answer.trace).digest == answer.decision.digest
+
+
+@pytest.mark.anyio
 async def test_a_fault_before_the_answer_is_invisible_where_a_fallback_stands() -> None:
     house = House([ProviderFault("auth", status=401)], [ANSWER])
     answer = await house.router.route("hi", goal="quality")

@@ -224,6 +224,32 @@ def test_an_alias_is_its_model_in_every_list() -> None:
     assert given.decide("hi", policy_id="p", models=["good/one"]).chain == []
 
 
+def test_a_preference_is_an_id_an_alias_or_a_list() -> None:
+    wishes: list[Any] = ["spare", "spare/two", ["spare/two"], ("spare",)]
+    for prefer in wishes:
+        decision = aliased().decide("hi", goal="quality", prefer=prefer)
+        assert (decision.model, decision.input.prefer) == ("spare/two", ("spare/two",))
+    with pytest.raises(ValidationFailed, match=r"prefer\[0\]: unknown model 'spare/tow'; did you mean 'spare/two'\?"):
+        aliased().decide("hi", prefer="spare/tow")
+
+
+def test_a_preference_outside_the_whitelist_is_refused_by_both_lists_and_outside_a_policys_is_skipped() -> None:
+    said = "prefer: 'spare/two' of the preference 'spare/two' is outside the whitelist 'good/one'; add it to 'models'"
+    with pytest.raises(ValidationFailed, match=said):
+        aliased().decide("hi", models=["good/one"], prefer="spare")
+    decision = aliased(models=["good/one"]).decide("hi", policy_id="p", prefer="spare")
+    assert (decision.model, decision.chain) == ("good/one", [])
+    assert decision.reason.endswith("; preferred, but rejected: spare/two (whitelist)")
+
+
+def test_a_policy_prefers_behind_the_request() -> None:
+    router = aliased(prefer=["spare"])
+    assert router.decide("hi", goal="quality", policy_id="p").model == "spare/two"
+    both = router.decide("hi", goal="quality", policy_id="p", prefer="good/one")
+    assert (both.model, both.chain) == ("good/one", ["spare/two"])
+    assert router.decide("hi", goal="quality").model == "good/one"
+
+
 def test_an_alias_of_nothing_is_refused_by_its_name() -> None:
     catalogue = Catalogue().overlaid([], aliases={"fast": "cerebras/gemma-4-31"})
     said = r"aliases\['fast'\]: stands for the unknown model 'cerebras/gemma-4-31'; did you mean 'cerebras/gemma-4-31b'"

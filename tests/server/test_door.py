@@ -98,7 +98,7 @@ async def test_what_is_suggested_can_be_followed(path: str) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", ["/openai/v1/chat/completions", "/anthropic/v1/messages"])
 @pytest.mark.parametrize(
-    "field", ["budget", "models", "goal", "strategy", "policy_id", "fallback", "cache", "timeout_ms"]
+    "field", ["budget", "models", "goal", "strategy", "policy_id", "prefer", "fallback", "cache", "timeout_ms"]
 )
 async def test_a_wish_beside_the_field_is_refused_and_not_ignored(path: str, field: str) -> None:
     app = create_app(Router.sandbox(), authenticate=lambda scope: Caller())

@@ -80,7 +80,7 @@ def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
     except NoCandidates as error:
         return replace(said, problem=error.message)
     ask, decision = Ask(given, board.outlook), Decision(plan, given, board)
-    rows = [key[-1] for key in fitting(given, board.order(given), ask)] or [leg.row for leg in plan.legs]
+    rows = [key[-1] for key in fitting(given, board, board.order(given), ask)] or [leg.row for leg in plan.legs]
     providers = sorted({pool.provider[row] for row in rows})
     return replace(
         said,

@@ -224,11 +224,18 @@ def failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> BoolArray:
     failed = eligible.failed.copy()
     for reason, fails in _own_failures(given, ask):
         failed[:, _COLUMN[reason]] = fails
+    if given.prefer:  # which names a free offer
+        pool = ask.outlook.pool
+        rows = [pool.row[model] for model in given.prefer if model in pool.row]
+        failed[rows, _COLUMN[Reason.DISABLED]] = pool.disabled[rows]
     return failed
 
 
 def first_failures(given: DecisionInput, ask: Ask, eligible: Eligible) -> IntArray:
     """The column of the first question that each row fails, ``PASSES`` where it fails none. Shape (n,)."""
+    if given.prefer:
+        failed = failures(given, ask, eligible)
+        return np.where(failed.any(axis=1), failed.argmax(axis=1), PASSES)
     first = eligible.first
     for reason, fails in _own_failures(given, ask):
         first = np.minimum(first, np.where(fails, _COLUMN[reason], PASSES))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from itertools import islice
 from operator import itemgetter
 
 import numpy as np
@@ -14,7 +14,7 @@ from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Reason, TokenBounds
 
 from .board import Board, Dated
-from .constraints import REASONS, Ask, Kind, count_reasons, first_failures
+from .constraints import REASONS, Ask, Kind, count_reasons, first_failures, named_reasons
 from .money import nanos
 from .order import Order
 from .plan import Plan
@@ -45,39 +45,71 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
     pool, closed = outlook.pool, outlook.open
     provider, front, home = pool.provider, list[Key](), None
     satisfied = order.one_provider  # one is of another provider than the best, or none can be
-    for key in fitting(given, order, ask):
+    wanted = FRONT + len(given.prefer)
+    for key in fitting(given, board, order, ask):
         home = home or provider[key[-1]]
         if provider[key[-1]] != home:
             front.append(key)
             satisfied = True
-        elif len(front) < FRONT:
+        elif len(front) < wanted:
             front.append(key)
-        if satisfied and len(front) >= FRONT:
+        if satisfied and len(front) >= wanted:
             break
     if not front and closed:  # circuits alone may stand in the way: probe the one that is due soonest
-        shut = [key for key in order.among(pool, given.models) if key[-1] in closed and ask.fits(key[-1])]
+        shut = [key for key in _keys(given, board, order) if key[-1] in closed and ask.fits(key[-1])]
         front = [min(shut, key=lambda key: closed[key[-1]])] if shut else []
     if not front:
         raise refusal(given, board, order.eligible, laid)
 
-    primary, *chain = [key[-1] for key in front]
+    rows = [key[-1] for key in front]
+    held = sum(pool.ids[row] in given.prefer for row in rows) or 1 if given.prefer else 1
+    lead, chain = rows[:held], rows[held:]
     if given.fallback is not None:  # the caller's chain, in the caller's order
-        able = board.eligible(Kind(given.needs, given.as_of, given.regions, named=True)).passed
-        named = [pool.row[model] for model in given.fallback if model in pool.row]
-        named = [row for row in named if row != primary and able[row] and order.clears(outlook, row)]
+        named = [row for row in _named(given.fallback, given, board, order) if row not in lead]
         chain = [row for row in named if row not in closed and ask.fits(row)]
-    elif chain:  # the next best, the first of them from another provider
-        first = next((at for at, row in enumerate(chain) if provider[row] != home), 0)
+    elif chain:  # the next best, the first of them from another provider where none before is
+        apart = held > 1 and any(provider[row] != home for row in lead)
+        first = next((at for at, row in enumerate(chain) if apart or provider[row] != home), 0)
         chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
-    return Plan(given, order.legs(outlook, (primary, *chain)), tuple(front), pool.ids)
+    plan = Plan(given, order.legs(outlook, (*lead, *chain)), tuple(front), pool.ids)
+    if given.prefer:
+        missed = [model for model in given.prefer if model in pool.row and pool.row[model] not in lead]
+        reasons = named_reasons(first_failures(given, ask, order.eligible)) if missed else []
+        plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in missed)
+    return plan
 
 
-def fitting(given: DecisionInput, order: Order, ask: Ask) -> Iterator[Key]:
-    """The keys of the rows that fit, best first; of those with open circuits none. Raises ``CountTokens``."""
-    closed = ask.outlook.open
+def fitting(given: DecisionInput, board: Board, order: Order, ask: Ask) -> Iterator[Key]:
+    """The keys of the rows that fit, those preferred before all others, which follow best first; of those with open
+    circuits none. Raises ``CountTokens``."""
+    closed, pool = board.outlook.open, board.pool
     if ask.fits_all():
-        return walk(order.among(ask.outlook.pool, given.models), closed, given.timeout_ms, None)
-    return walk(_askable(given, order, ask), closed, given.timeout_ms, ask.fits)
+        ranked = walk(order.among(pool, given.models), closed, given.timeout_ms, None)
+    else:
+        ranked = walk(_askable(given, order, ask), closed, given.timeout_ms, ask.fits)
+    if not given.prefer:
+        return ranked
+    ahead = [key for key in _preferred(given, board, order) if key[-1] not in closed and ask.fits(key[-1])]
+    return itertools.chain(ahead, (key for key in ranked if key not in ahead))
+
+
+def _preferred(given: DecisionInput, board: Board, order: Order) -> list[Key]:
+    """The keys of the preferred rows that neither a snapshot nor the whitelist rules out, in the caller's order."""
+    inside = [model for model in given.prefer if given.models is None or model in given.models]
+    return [order.key(board.outlook, row) for row in _named(inside, given, board, order)]
+
+
+def _named(models: Iterable[str], given: DecisionInput, board: Board, order: Order) -> list[int]:
+    """The rows of models that a caller names, in that order, that no snapshot rules out: free offers among them."""
+    able, row_of = board.eligible(Kind(given.needs, given.as_of, given.regions, named=True)).passed, board.pool.row
+    rows = dict.fromkeys(row_of[model] for model in models if model in row_of)
+    return [row for row in rows if able[row] and order.clears(board.outlook, row)]
+
+
+def _keys(given: DecisionInput, board: Board, order: Order) -> Iterable[Key]:
+    """The keys of the rows that neither a snapshot nor the whitelist rules out; those preferred may come twice."""
+    ranked = order.among(board.pool, given.models)
+    return itertools.chain(_preferred(given, board, order), ranked) if given.prefer else ranked
 
 
 def walk(
@@ -108,7 +140,7 @@ def _askable(given: DecisionInput, order: Order, ask: Ask) -> Iterable[Key]:
 
 def _affordable(keys: Iterable[Key], ask: Ask) -> Iterator[Key]:
     rest = iter(keys)
-    yield from islice(rest, WALKED_FIRST)
+    yield from itertools.islice(rest, WALKED_FIRST)
     if (further := next(rest, None)) is not None:  # the first few brought no plan
         able = ask.affordable_at_best().tolist()
         yield from (key for key in (further, *rest) if able[key[-1]])
@@ -142,7 +174,8 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     except NoCandidates:
         return None
     lists = given.models is not None or given.fallback is not None
-    if plan.legs[0].row in outlook.open or given.quality is not None or (lists and given.policy is None):
+    own = given.quality is not None or (lists and given.policy is None) or given.prefer
+    if plan.legs[0].row in outlook.open or own:
         return None  # a probe, or what clients choose at will
     keys = [*order.among(pool, given.models)]
     front = [pool.provider[key[-1]] for key in plan.front]
@@ -212,11 +245,12 @@ def least_nanos(given: DecisionInput, board: Board) -> int | None:
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
     """The vocabularies in which a count can matter: the first alone where every model left is of it."""
     pool, first = board.pool, VOCABULARIES[0]
-    keys = _askable(given, board.order(given), Ask(given, board.outlook))
+    order = board.order(given)
+    keys = itertools.chain(_preferred(given, board, order), _askable(given, order, Ask(given, board.outlook)))
     others = any(pool.measures[pool.measure[key[-1]]].tokenizer != first for key in keys)
     return VOCABULARIES if others else VOCABULARIES[:1]
 
 
 def _rows(given: DecisionInput, board: Board) -> IntArray:
     """The rows that no snapshot rules out, of the whitelist if there is one. Shape (k,)."""
-    return np.array([key[-1] for key in board.order(given).among(board.pool, given.models)], dtype=np.int64)
+    return np.array([key[-1] for key in _keys(given, board, board.order(given))], dtype=np.int64)

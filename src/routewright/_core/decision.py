@@ -98,11 +98,14 @@ class Decision:
 
     @property
     def candidates(self) -> list[Candidate]:
-        """Every model that passed, best first. Costs a walk over the whole pool."""
+        """Every model that passed: those preferred, then the others, best first. Costs a walk over the whole pool."""
         given, board = self.input, self._snapshots
         order, pool, first = board.order(given), board.pool, self._first_failures(board).tolist()
         keys = order.among(pool, given.models)
         found = list(walk(keys, board.outlook.open, given.timeout_ms, lambda row: first[row] == PASSES))
+        if given.prefer:
+            ahead = [key for key in self._plan.front if pool.ids[key[-1]] in given.prefer]
+            found = [*ahead, *(key for key in found if key not in ahead)]
         return [candidate(key, pool.ids[key[-1]], given.timeout_ms) for key in found or self._plan.front]
 
     @property
@@ -134,8 +137,9 @@ class Decision:
     def _reason(self) -> str:
         given, (best, *others) = self.input, self._shown()
         cost = "price unknown" if best.cost_usd is None else f"cost {usd_short(best.cost_usd)}"
+        chosen = f"{best.model}, which is preferred," if best.model in given.prefer else best.model
         sentence = (
-            f"{aim(given)}: {best.model} scored {best.score:.2f} "
+            f"{aim(given)}: {chosen} scored {best.score:.2f} "
             f"(quality {best.quality:.2f}, {cost}, p50 {best.latency_s:.1f} s)"
         )
         if others:
@@ -143,6 +147,8 @@ class Decision:
         if counts := self._rejections():
             listed = ", ".join(f"{count} {reason}" for reason, count in counts.items())
             sentence += f"; {sum(counts.values())} of {len(self._plan.ids)} rejected ({listed})"
+        if passed_over := self._plan.passed_over:
+            sentence += f"; preferred, but rejected: {', '.join(f'{model} ({why})' for model, why in passed_over)}"
         return sentence
 
     @property
@@ -150,6 +156,8 @@ class Decision:
         """Fingerprint of input and plan: equal digests are equal decisions."""
         plan = [self.model, *self.chain, self.output_cap, self.fallback_affordable, round(self.score * SCORE)]
         every_field = astuple(self.input)  # which ones an encoder leaves out is no matter of their values alone
+        if not self.input.prefer:  # the last one, which decisions had not always
+            every_field = every_field[:-1]
         return blake2b(msgspec.json.encode([every_field, plan]), digest_size=16).hexdigest()
 
     @property

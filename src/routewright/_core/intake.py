@@ -9,7 +9,7 @@ from msgspec.structs import astuple, replace
 
 from routewright.wire import DecisionInput, Policy, PolicySnapshot, RouteRequest, TokenBounds
 
-from .catalogue.models import resolve_lists
+from .catalogue.models import resolve, resolve_within
 from .money import budget_nanos
 from .pool import Pool
 from .quality import micro
@@ -24,14 +24,18 @@ DEFAULT_TIMEOUT_MS = 60_000
 def with_ids(request: RouteRequest, aliases: Mapping[str, str], known: Mapping[str, int]) -> RouteRequest:
     """Put ids in the place of aliases.
 
-    Raises ``ValidationFailed`` for a model that the catalogue does not know, and for a chain outside the whitelist.
+    Raises ``ValidationFailed`` for a model that the catalogue does not know, and for one of the chain or of those
+    preferred that is outside the whitelist.
     """
-    fallback = request.fallback
-    chain = None if fallback is None else fallback.models
-    if request.models is None and chain is None:
-        return request
-    models, chain = resolve_lists(request.models, chain, aliases, known)
-    return replace(request, models=models, fallback=None if fallback is None else replace(fallback, models=chain))
+    fallback, prefer, models = request.fallback, request.prefer, request.models
+    if models is not None:
+        models = resolve(models, aliases, known, "models")
+    if fallback is not None and fallback.models is not None:
+        chain = resolve_within(fallback.models, models, aliases, known, "fallback.models", "the chain")
+        fallback = replace(fallback, models=chain)
+    if prefer is not None:
+        prefer = resolve_within(prefer, models, aliases, known, "prefer", "the preference")
+    return replace(request, models=models, fallback=fallback, prefer=prefer)
 
 
 def input_of(
@@ -69,6 +73,7 @@ def input_of(
         budget_tokens=None if total is None else int(total),
         timeout_ms=int(request.timeout_ms or DEFAULT_TIMEOUT_MS),
         rules=RULES,
+        prefer=tuple(request.prefer or ()),
         **({} if policy is None else _own_rules(policy.policy)),
     )
 

@@ -83,7 +83,7 @@ class Plan:
 
     __slots__ = (
         "costs", "counts", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high", "max_latency_ms",
-        "p90", "reached", "sentence", "walked", "watched", "worst_held", "worst_input", "worst_output",
+        "p90", "passed_over", "reached", "sentence", "walked", "watched", "worst_held", "worst_input", "worst_output",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
@@ -95,6 +95,8 @@ class Plan:
         """The keys of the best few that fit."""
         self.ids = ids
         """Of all models that were asked, by row."""
+        self.passed_over: tuple[tuple[str, Reason | None], ...] = ()
+        """Models that were preferred and not taken, each with the first constraint that it fails."""
         self.is_shared = False
         """It may serve other calls of its class (``covers``)."""
         self.max_high = -1

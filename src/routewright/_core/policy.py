@@ -41,7 +41,7 @@ from .request.rules import (
     check_whitelist,
     is_name,
 )
-from .selector import CAPABLE, Known, allowed, chain_of
+from .selector import CAPABLE, Known, allowed, in_order
 from .trace.ids import ALPHABET
 
 N = TypeVar("N", int, float)
@@ -79,6 +79,7 @@ def checked_policy(policy: object, place: int) -> Policy:
         _check_words(f"{path}.{name}", getattr(policy, name) or (), found)
     if policy.weights is not None:
         _check_weights(f"{path}.weights", policy, policy.weights, found)
+    check_ids(f"{path}.prefer", policy.prefer or [], found)
     if policy.fallback is not None:
         check_ids(f"{path}.fallback.models", policy.fallback.models or [], found)
         check_numbers(PolicyFallback, f"{path}.fallback.", policy.fallback, found)
@@ -176,6 +177,7 @@ def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteReque
         timeout_ms=_smaller(request.timeout_ms, policy.timeout_ms),
         fallback=_fallback(request.fallback, published, models),
         cache=_narrower(request.cache, policy.cache),
+        prefer=[*dict.fromkeys((*(request.prefer or ()), *published.prefer))] or None,
     )
 
 
@@ -265,11 +267,14 @@ def publish(
     for policy in policies:
         path = f"policies[{quoted(policy.name)}]"
         models = allowed(policy, known, path)
-        chain = chain_of(policy, models, known, path)
+        fallbacks = None if policy.fallback is None else policy.fallback.models
+        chain = in_order(fallbacks, models, known, path, "fallback.models")
+        prefer = in_order(policy.prefer, models, known, path, "prefer") or ()
         full = msgspec.structs.replace(
             policy, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
-        published.append(_version_of(PolicySnapshot("", "", full, models, chain), before.get(policy.name), today))
+        drawn = PolicySnapshot("", "", full, models, chain, prefer)
+        published.append(_version_of(drawn, before.get(policy.name), today))
     return published
 
 
@@ -295,13 +300,15 @@ def _version_of(drawn: PolicySnapshot, before: PolicySnapshot | None, today: str
         return _versioned(drawn, f"{policy.name}@{(policy.created_at or today)[:10]}")
     policy = msgspec.structs.replace(policy, created_at=before.policy.created_at)
     drawn = msgspec.structs.replace(drawn, policy=policy)
-    if (policy, drawn.models, drawn.chain) == (before.policy, before.models, before.chain):
+    if msgspec.structs.replace(drawn, id=before.id, version=before.version) == before:
         return before
     return _versioned(drawn, _next_version(before.version, f"{policy.name}@{today}"))
 
 
 def _versioned(drawn: PolicySnapshot, version: str) -> PolicySnapshot:
-    content = [version, drawn.policy, drawn.models, drawn.chain]
+    content: list[object] = [version, drawn.policy, drawn.models, drawn.chain]
+    if drawn.prefer:  # those without keep the ids that they had before there was such a list
+        content.append(drawn.prefer)
     return msgspec.structs.replace(drawn, id="pos_" + content_id(content), version=version)
 
 

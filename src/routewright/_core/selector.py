@@ -159,15 +159,16 @@ def _globs(word: str, known: Known) -> list[str]:
     return [*dict.fromkeys(f"{model.provider}/*" for model in known.models)] if _WILD.search(word) else []
 
 
-def chain_of(policy: Policy, models: tuple[str, ...] | None, known: Known, path: str) -> tuple[str, ...] | None:
-    """Ids of a policy's own fallbacks, in order; None: it names none.
+def in_order(
+    names: Sequence[str] | None, models: tuple[str, ...] | None, known: Known, path: str, field: str
+) -> tuple[str, ...] | None:
+    """Ids of a list of a policy's that has an order: its fallbacks, or those it prefers. None: it names none.
 
-    ``models`` are those that it allows. Raises ``ValidationFailed`` for a chain that leaves them, naming both.
+    ``models`` are those that it allows. Raises ``ValidationFailed`` for a list that leaves them, naming both.
     """
-    names = None if policy.fallback is None else policy.fallback.models
     if names is None:
         return None
-    path = f"{path}.fallback.models"
+    path = f"{path}.{field}"
     for place, word in enumerate(names):
         if known.named(word) is None and any(map(_chooses(word), known.models)):
             problem = f"{quoted(word)} stands for several models, which have no order"
@@ -175,8 +176,8 @@ def chain_of(policy: Policy, models: tuple[str, ...] | None, known: Known, path:
     chain = resolve(names, known.aliases, known.row, path)
     outside = [] if models is None else [model for model in chain if model not in models]
     if outside:
-        lists = f"fallback.models: {listed(chain)}; models: {listed(models or ())}"
+        lists = f"{field}: {listed(chain)}; models: {listed(models or ())}"
         problem = f"{listed(outside)} is outside the whitelist ({lists})"
-        hint = "let 'models', 'exclude' and 'capabilities' allow it, or take it out of 'fallback.models'"
+        hint = f"let 'models', 'exclude' and 'capabilities' allow it, or take it out of '{field}'"
         raise ValidationFailed.of(Problem(path, problem, hint))
     return tuple(chain)

@@ -171,8 +171,9 @@ def _made_eligible(given: DecisionInput, outlook: Outlook, row: int, reasons: se
     """Name the model where it has to be named, and ask for nothing that it lacks."""
     pool, models, floor = outlook.pool, given.models, given.min_quality
     if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # the free tier is routed to where it is named
-        # the fallbacks have to be on a whitelist, too
-        models = tuple(dict.fromkeys((*(given.models or given.fallback or ()), pool.ids[row])))
+        # those preferred and the fallbacks have to be on a whitelist, too
+        listed = given.models or (*given.prefer, *(given.fallback or ()))
+        models = tuple(dict.fromkeys((*listed, pool.ids[row])))
     served = pool.models[row].availability.regions
     quality = int(pool.quality[row]) if given.quality is None else given.quality[row]
     seeing = given if int(pool.able[row]) & Need.IMAGE else _without_images(given)

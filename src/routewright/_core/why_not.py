@@ -28,7 +28,7 @@ PARTS = 1_000
 """Prices and times are lowered in steps of a thousandth."""
 HUNDREDTHS = 100
 
-Lever = Literal["models", "goal", "prices", "quality", "latency", "stability", "timeout_ms"]
+Lever = Literal["models", "prefer", "goal", "prices", "quality", "latency", "stability", "timeout_ms"]
 
 
 class Change(Struct, frozen=True):
@@ -50,6 +50,8 @@ class WhyNot(Struct, frozen=True, kw_only=True):
     place: int | None
     """Its place among the models that fit; None: it is rejected."""
     fitting: int
+    is_preferred: bool = False
+    """Who is chosen is so because the request or its policy prefers it."""
     rejected_by: tuple[Reason, ...] = ()
     """All constraints that it fails, in their order."""
     admission: str | None = None
@@ -71,18 +73,20 @@ def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = 
     outlook = board.outlook
     row = outlook.pool.row[model]
     order, ask = board.order(given), Ask(given, outlook)
-    fit = [key[-1] for key in fitting(given, order, ask)]
+    fit = [key[-1] for key in fitting(given, board, order, ask)]
     failed = reasons_of(failures(given, ask, order.eligible)[row])
     admitted, words = given, None
     if failed:
         admitted, words = admission(given, board, row, set(failed), laid) or (given, None)
+    winner = _chosen(given, board)
     hopeless = bool(failed) and words is None
     wins = not hopeless and _chosen(admitted, board) == model
     return WhyNot(
         model=model,
-        chosen=_chosen(given, board),
+        chosen=winner,
         place=fit.index(row) + 1 if row in fit else None,
         fitting=len(fit),
+        is_preferred=winner in given.prefer,
         rejected_by=tuple(failed),
         admission=words,
         wins_then=bool(failed) and wins,
@@ -100,8 +104,12 @@ def _chosen(given: DecisionInput, board: Board) -> str | None:
 def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) -> Iterator[Change]:
     """Every lever by itself, the caller's own first."""
     model = board.outlook.pool.models[row]
-    if _chosen(replace(given, models=(model.id,)), board) == model.id:
-        yield Change("models", f"models names it alone: [{model.id!r}]")
+    others = tuple(each for each in given.prefer if each != model.id)
+    if _chosen(replace(given, models=(model.id,), prefer=()), board) == model.id:
+        said = f"models names it alone: [{model.id!r}]"
+        yield Change("models", f"{said}, and prefer no other" if others else said)
+    if _chosen(replace(given, prefer=(model.id, *others)), board) == model.id:
+        yield Change("prefer", f"prefer names it first: {[model.id, *others]}")
     directions = [
         f"goal={goal} strategy={strategy}"
         for strategy, goals in WEIGHTS.items()
@@ -247,12 +255,13 @@ def _board_in(board: Board, model: str, **seen: int) -> Board:
 
 def _lines(why: WhyNot) -> Iterator[str]:
     if why.chosen == why.model:
-        yield f"{why.model} is chosen."
+        yield f"{why.model} is chosen{', since it is preferred' if why.is_preferred else ''}."
         return
+    chosen = f"{why.chosen}, which is preferred," if why.is_preferred else why.chosen or "nobody"
     if why.place is not None:
-        yield f"{why.model} is number {why.place} of {why.fitting} models that fit; {why.chosen} is chosen."
+        yield f"{why.model} is number {why.place} of {why.fitting} models that fit; {chosen} is chosen."
     else:
-        yield f"{why.model} is rejected by {', '.join(why.rejected_by)}; {why.chosen or 'nobody'} is chosen."
+        yield f"{why.model} is rejected by {', '.join(why.rejected_by)}; {chosen} is chosen."
         if why.admission is None:
             yield "No change of the request admits it."
             return

@@ -217,7 +217,7 @@ class Engine:
         if not fleet.serves:
             fleet.require_providers()
         board = fleet.board()
-        lists = request.models is not None or request.fallback is not None
+        lists = request.models is not None or request.fallback is not None or request.prefer is not None
         if lists:
             request = with_ids(request, fleet.aliases, board.pool.row)
         if request.policy_id is not None:
@@ -239,7 +239,7 @@ class Engine:
             started_at,
             started_at,
         )
-        if lists:
+        if lists or request.prefer is not None:  # the policy's
             call.has_lists = True
         if request.budget is not None:
             call.budget = room_of(request.budget)

@@ -138,6 +138,7 @@ class Arguments(argparse.Namespace):
     strategy: Strategy | None
     policy: str | None
     model: list[str] | None
+    prefer: list[str] | None
     fallback: list[str] | None
     max_cost: float | None
     max_tokens: float | None
@@ -333,6 +334,8 @@ def _add_request(command: argparse.ArgumentParser) -> None:
     only = pool.add_mutually_exclusive_group()
     only.add_argument("--model", action="extend", type=names, metavar="ID,...", help="only these models")
     only.add_argument("--provider", action="extend", type=names, metavar="NAME,...", help="only models of theirs")
+    pool.add_argument("--prefer", action="extend", type=names, metavar="ID,...",
+                      help="try these first, in this order, where they fit")  # fmt: skip
     pool.add_argument("--sandbox", action="store_true", help="canned answers: no key, no network, nobody is billed")
     pool.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
     pool.add_argument("--policies", metavar="FILE", help="policies that --policy can name: TOML, JSON or Python")

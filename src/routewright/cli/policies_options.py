@@ -31,5 +31,5 @@ def add_policies(command: argparse.ArgumentParser, add_prompt: Callable[[argpars
     check.add_argument("--sandbox", action="store_true", help="as if there were a key for every provider")
     check.add_argument("--catalogue", metavar="FILE", help=CATALOGUE)
     check.add_argument("--json", action="store_true", help="one JSON object")
-    check.set_defaults(provider=None, model=None, fallback=None, goal=None, strategy=None, policy=None,
+    check.set_defaults(provider=None, model=None, prefer=None, fallback=None, goal=None, strategy=None, policy=None,
                        max_cost=None, max_tokens=None, timeout_ms=None)  # fmt: skip

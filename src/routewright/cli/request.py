@@ -34,6 +34,7 @@ def request_of(args: Arguments, models: Sequence[Model]) -> RouteRequest:
         "strategy": args.strategy,
         "policy_id": args.policy,
         "models": args.model if args.provider is None else _of_providers(args.provider, models),
+        "prefer": args.prefer,
         "fallback": _over(request.fallback, Fallback, models=args.fallback),
         "budget": _over(request.budget, Budget, max_cost_usd=args.max_cost, max_tokens=args.max_tokens),
         "params": _over(request.params, Params, max_output_tokens=args.max_output_tokens),

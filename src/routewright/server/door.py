@@ -47,6 +47,7 @@ class Wishes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     strategy: Strategy | None = None
     policy_id: str | None = None
     models: list[str] | None = None
+    prefer: str | list[str] | None = None
     fallback: Fallback | None = None
     budget: Budget | None = None
     cache: bool | CacheOpts | None = None

@@ -123,6 +123,8 @@ class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Key that fixes random choices of a policy for this caller."""
     rules: int
     """Version of the scoring rules. Without a default, so that it is always stored."""
+    prefer: tuple[str, ...] = ()
+    """Tried first, in this order, where they pass: the request's, then the policy's."""
 
 
 class CatalogueSnapshot(Struct, frozen=True, tag="catalogue", tag_field="kind"):
@@ -146,6 +148,8 @@ class PolicySnapshot(Struct, frozen=True, tag="policy", tag_field="kind"):
     """Ids of the models that it allows, picked out of the catalogue of its day; None: all."""
     chain: tuple[str, ...] | None = None
     """Ids of its own fallbacks, in order; None: it names none."""
+    prefer: tuple[str, ...] = ()
+    """Ids of the models that it prefers, in order."""
 
 
 class ModelHealth(Struct, frozen=True, omit_defaults=True):

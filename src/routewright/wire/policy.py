@@ -69,6 +69,8 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     """Only models of at least this quality, 0 to 1."""
     max_latency_ms: float | None = None
     """Only models whose whole answer is expected within this time."""
+    prefer: list[str] | None = None
+    """Ids and aliases of models that are tried first, in this order, after those that the request prefers."""
     fallback: PolicyFallback | None = None
     budget: Budget | None = None
     cache: bool | CacheOpts | None = None

@@ -100,6 +100,8 @@ class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """For everything: choice, tries, pauses, fallbacks, the stream. Default: 60,000."""
     idempotency_key: str | None = None
     """At most 64 bytes in UTF-8: under one key the same call is made and billed once in 24 hours."""
+    prefer: str | list[str] | None = None
+    """Models that are tried first, in this order, where they pass every constraint: an id, an alias, or a list."""
 
 
 class Tokens(Struct, frozen=True):

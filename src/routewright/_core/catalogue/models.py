@@ -136,23 +136,25 @@ def resolve_one(name: str, aliases: Mapping[str, str], known: Mapping[str, int],
     return model_id
 
 
-def resolve_lists(
-    models: Sequence[str] | None, chain: Sequence[str] | None, aliases: Mapping[str, str], known: Mapping[str, int]
-) -> tuple[list[str] | None, list[str] | None]:
-    """Resolve a whitelist and the chain beside it.
+def resolve_within(
+    names: Iterable[str],
+    allowed: Sequence[str] | None,
+    aliases: Mapping[str, str],
+    known: Mapping[str, int],
+    path: str,
+    called: str,
+) -> list[str]:
+    """Resolve a list that stands beside a whitelist of ids.
 
-    Raises ``ValidationFailed`` also for a chain that leaves the whitelist, naming both.
+    Raises ``ValidationFailed`` also for a list that leaves the whitelist, naming both.
     """
-    allowed = None if models is None else resolve(models, aliases, known, "models")
-    asked = None if chain is None else resolve(chain, aliases, known, "fallback.models")
-    if allowed is not None and asked is not None:
-        inside = set(allowed)
-        outside = [model for model in asked if model not in inside]
-        if outside:
-            hint = "add it to 'models', or take it out of 'fallback.models'"
-            problem = f"{listed(outside)} of the chain {listed(asked)} is outside the whitelist {listed(allowed)}"
-            raise ValidationFailed.of(Problem("fallback.models", problem, hint))
-    return allowed, asked
+    asked = resolve(names, aliases, known, path)
+    outside = [] if allowed is None else [model for model in asked if model not in allowed]
+    if outside:
+        hint = f"add it to 'models', or take it out of '{path}'"
+        problem = f"{listed(outside)} of {called} {listed(asked)} is outside the whitelist {listed(allowed or ())}"
+        raise ValidationFailed.of(Problem(path, problem, hint))
+    return asked
 
 
 def _checked(model: Model) -> Model:

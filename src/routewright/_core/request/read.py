@@ -44,6 +44,7 @@ _NUMBERS = frozenset((int, float, type(None)))
 _ARGUMENTS = tuple(name for name in RouteRequest.__struct_fields__ if name not in ("messages", "stream"))
 _SHAPES: dict[str, Any] = {
     "models": list[str],
+    "prefer": str | list[str],
     "fallback": Fallback,
     "budget": Budget,
     "cache": bool | CacheOpts,
@@ -215,6 +216,7 @@ def _plainly(request: Any) -> RouteRequest | None:
         or request.params is not None
         or request.metadata is not None
         or request.idempotency_key is not None
+        or request.prefer is not None
         or type(request.stream) is not bool
         or not (request.goal is None or (type(request.goal) is str and request.goal in _GOALS))
         or not (request.strategy is None or (type(request.strategy) is str and request.strategy in _STRATEGIES))
@@ -255,6 +257,7 @@ def _has_plain_types(request: Any) -> bool:
         and request.tool_choice is None
         and request.params is None
         and request.metadata is None
+        and request.prefer is None
         and (request.cache is None or type(request.cache) is bool)
         and type(request.stream) is bool
         and type(request.timeout_ms) in _NUMBERS

@@ -139,6 +139,9 @@ def completed(request: RouteRequest) -> RouteRequest:
     if request.fallback is not None:
         check_numbers(Fallback, "fallback.", request.fallback, found)
         check_ids("fallback.models", request.fallback.models or [], found)
+    prefer = [request.prefer] if isinstance(request.prefer, str) else request.prefer
+    if prefer is not None:
+        check_ids("prefer", prefer, found)
     if request.budget is not None:
         check_numbers(Budget, "budget.", request.budget, found)
     if isinstance(request.cache, CacheOpts):
@@ -158,6 +161,7 @@ def completed(request: RouteRequest) -> RouteRequest:
         strategy=strategy,
         messages=[*request.messages],  # the caller may go on with a list of theirs
         tools=request.tools or None,
+        prefer=prefer,
     )
 
 
