@@ -515,6 +515,14 @@ def test_decide_refuses_as_route_would(capsys: Capture) -> None:
     assert "budget_tokens" in err
 
 
+def test_decide_names_those_preferred_and_why_one_was_not_taken(capsys: Capture) -> None:
+    argv = "decide --sandbox --prefer openai/o3-pro --prefer openai/gpt-4.1 --max-cost 0.01 Hello"
+    assert main(argv.split()) == 0
+    out, _ = capsys.readouterr()
+    assert "preferred  openai/o3-pro (budget_cost), then openai/gpt-4.1\n" in out
+    assert re.search(r"chosen +openai/gpt-4.1 ", out)
+
+
 def test_decide_says_what_would_have_to_be_true_for_another_model(capsys: Capture) -> None:
     assert main(["decide", "--sandbox", "--why-not", "openai/gpt-4.1", "Hello"]) == 0
     out, _ = capsys.readouterr()

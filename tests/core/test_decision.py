@@ -710,6 +710,13 @@ def test_the_output_cap_leaves_room_for_the_cheapest_fallback() -> None:
     assert tight.output_cap == (5_000 - 40) // 4
 
 
+def test_the_output_cap_of_a_preferred_model_leaves_the_same_room() -> None:
+    pool = [model("a/one"), model("b/two", quality=0.2)]
+    decision = decision_of(simple(budget_nanos=20_000_000, prefer=("b/two",)), board(pool))
+    assert (decision.model, decision.chain, decision.fallback_affordable) == ("b/two", ["a/one"], True)
+    assert decision.output_cap == (20_000 - 4_040 - 40) // 4
+
+
 def test_room_is_left_for_one_fallback_not_for_the_dearest() -> None:
     pool = [
         model("a/one", quality=0.99),

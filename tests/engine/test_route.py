@@ -108,6 +108,15 @@ async def test_a_preferred_model_is_called_first_and_falls_back_to_the_best() ->
 
 
 @pytest.mark.anyio
+async def test_streams_and_prepared_requests_take_a_preference_too() -> None:
+    house = House([], ["blue"] * 2)
+    async with house.router.stream("hi", goal="quality", prefer="spare/two") as stream:
+        assert "".join([text async for text in stream.text()]) == "blue"
+    body = b'{"messages":[{"role":"user","content":"hi"}],"goal":"quality","prefer":"spare/two"}'
+    assert (await house.router.prepare(body).run()).routing.selected_model == "spare/two"
+
+
+@pytest.mark.anyio
 async def test_a_fault_before_the_answer_is_invisible_where_a_fallback_stands() -> None:
     house = House([ProviderFault("auth", status=401)], [ANSWER])
     answer = await house.router.route("hi", goal="quality")

@@ -100,6 +100,11 @@ def spans(trace: Trace) -> list[ModelSpan]:
 # --- what is said and told
 
 
+def test_a_host_calls_the_preferred_model_first() -> None:
+    response = Host().ask(ProviderFault("server"), ANSWER, prefer="spare/two", fallback=ONCE).result.response
+    assert (response.primary_model, response.fallback_model) == ("spare/two", "good/one")
+
+
 def test_steps_say_whom_to_call_with_what_and_how_long() -> None:
     host = Host()
     with host.router.steps("hi", goal="quality", params={"max_output_tokens": 100}) as steps:

@@ -144,6 +144,7 @@ async def options_are_checked(router: Router) -> None:
         strategy="latency-optimized",
         policy_id="support",
         models=["openai/gpt-4.1"],
+        prefer=["openai/gpt-4.1"],
         fallback=Fallback(models=[]),
         budget=Budget(max_cost_usd=0.01, max_tokens=1_000),
         cache=True,
@@ -154,6 +155,7 @@ async def options_are_checked(router: Router) -> None:
         timeout_ms=5_000,
     )
     await router.route("hi", fallback={"maxRetries": 0}, budget={"maxCostUsd": 1}, params={"seed": 1})
+    await router.route("hi", prefer="openai/gpt-4.1")
     await router.route("hi", goal="speed")  # type: ignore[call-overload]
     await router.route("hi", gaol="quality")  # type: ignore[call-overload]
     router.decide("hi", budget=0.01)  # type: ignore[arg-type]

@@ -45,7 +45,9 @@ def decision_page(decision: Decision) -> list[Block]:
     asked = len(candidates) + len(rejected)
     aim = f"{given.goal} goal, {given.strategy} strategy" if given.weights is None else "the policy's own weights"
     title = f"Decision: {aim}; {len(candidates)} of {asked} models fit"
+    why = {each.model: each.reason for each in rejected}
     named = {
+        "preferred": ", then ".join(f"{each} ({why[each]})" if each in why else each for each in given.prefer),
         "fallback": ", then ".join(decision.chain) or "none",
         "input": _input(given),
         "limits": _limits(decision),

@@ -95,6 +95,7 @@ _BOUNDED = {
     "metadata": {"team": "search"},
     "timeout_ms": 20000,
 }
+_PREFERRED = {"messages": [_QUESTION], "prefer": [_SECOND, _FIRST], "budget": {"maxCostUsd": 0.01}}
 _TOOLS = {
     "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
     "tools": [
@@ -215,7 +216,7 @@ _ROW = UsageRow(
 _SUMS = UsageTotals(requests=3, cost_usd=0.0003, charged_usd=0.0003, tokens=Tokens(42, 27, 0))
 
 OPERATIONS: dict[str, Shown] = {
-    "/v1/route": Shown(_ANSWER, {"plain": _PLAIN, "bounded": _BOUNDED, "tools": _TOOLS}),
+    "/v1/route": Shown(_ANSWER, {"plain": _PLAIN, "bounded": _BOUNDED, "preferred": _PREFERRED, "tools": _TOOLS}),
     "/v1/decide": Shown(_DECIDED, {"bounded": _BOUNDED}),
     "/v1/models": Shown(Models([_MODEL])),
     "/v1/policies": Shown([_POLICY]),
