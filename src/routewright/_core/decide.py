@@ -62,13 +62,13 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         raise refusal(given, board, order.eligible, laid)
 
     rows = [key[-1] for key in front]
-    held = sum(pool.ids[row] in given.prefer for row in rows) or 1 if given.prefer else 1
-    lead, chain = rows[:held], rows[held:]
+    tried_first = max(1, len({*given.prefer} & {pool.ids[row] for row in rows})) if given.prefer else 1
+    lead, chain = rows[:tried_first], rows[tried_first:]
     if given.fallback is not None:  # the caller's chain, in the caller's order
         named = [row for row in _named(given.fallback, given, board, order) if row not in lead]
         chain = [row for row in named if row not in closed and ask.fits(row)]
     elif chain:  # the next best, the first of them from another provider where none before is
-        apart = held > 1 and any(provider[row] != home for row in lead)
+        apart = tried_first > 1 and any(provider[row] != home for row in lead)
         first = next((at for at, row in enumerate(chain) if apart or provider[row] != home), 0)
         chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
     plan = Plan(given, order.legs(outlook, (*lead, *chain)), tuple(front), pool.ids)
@@ -80,8 +80,8 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
 
 
 def fitting(given: DecisionInput, board: Board, order: Order, ask: Ask) -> Iterator[Key]:
-    """The keys of the rows that fit, those preferred before all others, which follow best first; of those with open
-    circuits none. Raises ``CountTokens``."""
+    """The keys of the rows that fit: those preferred, then the others, best first. None with an open circuit. Raises
+    ``CountTokens``."""
     closed, pool = board.outlook.open, board.pool
     if ask.fits_all():
         ranked = walk(order.among(pool, given.models), closed, given.timeout_ms, None)
@@ -90,12 +90,14 @@ def fitting(given: DecisionInput, board: Board, order: Order, ask: Ask) -> Itera
     if not given.prefer:
         return ranked
     ahead = [key for key in _preferred(given, board, order) if key[-1] not in closed and ask.fits(key[-1])]
-    return itertools.chain(ahead, (key for key in ranked if key not in ahead))
+    taken = {*ahead}
+    return itertools.chain(ahead, (key for key in ranked if key not in taken))
 
 
 def _preferred(given: DecisionInput, board: Board, order: Order) -> list[Key]:
     """The keys of the preferred rows that neither a snapshot nor the whitelist rules out, in the caller's order."""
-    inside = [model for model in given.prefer if given.models is None or model in given.models]
+    allowed = {*(given.prefer if given.models is None else given.models)}
+    inside = [model for model in given.prefer if model in allowed]
     return [order.key(board.outlook, row) for row in _named(inside, given, board, order)]
 
 

@@ -105,7 +105,7 @@ class Decision:
         found = list(walk(keys, board.outlook.open, given.timeout_ms, lambda row: first[row] == PASSES))
         if given.prefer:
             ahead = [key for key in self._plan.front if pool.ids[key[-1]] in given.prefer]
-            found = [*ahead, *(key for key in found if key not in ahead)]
+            found = [*dict.fromkeys((*ahead, *found))]
         return [candidate(key, pool.ids[key[-1]], given.timeout_ms) for key in found or self._plan.front]
 
     @property

@@ -149,7 +149,8 @@ def resolve_within(
     Raises ``ValidationFailed`` also for a list that leaves the whitelist, naming both.
     """
     asked = resolve(names, aliases, known, path)
-    outside = [] if allowed is None else [model for model in asked if model not in allowed]
+    inside = {*(asked if allowed is None else allowed)}
+    outside = [model for model in asked if model not in inside]
     if outside:
         hint = f"add it to 'models', or take it out of '{path}'"
         problem = f"{listed(outside)} of {called} {listed(asked)} is outside the whitelist {listed(allowed or ())}"
