@@ -26,6 +26,7 @@ WISHES: dict[str, tuple[dict[str, Any], str]] = {
     "strategy": ({"strategy": "best"}, "strategy"),
     "policy_id": ({"policy_id": "none"}, "policy_id"),
     "models": ({"models": ["none/such"]}, "models[0]"),
+    "prefer": ({"prefer": "none/such"}, "prefer[0]"),
     "fallback": ({"fallback": {"models": ["none/such"]}}, "fallback.models[0]"),
     "budget": ({"budget": {"maxCostUsd": -1}}, "budget.maxCostUsd"),
     "cache": ({"cache": {"ttl_seconds": 0}}, "cache.ttl_seconds"),

@@ -113,6 +113,7 @@ LIMITS: dict[type, Limits] = {
         "models": {**_IDS, "minItems": 1},
         "tool_choice": _NAME,
         "idempotency_key": {**_SOME, "maxLength": MAX_KEY_BYTES},
+        "prefer": {**_SOME, **_IDS},
     },
     Message: {
         "content": {"minItems": 1},
