@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.catalogue import content_id
+from routewright._core.catalogue.models import content_id
 from routewright._core.policy import (
     by_key,
     checked_policy,

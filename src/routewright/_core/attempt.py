@@ -99,9 +99,17 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     """In the common words, or ``budget``."""
     cost_nanos: int = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle or a copy has what is no field, too."""
+        return (*super().__reduce__(), self.__dict__)
+
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
         return f"<Attempt {self.number} of {self.model}: {self.fault or self.finish_reason or 'under way'}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What ``rich`` prints: no text either."""
+        return [("number", self.number), ("model", self.model)]
 
     @property
     def model(self) -> str:

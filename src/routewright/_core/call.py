@@ -124,9 +124,17 @@ class Call(_Rare, Struct, dict=True, eq=False):
     """The attempt that brought the answer."""
     status: TraceStatus = "running"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle or a copy has what is no field, too."""
+        return (*super().__reduce__(), self.__dict__)
+
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
         return f"<Call {self.id}: {self.status}, {len(self.attempts)} attempts>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What ``rich`` prints: no text either."""
+        return [("id", self.id), ("status", self.status)]
 
     @property
     def as_of(self) -> str:
