@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from routewright import Router
 from routewright._core.attempts.health import health_after
-from routewright._core.board import Boards
-from routewright._core.budget import OutputPlan, own_room, plan_output
-from routewright._core.decide import compiled, decide
-from routewright._core.decision import Decision, decision_of
-from routewright._core.outlook import Outlook
-from routewright._core.plan import Plan
-from routewright._core.scale import size_class
+from routewright._core.routing.board import Boards
+from routewright._core.routing.budget import OutputPlan, own_room, plan_output
+from routewright._core.routing.decide import compiled, decide
+from routewright._core.routing.decision import Decision, decision_of
+from routewright._core.routing.outlook import Outlook
+from routewright._core.routing.plan import Plan
+from routewright._core.routing.scale import size_class
 from routewright.wire import DecisionInput, HealthSnapshot, ModelHealth, TokenBounds
 
 from . import data

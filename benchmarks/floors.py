@@ -14,7 +14,7 @@ from datetime import date
 from random import Random
 from typing import Any, NamedTuple
 
-from routewright._core.outlook import Outlook
+from routewright._core.routing.outlook import Outlook
 from routewright.wire import DecisionInput
 
 PLAN_LENGTH = 4

@@ -28,10 +28,10 @@ from routewright import Catalogue, Decision, Model, RateLimits, Router, RouterEr
 from routewright._core.account import PLANS
 from routewright._core.attempts.faults import ENDINGS, FAULTS, SIGNS, Rule
 from routewright._core.attempts.limits import ExecutionLimits
-from routewright._core.pool import FEATURES
-from routewright._core.quality import EDGES, LEVELS, MICRO
 from routewright._core.request.rules import NUMBERS
-from routewright._core.scoring import WEIGHTS, Weights
+from routewright._core.routing.pool import FEATURES
+from routewright._core.routing.quality import EDGES, LEVELS, MICRO
+from routewright._core.routing.scoring import WEIGHTS, Weights
 from routewright._core.trace.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
 from routewright._core.usage_export import ALIASES, FORMS, Form

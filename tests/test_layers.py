@@ -28,14 +28,16 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 CORE_ORDER = (
-    "request/json_scan trace/ids money catalogue/prices scale quality sse tokens/images tokens/estimate "
-    "request/problems request/rules structured_output price_list proposal derive moment account terms allowance "
-    "changes trace/filter analytics/rollup analytics/report recorded batch guardrails/detectors guardrails/phrases "
-    "guardrails/texts guardrails/gate guardrails/capture request/read catalogue/models selector pool outlook "
-    "attempts/limits attempts/budgets attempts/quantile attempts/health policy intake constraints scoring plan order "
-    "board budget way refusal decide why_not html decision check explain lease ledger shortage paying idempotency "
-    "rows statement correction usage_export model_name reconcile newest books attempts/faults attempts/breaker "
-    "traceparent attempt attempts/machine call alerts attempts/journal window limiter webhooks/signature salvage"
+    "request/json_scan trace/ids money catalogue/prices routing/scale routing/quality sse tokens/images "
+    "tokens/estimate request/problems request/rules structured_output price_list proposal derive moment account "
+    "terms allowance changes trace/filter analytics/rollup analytics/report recorded batch guardrails/detectors "
+    "guardrails/phrases guardrails/texts guardrails/gate guardrails/capture request/read catalogue/models selector "
+    "routing/pool routing/outlook attempts/limits attempts/budgets attempts/quantile attempts/health policy "
+    "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
+    "routing/what_if routing/refusal routing/decide routing/why_not html routing/decision check routing/explain "
+    "lease ledger shortage paying idempotency rows statement correction usage_export model_name reconcile newest "
+    "books attempts/faults attempts/breaker traceparent attempt attempts/machine call alerts attempts/journal window "
+    "limiter webhooks/signature salvage"
 ).split()
 ENGINE_ORDER = (
     "cancel tasks worker detached tags traceparent reading fault storage readiness retention retry_queue "

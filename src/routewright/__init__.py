@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # the router and what it gives back
     from ._core.check import PolicyCheck
-    from ._core.decision import Decision
-    from ._core.why_not import WhyNot
+    from ._core.routing.decision import Decision
+    from ._core.routing.why_not import WhyNot
     from ._engine.answer import Answer
     from ._engine.event import Subscription
     from ._engine.prepared import InputTokens, Prepared
@@ -304,7 +304,7 @@ _HOME = {
     "Capture": "settings",
     "Catalogue": "catalogue",
     "Console": "console",
-    "Decision": "_core.decision",
+    "Decision": "_core.routing.decision",
     "DenyList": "guardrail",
     "ExecutionLimits": "settings",
     "GeminiProvider": "backends.providers.gemini",
@@ -337,7 +337,7 @@ _HOME = {
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
     "WebhookSigner": "webhook",
-    "WhyNot": "_core.why_not",
+    "WhyNot": "_core.routing.why_not",
     "open_storage": "storage",
     "read_policies": "policy_entry",
     "read_usage_export": "usage_export",

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ._core.decision import Decision
+from ._core.routing.decision import Decision
 from ._engine.answer import Answer
 from ._engine.prepared import InputTokens, Prepared
 from ._engine.stream import Stream

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from ._core.board import Board, Boards
-from ._core.decision import Decision, decision_of
-from ._core.intake import RULES
-from ._core.pool import Pool
 from ._core.request.problems import shown
+from ._core.routing.board import Board, Boards
+from ._core.routing.decision import Decision, decision_of
+from ._core.routing.inputs import RULES
+from ._core.routing.pool import Pool
 from ._engine.answer import Answer
 from ._engine.fleet import Fleet
 from .errors import NotFound, Problem, ValidationFailed

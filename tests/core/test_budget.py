@@ -10,10 +10,19 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from msgspec.structs import replace
 
 from routewright import Budget
-from routewright._core.budget import Amount, Room, Share, SharedBudget, own_room, room_of, within, worst_of_plan
-from routewright._core.constraints import Ask, _over_budget
-from routewright._core.decide import decide, least_nanos, pays_for_any
-from routewright._core.intake import RULES
+from routewright._core.routing.budget import (
+    Amount,
+    Room,
+    Share,
+    SharedBudget,
+    own_room,
+    room_of,
+    within,
+    worst_of_plan,
+)
+from routewright._core.routing.constraints import Ask, _over_budget
+from routewright._core.routing.decide import decide, least_nanos, pays_for_any
+from routewright._core.routing.inputs import RULES
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, Pricing, TokenBounds
 

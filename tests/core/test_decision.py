@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
-from routewright._core.board import BOARDS_KEPT, Board, Boards
 from routewright._core.catalogue.models import snapshot
-from routewright._core.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
-from routewright._core.decide import CHAIN_LENGTH, pays_for_any
-from routewright._core.decision import Decision, decision_of
-from routewright._core.explain import explain
-from routewright._core.intake import RULES
-from routewright._core.pool import Pool
-from routewright._core.quality import micro
 from routewright._core.request.rules import NUMBERS
-from routewright._core.scoring import SCORE, WEIGHTS
+from routewright._core.routing.board import BOARDS_KEPT, Board, Boards
+from routewright._core.routing.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
+from routewright._core.routing.decide import CHAIN_LENGTH, pays_for_any
+from routewright._core.routing.decision import Decision, decision_of
+from routewright._core.routing.explain import explain
+from routewright._core.routing.inputs import RULES
+from routewright._core.routing.pool import Pool
+from routewright._core.routing.quality import micro
+from routewright._core.routing.scoring import SCORE, WEIGHTS
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import (
     Candidate,

@@ -22,10 +22,10 @@ from routewright._core.attempts.health import (
     health_snapshot,
     is_moved,
 )
-from routewright._core.board import Boards
 from routewright._core.catalogue.models import snapshot
-from routewright._core.outlook import UNKNOWN
-from routewright._core.pool import Pool
+from routewright._core.routing.board import Boards
+from routewright._core.routing.outlook import UNKNOWN
+from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, Model, ModelHealth, Pricing, Usage
 
 from .pools import board

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.decision import decision_of
 from routewright._core.html import CALLS_SHOWN, OUTPUT_SHOWN, answer_html
-from routewright._core.intake import RULES
+from routewright._core.routing.decision import decision_of
+from routewright._core.routing.inputs import RULES
 from routewright.wire import (
     CacheSpan,
     Candidate,
@@ -508,7 +508,7 @@ def test_nothing_of_it_is_loaded_before_a_notebook_asks() -> None:
     code = """
 import sys
 from routewright import Router, Trace
-from routewright._core.decision import Decision
+from routewright._core.routing.decision import Decision
 from routewright._engine.answer import Answer
 print([name for name in sys.modules if name.endswith((".html", ".waterfall", ".ranking"))])
 """

@@ -10,7 +10,7 @@ from routewright._core.attempts.budgets import RetryBudget
 from routewright._core.attempts.health import STEPS, Entry, Health
 from routewright._core.attempts.journal import FOLDED_AT, MOST_WAITING, Journal
 from routewright._core.attempts.limits import ExecutionLimits
-from routewright._core.outlook import Outlook
+from routewright._core.routing.outlook import Outlook
 from routewright.wire import Usage
 
 from .pools import board

@@ -15,11 +15,11 @@ from routewright._core.attempt import Attempt
 from routewright._core.attempts.faults import FAULTS
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.attempts.machine import Attempts, End, Rules, Wait
-from routewright._core.budget import Room, own_room
 from routewright._core.catalogue.prices import usage_nanos
-from routewright._core.decide import decide
-from routewright._core.intake import RULES
-from routewright._core.plan import Plan
+from routewright._core.routing.budget import Room, own_room
+from routewright._core.routing.decide import decide
+from routewright._core.routing.inputs import RULES
+from routewright._core.routing.plan import Plan
 from routewright.errors import NoCandidates
 from routewright.wire import (
     DecisionInput,

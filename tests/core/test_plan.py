@@ -10,16 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
-from routewright._core.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, Kept
 from routewright._core.catalogue.models import snapshot
-from routewright._core.constraints import Ask, CountTokens, first_failures
-from routewright._core.decide import compiled, decide, fitting
-from routewright._core.decision import Decision, decision_of
-from routewright._core.order import OwnOrder
-from routewright._core.plan import Plan
-from routewright._core.pool import Pool
-from routewright._core.quality import level_of, on_grid
-from routewright._core.scale import log2_step, log2_steps, size_class
+from routewright._core.routing.board import CHANGES_KEPT, PLANS_KEPT, Board, Boards, Kept
+from routewright._core.routing.constraints import Ask, CountTokens, first_failures
+from routewright._core.routing.decide import compiled, decide, fitting
+from routewright._core.routing.decision import Decision, decision_of
+from routewright._core.routing.order import OwnOrder
+from routewright._core.routing.plan import Plan
+from routewright._core.routing.pool import Pool
+from routewright._core.routing.quality import level_of, on_grid
+from routewright._core.routing.scale import log2_step, log2_steps, size_class
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, ModelHealth, TokenBounds
 

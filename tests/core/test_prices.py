@@ -24,7 +24,7 @@ from routewright._core.catalogue.prices import (
     range_nanos,
     usage_nanos,
 )
-from routewright._core.pool import Pool
+from routewright._core.routing.pool import Pool
 from tests.core.pools import pricings
 
 CHANGES = (PriceChange("2026-12-01", Pricing(2.0, 8.0)), PriceChange("2027-01-01", Pricing(0.5, 2.0)))

@@ -16,18 +16,26 @@ from msgspec.structs import replace
 
 from routewright import Catalogue, Policy, Router
 from routewright._core.attempts.health import health_snapshot
-from routewright._core.board import Board, Boards
 from routewright._core.catalogue.models import snapshot
-from routewright._core.constraints import REASONS, Ask, failures
-from routewright._core.decide import decide
-from routewright._core.decision import decision_of
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.policy import Laid, checked_policy, publish
-from routewright._core.pool import Pool
-from routewright._core.quality import micro
+from routewright._core.routing.board import Board, Boards
+from routewright._core.routing.constraints import REASONS, Ask, failures
+from routewright._core.routing.decide import decide
+from routewright._core.routing.decision import decision_of
+from routewright._core.routing.pool import Pool
+from routewright._core.routing.quality import micro
+from routewright._core.routing.what_if import (
+    LEAST_INPUT,
+    LEAST_OUTPUT,
+    Ruling,
+    Way,
+    _as_way,
+    least_output,
+    ways_of,
+)
 from routewright._core.selector import CAPABLE, Known
 from routewright._core.tokens.images import filling_of, rule_of
-from routewright._core.way import LEAST_INPUT, LEAST_OUTPUT, Ruling, Way, _as_way, least_output, ways_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
 from routewright.wire import (
     Availability,

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from routewright import Catalogue, NoCandidates
 from routewright._core.attempts.health import health_snapshot
-from routewright._core.board import Board, Boards
 from routewright._core.catalogue.models import snapshot
-from routewright._core.decision import decision_of
-from routewright._core.intake import RULES
-from routewright._core.pool import Pool
+from routewright._core.routing.board import Board, Boards
+from routewright._core.routing.decision import decision_of
+from routewright._core.routing.inputs import RULES
+from routewright._core.routing.pool import Pool
 from routewright.wire import CatalogueSnapshot, DecisionInput, Goal, HealthSnapshot, ModelHealth, Strategy, TokenBounds
 
 

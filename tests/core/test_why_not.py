@@ -8,12 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.board import Board
 from routewright._core.catalogue.models import given_fields, overlay
 from routewright._core.catalogue.prices import pricing_on
-from routewright._core.decide import decide
-from routewright._core.scoring import WEIGHTS
-from routewright._core.why_not import HUNDREDTHS, PARTS, Change, WhyNot, why_not
+from routewright._core.routing.board import Board
+from routewright._core.routing.decide import decide
+from routewright._core.routing.scoring import WEIGHTS
+from routewright._core.routing.why_not import HUNDREDTHS, PARTS, Change, WhyNot, why_not
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceChange, PriceTier, Pricing, Reason, TokenBounds
 

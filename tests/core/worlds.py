@@ -9,10 +9,10 @@ from typing import Any, get_args
 from msgspec.structs import replace
 
 from routewright._core.attempts.health import health_snapshot
-from routewright._core.board import Board, Boards
 from routewright._core.catalogue.models import snapshot
-from routewright._core.intake import RULES
-from routewright._core.pool import Pool
+from routewright._core.routing.board import Board, Boards
+from routewright._core.routing.inputs import RULES
+from routewright._core.routing.pool import Pool
 from routewright.wire import (
     Availability,
     DecisionInput,

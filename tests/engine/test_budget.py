@@ -26,8 +26,8 @@ from routewright import (
     RouterError,
     Settings,
 )
-from routewright._core.constraints import Ask
 from routewright._core.money import MOST_USD_PER_1M
+from routewright._core.routing.constraints import Ask
 from routewright.errors import NoCandidates
 from routewright.testing import FakeClock, Pause
 from routewright.wire import Chunk, Delta, FaultKind, Finish, ModelSpan, PolicyFallback, UpstreamCall, Usage

@@ -15,11 +15,11 @@ from routewright import Model, Pricing, Router, Settings
 from routewright._core.attempts.health import LOOK_EVERY_S, health_snapshot
 from routewright._core.attempts.journal import FOLDED_AT
 from routewright._core.attempts.limits import ExecutionLimits
-from routewright._core.board import Board, Boards
-from routewright._core.decide import compiled, decide
-from routewright._core.intake import RULES
-from routewright._core.plan import Plan
-from routewright._core.pool import Pool
+from routewright._core.routing.board import Board, Boards
+from routewright._core.routing.decide import compiled, decide
+from routewright._core.routing.inputs import RULES
+from routewright._core.routing.plan import Plan
+from routewright._core.routing.pool import Pool
 from routewright._engine.fleet import PUBLISH_EVERY_S, Fleet
 from routewright.backends.clock import SystemClock
 from routewright.protocols import Clock

@@ -31,8 +31,8 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright._core.constraints import Ask
 from routewright._core.request.read import as_request
+from routewright._core.routing.constraints import Ask
 from routewright._core.tokens.estimate import VOCABULARIES, bounds_of
 from routewright.counting import Counter
 from routewright.testing import FakeClock, Pause, ScriptedProvider

@@ -15,7 +15,7 @@ from .attempts.faults import ENDING, FinishReason, ending_of
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from .guardrails.gate import Hit
 from .money import MOST_TOKENS
-from .plan import Leg
+from .routing.plan import Leg
 from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate_and_size, text_range
 
 MAX_ANSWER_CHARS = 32 << 20

@@ -45,14 +45,14 @@ from routewright.wire import (
 from .allowance import usage_of
 from .attempt import Attempt
 from .attempts.faults import FAULTS
-from .board import Board
-from .budget import Room, own_room
-from .decision import Decision
 from .guardrails.gate import Hit
 from .moment import timestamp
 from .money import usd
-from .plan import Plan
 from .policy import Laid
+from .routing.board import Board
+from .routing.budget import Room, own_room
+from .routing.decision import Decision
+from .routing.plan import Plan
 from .traceparent import TraceParent
 
 BEST_KEPT = 5

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from routewright.errors import NoCandidates
 from routewright.wire import Availability, DecisionInput, Model
 
-from .board import Board
-from .constraints import Ask
-from .decide import decide, fitting
-from .decision import Decision
-from .plan import Plan
 from .policy import Laid
-from .pool import Pool
+from .routing.board import Board
+from .routing.constraints import Ask
+from .routing.decide import decide, fitting
+from .routing.decision import Decision
+from .routing.plan import Plan
+from .routing.pool import Pool
 
 
 class ProviderLoss(Struct, frozen=True):

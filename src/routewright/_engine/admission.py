@@ -23,9 +23,9 @@ from routewright._core.account import may
 from routewright._core.allowance import OUTPUT_TOKENS, headers_of, refusal, takes_of
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
-from routewright._core.intake import DEFAULT_TIMEOUT_MS
 from routewright._core.ledger import THRESHOLDS
-from routewright._core.plan import Plan
+from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS
+from routewright._core.routing.plan import Plan
 from routewright.errors import (
     PermissionDenied,
     RouterClosed,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic
 
 from routewright._core.allowance import headers_of
-from routewright._core.board import Board
 from routewright._core.call import Call
-from routewright._core.decision import Decision
+from routewright._core.routing.board import Board
+from routewright._core.routing.decision import Decision
 from routewright.wire import RouteResponse, Routing, ToolCall, Trace, WindowUsage
 
 from .replay import Replayed

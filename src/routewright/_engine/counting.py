@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from routewright._core.call import Call
-from routewright._core.decide import countable
-from routewright._core.intake import quality_column
+from routewright._core.routing.decide import countable
+from routewright._core.routing.inputs import quality_column
 from routewright._core.tokens.estimate import VOCABULARIES, Vocabulary
 from routewright.errors import InternalError, RouterError, RouterTimeoutError
 from routewright.protocols import Clock, QualityPredictor

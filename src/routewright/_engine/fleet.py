@@ -18,12 +18,12 @@ from routewright._core.attempts.health import Health, health_after, health_snaps
 from routewright._core.attempts.journal import Journal
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.attempts.machine import Rules
-from routewright._core.board import Board, Boards
 from routewright._core.catalogue.models import check_aliases, given_fields, overlay, snapshot, unavailable
-from routewright._core.constraints import Kind
-from routewright._core.pool import Pool
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import shown
+from routewright._core.routing.board import Board, Boards
+from routewright._core.routing.constraints import Kind
+from routewright._core.routing.pool import Pool
 from routewright.errors import NoProviders, Problem, RouterError, ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, ParticularProvider, Provider, RegionalProvider

@@ -11,11 +11,19 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from routewright._core.budget import Amount, Room, Share, SharedBudget, own_room, within, worst_of_plan
 from routewright._core.call import Call
-from routewright._core.decide import pays_for_any
 from routewright._core.money import usd, usd_text
-from routewright._core.plan import Plan
+from routewright._core.routing.budget import (
+    Amount,
+    Room,
+    Share,
+    SharedBudget,
+    own_room,
+    within,
+    worst_of_plan,
+)
+from routewright._core.routing.decide import pays_for_any
+from routewright._core.routing.plan import Plan
 from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import Budget, Caller, DecisionInput
 

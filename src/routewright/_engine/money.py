@@ -8,13 +8,13 @@ from typing import NamedTuple, assert_never
 
 import msgspec
 
-from routewright._core.budget import Room, own_room, plan_output, within, worst_of_call, worst_wanted
 from routewright._core.call import Call
-from routewright._core.decide import least_nanos, pays_for_any
 from routewright._core.moment import timestamp
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.paying import Choose, Free, Look, Paying, Queue, Refuse, Wait
-from routewright._core.plan import Plan
+from routewright._core.routing.budget import Room, own_room, plan_output, within, worst_of_call, worst_wanted
+from routewright._core.routing.decide import least_nanos, pays_for_any
+from routewright._core.routing.plan import Plan
 from routewright._core.shortage import held_by_others, without_money
 from routewright.errors import InternalError, NoCandidates, PreconditionFailed, RouterError
 from routewright.protocols import Clock

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright._core.catalogue.models import resolve_one
-from routewright._core.decision import Decision
+from routewright._core.routing.decision import Decision
 from routewright._core.tokens.estimate import length
 from routewright.wire import Caller, RouteRequest, TokenBounds
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from routewright._core.alerts import WINDOW_S
 from routewright._core.attempts.machine import End
 from routewright._core.call import Call
-from routewright._core.decision import Decision
+from routewright._core.routing.decision import Decision
 from routewright.errors import InternalError, RouterError
 from routewright.fork import renew_in_children
 from routewright.identity import Ids

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.decision import Decision
 from routewright._core.request.json_scan import quoted
+from routewright._core.routing.decision import Decision
 from routewright._core.structured_output import Fit, Form
 from routewright.errors import NotFound
 from routewright.wire import (

@@ -19,18 +19,18 @@ from msgspec import json
 from msgspec.structs import replace
 
 from routewright._core.attempts.machine import Rules
-from routewright._core.budget import room_of
 from routewright._core.call import Call
 from routewright._core.check import PolicyCheck, check
-from routewright._core.constraints import CountTokens
-from routewright._core.decide import compiled, decide
 from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
-from routewright._core.intake import DEFAULT_TIMEOUT_MS, input_of, with_ids
-from routewright._core.plan import Plan
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.read import needs_of
-from routewright._core.scale import size_class
+from routewright._core.routing.budget import room_of
+from routewright._core.routing.constraints import CountTokens
+from routewright._core.routing.decide import compiled, decide
+from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS, input_of, with_ids
+from routewright._core.routing.plan import Plan
+from routewright._core.routing.scale import size_class
 from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import (

@@ -11,8 +11,8 @@ import anyio
 import msgspec
 
 from routewright import Answer
-from routewright._core.decision import Decision
-from routewright._core.why_not import WhyNot
+from routewright._core.routing.decision import Decision
+from routewright._core.routing.why_not import WhyNot
 from routewright.assembly import stale
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, NoProviders, RouterError

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from routewright import Answer
-from routewright._core.decision import Decision
 from routewright._core.money import usd_text
+from routewright._core.routing.decision import Decision
 from routewright.wire import DecisionInput, Model, Reason
 from routewright.wire.figures import time_short
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
-from routewright._core.decision import Decision
 from routewright._core.guardrails.gate import RequestGate, guardrails_of
+from routewright._core.routing.decision import Decision
 from routewright._engine.guardrail import done_now, pass_gate
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue

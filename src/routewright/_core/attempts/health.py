@@ -15,8 +15,8 @@ from math import ceil, log, log2, sqrt
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.outlook import UNKNOWN, Outlook
-from routewright._core.pool import Pool
+from routewright._core.routing.outlook import UNKNOWN, Outlook
+from routewright._core.routing.pool import Pool
 from routewright.wire import HealthSnapshot, ModelHealth, Usage
 
 from .quantile import Quantiles

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from routewright._core.alerts import ErrorBursts
-from routewright._core.outlook import Outlook
+from routewright._core.routing.outlook import Outlook
 
 from .breaker import Circuits
 from .budgets import PARTS, RetryBudget

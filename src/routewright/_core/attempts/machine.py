@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 
 from routewright._core.attempt import Attempt
-from routewright._core.budget import Amount, Room, RoomTooSmall, output_cap, plan_output
 from routewright._core.catalogue.prices import call_nanos, dearest_at, usage_nanos
-from routewright._core.plan import Leg, Plan
+from routewright._core.routing.budget import Amount, Room, RoomTooSmall, output_cap, plan_output
+from routewright._core.routing.plan import Leg, Plan
 from routewright._core.tokens.estimate import longer
 from routewright.wire import FaultKind, OnPartial, TokenBounds
 

@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.quality import DEFAULT_QUALITY
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import Problems, did_you_mean, listed, shown
 from routewright._core.request.read import rebuilt
 from routewright._core.request.rules import MODEL_ID, check_date, check_day, check_names, check_numbers, check_text
+from routewright._core.routing.quality import DEFAULT_QUALITY
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Availability, CatalogueSnapshot, Model, PriceChange, PriceTier, Pricing
 

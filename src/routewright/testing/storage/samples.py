@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 
 from msgspec.structs import replace
 
-from routewright._core.intake import RULES
+from routewright._core.routing.inputs import RULES
 from routewright._core.trace.filter import FLAGS, METADATA, NUMBERS, TEXTS
 from routewright.protocols import Storage
 from routewright.wire import (

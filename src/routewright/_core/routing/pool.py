@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from routewright._core.catalogue.prices import Price, Prices, dearest_at, price_at, prices_of, pricing_on
+from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO
+from routewright._core.tokens.estimate import Measure, measure_of
 from routewright.wire import CatalogueSnapshot, Feature, Model, Need
 
-from .catalogue.prices import Price, Prices, dearest_at, price_at, prices_of, pricing_on
-from .money import MOST_TOKENS, PICOS_PER_NANO
 from .quality import DEFAULT_QUALITY, micro, on_grid
 from .scale import IntArray
-from .tokens.estimate import Measure, measure_of
 
 DEFAULT_WINDOW = 8_192
 DEFAULT_TTFT_S = 1.0

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from routewright._core.catalogue.prices import affordable_output, call_nanos
+from routewright._core.money import budget_nanos, nanos
+from routewright._core.tokens.estimate import Length
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
-from .catalogue.prices import affordable_output, call_nanos
-from .money import budget_nanos, nanos
 from .plan import Leg, Plan
-from .tokens.estimate import Length
 
 
 class RoomTooSmall(Exception):

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routewright._core.money import PICOS_PER_NANO, nanos, usd
+from routewright._core.tokens.estimate import Length, length
 from routewright.wire import DecisionInput, Need, Reason
 
-from .money import PICOS_PER_NANO, nanos, usd
 from .outlook import Outlook
 from .pool import Pool
 from .scale import BoolArray, IntArray
-from .tokens.estimate import Length, length
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
 PASSES = len(REASONS)

@@ -10,19 +10,19 @@ from operator import itemgetter
 import numpy as np
 from msgspec.structs import replace
 
+from routewright._core.money import nanos
+from routewright._core.policy import Laid
+from routewright._core.tokens.estimate import VOCABULARIES, Vocabulary
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Reason, TokenBounds
 
 from .board import Board, Dated
 from .constraints import REASONS, Ask, Kind, count_reasons, first_failures, named_reasons
-from .money import nanos
 from .order import Order
 from .plan import Plan
-from .policy import Laid
 from .refusal import refusal
 from .scale import IntArray
 from .scoring import Key
-from .tokens.estimate import VOCABULARIES, Vocabulary
 
 CHAIN_LENGTH = 3
 """Fallbacks besides the primary model."""

@@ -11,15 +11,15 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from routewright._core.attempts.health import health_snapshot
+from routewright._core.money import NANOS_PER_USD, usd_text
+from routewright._core.policy import Laid
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
 
-from .attempts.health import health_snapshot
 from .board import Board, Boards
 from .constraints import Ask, failures
 from .decide import decide, fitting
-from .money import NANOS_PER_USD, usd_text
-from .policy import Laid
 from .quality import MICRO, micro
 from .refusal import admission, reasons_of
 from .scoring import WEIGHTS

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from routewright._core.catalogue.prices import Price, Prices, dearest_at
+from routewright._core.money import PICOS_PER_NANO
+from routewright._core.tokens.estimate import Length, Measure, length
 from routewright.wire import Candidate, DecisionInput, Reason, TokenBounds
 
-from .catalogue.prices import Price, Prices, dearest_at
-from .money import PICOS_PER_NANO
 from .outlook import Outlook
 from .scale import BoolArray, IntArray
 from .scoring import Key, candidate
-from .tokens.estimate import Length, Measure, length
 
 _UNLIMITED = 1 << 62
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec.structs import astuple, replace
 
+from routewright._core.catalogue.models import resolve, resolve_within
+from routewright._core.money import budget_nanos
+from routewright._core.request.read import needs_of
 from routewright.wire import DecisionInput, Policy, PolicySnapshot, RouteRequest, TokenBounds
 
-from .catalogue.models import resolve, resolve_within
-from .money import budget_nanos
 from .pool import Pool
 from .quality import micro
-from .request.read import needs_of
 
 RULES = 2
 """Version of the scoring rules, in every ``DecisionInput``: other rules cannot replay it."""

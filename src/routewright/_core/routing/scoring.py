@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from routewright._core.catalogue.prices import price_at
+from routewright._core.money import MOST_TOKENS, PICOS_PER_NANO, usd
 from routewright.wire import Candidate, Goal, Strategy
 
-from .catalogue.prices import price_at
-from .money import MOST_TOKENS, PICOS_PER_NANO, usd
 from .outlook import Outlook
 from .quality import MICRO, level_of, on_grid
 from .scale import IntArray, class_size, log2_step, log2_steps

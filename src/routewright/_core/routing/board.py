@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
+from routewright._core.catalogue.models import snapshot
 from routewright.wire import DecisionInput, HealthSnapshot, Model, ModelHealth
 
-from .catalogue.models import snapshot
 from .constraints import Bar, Eligible, Kind
 from .order import Order, OwnOrder
 from .outlook import Outlook

@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from routewright._core.catalogue.prices import affordable_output
+from routewright._core.money import budget_nanos, nanos, sayable
+from routewright._core.policy import Laid
+from routewright._core.request.rules import NUMBERS
+from routewright._core.selector import Known, lacking, picking
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
+from routewright._core.tokens.images import filling_of
 from routewright.wire import Budget, DecisionInput, Need, Policy, Reason, TokenBounds
 
-from .catalogue.prices import affordable_output
 from .constraints import Ask
-from .money import budget_nanos, nanos, sayable
 from .outlook import Outlook
-from .policy import Laid
 from .pool import THINKING_TOKENS, Pool
-from .request.rules import NUMBERS
 from .scale import class_size, size_class
-from .selector import Known, lacking, picking
-from .tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
-from .tokens.images import filling_of
 
 LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
 """No prompt is shorter."""

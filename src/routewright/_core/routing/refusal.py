@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from routewright._core.money import usd_text
+from routewright._core.policy import Laid
+from routewright._core.request.problems import listed
+from routewright._core.selector import Known
 from routewright.errors import BudgetExceeded, NoCandidates
 from routewright.wire import DecisionInput, Need, Policy, PolicySnapshot, Reason
 
 from .board import Board
-from .constraints import (
-    REASONS,
-    Ask,
-    Eligible,
-    count_reasons,
-    failures,
-    first_failures,
-    named_reasons,
-)
-from .money import usd_text
+from .constraints import REASONS, Ask, Eligible, count_reasons, failures, first_failures, named_reasons
 from .outlook import Outlook
-from .policy import Laid
 from .quality import quality_text
-from .request.problems import listed
 from .scale import BoolArray
-from .selector import Known
-from .way import Obstacles, Ruling, Way, dropped_needs, way_of, ways_of
+from .what_if import Obstacles, Ruling, Way, dropped_needs, way_of, ways_of
 
 _NO_POLICY = PolicySnapshot("", "", Policy(name=""))
 NAMED = 4

@@ -1,0 +1,1 @@
+"""The decision: which models to call, in which order, and why. Pure."""
