@@ -1,4 +1,4 @@
-"""What does a call over HTTP cost by each transport, with a provider on it, and with the Router on that; and what does
+"""What does a call over HTTP cost by the transport alone, with a provider on it, and with the Router on that? What does
 it cost to read a piece of a stream in each vendor's protocol?
 """
 
@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from itertools import cycle
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from routewright import UpstreamCall
 from routewright._core.sse import SseParser
 from routewright.backends.providers.http import Dialect
+from routewright.backends.transport.aiohttp import AiohttpTransport
 from routewright.protocols import Transport
 
 from . import data
@@ -27,13 +27,8 @@ from .measure import Effort, Figure, reading, sample
 from .report import Question, Report, Who
 from .upstream import PIECES, WORD, Upstream, pieces
 
-TRANSPORTS = {"aiohttp": "AiohttpTransport", "httpx2": "Httpx2Transport"}
 LAYERS = ("alone", "with OpenAIProvider", "with the Router")
-LATENCY = {
-    (name, layer): Question(f"a plain call over loopback, {kind} {layer}")
-    for name, kind in TRANSPORTS.items()
-    for layer in LAYERS
-}
+LATENCY = {layer: Question(f"a plain call over loopback, AiohttpTransport {layer}") for layer in LAYERS}
 CPU = {key: Question(f"{question.what}, CPU") for key, question in LATENCY.items()}
 
 
@@ -42,13 +37,10 @@ def chats() -> Iterator[Messages]:
     return cycle(data.conversations())
 
 
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest, loop: asyncio.Runner) -> Iterator[tuple[str, Transport]]:
-    if request.param == "httpx2":
-        pytest.importorskip("httpx2", reason="httpx2: the extra 'trio' is not installed")
-    module = import_module(f"routewright.backends.transport.{request.param}")
-    made = getattr(module, TRANSPORTS[request.param])()
-    yield request.param, made
+@pytest.fixture
+def transport(loop: asyncio.Runner) -> Iterator[Transport]:
+    made = AiohttpTransport()
+    yield made
     loop.run(made.aclose())
 
 
@@ -57,23 +49,22 @@ def test_plain_call(
     timed_async: TimedAsync,
     loop: asyncio.Runner,
     server: Upstream,
-    transport: tuple[str, Transport],
+    transport: Transport,
     chats: Iterator[Messages],
     layer: str,
 ) -> None:
     """The floor is measured again beside each, so that both meet the same weather."""
-    name, sending = transport
-    provider = openai(server.url(), sending)
+    provider = openai(server.url(), transport)
     ways: dict[str, Callable[[Messages], Any]] = {
-        "alone": plain_call(sending, server.url()),
+        "alone": plain_call(transport, server.url()),
         "with OpenAIProvider": reading(chunks(provider, stream=False)),
         "with the Router": router_over(provider, DropsAtOnce()).route,
     }
     bare = loop.run(bare_post(server.port))
     sent = request_bytes("/v1/chat/completions", body(stream=False))
     for measure, question in ((timed_async, LATENCY), (timed_async.cpu, CPU)):
-        measure(question[name, layer], "floor", lambda messages: bare.post(sent), chats)
-        measure(question[name, layer], "routewright", ways[layer], chats)
+        measure(question[layer], "floor", lambda messages: bare.post(sent), chats)
+        measure(question[layer], "routewright", ways[layer], chats)
     bare.close()
 
 

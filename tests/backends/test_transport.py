@@ -20,10 +20,7 @@ import pytest
 
 from routewright.backends.transport import AutoTransport, TransportLimits
 from routewright.backends.transport.aiohttp import AiohttpTransport
-from routewright.backends.transport.body import Body
-from routewright.backends.transport.httpx2 import Httpx2Transport
-from routewright.backends.transport.local import local_fault_of
-from routewright.backends.transport.pool import LoopPool, LoopPools
+from routewright.backends.transport.connections import Body, LoopPool, LoopPools, unconnected
 from routewright.errors import ProviderFault
 from routewright.protocols import Transport
 from routewright.testing import FaultyServer
@@ -75,24 +72,7 @@ async def test_request_and_answer_go_through(server: OpenAIServer, transport: Tr
     assert request.headers["accept-encoding"] == "gzip, deflate"
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_connection_for_which_no_descriptor_is_left_is_no_fault_of_the_provider(
-    transport: Transport, host: str
-) -> None:
-    resource = pytest.importorskip("resource")
-    await fault_of(transport, "http://127.0.0.1:9")  # what is opened once is open
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        fault = await fault_of(transport, f"http://{host}:9")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert fault.kind == "local"
-    assert "ulimit -n" in fault.message
-
-
-def unconnected(number: int) -> ConnectionError:
+def error_of(number: int) -> ConnectionError:
     error = ConnectionError("no connection")
     error.__cause__ = OSError(number, os.strerror(number))
     return error
@@ -102,17 +82,17 @@ def unconnected(number: int) -> ConnectionError:
     ("number", "remedy"),
     [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "on this machine"), (errno.ENOMEM, "short of memory")],
 )
-def test_what_this_process_lacks_is_told_with_its_remedy(number: int, remedy: str) -> None:
-    fault = local_fault_of(unconnected(number))
-    assert fault is not None
+def test_what_this_process_lacks_is_no_fault_of_the_provider_and_told_with_its_remedy(number: int, remedy: str) -> None:
+    fault = unconnected("x.example", "no", error_of(number))
+    assert fault.kind == "local"
     assert remedy in fault.message
 
 
 def test_a_host_that_refuses_is_no_lack_of_this_process() -> None:
-    error = unconnected(errno.ECONNREFUSED)
+    error = error_of(errno.ECONNREFUSED)
     assert error.__cause__ is not None
     error.__cause__.__context__ = OSError(errno.EMFILE, "what the host was about")
-    assert local_fault_of(error) is None
+    assert unconnected("x.example", "no", error).kind == "connect"
 
 
 @pytest.mark.anyio
@@ -401,6 +381,15 @@ async def test_closing_twice_is_closing_once_and_a_later_request_opens_anew(
     assert await fetch(transport, server.url) == b"hello"
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_transport_of_both_kinds_of_loop_can_be_closed_in_either(server: OpenAIServer, backend: str) -> None:
+    transport = AutoTransport()
+    for each in ("asyncio", "trio"):
+        anyio.run(fetch, transport, server.url, backend=each)
+    anyio.run(transport.aclose, backend=backend)
+    assert server.wait_connected(0)
+
+
 def test_ten_loops_one_after_another_share_a_transport(server: OpenAIServer) -> None:
     transport = AutoTransport()
     for number in range(10):
@@ -484,17 +473,6 @@ def test_closing_from_another_loop_lets_go_of_those_that_stand_still(server: Ope
     still.run_until_complete(fetch(transport, server.url))
     asyncio.run(transport.aclose())
     still.close()
-    assert server.wait_connected(0)
-
-
-def test_httpx2_serves_asyncio_as_well(server: OpenAIServer) -> None:
-    async def use() -> None:
-        transport = Httpx2Transport()
-        for _ in range(3):
-            assert await fetch(transport, server.url) == b"hello"
-
-    asyncio.run(use())
-    assert server.opened == 1
     assert server.wait_connected(0)
 
 

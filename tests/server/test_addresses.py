@@ -14,7 +14,7 @@ import pytest
 
 from routewright import CallableProvider, Caller, Model, Pricing, ProviderFault, Router, UpstreamCall, UpstreamFailed
 from routewright.backends.providers.openai import OpenAIProvider
-from routewright.backends.transport.local import unconnected
+from routewright.backends.transport.connections import unconnected
 from routewright.server import create_app
 from routewright.testing import ScriptedProvider
 from routewright.wire import error_envelope

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from routewright.backends.transport.limits import DEFAULT_LIMITS
+from routewright.backends.transport.connections import DEFAULT_LIMITS
 from routewright.server.limits import ConnectionLimits
 from routewright.server.protocol import TURNED_AWAY
 

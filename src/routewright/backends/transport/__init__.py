@@ -10,15 +10,15 @@ from routewright.errors import ProviderFault
 from routewright.fork import Guard, importing
 from routewright.protocols import Response, Transport
 
-from .limits import DEFAULT_LIMITS, TransportLimits
+from .connections import DEFAULT_LIMITS, TransportLimits
 
 __all__ = ["AutoTransport", "TransportLimits"]
 
 
 class AutoTransport:
-    """Sends each request by the transport of the loop it is made in: aiohttp on asyncio, httpx2 on trio.
+    """Sends each request by the transport of the running loop: aiohttp on asyncio, httpx2 on trio.
 
-    Both are imported when first used; trio's needs the extra ``trio``.
+    Both are imported when first used; httpx2 comes with the extra ``trio``.
     """
 
     def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
@@ -31,7 +31,7 @@ class AutoTransport:
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
     ) -> AbstractAsyncContextManager[Response]:
         """Send one request. Call it where the loop runs."""
-        transport = (self._trio or self._make_trio()) if _in_trio() else (self._asyncio or self._make_asyncio())
+        transport = (self._trio if _in_trio() else self._asyncio) or self._make()
         return transport.request(method, url, headers=headers, body=body)
 
     async def aclose(self) -> None:
@@ -40,24 +40,21 @@ class AutoTransport:
             if transport is not None:
                 await transport.aclose()
 
-    def _make_asyncio(self) -> Transport:
+    def _make(self) -> Transport:
+        if _in_trio():
+            try:
+                with importing.lock:
+                    from .httpx2 import Httpx2Transport
+            except ModuleNotFoundError as missing:
+                raise ProviderFault("request", str(missing)) from missing
+            with self._guard.lock:
+                self._trio = self._trio or Httpx2Transport(self._limits)
+            return self._trio
         with importing.lock:
             from .aiohttp import AiohttpTransport
-
         with self._guard.lock:
             self._asyncio = self._asyncio or AiohttpTransport(self._limits)
         return self._asyncio
-
-    def _make_trio(self) -> Transport:
-        try:
-            with importing.lock:
-                from .httpx2 import Httpx2Transport
-        except ModuleNotFoundError as missing:
-            raise ProviderFault("request", str(missing)) from missing
-
-        with self._guard.lock:
-            self._trio = self._trio or Httpx2Transport(self._limits)
-        return self._trio
 
 
 def _in_trio() -> bool:

@@ -8,7 +8,7 @@ import socket
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import cached_property, partial
+from functools import partial
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,10 +17,7 @@ import aiohttp
 
 from routewright.errors import ProviderFault
 
-from .body import Body
-from .limits import DEFAULT_LIMITS, TransportLimits
-from .local import broken, unconnected
-from .pool import LoopPool, LoopPools
+from .connections import DEFAULT_LIMITS, Answer, LoopPool, LoopPools, TransportLimits, broken, unconnected
 
 _CONNECT_ERRORS = (aiohttp.ClientConnectorError, aiohttp.ClientSSLError, aiohttp.ConnectionTimeoutError)
 _BROKEN_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
@@ -32,14 +29,14 @@ class AiohttpTransport:
     """Sends requests over one aiohttp session an event loop."""
 
     def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
-        self._limits = limits
-        self._pools = LoopPools(lambda loop: _Pool(loop, limits), asyncio.get_running_loop)
+        self._answer_bytes = limits.answer_bytes
+        self._pools = LoopPools(lambda loop: _Pool(loop, limits))
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AbstractAsyncContextManager[_Answer]:
+    ) -> AbstractAsyncContextManager[Answer]:
         """Send one request; its answer is there for the length of the context."""
-        return _Exchange(self._pools, method, url, headers, body, self._limits.answer_bytes)
+        return _Exchange(self._pools, self._answer_bytes, method, url, headers, body)
 
     async def aclose(self) -> None:
         """Close every pool. Twice is once."""
@@ -47,37 +44,33 @@ class AiohttpTransport:
 
 
 class _Exchange:
-    __slots__ = ("_answer_bytes", "_body", "_headers", "_method", "_pools", "_response", "_url")
+    __slots__ = ("_body", "_headers", "_limit", "_method", "_pools", "_response", "_url")
 
     def __init__(
-        self,
-        pools: LoopPools[_Pool],
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        answer_bytes: int,
+        self, pools: LoopPools[_Pool], limit: int, method: str, url: str, headers: Mapping[str, str], body: bytes | None
     ) -> None:
         self._pools = pools
+        self._limit = limit
         self._method = method
         self._url = url
         self._headers = headers
         self._body = body
-        self._answer_bytes = answer_bytes
         self._response: aiohttp.ClientResponse | None = None
 
-    async def __aenter__(self) -> _Answer:
+    async def __aenter__(self) -> Answer:
         body = self._body
         data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
         session = self._pools.get().session
         try:
-            self._response = await session.request(
+            response = await session.request(
                 self._method, self._url, headers=self._headers, data=data, allow_redirects=False
             )
         except _BROKEN_ERRORS as exc:
             fault = _fault(exc, self._url)
         else:
-            return _Answer(self._response, self._answer_bytes)
+            self._response = response
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status, headers, self._receive, self._limit)
         raise fault  # out here, so that it does not drag along what aiohttp attached to its own
 
     async def __aexit__(
@@ -86,35 +79,12 @@ class _Exchange:
         if self._response is not None:
             self._response.close()  # a connection whose body was read to its end went back to the pool by then
 
-
-class _Answer:
-    def __init__(self, response: aiohttp.ClientResponse, answer_bytes: int) -> None:
-        self._response = response
-        self._answer_bytes = answer_bytes
-
-    @property
-    def status(self) -> int:
-        """The status code."""
-        return self._response.status
-
-    @cached_property
-    def headers(self) -> Mapping[str, str]:
-        """Names in lower case."""
-        return {name.lower(): value for name, value in self._response.headers.items()}
-
-    def chunks(self) -> Body:
-        """The body as it arrives, decompressed."""
-        return Body(self._receive, self._response.headers.get("content-encoding", ""), self._answer_bytes)
-
-    async def read(self, limit: int) -> bytes:
-        """At most ``limit`` bytes of the body; more raises ``ProviderFault("malformed")``."""
-        return await self.chunks().read(limit)
-
     async def _receive(self) -> bytes:
+        assert self._response is not None
         try:
             return await self._response.content.readany()
         except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, str(self._response.url))
+            fault = _fault(exc, self._url)
         raise fault
 
 
@@ -142,10 +112,9 @@ class _Pool(LoopPool):
         return self.loop.is_closed()
 
     def loop_runs_here(self) -> bool:
-        try:
+        with suppress(RuntimeError):
             return asyncio.get_running_loop() is self.loop
-        except RuntimeError:
-            return False
+        return False
 
     def call_in_loop(self, callback: Callable[[], None]) -> None:
         self.loop.call_soon_threadsafe(callback)
@@ -191,13 +160,9 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _fault(exc: BaseException, url: str) -> ProviderFault:
-    host = urlsplit(url).netloc.rpartition("@")[2]
-    what = type(exc).__name__
-    if isinstance(exc, _CONNECT_ERRORS):
-        return unconnected(host, f"{what}: {_why(exc)}", exc)
-    return broken(host, what)
-
-
-def _why(exc: BaseException) -> object:
-    """What is behind it, without aiohttp's words around that."""
-    return getattr(exc, "certificate_error", None) or getattr(exc, "os_error", None) or exc
+    host, what = urlsplit(url).netloc.rpartition("@")[2], type(exc).__name__
+    if not isinstance(exc, _CONNECT_ERRORS):
+        return broken(host, what)
+    # what is behind it, without the words that aiohttp puts around that
+    why = getattr(exc, "certificate_error", None) or getattr(exc, "os_error", None) or exc
+    return unconnected(host, f"{what}: {why}", exc)

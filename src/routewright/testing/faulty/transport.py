@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import TransportLimits
-from routewright.backends.transport.body import Body
+from routewright.backends.transport.connections import Body
 from routewright.errors import ProviderFault
 from routewright.protocols import Clock
 from routewright.testing.provider import Pause

@@ -1,0 +1,329 @@
+"""What both transports share: limits, faults, bounded bodies, and one pool of connections an event loop."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import ssl
+import weakref
+import zlib
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from routewright.errors import ProviderFault
+from routewright.loop import this_loop
+
+_PIECE_BYTES = 1 << 16
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+_WORD = re.compile(r"[a-z0-9-]{1,16}")
+_REMEDIES = {
+    errno.EMFILE: "raise its limit of open files (ulimit -n), or have fewer connections",
+    errno.ENFILE: "too many files are open on this machine",
+    errno.ENOBUFS: "this machine is short of memory",
+    errno.ENOMEM: "this machine is short of memory",
+}
+"""Errors for which this process is to blame, and no provider."""
+
+Receive = Callable[[], Awaitable[bytes]]
+"""Waits for the next raw bytes of a body; empty at its end."""
+Loop = Any
+"""An asyncio loop, or the token of a trio run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportLimits:
+    """Limits of a transport. It sets no other time limit: the call's deadline does."""
+
+    connections: int = 1000
+    """Open at once an event loop, over all hosts; a further request waits."""
+    connect_timeout_s: float = 10.0
+    """For TCP and TLS together."""
+    keepalive_s: float = 30.0
+    """How long an idle connection is kept for the next request."""
+    answer_bytes: int = 32 << 20
+    """The longest body that is read, counted after decompression."""
+    ssl_context: ssl.SSLContext | None = None
+    """None: certificates and names are verified against the system's authorities."""
+
+
+DEFAULT_LIMITS = TransportLimits()
+
+
+# --- faults
+
+
+def unconnected(host: str, said: str, error: BaseException) -> ProviderFault:
+    """The fault of a connection that could not be made. ``said`` is the driver's message, which may name addresses."""
+    causes = [*_causes(error)]
+    for each in causes:
+        if isinstance(each, OSError) and each.errno in _REMEDIES:
+            lack = f"{each.strerror}; {_REMEDIES[each.errno]}"
+            return ProviderFault("local", f"this process could open no connection: {lack}")
+    why, hint = next(filter(None, map(_reason, causes)), ("", ""))
+    public = f"no connection: {why}" if why else "no connection"
+    return ProviderFault("connect", f"no connection to {host}: {said}", public=public, hint=hint)
+
+
+def broken(host: str, what: str) -> ProviderFault:
+    """The fault of a connection that broke."""
+    said = f"the connection to {host} broke: {what}"
+    return ProviderFault("reset", said, public=f"the connection broke: {what}")
+
+
+def _reason(error: BaseException) -> tuple[str, str] | None:
+    """Why there is no connection, and what to do; None if the error does not say."""
+    if isinstance(error, socket.gaierror):
+        return "the host is unknown", "check the host name in the provider's base_url, and the name service"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate is not valid", "check the server's certificate, and who it is to be signed by"
+    if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED:
+        return "it was refused", "check that the server runs, and the port in the provider's base_url"
+    return None
+
+
+def _causes(error: BaseException | None, *, outermost: bool = True) -> Iterator[BaseException]:
+    """An error and what caused it. Only the driver's own error is followed to its context, since further contexts may
+    be what the host was doing."""
+    while error is not None:
+        yield error
+        for each in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+            yield from _causes(each, outermost=False)
+        error, outermost = error.__cause__ or (error.__context__ if outermost else None), False
+
+
+# --- bodies
+
+
+class Answer:
+    """An HTTP answer whose headers have arrived (``protocols.Response``)."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], receive: Receive, limit: int) -> None:
+        self.status = status
+        self.headers = headers
+        """Names in lower case."""
+        self._receive = receive
+        self._limit = limit
+
+    def chunks(self) -> Body:
+        """The body as it arrives, decompressed."""
+        return Body(self._receive, self.headers.get("content-encoding", ""), self._limit)
+
+    async def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes of the body; more raises ``ProviderFault("malformed")``."""
+        return await self.chunks().read(limit)
+
+
+class Body:
+    """Iterates over the decoded bytes of one answer. Not a generator, so that leaving it early leaves nothing."""
+
+    def __init__(self, receive: Receive, content_encoding: str, limit: int) -> None:
+        encoding = content_encoding.strip().lower()
+        if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            shown = encoding if _WORD.fullmatch(encoding) else "that is no short word"  # it may hold anything
+            raise ProviderFault("malformed", f"the answer has a content-encoding ({shown}) which was not asked for")
+        self._receive = receive
+        self._inflater = None if encoding in ("", "identity") else _Inflater()
+        self._limit = limit
+        self._total = 0
+
+    def __aiter__(self) -> Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await (self._receive() if self._inflater is None else self._inflater.read(self._receive))
+        if not piece:
+            raise StopAsyncIteration
+        self._total += len(piece)
+        if self._total > self._limit:
+            raise ProviderFault("malformed", f"the answer is over {self._limit} bytes")
+        return piece
+
+    async def read(self, limit: int) -> bytes:
+        """All of it; over ``limit`` bytes raises ``ProviderFault("malformed")``."""
+        self._limit = min(self._limit, limit)
+        return b"".join([piece async for piece in self])
+
+
+class _Inflater:
+    """Decompresses in bounded pieces, so that a small body cannot fill the memory."""
+
+    def __init__(self) -> None:
+        self._raw: deque[bytes] = deque()
+        self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+        self._started = False
+
+    async def read(self, receive: Receive) -> bytes:
+        """Up to 64 KiB of decompressed bytes; empty at the end."""
+        while True:
+            while self._raw:
+                if piece := self._next_piece():
+                    return piece
+            raw = await receive()
+            if not raw and self._started and not self._stream.eof:
+                raise ProviderFault("malformed", "the compressed answer breaks off")
+            if not raw:
+                return b""
+            self._raw.append(raw)
+
+    def _next_piece(self) -> bytes:
+        raw = self._raw.popleft()
+        first, self._started = not self._started, True
+        try:
+            piece = self._stream.decompress(raw, _PIECE_BYTES)
+        except zlib.error as exc:
+            if not first:
+                raise ProviderFault("malformed", "the answer is not what its content-encoding says") from exc
+            self._stream = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers call raw deflate "deflate"
+            self._raw.appendleft(raw)
+            return b""
+        rest = self._stream.unconsumed_tail or self._stream.unused_data
+        if rest:
+            self._raw.appendleft(rest)
+        if self._stream.eof and rest:  # gzip allows several members in a row
+            self._stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+        return piece
+
+
+# --- pools
+
+
+class LoopPool(ABC):
+    """The connections of one event loop in one process.
+
+    The pool is tied to its loop by an async generator that stays suspended as long as the loop lives: asyncio and trio
+    both close such generators as their last act. Where that act is missing (a plain ``loop.close()``, a fork, a
+    transport that is dropped) the connections are freed by hand, so that nothing warns and nothing is touched that
+    belongs to another loop or process.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.closed = False
+        self._pid = os.getpid()
+        self._keeper: AsyncGenerator[None, None] | None = None
+
+    def keep(self, forget: Callable[[Loop, None], object]) -> None:
+        """Tie the pool to the running loop; ``forget`` is called when that ends."""
+        self._keeper = _until_loop_ends(self, forget)
+        with suppress(StopIteration):  # it does not wait before its yield
+            self._keeper.asend(None).send(None)
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the loop is over, or was left behind by a fork."""
+        return self._pid != os.getpid() or self.loop_is_over()
+
+    async def aclose(self) -> None:
+        """Close the connections in the loop they belong to."""
+        if self.is_stale:
+            self.end()
+        elif not self.closed:
+            self.closed = True
+            self._untie()
+            await self.close_connections()
+
+    def end(self) -> None:
+        """Free the connections, from any thread: at once if the loop allows it, else as soon as it runs."""
+        self._untie()
+        if self.closed:
+            return
+        if not self.is_stale and not self.loop_runs_here():
+            with suppress(RuntimeError):  # it closed meanwhile
+                self.call_in_loop(self.end)
+                return
+        self.closed = True
+        if self.is_stale or not self.loop_runs_here():
+            self.abandon_connections()
+        else:
+            self.abort_connections()
+
+    def _untie(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            with suppress(StopIteration, RuntimeError):  # RuntimeError: the keeper itself is closing the pool
+                keeper.aclose().send(None)
+
+    def __del__(self) -> None:
+        # only a pool whose `end` was put into a loop that never ran again gets here unclosed
+        if not self.closed:
+            self.closed = True
+            self.abandon_connections()
+
+    @abstractmethod
+    def loop_is_over(self) -> bool:
+        """True if nothing can run in the loop any more."""
+
+    @abstractmethod
+    def loop_runs_here(self) -> bool:
+        """True if the loop is the one that runs in this thread."""
+
+    @abstractmethod
+    def call_in_loop(self, callback: Callable[[], None]) -> None:
+        """Thread-safe. Raises ``RuntimeError`` once the loop is over."""
+
+    @abstractmethod
+    async def close_connections(self) -> None:
+        """Close them, inside the loop."""
+
+    @abstractmethod
+    def abort_connections(self) -> None:
+        """Close them without waiting, inside the loop."""
+
+    @abstractmethod
+    def abandon_connections(self) -> None:
+        """Free them without their loop, and without a word to the peer, who may still talk to the parent process."""
+
+
+async def _until_loop_ends(pool: LoopPool, forget: Callable[[Loop, None], object]) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        if pool._keeper is not None:  # the loop ends, and nobody closed the pool before
+            forget(pool.loop, None)
+            await pool.aclose()
+
+
+P = TypeVar("P", bound=LoopPool)
+
+
+class LoopPools(Generic[P]):
+    """Finds or makes the pool of the running loop. Thread-safe; dropping it closes its pools."""
+
+    def __init__(self, make: Callable[[Loop], P], running_loop: Callable[[], Loop] = this_loop) -> None:
+        self._make = make
+        self._running_loop = running_loop
+        # strong keys: a pool refers to its loop anyway, so weak ones would never let go; `get` sweeps instead
+        self._pools: dict[Loop, P] = {}
+        weakref.finalize(self, _end_all, self._pools)
+
+    def get(self) -> P:
+        """The pool of the running loop."""
+        loop = self._running_loop()
+        pool = self._pools.get(loop)
+        if pool is not None:
+            return pool
+        for other, old in list(self._pools.items()):
+            if old.is_stale and self._pools.pop(other, None) is not None:  # else another thread swept it
+                old.end()
+        pool = self._pools[loop] = self._make(loop)
+        pool.keep(self._pools.pop)
+        return pool
+
+    async def aclose(self) -> None:
+        """Close every pool: the running loop's now, those of others in theirs. A later request opens a new one."""
+        here = self._pools.pop(self._running_loop(), None)
+        _end_all(self._pools)
+        if here is not None:
+            await here.aclose()
+
+
+def _end_all(pools: dict[Loop, P]) -> None:
+    while pools:
+        with suppress(KeyError):  # its loop may end at this moment, in another thread
+            pools.popitem()[1].end()
