@@ -14,7 +14,7 @@ import pytest
 
 from routewright import UpstreamCall
 from routewright._core.sse import SseParser
-from routewright.backends.providers.http import Dialect
+from routewright.backends.providers.http import HttpProvider
 from routewright.backends.transport.aiohttp import AiohttpTransport
 from routewright.protocols import Transport
 
@@ -101,21 +101,21 @@ PROTOCOLS: dict[str, tuple[str, Callable[[], list[bytes]]]] = {
 }
 
 
-def dialect_of(name: str, provider: str) -> Dialect:
+def provider_of(name: str, provider: str) -> HttpProvider:
     module = pytest.importorskip(f"routewright.backends.providers.{name}", reason=f"{name}: there is no such provider")
-    dialect: Dialect = getattr(module, provider)("none", environ={})._dialect
-    return dialect
+    made: HttpProvider = getattr(module, provider)("none", environ={})
+    return made
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_read_a_piece(effort: Effort, report: Report, name: str) -> None:
     """Of a stream that is there in pieces of its own, with its events parsed; the floor parses them and reads none."""
-    provider, made = PROTOCOLS[name]
-    dialect, call, received = dialect_of(name, provider), upstream_call(data.conversations()[0], stream=True), made()
-    question = Question(f"reading a piece of a stream: {provider}")
+    kind, made = PROTOCOLS[name]
+    provider, call, received = provider_of(name, kind), upstream_call(data.conversations()[0], stream=True), made()
+    question = Question(f"reading a piece of a stream: {kind}")
 
     def read(received: list[bytes]) -> int:
-        return read_stream(dialect, call, received)
+        return read_stream(provider, call, received)
 
     assert read(received) >= PIECES
     ways: dict[Who, Callable[[list[bytes]], int]] = {"floor": parse, "routewright": read}
@@ -129,6 +129,6 @@ def parse(received: list[bytes]) -> int:
     return sum(1 for piece in received for _ in parser.feed(piece))
 
 
-def read_stream(dialect: Dialect, call: UpstreamCall, received: list[bytes]) -> int:
-    parser, reader = SseParser(), dialect.reader(call)
+def read_stream(provider: HttpProvider, call: UpstreamCall, received: list[bytes]) -> int:
+    parser, reader = SseParser(), provider._reader(call)
     return sum(1 for piece in received for event in parser.feed(piece) for _ in reader.add(event))

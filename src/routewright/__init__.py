@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .backends.providers.callable import CallableProvider
     from .backends.providers.gemini import GeminiProvider
     from .backends.providers.hosted import HostedProvider
+    from .backends.providers.http import HttpRequest
     from .backends.providers.openai import OpenAIProvider
-    from .backends.providers.request import HttpRequest
     from .backends.providers.sandbox import SandboxProvider
     from .backends.storage.memory import MemoryStorage
     from .backends.storage.sqlite import SqliteStorage
@@ -309,7 +309,7 @@ _HOME = {
     "ExecutionLimits": "settings",
     "GeminiProvider": "backends.providers.gemini",
     "HostedProvider": "backends.providers.hosted",
-    "HttpRequest": "backends.providers.request",
+    "HttpRequest": "backends.providers.http",
     "InputTokens": "_engine.prepared",
     "Ledger": "ledger",
     "Limits": "settings",

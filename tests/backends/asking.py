@@ -13,7 +13,7 @@ import pytest
 
 from routewright.backends.providers.answer import Reader, StreamedAnswer
 from routewright.backends.providers.hosts import HOSTS
-from routewright.backends.providers.request import request_body
+from routewright.backends.providers.openai import request_body
 from routewright.errors import ProviderFault
 from routewright.protocols import Provider
 from routewright.wire import Chunk, Delta, Finish, Message, Model, Params, ToolDelta, UpstreamCall, Usage

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from routewright import AnthropicProvider, Router
 from routewright._core.sse import SseEvent
-from routewright.backends.providers.blocks import Blocks, Counts
-from routewright.backends.providers.closed_schema import OpenEnded, closed_form
+from routewright.backends.providers.anthropic import Blocks, Counts, OpenEnded, closed_form, message_body
 from routewright.backends.providers.faults import fault_of_answer
-from routewright.backends.providers.messages import message_body
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire import (
     Delta,

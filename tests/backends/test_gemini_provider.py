@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from routewright import GeminiProvider, Router
 from routewright._core.sse import SseEvent
-from routewright.backends.providers.contents import UNSIGNED, generation_of
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import fault_in_answer, fault_of_answer
-from routewright.backends.providers.gemini import GenerateContent
-from routewright.backends.providers.generate_content import GeneratedContent, read_usage
+from routewright.backends.providers.gemini import UNSIGNED, GeneratedContent, content_body, generation_of, read_usage
 from routewright.catalogue import Catalogue
 from routewright.testing import FakeClock
 from routewright.wire import (
@@ -67,7 +65,7 @@ call = partial(asking.call, model=MODEL)
 
 def body_of(*messages: Message | str, **rest: Any) -> dict[str, Any]:
     """What is sent, which the official types take."""
-    written = GenerateContent("google").body(call(*messages, **rest))
+    written = msgspec.json.encode(content_body(call(*messages, **rest)))
     assert problems_of(written) == []
     decoded: dict[str, Any] = json.loads(written)
     return decoded
@@ -295,7 +293,7 @@ def test_a_result_names_the_function_of_the_last_call_with_its_id() -> None:
 )
 def test_a_result_is_an_object_letter_for_letter_or_goes_under_one_key(content: Any, response: str | None) -> None:
     sent = call("a", Message("assistant", None, [asks("f")]), Message("tool", content, tool_call_id="c1"))
-    body = GenerateContent("google").body(sent)
+    body = msgspec.json.encode(content_body(sent))
     if response is None:
         response = f'{{"output":"{content}"}}'
     assert f'"response":{response}}}'.encode() in body
@@ -411,7 +409,7 @@ def test_five_stop_sequences_can_be_said() -> None:
     ],
 )
 def test_a_models_name_says_its_generation(name: str, generation: tuple[int, int]) -> None:
-    assert generation_of(name) == generation
+    assert generation_of(Model(id=f"google/{name}")) == generation
 
 
 @pytest.mark.parametrize(
@@ -454,7 +452,7 @@ def test_the_catalogues_models_of_google_are_served() -> None:
 
 @given(calls(conversations(), *GEMINI.models))
 def test_a_conversation_that_is_well_formed_is_never_refused(upstream: UpstreamCall) -> None:
-    assert problems_of(GenerateContent("google").body(upstream)) == []
+    assert problems_of(msgspec.json.encode(content_body(upstream))) == []
 
 
 # --- what comes back

@@ -807,12 +807,12 @@ def test_an_address_shows_no_credentials_whatever_is_wrong_with_it(vendor: Vendo
 
 
 def test_every_request_is_valid_by_the_official_types_or_refused(vendor: Vendor) -> None:
-    dialect = vendor.make(KEY)._dialect
+    provider = vendor.make(KEY)
 
     @given(calls(conversations() | scraps, *vendor.models))
     def prove(upstream: UpstreamCall) -> None:
         try:
-            said = vendor.problems(dialect.body(upstream))
+            said = vendor.problems(provider._body(upstream))
         except ProviderFault as fault:
             said = [] if fault.kind == "request" else [str(fault)]
         assert said == []

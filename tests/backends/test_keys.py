@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright.backends.providers.keys import LIMITED_S, LONGEST_S, MOST_ASKED, REFUSED_S, KeyRing, aside_s
+from routewright.backends.providers.http import LIMITED_S, LONGEST_S, MOST_ASKED, REFUSED_S, KeyRing, aside_s
 from routewright.errors import ProviderFault
 from routewright.testing import FakeClock
 from routewright.wire.secret import Secret

@@ -352,7 +352,7 @@ def test_without_models_it_serves_those_of_the_catalogue_under_its_name(package:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"api_key": 7}, "api_key: must be a string or a list of them, got int"),
+        ({"api_key": 7}, "api_key: must be a string, got int"),
         ({"api_key": ["a", "b"]}, "api_key: must be a string, got list"),
         ({"name": 7}, "name: must be a string, got int; name the provider"),
         ({"models": None}, "models: null is not a list of Model; leave it out, or pass [Model(id=...)]"),

@@ -9,13 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from routewright.backends.providers.completion import Completion, read_usage
 from routewright.backends.providers.endpoint import complete_url
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import fault_of_answer
 from routewright.backends.providers.hosts import HOSTS, Host
-from routewright.backends.providers.openai import OpenAIProvider
-from routewright.backends.providers.request import request_body
+from routewright.backends.providers.openai import Completion, OpenAIProvider, read_usage, request_body
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.wire import (
     Chunk,

@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any
 
 from routewright import AnthropicProvider, GeminiProvider, OpenAIProvider
-from routewright.backends.providers import completion, generate_content
+from routewright.backends.providers import gemini as google
+from routewright.backends.providers import openai as chat
 from routewright.backends.providers.answer import Reader
-from routewright.backends.providers.blocks import Blocks, Counts
+from routewright.backends.providers.anthropic import Blocks, Counts
 from routewright.backends.providers.http import HttpProvider
 from routewright.wire import Chunk, Delta, Finish, Model, ToolDelta, Usage
 
@@ -145,7 +146,7 @@ OPENAI = Vendor(
     key_prefix="Bearer ",
     models=(Model(id="openai/gpt-4.1"), Model(id="openai/o3", reasoning=True)),
     problems=lambda body: openai.problems_of(json.loads(body)),
-    reader=partial(completion.Completion, "x"),
+    reader=partial(chat.Completion, "x"),
     whole=openai.whole,
     calling=openai.whole({"role": "assistant", "content": "hello", "tool_calls": [_CALL]}, finish="tool_calls"),
     stream=partial(openai.events, done=False),
@@ -160,7 +161,7 @@ OPENAI = Vendor(
     usage="usage",
     counts=lambda given, made: {"prompt_tokens": given, "completion_tokens": made},
     details=lambda count: {"prompt_tokens_details": {"cached_tokens": count}},
-    read_usage=completion.read_usage,
+    read_usage=chat.read_usage,
 )
 
 _START, _, _OPENED, _, *_ENDING, _STOP = anthropic.events_of(anthropic.message(anthropic.said("x")))
@@ -214,7 +215,7 @@ GEMINI = Vendor(
     key_header="x-goog-api-key",
     models=tuple(Model(id=f"google/{name}") for name in ("gemini-2.5-pro", "gemini-4-argon", "gemma-4-31b-it")),
     problems=gemini.problems_of,
-    reader=partial(generate_content.GeneratedContent, "x"),
+    reader=partial(google.GeneratedContent, "x"),
     whole=gemini.whole,
     calling=gemini.whole("hello", gemini.called("f", {"a": 1})),
     stream=gemini.events,
@@ -232,7 +233,7 @@ GEMINI = Vendor(
     usage="usageMetadata",
     counts=lambda given, made: {"promptTokenCount": given, "candidatesTokenCount": made},
     details=lambda count: {"cachedContentTokenCount": count},
-    read_usage=generate_content.read_usage,
+    read_usage=google.read_usage,
 )
 
 VENDORS = (OPENAI, ANTHROPIC, GEMINI)

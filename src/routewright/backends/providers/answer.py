@@ -1,48 +1,50 @@
-"""An HTTP answer as chunks, whole or in server-sent events, whatever the vendor's protocol."""
+"""An HTTP answer as chunks, whole or in server-sent events: the parts that all vendors' protocols share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio.lowlevel
+import msgspec
 
+from routewright._core.money import MOST_TOKENS
 from routewright._core.sse import SseEvent, SseParser
 from routewright.errors import ProviderFault
 from routewright.protocols import Response
-from routewright.wire import Chunk, Finish, Usage
+from routewright.wire import Chunk, Finish, ToolDelta, Usage
 
 from .faults import Redact, conceal
 
 EVENTS = "text/event-stream"
 MAX_ANSWER_BYTES = 32 << 20
 SLICE_BYTES = 4096
-"""So much of a stream is read at once; then others have their turn, if nothing came of it."""
+"""How much of a stream is read before other tasks get a turn, if it holds no event."""
 
 
 class Reader(Protocol):
-    """Puts one answer together, in a vendor's protocol. Raises ``ProviderFault`` for what is no answer, or none whole.
+    """Turns one answer into chunks, in a vendor's protocol. Raises ``ProviderFault`` for a broken or cut-off answer.
 
     What came before a fault, its usage above all, is given before the fault is raised.
     """
 
     def add(self, event: SseEvent) -> Iterator[Chunk]:
-        """Give what an event of a stream says, an empty ``Delta`` as a sign of life where it says nothing. A
-        ``Finish`` is the end: what comes behind it is not asked for."""
+        """Give the chunks of one event of a stream; an empty ``Delta`` as a sign of life if it has none. A ``Finish``
+        is the end: the caller asks for nothing after it."""
         ...
 
     def end(self) -> Finish:
-        """The stream is over without an end marker: say how it ended."""
+        """Return the end of a stream that is over without an end marker."""
         ...
 
     def read(self, document: bytes) -> Iterator[Chunk]:
-        """Give what a whole answer says, ``Finish`` last."""
+        """Give the chunks of a whole answer, ``Finish`` last."""
         ...
 
 
 class WholeAnswer:
-    """The chunks of an answer in one document, read when they are first asked for. Of one that is none, there is only
-    the usage before the fault is raised."""
+    """The chunks of an answer in one document, which is read when they are first asked for. A broken one gives its
+    usage alone before the fault is raised."""
 
     def __init__(self, reader: Reader, response: Response, redact: Redact) -> None:
         self._reader = reader
@@ -94,11 +96,15 @@ class StreamedAnswer:
             fault.answered = self._ended = True
             conceal(fault, self._redact)
             raise
-        await self._drain()
+        try:  # read on to the end of the body: only then the connection can be used again
+            async for _ in self._body:
+                pass
+        except ProviderFault:  # the answer was complete
+            pass
         raise StopAsyncIteration
 
     def _read(self, data: bytes) -> Iterator[Chunk | None]:
-        """Give what a piece of the body says, as far as it is asked for; None after a slice that says nothing."""
+        """Give the chunks of a piece of the body, as they are asked for; None after a slice without an event."""
         for at in range(0, len(data), SLICE_BYTES):
             said = False
             for event in self._parser.feed(data[at : at + SLICE_BYTES]):
@@ -115,7 +121,7 @@ class StreamedAnswer:
             yield self._end()
 
     def _end(self) -> Finish:
-        """How it ended. Where it broke off with an error outside of all events, that is its fault."""
+        """The end of the stream. If it broke off with an error outside of all events, that error is the fault."""
         try:
             return self._reader.end()
         except ProviderFault as raised:
@@ -126,17 +132,9 @@ class StreamedAnswer:
                 pass  # it raises
         raise fault
 
-    async def _drain(self) -> None:
-        """Read on to the end of the body: only then the connection can be used again."""
-        try:
-            async for _ in self._body:
-                pass
-        except ProviderFault:  # the answer was complete
-            pass
-
 
 def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
-    """Give what a document says; of one that is no answer the usage alone, before the fault is raised."""
+    """Give the chunks of a document; of a broken one its usage alone, before the fault is raised."""
     chunks, fault = list[Chunk](), None
     try:
         chunks.extend(reader.read(body))
@@ -146,3 +144,87 @@ def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
     yield from chunks
     if fault is not None:
         raise fault
+
+
+def count_of(value: Any) -> int | None:
+    """A reported token count; None unless it is one that a call can come to."""
+    return value if type(value) is int and 0 <= value <= MOST_TOKENS else None
+
+
+class Function(msgspec.Struct):
+    """The function of a piece."""
+
+    name: str | None = None
+    arguments: Any = None
+
+
+class Piece(msgspec.Struct):
+    """A piece of a tool call, or the whole of it, as it was sent."""
+
+    index: int | None = None
+    id: str | None = None
+    function: Function | None = None
+
+
+class ToolCalls:
+    """Turns the pieces of one answer's tool calls into ``ToolDelta``, however their host numbers them.
+
+    Each call gets an index and an id of its own. The id is in the first delta, or in a later one if the host names it
+    only then.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[int, _Begun] = {}
+        """By the index that the host gives."""
+        self._last = 0
+        """That index of the call that began last."""
+        self._indices: set[int] = set()
+        self._free = 0
+        """Above all indices that are taken."""
+        self._ids: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._latest)
+
+    def add(self, piece: Piece) -> ToolDelta:
+        """Return what a piece adds to which call."""
+        function = piece.function or Function()
+        at = piece.index
+        if at is None:  # from a host that sends none, an id or a name begins a call
+            at = self._free if piece.id or function.name or not self._latest else self._last
+        call, id = self._latest.get(at), ""
+        # some hosts give all calls the index 0; others give each piece an id, but a name only to the first
+        if call is None or (function.name and piece.id and call.id and piece.id != call.id):
+            call = self._begin(at)
+            id = self._own(piece.id or f"call_{call.index}", call)
+        elif piece.id and call.id is None:
+            id = self._own(piece.id, call)
+        call.id = call.id or piece.id or None
+        arguments = function.arguments
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else msgspec.json.encode(arguments).decode()
+        return ToolDelta(call.index, arguments, id, function.name or "")
+
+    def _begin(self, at: int) -> _Begun:
+        index = self._free if at in self._indices else at
+        self._indices.add(index)
+        self._free = max(self._free, index + 1)
+        self._last = at
+        call = self._latest[at] = _Begun(index)
+        return call
+
+    def _own(self, id: str, call: _Begun) -> str:
+        """The id, changed if another call has it: results are told apart by it."""
+        while id in self._ids:
+            id = f"{id}_{call.index}"
+        self._ids.add(id)
+        return id
+
+
+class _Begun:
+    __slots__ = ("id", "index")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.id: str | None = None
+        """As the host says it."""

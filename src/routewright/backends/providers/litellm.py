@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from routewright._core.attempts.faults import kind_of_status
-from routewright._core.catalogue.models import models_of
+from routewright._core.catalogue.models.models import models_of
 from routewright.backends.clock import SystemClock
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Clock
@@ -25,11 +25,10 @@ from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.secret import Secret
 
 from .answer import read_whole
-from .completion import Completion
-from .endpoint import check_arguments, spellings_of, stars, wire_name
+from .endpoint import Redactor, check_arguments, wire_name
 from .faults import conceal, retry_after, start_of
 from .hosts import Host
-from .request import request_body
+from .openai import Completion, request_body
 
 _OFFLINE = "LITELLM_LOCAL_MODEL_COST_MAP"
 
@@ -93,7 +92,7 @@ class LiteLLMProvider:
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_arguments(name, api_key, None, None)
+        check_arguments(name)
         if not isinstance(api_key, str | None):
             raise ValidationFailed.of(Problem("api_key", f"must be a string, got {type(api_key).__name__}", ""))
         self.name = name
@@ -103,7 +102,7 @@ class LiteLLMProvider:
         self._options = dict(options or {})
         self._clock = SystemClock() if clock is None else clock
         self._dialect = Host(name=name, base_url="", usage_on_request=True)
-        self._spellings = spellings_of(self._secrets(os.environ if environ is None else environ))
+        self._redact = Redactor(self._secrets(os.environ if environ is None else environ))
 
     def __repr__(self) -> str:
         return f"LiteLLMProvider({self.name!r}, vendor={self._vendor!r})"
@@ -179,7 +178,7 @@ class LiteLLMProvider:
         return self._concealed(fault)
 
     def _concealed(self, fault: ProviderFault) -> ProviderFault:
-        conceal(fault, lambda text: re.sub(self._spellings.reveal(), stars, text, flags=re.IGNORECASE))
+        conceal(fault, self._redact)
         return fault
 
 
