@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from .backends.coordination.memory import MemoryCoordination
     from .backends.coordination.sqlite import SqliteCoordination
     from .backends.providers.anthropic import AnthropicProvider
-    from .backends.providers.callable import CallableProvider
+    from .backends.providers.callable import CallableProvider, HostedProvider
     from .backends.providers.gemini import GeminiProvider
-    from .backends.providers.hosted import HostedProvider
     from .backends.providers.http import HttpRequest
     from .backends.providers.openai import OpenAIProvider
     from .backends.providers.sandbox import SandboxProvider
@@ -308,7 +307,7 @@ _HOME = {
     "DenyList": "guardrail",
     "ExecutionLimits": "settings",
     "GeminiProvider": "backends.providers.gemini",
-    "HostedProvider": "backends.providers.hosted",
+    "HostedProvider": "backends.providers.callable",
     "HttpRequest": "backends.providers.http",
     "InputTokens": "_engine.prepared",
     "Ledger": "ledger",

@@ -34,7 +34,7 @@ from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_caller, check_coordination, check_parts, check_replaceable, checked_policies
 from .backends.coordination.memory import MemoryCoordination
-from .backends.providers.hosted import HostedProvider
+from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue

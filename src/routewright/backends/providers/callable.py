@@ -1,4 +1,4 @@
-"""Any function as a provider: your own model, an SDK, a test."""
+"""Providers without a wire: any function (your own model, an SDK, a test), and models that the host calls itself."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from collections.abc import (
     Set,
 )
 from types import CoroutineType, GeneratorType, TracebackType
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
 from routewright._core.attempts.faults import hint_of, raised_in
-from routewright._core.catalogue.models import models_of
-from routewright._core.request.problems import shown
+from routewright._core.catalogue.models.models import models_of
+from routewright._core.request.read.problems import shown
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.fork import Guard
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
@@ -60,8 +60,16 @@ class CallableProvider:
                 Problem("models", "is empty", "declare at least one Model that the function serves")
             )
         self.name = name or self._models[0].id.partition("/")[0]
+        if not callable(function):
+            raise ValidationFailed.of(Problem("function", f"{shown(function)} cannot be called", _HINT))
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError as error:
+            hint = "it is called with one argument, the UpstreamCall"
+            raise ValidationFailed.of(Problem("function", f"does not fit: {error}", hint)) from None
+        except ValueError:  # some built-in functions have no signature
+            pass
         self._function = function
-        _check_function(function)
         self._waits = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
         self._threads = Threads()
 
@@ -80,27 +88,41 @@ class CallableProvider:
         """Nothing is held."""
 
 
-def _check_function(function: object) -> None:
-    """Refuse what cannot be called with a call. Raises ``ValidationFailed``."""
-    if not callable(function):
-        raise ValidationFailed.of(Problem("function", f"{shown(function)} cannot be called", _HINT))
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError as error:
-        hint = "it is called with one argument, the UpstreamCall"
-        raise ValidationFailed.of(Problem("function", f"does not fit: {error}", hint)) from None
-    except ValueError:  # some built-in ones do not tell
-        pass
+class HostedProvider:
+    """Declares models that you call yourself, in the steps of ``Router.steps``. It needs no key and sends nothing.
+
+        router = Router(providers=[HostedProvider("openai"), HostedProvider("anthropic")])
+
+    Without ``models`` it stands for those of the catalogue under its name.
+    """
+
+    def __init__(self, name: str, *, models: Sequence[Model] = ()) -> None:
+        self.name = name
+        self._models = models_of(models)
+
+    def __repr__(self) -> str:
+        return f"HostedProvider({self.name!r})"
+
+    def models(self) -> Sequence[Model]:
+        """The models it was made with; none: those of the catalogue under its name."""
+        return self._models
+
+    def open(self, call: UpstreamCall) -> NoReturn:
+        """Refuse the call, so that ``Router.route`` moves on to models that it can call."""
+        raise ProviderFault(FaultKind.REQUEST, f"{self.name} is called by its host, in Router.steps")
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
 
 
 class Threads:
-    """Worker threads of one provider: what hangs in them takes none from others."""
+    """The worker threads of one provider: calls that hang in them take none from other providers."""
 
     def __init__(self) -> None:
         self._limiter = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("threads of a provider")
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call it in a thread. A cancelled caller does not wait for it; the thread goes on."""
+        """Call a function in a thread. A cancelled caller does not wait for it; the thread goes on."""
         limiter = self._limiter.get(None)
         if limiter is None:
             limiter = anyio.CapacityLimiter(THREADS)
@@ -109,7 +131,7 @@ class Threads:
 
 
 class RunningFunction:
-    """One call of a function, read as chunks: what it gives, and a ``Finish`` if it gave none."""
+    """One call of a function as chunks: what it gives, and a ``Finish`` if it gives none."""
 
     __slots__ = ("_call", "_finished", "_function", "_reply", "_started", "_threads", "_tools", "_waits")
 
@@ -142,7 +164,9 @@ class RunningFunction:
         try:
             if not self._started:
                 self._started = True
-                reply: Any = self._function(self._call) if self._waits else await self._in_thread()
+                reply: Any = (
+                    self._function(self._call) if self._waits else await self._threads.run(self._function, self._call)
+                )
                 if type(reply) is CoroutineType or isinstance(reply, Awaitable):
                     reply = await reply
                 if isinstance(reply, str):
@@ -166,30 +190,17 @@ class RunningFunction:
         checked: Chunk = piece
         return checked
 
-    async def _in_thread(self) -> Any:
-        return await self._threads.run(self._function, self._call)
-
     def _pieces_of(self, reply: Any) -> AsyncIterator[str | Chunk | None]:
         if isinstance(reply, AsyncIterable):
             return aiter(reply)
         if isinstance(reply, Mapping | Set | bytes | bytearray) or not isinstance(reply, Iterable):
             raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}; {_HINT}")
-        return _Each(reply) if isinstance(reply, Collection) else _Stepped(reply, self._threads)
+        return _each(reply) if isinstance(reply, Collection) else _Stepped(reply, self._threads)
 
 
-class _Each:
-    """What is there already, as an async iterator."""
-
-    def __init__(self, pieces: Iterable[str | Chunk | None]) -> None:
-        self._pieces = iter(pieces)
-
-    def __aiter__(self) -> _Each:
-        return self
-
-    async def __anext__(self) -> str | Chunk | None:
-        for piece in self._pieces:
-            return piece
-        raise StopAsyncIteration
+async def _each(pieces: Iterable[str | Chunk | None]) -> AsyncIterator[str | Chunk | None]:
+    for piece in pieces:
+        yield piece
 
 
 class _Stepped:
@@ -201,7 +212,7 @@ class _Stepped:
         self._guard = Guard()
         self._steps = False
         """A thread is in it, perhaps one that nobody waits for any more."""
-        self._left = False
+        self._closed = False
 
     def __aiter__(self) -> _Stepped:
         return self
@@ -215,7 +226,7 @@ class _Stepped:
     async def aclose(self) -> None:
         """End the generator; one that is at work ends as soon as it gives its next piece."""
         with self._guard.lock:
-            self._left = True
+            self._closed = True
             steps = self._steps
         if not steps and isinstance(self._pieces, GeneratorType) and self._pieces.gi_frame is not None:
             await self._threads.run(self._pieces.close)
@@ -228,6 +239,6 @@ class _Stepped:
         finally:
             with self._guard.lock:
                 self._steps = False
-                left = self._left
-            if left and isinstance(self._pieces, GeneratorType):
+                closed = self._closed
+            if closed and isinstance(self._pieces, GeneratorType):
                 self._pieces.close()
