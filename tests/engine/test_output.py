@@ -36,7 +36,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.structured_output import Fit, Form, Unfit, expectations
-from routewright.backends.providers.example import example_of
+from routewright.backends.providers.sandbox import example_of
 from routewright.output import form_of
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line

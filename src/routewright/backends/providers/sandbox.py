@@ -1,15 +1,21 @@
-"""Canned answers for every model of the catalogue: no key, no network, no waiting, never billed."""
+"""Canned answers for every model of the catalogue: no key, no network, no waiting, never billed.
+
+Where a request demands JSON of a schema, the answer is a small value that fits it.
+"""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from math import ceil, inf, isfinite
+from typing import Any
 
-from routewright._core.request.json_scan import quoted
-from routewright._core.request.problems import did_you_mean, shown
-from routewright._core.request.read import rebuilt
-from routewright._core.tokens.estimate import bounds_of, estimate_text
+from routewright._core.request.read.json_scan import quoted
+from routewright._core.request.read.problems import did_you_mean, shown
+from routewright._core.request.read.read import rebuilt
+from routewright._core.tokens.estimate.estimate import bounds_of, estimate_text
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.wire import (
     Chunk,
@@ -27,10 +33,30 @@ from routewright.wire import (
 )
 
 from .callable import Reply, RunningFunction, Threads
-from .example import example_of
 
 Answers = Mapping[str, str] | Callable[[UpstreamCall], Reply]
 Faults = Mapping[str, str | Sequence[str]]
+
+MOST_VALUES = 1_000
+"""In one example, those inside others too."""
+MOST_DEPTH = 32
+MOST_CHARACTERS = 1_000
+"""In one text."""
+_WORD = "sandbox"
+_FORMATS = {
+    "date-time": "2026-01-01T12:00:00Z",
+    "date": "2026-01-01",
+    "time": "12:00:00Z",
+    "duration": "P1D",
+    "decimal": "0",
+    "email": "sandbox@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com/",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
+"""One text of each format."""
 
 
 class SandboxProvider:
@@ -48,12 +74,7 @@ class SandboxProvider:
         self._threads = Threads()
         if not callable(self._answers):
             rebuilt(self._answers, dict[str, str], "answers")
-        faults = {} if faults is None else faults
-        if not isinstance(faults, Mapping):
-            hint = "map model ids, or '*', to kinds of fault"
-            raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is not a dict", hint))
-        known = {"*", *(model.id for model in self._models)}
-        self._faults = {_known(model, known): _kinds(model, kinds) for model, kinds in faults.items()}
+        self._faults = _checked_faults({} if faults is None else faults, self._models)
 
     def models(self) -> Sequence[Model]:
         """Every model of the catalogue."""
@@ -92,20 +113,21 @@ def last_user_text(messages: Sequence[Message]) -> str:
     return ""
 
 
-def _known(model: str, known: Set[str]) -> str:
-    if model not in known:
-        hint = did_you_mean(model, sorted(known)) or "name a model of the catalogue, or '*' for all"
-        raise ValidationFailed.of(Problem(f"faults[{shown(model)}]", "is no known model", hint))
-    return model
-
-
-def _kinds(model: str, kinds: str | Sequence[str]) -> FaultKind | list[FaultKind]:
-    listed = [kinds] if isinstance(kinds, str) or not isinstance(kinds, Sequence) else kinds
-    for kind in listed:
-        if kind not in list(FaultKind):
-            hint = f"known kinds: {', '.join(FaultKind)}"
-            raise ValidationFailed.of(Problem(f"faults[{quoted(model)}]", f"{shown(kind)} is no kind of fault", hint))
-    return FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
+def _checked_faults(faults: object, models: Sequence[Model]) -> dict[str, FaultKind | list[FaultKind]]:
+    if not isinstance(faults, Mapping):
+        hint = "map model ids, or '*', to kinds of fault"
+        raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is not a dict", hint))
+    known, checked = {"*", *(model.id for model in models)}, dict[str, FaultKind | list[FaultKind]]()
+    for model, kinds in faults.items():
+        if model not in known:
+            hint = did_you_mean(model, sorted(known)) or "name a model of the catalogue, or '*' for all"
+            raise ValidationFailed.of(Problem(f"faults[{shown(model)}]", "is no known model", hint))
+        for kind in [kinds] if isinstance(kinds, str) or not isinstance(kinds, Sequence) else kinds:
+            if kind not in list(FaultKind):
+                place, hint = f"faults[{quoted(model)}]", f"known kinds: {', '.join(FaultKind)}"
+                raise ValidationFailed.of(Problem(place, f"{shown(kind)} is no kind of fault", hint))
+        checked[model] = FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
+    return checked
 
 
 def _chunks(call: UpstreamCall, answer: str | None) -> Iterable[Chunk]:
@@ -152,3 +174,79 @@ def _cut(text: str, cap: int | None) -> tuple[str, str]:
     words = text.split(" ")
     kept = bisect_right(range(len(words)), cap, key=lambda count: estimate_text(" ".join(words[:count])))
     return " ".join(words[: max(0, kept - 1)]), "length"
+
+
+# --- examples
+
+
+def example_of(schema: Any) -> Any:
+    """A small value that fits a JSON schema's plain parts: const, enum, local references, anyOf, type, properties,
+    required, items, bounds, the least sizes, and the common formats. Anything beyond these and the limits above is left
+    out; null for a schema that is wrong."""
+    try:
+        return _Example(schema).value(schema, 0)
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError):
+        return None
+
+
+class _Example:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._left = MOST_VALUES
+
+    def value(self, schema: Any, depth: int) -> Any:
+        """One value; null beyond the limits."""
+        self._left -= 1
+        if self._left < 0 or depth > MOST_DEPTH:
+            return None
+        if not isinstance(schema, Mapping):  # true, which everything fits
+            return _WORD
+        if "const" in schema:
+            return schema["const"]
+        if schema.get("enum"):
+            return schema["enum"][0]
+        if "$ref" in schema:
+            return self.value(self._referred(schema["$ref"]), depth + 1)
+        for word in ("anyOf", "oneOf", "allOf"):
+            if options := schema.get(word):
+                is_optional = word != "allOf" and {"type": "null"} in options
+                return None if is_optional else self.value(options[0], depth + 1)
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        match kind[0] if isinstance(kind, list) else kind:
+            case "object":
+                inner = schema.get("properties", {})
+                names = islice(schema.get("required", inner), self._left)
+                return {name: self.value(inner.get(name), depth + 1) for name in names if self._left > 0}
+            case "array":
+                items = [*islice(schema.get("prefixItems", ()), self._left)]
+                items += [schema.get("items")] * (min(schema.get("minItems", 0), self._left) - len(items))
+                return [self.value(each, depth + 1) for each in items if self._left > 0]
+            case "integer":
+                return ceil(_number(schema))
+            case "number":
+                return _number(schema)
+            case "boolean":
+                return False
+            case "null":
+                return None
+        size = min(max(len(_WORD), schema.get("minLength", 0)), schema.get("maxLength", inf), MOST_CHARACTERS)
+        return _FORMATS.get(schema.get("format", "")) or (_WORD * -(-size // len(_WORD)))[:size]
+
+    def _referred(self, pointer: str) -> Any:
+        """A place in the same schema."""
+        place = self._root
+        for part in pointer.removeprefix("#").split("/")[1:]:
+            place = place[part.replace("~1", "/").replace("~0", "~")]
+        return place
+
+
+def _number(schema: Mapping[str, Any]) -> Any:
+    """Zero, or a value near the bounds and within them."""
+    low, above = schema.get("minimum", -inf), schema.get("exclusiveMinimum", -inf)
+    high, below = schema.get("maximum", inf), schema.get("exclusiveMaximum", inf)
+    ends = [end for end in (low, above, high, below) if isfinite(end)]
+    tries = [0, *ends, *(end + 1 for end in ends), *(end - 1 for end in ends)]
+    tries += [sum(ends) / len(ends)] if ends else []
+    if step := schema.get("multipleOf"):
+        tries = [ceil(each / step) * step for each in tries]
+    return next((each for each in tries if low <= each <= high and above < each < below), 0)
