@@ -12,7 +12,7 @@ from routewright._core.money import MOST_TOKENS
 from routewright._core.sse import SseEvent, SseParser
 from routewright.errors import ProviderFault
 from routewright.protocols import Response
-from routewright.wire import Chunk, Finish, ToolDelta, Usage
+from routewright.wire import Chunk, Delta, Finish, ToolDelta, Usage
 
 from .faults import Redact, conceal
 
@@ -142,6 +142,24 @@ def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:
         fault = raised
         chunks = [chunk for chunk in chunks if isinstance(chunk, Usage)]
     yield from chunks
+    if fault is not None:
+        raise fault
+
+
+def usage_last(chunks: Iterator[Chunk], usage: Usage | None) -> Iterator[Chunk]:
+    """Give the chunks of a document, then its usage; an empty ``Delta`` as a sign of life if there is neither. A fault
+    is raised after the usage that came with it."""
+    said, fault = False, None
+    try:
+        for chunk in chunks:
+            said = True
+            yield chunk
+    except ProviderFault as raised:
+        fault = raised
+    if usage is not None:
+        yield usage
+    elif not said and fault is None:
+        yield Delta("")
     if fault is not None:
         raise fault
 

@@ -35,7 +35,7 @@ from routewright.wire import (
 )
 from routewright.wire.secret import Secret
 
-from .answer import Function, Piece, ToolCalls, count_of
+from .answer import Function, Piece, ToolCalls, count_of, usage_last
 from .endpoint import Endpoint, check_arguments, wire_name
 from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
 from .http import HttpProvider
@@ -103,16 +103,7 @@ class AnthropicProvider(HttpProvider):
                 hint = f"give base_url=..., or leave the name at {ANTHROPIC.name!r}"
                 raise ValidationFailed.of(Problem("name", f"no host is known as {name!r}", hint))
             endpoint = Endpoint(name=name, base_url=base_url, needs_key=False)
-        super().__init__(
-            endpoint,
-            api_key,
-            base_url=base_url,
-            models=models,
-            transport=transport,
-            headers=headers,
-            environ=environ,
-            clock=clock,
-        )
+        super().__init__(endpoint, api_key, base_url, models, transport, headers, environ, clock)
 
     def unsupported(self, model: Model) -> tuple[Feature, ...]:
         """What a model does not take: no seed at all; more of Claudes, by their version."""
@@ -419,12 +410,7 @@ class Blocks:
         fields = decoded(_DECODER, self._provider, event.data, "not an object")
         if fields.get("error"):
             raise fault_in_answer(self._provider, event.data)
-        said = False
-        for chunk in self._take(fields):
-            said = True
-            yield chunk
-        if not said:
-            yield Delta("")
+        yield from usage_last(self._take(fields), None)
 
     def end(self) -> Finish:
         """Return the end; raises if the answer is empty or not whole. By Anthropic's contract only the end mark follows

@@ -36,7 +36,7 @@ from routewright.wire import (
 )
 from routewright.wire.secret import Secret
 
-from .answer import Function, Piece, ToolCalls, count_of
+from .answer import Function, Piece, ToolCalls, count_of, usage_last
 from .endpoint import Endpoint, wire_name
 from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
 from .http import HttpProvider
@@ -92,16 +92,7 @@ class GeminiProvider(HttpProvider):
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(
-            replace(GOOGLE, name=name),
-            api_key,
-            base_url=base_url,
-            models=models,
-            transport=transport,
-            headers=headers,
-            environ=environ,
-            clock=clock,
-        )
+        super().__init__(replace(GOOGLE, name=name), api_key, base_url, models, transport, headers, environ, clock)
 
     def unsupported(self, model: Model) -> tuple[Feature, ...]:
         """Sampling if the model ignores it; images by their address if it fetches none."""
@@ -359,24 +350,10 @@ class GeneratedContent:
         return Finish(self._reason)
 
     def _take(self, document: bytes | str) -> Iterator[Chunk]:
-        """Give the chunks of a document, usage last; an empty ``Delta`` as a sign of life if it has none. A fault is
-        raised after the usage that came with it."""
         content = decoded(_decoder, self._provider, document, "no generated content")
-        said, fault = False, None
-        try:
-            for chunk in self._said(content, document):
-                said = True
-                yield chunk
-        except ProviderFault as raised:
-            fault = raised
         usage = read_usage(content.usage_metadata)
-        if usage is not None and usage != self._usage:
-            self._usage = usage
-            yield usage
-        elif not said and fault is None:
-            yield Delta("")
-        if fault is not None:
-            raise fault
+        told, self._usage = self._usage, usage or self._usage
+        return usage_last(self._said(content, document), None if usage == told else usage)
 
     def _said(self, content: _Document, document: bytes | str) -> Iterator[Chunk]:
         if content.error:

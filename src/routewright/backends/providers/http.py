@@ -68,7 +68,6 @@ class HttpProvider(ABC):
         self,
         endpoint: Endpoint,
         api_key: str | Sequence[str] | None,
-        *,
         base_url: str | None,
         models: Sequence[Model],
         transport: Transport | None,

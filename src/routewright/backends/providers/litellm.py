@@ -1,7 +1,7 @@
-"""Models that the package ``litellm`` calls, for vendors whose own protocol is not spoken here.
+"""Calls models through the package ``litellm``, for vendors whose own protocol is not spoken here.
 
-It runs on asyncio alone. Its retries are off, since the Router has its own. What it says of a fault may hold the
-prompt, and is kept in ``ProviderFault.body`` only.
+It runs on asyncio only. Its retries are off, since the Router has its own. Its messages may hold the prompt, so they
+are kept in ``ProviderFault.body`` only.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from importlib import import_module
-from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
@@ -102,7 +102,9 @@ class LiteLLMProvider:
         self._options = dict(options or {})
         self._clock = SystemClock() if clock is None else clock
         self._dialect = Host(name=name, base_url="", usage_on_request=True)
-        self._redact = Redactor(self._secrets(os.environ if environ is None else environ))
+        named = (os.environ if environ is None else environ).items()
+        own = [self._key, *(value for value in self._options.values() if isinstance(value, Secret))]
+        self._redact = Redactor([*own, *(Secret(value) for name, value in named if _SECRETS.search(name.upper()))])
 
     def __repr__(self) -> str:
         return f"LiteLLMProvider({self.name!r}, vendor={self._vendor!r})"
@@ -122,20 +124,22 @@ class LiteLLMProvider:
             known = None
         return () if known is None else tuple(feature for feature in _FEATURES if feature not in known)
 
-    def open(self, call: UpstreamCall) -> _Call:
+    @asynccontextmanager
+    async def open(self, call: UpstreamCall) -> AsyncIterator[AsyncIterator[Chunk]]:
         """Start one call (``protocols.Provider``)."""
-        return _Call(self, call)
+        answer = await self._ask(call)
+        try:
+            async with aclosing(self._chunks(answer, call)) as chunks:
+                yield chunks
+        finally:
+            if hasattr(answer, "aclose"):
+                await answer.aclose()
 
     async def aclose(self) -> None:
         """Nothing is held: litellm keeps its connections for all who use it."""
 
-    def _secrets(self, environ: Mapping[str, str]) -> list[Secret]:
-        """What must be seen nowhere."""
-        own = [self._key, *(value for value in self._options.values() if isinstance(value, Secret))]
-        return own + [Secret(value) for name, value in environ.items() if _SECRETS.search(name.upper())]
-
-    async def _answer(self, call: UpstreamCall) -> Any:
-        """Ask; an answer, or an iterator of its pieces."""
+    async def _ask(self, call: UpstreamCall) -> Any:
+        """An answer, or an iterator of its pieces."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -152,10 +156,9 @@ class LiteLLMProvider:
         opened: dict[str, Any] = {
             name: value.reveal() if isinstance(value, Secret) else value for name, value in given.items()
         }
-        timeout = max(call.deadline - self._clock.monotonic(), _SHORTEST_S)
         own: dict[str, Any] = {
             "model": f"{self._vendor}/{wire_name(call.model)}",
-            "timeout": timeout,
+            "timeout": max(call.deadline - self._clock.monotonic(), _SHORTEST_S),
             "num_retries": 0,
             "max_retries": 0,
         }
@@ -163,91 +166,50 @@ class LiteLLMProvider:
             own["extra_headers"] = {**(opened.get("extra_headers") or {}), "traceparent": call.traceparent}
         return opened | body | own
 
-    def _fault(self, error: Exception, *, answered: bool) -> ProviderFault:
-        """What an exception of litellm's means, by its type and status."""
-        named = next((_KINDS[each.__name__] for each in type(error).__mro__ if each.__name__ in _KINDS), None)
-        status, said = _status(error), str(getattr(error, "message", ""))
-        if named is FaultKind.CONNECT:  # its status is made up
-            named, status = FaultKind.RESET if answered else named, None
-        kind = named or (FaultKind.SERVER if status is None else kind_of_status(status, "", said))
-        what = f"{type(error).__name__}" + (f", status {status}" if status else "")
-        fault = ProviderFault(
-            kind, f"{self.name} failed in litellm: {what}",
-            status=status, retry_after=retry_after(_headers(error)), body=start_of(said), answered=answered,
-        )  # fmt: skip
-        return self._concealed(fault)
-
-    def _concealed(self, fault: ProviderFault) -> ProviderFault:
-        conceal(fault, self._redact)
-        return fault
-
-
-class _Call:
-    """One call, read as chunks."""
-
-    def __init__(self, provider: LiteLLMProvider, call: UpstreamCall) -> None:
-        self._provider = provider
-        self._call = call
-        self._reader = Completion(provider.name)
-        self._answer: Any = None
-        self._chunks: Iterator[Chunk] = iter(())
-        self._ended = False
-
-    async def __aenter__(self) -> AsyncIterator[Chunk]:
-        self._answer = await self._provider._answer(self._call)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        close = getattr(self._answer, "aclose", None)
-        if close is not None:
-            await close()
-
-    def __aiter__(self) -> _Call:
-        return self
-
-    async def __anext__(self) -> Chunk:
+    async def _chunks(self, answer: Any, call: UpstreamCall) -> AsyncGenerator[Chunk, None]:
+        reader = Completion(self.name)
         try:
-            while True:
-                for chunk in self._chunks:
-                    return chunk
-                if self._ended:
-                    break
-                self._chunks = await self._read()
+            if not call.stream:
+                for chunk in read_whole(reader, _document(answer)):
+                    yield chunk
+                return
+            async for piece in answer:
+                for chunk in reader.take(_document(piece)):
+                    yield chunk
+            yield reader.end()
+            return
         except ProviderFault as fault:
             fault.answered = True
-            self._provider._concealed(fault)
+            conceal(fault, self._redact)
             raise
         except Exception as error:
-            told = self._provider._fault(error, answered=True)
-        else:
-            raise StopAsyncIteration
-        raise told  # out here, so that it does not drag along what litellm says
+            failed = self._fault(error, answered=True)
+        raise failed  # out here, so that it does not drag along what litellm says
 
-    async def _read(self) -> Iterator[Chunk]:
-        """The chunks of the next piece, or of the whole."""
-        if not self._call.stream:
-            self._ended = True
-            return read_whole(self._reader, _document(self._answer))
-        piece = await anext(self._answer, None)
-        if piece is not None:
-            return self._reader.take(_document(piece))
-        self._ended = True
-        return iter((self._reader.end(),))
+    def _fault(self, error: Exception, *, answered: bool) -> ProviderFault:
+        """Classifies an exception of litellm's by its type and status."""
+        kind = next((_KINDS[each.__name__] for each in type(error).__mro__ if each.__name__ in _KINDS), None)
+        status, said = getattr(error, "status_code", None), str(getattr(error, "message", ""))
+        if not isinstance(status, int) or not 100 <= status < 600 or kind is FaultKind.CONNECT:
+            status = None  # that of a connection is made up
+        if kind is FaultKind.CONNECT and answered:
+            kind = FaultKind.RESET
+        if kind is None:
+            kind = FaultKind.SERVER if status is None else kind_of_status(status, "", said)
+        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        fault = ProviderFault(
+            kind,
+            f"{self.name} failed in litellm: {type(error).__name__}" + (f", status {status}" if status else ""),
+            status=status,
+            retry_after=retry_after({str(name).lower(): str(value) for name, value in headers.items()}),
+            body=start_of(said),
+            answered=answered,
+        )
+        conceal(fault, self._redact)
+        return fault
 
 
 def _document(piece: Any) -> bytes:
     """One of litellm's answers as the JSON that it stands for."""
     text: str = piece.model_dump_json(warnings=False)
     return text.encode()
-
-
-def _status(error: Exception) -> int | None:
-    status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) and 100 <= status < 600 else None
-
-
-def _headers(error: Exception) -> dict[str, str]:
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    return {str(name).lower(): str(value) for name, value in headers.items()}

@@ -33,7 +33,7 @@ from routewright.wire import (
 )
 from routewright.wire.secret import Secret
 
-from .answer import Piece, ToolCalls, count_of
+from .answer import Piece, ToolCalls, count_of, usage_last
 from .endpoint import address_in_region, check_arguments, wire_name
 from .faults import CUT, decoded, ended, fault_in_answer, malformed, written
 from .hosts import HOSTS, Host
@@ -87,16 +87,8 @@ class OpenAIProvider(HttpProvider):
         self._host = host or _host(name, base_url)
         self._refuses_usage = False
         """The host has refused to be asked for the usage of a stream, and is asked no more."""
-        super().__init__(
-            replace(self._host, name=name),
-            api_key,
-            base_url=address_in_region(self._host, region, base_url),
-            models=models,
-            transport=transport,
-            headers=headers,
-            environ=environ,
-            clock=clock,
-        )
+        endpoint, address = replace(self._host, name=name), address_in_region(self._host, region, base_url)
+        super().__init__(endpoint, api_key, address, models, transport, headers, environ, clock)
         self.region = region
         """Where all calls are served, as policies name it (``protocols.RegionalProvider``)."""
 
@@ -351,29 +343,14 @@ class Completion:
         yield self.end()
 
     def take(self, document: bytes | str) -> Iterator[Chunk]:
-        """Give the chunks of a document, usage last; an empty ``Delta`` as a sign of life if it has none. A fault is
-        raised after the usage that came with it."""
+        """Give the chunks of a document, usage last."""
         completion = decoded(_decoder, self._provider, document, "not a chat completion")
-        groq, minimax = completion.x_groq, completion.base_resp
-        usage, said, fault = read_usage(completion.usage), False, None
-        if usage is None and groq is not None:
-            usage = read_usage(groq.usage)
-        try:
-            if completion.error or (groq and groq.error) or (minimax and minimax.status_code):
-                raise fault_in_answer(self._provider, written(document))
-            for choice in completion.choices or ():
-                usage = read_usage(choice.usage) or usage
-                for chunk in self._add(choice):
-                    said = True
-                    yield chunk
-        except ProviderFault as raised:
-            fault = raised
-        if usage is not None:
-            yield usage
-        elif not said and fault is None:
-            yield Delta("")
-        if fault is not None:
-            raise fault
+        usage = read_usage(completion.usage)
+        if usage is None and completion.x_groq is not None:
+            usage = read_usage(completion.x_groq.usage)
+        for choice in completion.choices or ():
+            usage = read_usage(choice.usage) or usage
+        return usage_last(self._chunks(completion, document), usage)
 
     def end(self) -> Finish:
         """Return the end; raises if the answer is empty or not whole."""
@@ -386,9 +363,15 @@ class Completion:
             raise malformed(self._provider, "neither content nor tool calls")
         return Finish(self._reason)
 
+    def _chunks(self, completion: _Document, document: bytes | str) -> Iterator[Chunk]:
+        groq, minimax = completion.x_groq, completion.base_resp
+        if completion.error or (groq and groq.error) or (minimax and minimax.status_code):
+            raise fault_in_answer(self._provider, written(document))
+        for choice in completion.choices or ():
+            if not choice.index:  # one was asked for
+                yield from self._add(choice)
+
     def _add(self, choice: _Choice) -> Iterator[Chunk]:
-        if choice.index:  # one was asked for
-            return
         self._started = True
         if self._reason is not None:
             return
