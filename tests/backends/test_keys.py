@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 
@@ -154,17 +153,6 @@ def test_threads_that_refuse_at_once_lose_nothing() -> None:
     for thread in threads:
         thread.join()
     assert keys.call({}) == ("h", None)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_child_of_a_process_that_was_choosing_can_choose() -> None:
-    keys = Keys("ab")
-    with keys.ring._guard.lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if keys.turn() == "ab" else 1)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_one_call_asks_so_many_keys_at_most() -> None:

@@ -1,4 +1,4 @@
-"""What an HTTP answer that is not one means: status, headers and body to ``ProviderFault``."""
+"""Turns an HTTP answer that failed into a ``ProviderFault``, from its status, headers and body."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,16 +19,16 @@ from routewright.wire import FaultKind
 BODY_CHARS = 2048
 """How much of a body a fault keeps."""
 _START_CHARS = 2 * BODY_CHARS
-"""As much is kept until it is concealed, lest a credential be cut in two first."""
+"""How much is kept until it is concealed, so that no credential is cut in two first."""
 MAX_RETRY_AFTER_S = 86_400.0
 CUT = ("length", "content_filter")
 """Finish reasons of answers that may be empty."""
 _WORDS = ("message", "msg", "detail", "error")
-"""Where an error says in words what it is; the first that is there counts."""
+"""The fields in which an error says what it is; the first that is there counts."""
 
 T = TypeVar("T")
 Redact = Callable[[str], str]
-"""Hides our credentials in what a server sent, with as many other characters."""
+"""Replaces our credentials in what a server sent by as many other characters."""
 
 
 def fault_of_answer(provider: str, status: int, headers: Mapping[str, str], body: str) -> ProviderFault:
@@ -53,14 +53,14 @@ def fault_in_answer(provider: str, body: str) -> ProviderFault:
 
 
 def malformed(provider: str, what: str, document: bytes | str = "") -> ProviderFault:
-    """The fault of an answer with status 200 that is none, not yet concealed."""
+    """The fault of a broken answer with status 200, not yet concealed."""
     message = f"{provider} sent an answer with {what}"
     return ProviderFault(FaultKind.MALFORMED, message, status=200, body=start_of(written(document)))
 
 
 def ended(provider: str, word: str) -> str:
-    """The common word for a vendor's finish reason, or the word itself where nobody knows it. Raises the fault that it
-    stands for."""
+    """The common word for a vendor's finish reason, or the word itself if it is unknown. Raises a fault if it stands for
+    one."""
     means, shown = ending_of(word), word if ENDING.fullmatch(word) else "other"
     if isinstance(means, FaultKind):
         raise ProviderFault(means, f"{provider} broke off with {word.partition(':')[0]!r}", status=200)
@@ -68,7 +68,7 @@ def ended(provider: str, word: str) -> str:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], provider: str, document: bytes | str, odd: str) -> T:
-    """What a document says. Raises the fault of one that is broken, or, if it is JSON, ``odd``."""
+    """Decode a document. Raises a fault that calls it broken JSON, or ``odd``."""
     try:
         return decoder.decode(document)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -82,96 +82,85 @@ def written(document: bytes | str) -> str:
 
 
 def start_of(body: str) -> str:
-    """As much of a body as a fault that will be concealed takes along."""
+    """The part of a body that a fault keeps until it is concealed."""
     return body[:_START_CHARS]
 
 
 def conceal(fault: ProviderFault, redact: Redact) -> None:
-    """Hide our credentials in all that a finished fault says, whatever it was read from."""
+    """Hide our credentials in all texts of a finished fault."""
     fault.message, fault.body = redact(fault.message), redact(fault.body)[:BODY_CHARS]
     fault.public = redact(fault.public)
     fault.args = (fault.kind, fault.message)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, 0 to a day, from ``retry-after-ms`` or ``retry-after``; None where there is no sense in them."""
-    milliseconds = _number(headers.get("retry-after-ms", ""))
-    if milliseconds is not None:
-        return min(milliseconds / 1000, MAX_RETRY_AFTER_S)
-    value = headers.get("retry-after", "")
-    seconds = _number(value)
-    if seconds is not None:
-        return min(seconds, MAX_RETRY_AFTER_S)
-    until = _http_date(value)
-    if until is None:
-        return None
-    now = _http_date(headers.get("date", ""))  # by the server's own clock, if it says
-    return min(max(until - (time.time() if now is None else now), 0.0), MAX_RETRY_AFTER_S)
+    """Seconds to wait, 0 to a day, from ``retry-after-ms`` or ``retry-after``; None if they make no sense."""
+    milliseconds, value = _number(headers.get("retry-after-ms", "")), headers.get("retry-after", "")
+    seconds = _number(value) if milliseconds is None else milliseconds / 1000
+    if seconds is None:
+        until, now = _http_date(value), _http_date(headers.get("date", ""))  # by the server's own clock, if it says
+        if until is None:
+            return None
+        seconds = max(until - (time.time() if now is None else now), 0.0)
+    return min(seconds, MAX_RETRY_AFTER_S)
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What an error body says: a code that is safe to show, and everything else."""
+class _Told(NamedTuple):
+    """What an error body says."""
 
     code: str
+    """Safe to show."""
     text: str
+    """Everything else."""
     retry_after: float | None = None
 
 
 def _parse(body: str) -> _Told:
     try:
-        decoded = msgspec.json.decode(body)
-        first = decoded[0] if isinstance(decoded, list) and decoded else decoded
-        return _read(_told(first) if isinstance(first, dict) else first)
+        document = msgspec.json.decode(body)
+        first = document[0] if isinstance(document, list) and document else document
+        error = _error_in(first) if isinstance(first, dict) else first
+        return _read(error) if isinstance(error, dict) else _Told("", str(error)[:BODY_CHARS])
     except (msgspec.DecodeError, RecursionError):  # what nests too deep to be decoded, or to be written as text
         return _Told("", body[:BODY_CHARS])
 
 
-def _told(document: dict[str, Any]) -> Any:
-    """Where a document tells of its error."""
+def _error_in(document: dict[str, Any]) -> Any:
+    """The part of a document that describes its error."""
     groq, minimax = document.get("x_groq"), document.get("base_resp")
     if isinstance(minimax, dict) and minimax.get("status_code"):
         return {"code": f"base_resp.{minimax['status_code']}", "message": minimax.get("status_msg")}
     if isinstance(groq, dict) and groq.get("error"):
         return {"type": "server_error", "message": groq["error"]}  # why it stopped early
     error = document.get("error")
-    return error if error and isinstance(error, dict | list) else document  # beside a text, others say more
+    return error if error and isinstance(error, dict | list) else document  # beside a text, other fields say more
 
 
-def _read(error: Any) -> _Told:
-    if not isinstance(error, dict):
-        return _Told("", str(error)[:BODY_CHARS])
-    details = [detail for detail in _listed(error.get("details")) if isinstance(detail, dict)]
-    told = [detail.get(name) for detail in details for name in ("reason", "error_code")]
-    passed_on = error.get("metadata")  # by OpenRouter, from whoever failed behind it
+def _read(error: dict[str, Any]) -> _Told:
+    details = error.get("details")
+    details = [each for each in (details if isinstance(details, list) else [details]) if isinstance(each, dict)]
+    passed_on = error.get("metadata")  # by OpenRouter, from the vendor that failed behind it
     passed_on = passed_on if isinstance(passed_on, dict) else {}
-    told += [passed_on.get(name) for name in ("limit_source", "error_type")]
-    names = (error.get("code"), *told, error.get("type"), error.get("status"))
+    names = [error.get("code"), *(each.get(name) for each in details for name in ("reason", "error_code"))]
+    names += [passed_on.get("limit_source"), passed_on.get("error_type"), error.get("type"), error.get("status")]
     known = [str(name).lower() for name in names if isinstance(name, str | int) and not isinstance(name, bool)]
     shown = [name for name in known if re.fullmatch(r"[\w.-]{1,64}", name)]
     code = next((name for name in shown if is_known(name)), shown[0] if shown else "")
     said = next((error[name] for name in _WORDS if error.get(name)), "")
     words = " ".join((_words(said), _words(passed_on.get("raw")), *known))
-    return _Told(code, words[:BODY_CHARS], _delay(details))
+    # Google says among the details how long to wait: "34.07s"
+    wait = next((delay for each in details if isinstance(delay := each.get("retryDelay"), str)), "")
+    seconds = _number(wait.removesuffix("s")) if wait.endswith("s") else None
+    return _Told(code, words[:BODY_CHARS], None if seconds is None else min(seconds, MAX_RETRY_AFTER_S))
 
 
 def _words(said: Any) -> str:
-    """What a vendor says itself; of a list of what is wrong not the values, which may hold the prompt."""
+    """What a vendor says itself; of a list of mistakes not the values, which may hold the prompt."""
     if isinstance(said, list):
         return " ".join(map(_words, said))
     if isinstance(said, dict):
         return " ".join(_words(said.get(name)) for name in _WORDS)
     return said if isinstance(said, str) else ""
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _delay(details: list[dict[str, Any]]) -> float | None:
-    """Seconds to wait, as Google says it among the details of an error: ``"34.07s"``."""
-    said = next((delay for detail in details if isinstance(delay := detail.get("retryDelay"), str)), "")
-    seconds = _number(said.removesuffix("s")) if said.endswith("s") else None
-    return None if seconds is None else min(seconds, MAX_RETRY_AFTER_S)
 
 
 def _number(text: str) -> float | None:

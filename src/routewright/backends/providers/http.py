@@ -15,7 +15,6 @@ from routewright._core.catalogue.models.models import models_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport
 from routewright.errors import ProviderFault
-from routewright.fork import Guard
 from routewright.protocols import Clock, Response, Transport
 from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.secret import Secret
@@ -263,7 +262,7 @@ def _media(headers: Mapping[str, str]) -> str:
 
 
 class KeyRing:
-    """The keys of one provider, in turn. Safe to use from several threads, and after a fork.
+    """The keys of one provider, in turn. Threads may share it, since each step is one assignment.
 
     One key is used until it is refused, since hosts keep their prompt caches by it; then the next that is not aside.
     """
@@ -273,18 +272,21 @@ class KeyRing:
         self.sole = self.keys[0] if len(self.keys) == 1 else None
         """The only key: its faults are not a reason to try another."""
         self._clock = clock
-        self._guard = Guard()
         self._place = 0
+        """Of the key in use."""
         self._due = dict.fromkeys(self.keys, clock.monotonic())
         """When each may be used again."""
 
     def turn(self) -> Iterator[Secret]:
         """Give the keys that one call may try: those not aside, from the one in use on; at last the one due soonest,
         if it was not among them."""
-        asked: set[Secret] = set()
-        while len(asked) < MOST_ASKED and (key := self._free(asked)) is not None:
-            asked.add(key)
-            yield key
+        asked, start, count = set[Secret](), self._place, len(self.keys)
+        for place in (at % count for at in range(start, start + count)):
+            key = self.keys[place]
+            if self._due[key] <= self._clock.monotonic() and len(asked) < MOST_ASKED:
+                self._place = place
+                asked.add(key)
+                yield key
         soonest = self._soonest()
         if len(asked) < MOST_ASKED and soonest not in asked:
             yield soonest
@@ -294,9 +296,7 @@ class KeyRing:
         seconds = aside_s(fault)
         if seconds is None:
             return False
-        now = self._clock.monotonic()
-        with self._guard.lock:
-            self._due[key] = now + seconds
+        self._due[key] = self._clock.monotonic() + seconds
         return True
 
     def told(self, faults: Mapping[Secret, ProviderFault]) -> ProviderFault:
@@ -306,20 +306,8 @@ class KeyRing:
             fault.retry_after = max(min(self._due.values()) - self._clock.monotonic(), 0.0)
         return fault
 
-    def _free(self, asked: set[Secret]) -> Secret | None:
-        """The key in use, or the next that is neither aside nor tried by this call, which is then the one in use."""
-        now, count = self._clock.monotonic(), len(self.keys)
-        with self._guard.lock:
-            for place in range(self._place, self._place + count):
-                key = self.keys[place % count]
-                if key not in asked and self._due[key] <= now:
-                    self._place = place % count
-                    return key
-        return None
-
     def _soonest(self) -> Secret:
-        with self._guard.lock:
-            return min(self.keys, key=self._due.__getitem__)
+        return min(self.keys, key=self._due.__getitem__)
 
 
 def aside_s(fault: ProviderFault) -> float | None:
