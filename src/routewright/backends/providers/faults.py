@@ -59,8 +59,8 @@ def malformed(provider: str, what: str, document: bytes | str = "") -> ProviderF
 
 
 def ended(provider: str, word: str) -> str:
-    """The common word for a vendor's finish reason, or the word itself if it is unknown. Raises a fault if it stands for
-    one."""
+    """The common word for a vendor's finish reason, or the word itself if it is unknown. Raises the fault that some
+    reasons stand for."""
     means, shown = ending_of(word), word if ENDING.fullmatch(word) else "other"
     if isinstance(means, FaultKind):
         raise ProviderFault(means, f"{provider} broke off with {word.partition(':')[0]!r}", status=200)
