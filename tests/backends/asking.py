@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import pytest
 
-from routewright.backends.providers.answer import Reader, StreamedAnswer
+from routewright.backends.providers.answer import Reader, streamed
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.openai import request_body
 from routewright.errors import ProviderFault
@@ -141,6 +141,6 @@ def read_streamed(reader: Reader, *pieces: bytes) -> list[Chunk]:
     """The chunks of a stream in pieces, without the signs of life."""
 
     async def read() -> list[Chunk]:
-        return spoken([chunk async for chunk in StreamedAnswer(reader, AtOnce(*pieces), str)])
+        return spoken([chunk async for chunk in streamed(reader, AtOnce(*pieces), str)])
 
     return anyio.run(read)

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from routewright import Router, StepCall, StepDone
 from routewright._core.sse import SseEvent
-from routewright.backends.providers.answer import SLICE_BYTES, StreamedAnswer
+from routewright.backends.providers.answer import SLICE_BYTES, streamed
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.faults import BODY_CHARS, fault_in_answer, fault_of_answer, retry_after
 from routewright.backends.providers.http import HttpProvider
@@ -182,7 +183,7 @@ async def test_a_stream_that_says_nothing_lets_others_run(vendor: Vendor, noise:
 
     async with anyio.create_task_group() as group:
         group.start_soon(count)
-        read = [chunk async for chunk in StreamedAnswer(vendor.reader(), quiet, str)]
+        read = [chunk async for chunk in streamed(vendor.reader(), quiet, str)]
         group.cancel_scope.cancel()
     assert spoken(read) == [*vendor.begun, Delta("x"), USAGE, Finish("stop")]
     assert turns >= size // SLICE_BYTES - 2
@@ -204,9 +205,9 @@ async def test_a_stream_is_read_no_further_than_it_is_asked_for() -> None:
             raise NotImplementedError
 
     counting = Counting()
-    stream = StreamedAnswer(counting, AtOnce(b"data:{}\n\n" * 10_000), str)
-    for _ in range(3):
-        assert await anext(stream) == Delta("{}")
+    async with aclosing(streamed(counting, AtOnce(b"data:{}\n\n" * 10_000), str)) as stream:
+        for _ in range(3):
+            assert await anext(stream) == Delta("{}")
     assert counting.events == 3
 
 

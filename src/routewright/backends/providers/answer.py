@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 import anyio.lowlevel
@@ -42,95 +43,69 @@ class Reader(Protocol):
         ...
 
 
-class WholeAnswer:
-    """The chunks of an answer in one document, which is read when they are first asked for. A broken one gives its
-    usage alone before the fault is raised."""
-
-    def __init__(self, reader: Reader, response: Response, redact: Redact) -> None:
-        self._reader = reader
-        self._response = response
-        self._redact = redact
-        self._chunks: Iterator[Chunk] | None = None
-
-    def __aiter__(self) -> WholeAnswer:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        try:
-            if self._chunks is None:
-                self._chunks = read_whole(self._reader, await self._response.read(MAX_ANSWER_BYTES))
-            for chunk in self._chunks:
-                return chunk
-        except ProviderFault as fault:
-            fault.answered = True
-            conceal(fault, self._redact)
-            raise
-        raise StopAsyncIteration
+async def whole(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
+    """The chunks of an answer in one document. A broken one gives its usage alone before the fault is raised."""
+    try:
+        for chunk in read_whole(reader, await response.read(MAX_ANSWER_BYTES)):
+            yield chunk
+    except ProviderFault as fault:
+        fault.answered = True
+        conceal(fault, redact)
+        raise
 
 
-class StreamedAnswer:
+async def streamed(reader: Reader, response: Response, redact: Redact) -> AsyncGenerator[Chunk, None]:
     """The chunks of an answer in server-sent events. What came before a fault is given before it is raised."""
-
-    def __init__(self, reader: Reader, response: Response, redact: Redact) -> None:
-        self._body = response.chunks()
-        self._redact = redact
-        self._parser = SseParser()
-        self._reader = reader
-        self._chunks: Iterator[Chunk | None] = iter(())
-        self._ended = False
-
-    def __aiter__(self) -> StreamedAnswer:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        try:
-            while True:
-                for chunk in self._chunks:
-                    if chunk is not None:
-                        return chunk
+    parser, body = SseParser(), response.chunks()
+    try:
+        async for data in body:
+            for chunk in _read(data, parser, reader):
+                if chunk is None:
                     await anyio.lowlevel.checkpoint()
-                if self._ended:
-                    break
-                self._chunks = self._read(await anext(self._body, b""))
-        except ProviderFault as fault:
-            fault.answered = self._ended = True
-            conceal(fault, self._redact)
-            raise
-        try:  # read on to the end of the body: only then the connection can be used again
-            async for _ in self._body:
-                pass
-        except ProviderFault:  # the answer was complete
+                    continue
+                yield chunk
+                if isinstance(chunk, Finish):
+                    await _drain(body)
+                    return
+        yield _end(parser, reader)
+    except ProviderFault as fault:
+        fault.answered = True
+        conceal(fault, redact)
+        raise
+    finally:
+        if hasattr(body, "aclose"):  # a generator, of another transport than ours
+            await body.aclose()
+
+
+def _read(data: bytes, parser: SseParser, reader: Reader) -> Iterator[Chunk | None]:
+    """Give the chunks of a piece of the body, as they are asked for; None after a slice without an event."""
+    for at in range(0, len(data), SLICE_BYTES):
+        said = False
+        for event in parser.feed(data[at : at + SLICE_BYTES]):
+            said = True
+            yield from reader.add(event)
+        if not said:
+            yield None
+
+
+async def _drain(body: AsyncIterator[bytes]) -> None:
+    """Read on to the end of the body: only then can its connection be used again."""
+    with suppress(ProviderFault):  # the answer was complete
+        async for _ in body:
             pass
-        raise StopAsyncIteration
 
-    def _read(self, data: bytes) -> Iterator[Chunk | None]:
-        """Give the chunks of a piece of the body, as they are asked for; None after a slice without an event."""
-        for at in range(0, len(data), SLICE_BYTES):
-            said = False
-            for event in self._parser.feed(data[at : at + SLICE_BYTES]):
-                said = True
-                for chunk in self._reader.add(event):
-                    yield chunk
-                    if isinstance(chunk, Finish):
-                        self._ended = True
-                        return
-            if not said:
-                yield None
-        if not data:
-            self._ended = True
-            yield self._end()
 
-    def _end(self) -> Finish:
-        """The end of the stream. If it broke off with an error outside of all events, that error is the fault."""
-        try:
-            return self._reader.end()
-        except ProviderFault as raised:
-            fault = raised
-        stray = self._parser.stray()
-        if '"error"' in stray:
-            for _ in self._reader.add(SseEvent(stray, "error")):
-                pass  # it raises
-        raise fault
+def _end(parser: SseParser, reader: Reader) -> Finish:
+    """The end of a stream. If it broke off with an error outside of all events, that error is the fault."""
+    try:
+        return reader.end()
+    except ProviderFault as raised:
+        fault = raised
+    stray = parser.stray()
+    if '"error"' in stray:
+        for _ in reader.add(SseEvent(stray, "error")):
+            pass  # it raises
+    raise fault
 
 
 def read_whole(reader: Reader, body: bytes) -> Iterator[Chunk]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import NoReturn
@@ -19,7 +19,7 @@ from routewright.protocols import Clock, Response, Transport
 from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.secret import Secret
 
-from .answer import EVENTS, Reader, StreamedAnswer, WholeAnswer, read_whole
+from .answer import EVENTS, Reader, read_whole, streamed, whole
 from .endpoint import Endpoint, Redactor, address_of, check_arguments, header_of, keys_of
 from .faults import conceal, fault_of_answer, start_of
 
@@ -169,16 +169,16 @@ class HttpProvider(ABC):
         named = {name: value.reveal() for name, value in self._headers.items()}
         return headers | dict(self._credentials(key.reveal())) | named
 
-    async def _answer(self, response: Response, call: UpstreamCall) -> AsyncIterator[Chunk]:
+    async def _answer(self, response: Response, call: UpstreamCall) -> AsyncGenerator[Chunk, None]:
         """The chunks of an answer whose headers have arrived. Raises its fault instead, if it is one."""
         if response.status != 200:
             body = await self._start_of(response)
             raise fault_of_answer(self.name, response.status, response.headers, body)
         media = _media(response.headers)
         if media == EVENTS:
-            return StreamedAnswer(self._reader(call), response, self._redact)
+            return streamed(self._reader(call), response, self._redact)
         if media in _WHOLE:
-            return WholeAnswer(self._reader(call), response, self._redact)
+            return whole(self._reader(call), response, self._redact)
         raise self._odd_media(response.headers, await self._start_of(response))
 
     def _odd_media(self, headers: Mapping[str, str], body: str) -> ProviderFault:
@@ -204,7 +204,7 @@ class HttpProvider(ABC):
 class _Call:
     """One call: its context holds the connection."""
 
-    __slots__ = ("_call", "_exchange", "_provider")
+    __slots__ = ("_call", "_chunks", "_exchange", "_provider")
 
     def __init__(self, provider: HttpProvider, call: UpstreamCall) -> None:
         self._provider = provider
@@ -212,13 +212,22 @@ class _Call:
 
     async def __aenter__(self) -> AsyncIterator[Chunk]:
         try:
-            return await self._enter()
+            self._chunks = await self._enter()
         except ProviderFault as fault:
             if not self._provider._learns(fault):
                 raise
-        return await self._enter()
+            self._chunks = await self._enter()
+        return self._chunks
 
-    async def _enter(self) -> AsyncIterator[Chunk]:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._chunks.aclose()
+        finally:
+            await self._exchange.__aexit__(kind, error, trace)
+
+    async def _enter(self) -> AsyncGenerator[Chunk, None]:
         """Ask with one key after the other, until one is accepted."""
         keys, faults = self._provider._keys, dict[Secret, ProviderFault]()
         if keys.sole is not None:
@@ -232,7 +241,7 @@ class _Call:
                 faults[key] = fault
         raise keys.told(faults)
 
-    async def _ask(self, key: Secret) -> AsyncIterator[Chunk]:
+    async def _ask(self, key: Secret) -> AsyncGenerator[Chunk, None]:
         provider, call = self._provider, self._call
         try:
             url, headers, body = provider._address(call), provider._headers_of(call, key), provider._body(call)
@@ -246,11 +255,6 @@ class _Call:
         except ProviderFault as fault:
             conceal(fault, provider._redact)
             raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._exchange.__aexit__(kind, error, trace)
 
 
 def _text(body: bytes | bytearray) -> str:
