@@ -20,7 +20,7 @@ class _Vocabulary(NamedTuple):
     sha256: str
     """Of the packed file."""
     pattern: str
-    """How a text is cut before pairs are merged; the same as in tiktoken, where it can only be had with a download."""
+    """How a text is split before pairs are merged; the same as in tiktoken, which hands it out only with a download."""
 
 
 _VOCABULARIES = {
@@ -51,9 +51,9 @@ _VOCABULARIES = {
 # run is cut at a multiple of the longest token of spaces: of real spaces, the parts have as many tokens as the whole.
 _LONGEST_RUN = 7_812 * 128
 _LONG_TEXT = 100_000
-"""Characters from which a text is counted without a list of its tokens."""
+"""Longer texts, in characters, are counted without a list of their tokens."""
 _PIECE = 1 << 16
-"""Characters after which a long text is cut where it may be, to hear meanwhile whether anybody waits for its count."""
+"""Characters between two cuts of a long text. At each cut the count stops if nobody waits for it any more."""
 _SEARCHED = 1_000
 _SPACE = r"[^\S\r\n\x1c-\x1f]"
 _LONG_RUN = re.compile(rf"(?<!{_SPACE}){_SPACE}{{{_LONGEST_RUN},}}+(?![\r\n])")
@@ -63,9 +63,9 @@ _CUT = re.compile(r" (?<=\S )")  # neither pattern goes on past other characters
 class PackedTokenCounter:
     """Counts tokens of ``o200k_base`` and ``cl100k_base``; fits ``TokenCounter``.
 
-    A table is built at its first use, 0.1 to 0.5 s and 50 to 80 MB, once a process, whichever counter asks first:
-    ``load`` does it ahead of time. Safe to call from any thread. About 20 MB/s; half a second for a megabyte without
-    word breaks, so long prompts belong in a worker thread.
+    Each table is built once a process, at its first use or by ``load``: 0.1 to 0.5 s and 50 to 80 MB. Safe to call
+    from any thread. Counts about 20 MB/s, and a megabyte without word breaks in half a second, so long prompts belong
+    in a worker thread.
 
         >>> PackedTokenCounter().count("hello world", "o200k_base")
         2
@@ -85,11 +85,11 @@ class PackedTokenCounter:
 
 
 def _count_aside(encoder: tiktoken.Encoding, text: str) -> int:
-    """Count without making a list of millions of numbers, which would hold up all other threads."""
+    """Count without a list of millions of numbers, which would block all other threads."""
     check_wanted()
     try:
         return len(encoder.encode_to_numpy(text, disallowed_special=()))
-    except UnicodeEncodeError:  # half a surrogate pair, which the plain way mends
+    except UnicodeEncodeError:  # half a surrogate pair, which `encode_ordinary` repairs
         return len(encoder.encode_ordinary(text))
 
 
@@ -131,7 +131,7 @@ def _unpack(table: bytes) -> dict[bytes, int]:
 
 
 def _may_hold_run(text: str) -> bool:
-    """Say at once of most texts that no long run is in them: the search holds up all threads, 20 ms a megabyte."""
+    """Rule out a long run in most texts, cheaply: the search itself blocks all threads, 20 ms a megabyte."""
     quarter = _LONGEST_RUN // 4
     return any(text[at : at + quarter].isspace() for at in range(0, len(text), 2 * quarter))
 
@@ -146,7 +146,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Cut where that leaves the count as it is."""
+    """Cut where a cut does not change the count."""
     start = 0
     for at in range(_PIECE, len(text), _PIECE):
         cut = _CUT.search(text, at, at + _SEARCHED)

@@ -1,7 +1,7 @@
-"""Hosts that speak OpenAI's chat completions: where each is, which variable holds its key, and how it differs.
+"""Hosts that speak OpenAI's chat completions: their addresses, key variables and differences.
 
-Facts from the vendors' public documentation; above a row stand the titles of the pages that tell how it differs.
-What is not documented is left at the setting that no host refuses.
+Facts from the vendors' public documentation; the comment above a row gives the titles of the pages that describe them.
+Where nothing is documented, the setting is the one that no host refuses.
 """
 
 from __future__ import annotations
@@ -22,49 +22,42 @@ class Host(Endpoint):
     seed_field: str = "seed"
     key_header: Literal["authorization", "api-key"] = "authorization"
     developer_role: bool = False
-    """Knows the role ``developer``; else it is sent as ``system``."""
+    """Takes the role ``developer``; else it is sent as ``system``."""
     message_names: bool = True
     """Takes names in messages; else they are left out."""
     text_in_parts: bool = True
-    """Takes text in parts; else they are put together."""
+    """Takes text in parts; else the parts are joined."""
     turns_of_one_role: bool = True
-    """Takes several messages of one role in a row, and system messages anywhere; else they are put together, and
-    system messages first."""
+    """Takes consecutive messages of one role, and system messages anywhere; else those of one role are joined, and
+    system messages come first."""
     any_call_id: bool = True
-    """Takes tool calls of whatever id; else of nine letters and digits only, and others are sent as such."""
+    """Takes any id of a tool call; else only nine letters and digits, and other ids are changed to that."""
     images_in_results: bool = False
-    """Takes images in the results of tools; else the user shows them behind these."""
+    """Takes images in tool results; else a user message shows them after the results."""
     thought_needed: bool = False
-    """Where a model that reasons has called tools, its messages must come back with their thought. The common chat
-    format has no place for it, so a blank is sent."""
+    """Refuses tool calls of a model that reasons if its thought does not come back with them. The common chat format
+    has no field for thought, so a blank is sent."""
     tool_by_name: bool = True
-    """Takes the name of a tool as the choice; else that tool alone is sent, and one is required."""
+    """Takes a tool's name as the choice; else only that tool is sent, and a call is required."""
     usage_on_request: bool = False
-    """Streams report usage if ``stream_options`` asks for it. Where False they do so unasked, or refuse the field; a
-    host that refuses it all the same is asked no more."""
+    """Reports the usage of streams if ``stream_options`` asks for it. Where False, it reports usage unasked, or refuses
+    the field. A host that refuses it all the same is not asked again."""
     unsupported: tuple[Feature, ...] = ()
-    """What the host does not take, or takes and does not heed."""
+    """What the host does not take, or takes and ignores."""
     unsupported_reasoning: tuple[Feature, ...] = ()
-    """What it does not take for models that reason, besides."""
+    """What it does not take for models that reason, in addition."""
     extra_body: dict[str, Any] = field(default_factory=dict)
     """Sent with every request."""
 
 
 _TABLE = (
-    # Data residency; Reasoning models. Regional addresses charge 10 % more for models since March 2026.
+    # Data residency; Reasoning models. Regional addresses cost 10 % more for models released since March 2026.
     Host(
         name="openai",
         base_url="https://api.openai.com/v1",
         key_variables=("OPENAI_API_KEY",),
         url_variable="OPENAI_BASE_URL",
-        regions={
-            "us": "https://us.api.openai.com/v1",
-            "eu": "https://eu.api.openai.com/v1",
-            "au": "https://au.api.openai.com/v1",
-            "in": "https://in.api.openai.com/v1",
-            "jp": "https://jp.api.openai.com/v1",
-            "ae": "https://ae.api.openai.com/v1",
-        },
+        regions={name: f"https://{name}.api.openai.com/v1" for name in ("us", "eu", "au", "in", "jp", "ae")},
         cap_field="max_completion_tokens",
         developer_role=True,
         usage_on_request=True,
