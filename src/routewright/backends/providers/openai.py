@@ -401,10 +401,9 @@ def read_usage(usage: Any) -> Usage | None:
     given, made = count_of(usage.get("prompt_tokens")), count_of(usage.get("completion_tokens"))
     if given is None or made is None:
         return None
-    cached = _count(usage.get("prompt_tokens_details"), "cached_tokens") or _count(
-        usage, "prompt_cache_hit_tokens", "cached_tokens"
-    )
-    kept = _count(usage.get("prompt_tokens_details"), *_WRITTEN) or _count(usage, "cache_creation_input_tokens")
+    details = usage.get("prompt_tokens_details")
+    cached = _count(details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens", "cached_tokens")
+    kept = _count(details, *_WRITTEN) or _count(usage, "cache_creation_input_tokens")
     reasoning = _count(usage.get("completion_tokens_details"), "reasoning_tokens")
     if reasoning and count_of(usage.get("total_tokens")) == given + made + reasoning:
         made += reasoning  # xAI counts them beside the others, OpenAI among them

@@ -6,10 +6,9 @@ import asyncio
 import io
 import socket
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,60 +31,36 @@ class AiohttpTransport:
         self._answer_bytes = limits.answer_bytes
         self._pools = LoopPools(lambda loop: _Pool(loop, limits))
 
-    def request(
+    @asynccontextmanager
+    async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AbstractAsyncContextManager[Answer]:
+    ) -> AsyncIterator[Answer]:
         """Send one request; its answer is there for the length of the context."""
-        return _Exchange(self._pools, self._answer_bytes, method, url, headers, body)
+        data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
+        session, fault = self._pools.get().session, None
+        try:
+            response = await session.request(method, url, headers=headers, data=data, allow_redirects=False)
+        except _BROKEN_ERRORS as exc:
+            fault = _fault(exc, url)
+        if fault is not None:
+            raise fault  # out here, so that it does not drag along what aiohttp attached to its own
+
+        async def receive() -> bytes:
+            try:
+                return await response.content.readany()
+            except _BROKEN_ERRORS as exc:
+                broke = _fault(exc, url)
+            raise broke
+
+        try:
+            named = {name.lower(): value for name, value in response.headers.items()}
+            yield Answer(response.status, named, receive, self._answer_bytes)
+        finally:
+            response.close()  # a connection whose body was read to its end went back to the pool by then
 
     async def aclose(self) -> None:
         """Close every pool. Twice is once."""
         await self._pools.aclose()
-
-
-class _Exchange:
-    __slots__ = ("_body", "_headers", "_limit", "_method", "_pools", "_response", "_url")
-
-    def __init__(
-        self, pools: LoopPools[_Pool], limit: int, method: str, url: str, headers: Mapping[str, str], body: bytes | None
-    ) -> None:
-        self._pools = pools
-        self._limit = limit
-        self._method = method
-        self._url = url
-        self._headers = headers
-        self._body = body
-        self._response: aiohttp.ClientResponse | None = None
-
-    async def __aenter__(self) -> Answer:
-        body = self._body
-        data = io.BytesIO(body) if body is not None and len(body) > _WARNS_OVER_BYTES else body
-        session = self._pools.get().session
-        try:
-            response = await session.request(
-                self._method, self._url, headers=self._headers, data=data, allow_redirects=False
-            )
-        except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, self._url)
-        else:
-            self._response = response
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status, headers, self._receive, self._limit)
-        raise fault  # out here, so that it does not drag along what aiohttp attached to its own
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._response is not None:
-            self._response.close()  # a connection whose body was read to its end went back to the pool by then
-
-    async def _receive(self) -> bytes:
-        assert self._response is not None
-        try:
-            return await self._response.content.readany()
-        except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, self._url)
-        raise fault
 
 
 class _Pool(LoopPool):

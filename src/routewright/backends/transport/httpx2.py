@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import ssl
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import cache
-from types import TracebackType
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -38,9 +37,10 @@ class Httpx2Transport:
         self._limits = limits
         self._pools = LoopPools(lambda loop: _Pool(loop, limits))
 
-    def request(
+    @asynccontextmanager
+    async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AbstractAsyncContextManager[Answer]:
+    ) -> AsyncIterator[Answer]:
         """Send one request; its answer is there for the length of the context."""
         sent = {name.lower(): value for name, value in headers.items()}
         sent.setdefault("host", urlsplit(url).netloc.rpartition("@")[2])
@@ -52,55 +52,34 @@ class Httpx2Transport:
         request = httpcore2.Request(
             method, httpcore2.URL(url), headers=list(sent.items()), content=body, extensions=timeouts
         )
-        return _Exchange(self._pools, self._limits.answer_bytes, request)
+        connections, fault = self._pools.get().connections, None
+        try:
+            response = await connections.handle_async_request(request)
+        except _BROKEN_ERRORS as exc:
+            fault = _fault(exc, request)
+        if fault is not None:
+            raise fault  # out here, so that it does not drag along what the server sent
+        raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", response.stream)))
+
+        async def receive() -> bytes:
+            try:
+                return await anext(raw, b"")
+            except _BROKEN_ERRORS as exc:
+                broke = _fault(exc, request)
+            raise broke
+
+        try:
+            named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            yield Answer(response.status, named, receive, self._limits.answer_bytes)
+        finally:  # gives the connection back if the body was read to its end, else closes it
+            try:
+                await raw.aclose()
+            finally:
+                await response.aclose()
 
     async def aclose(self) -> None:
         """Close every pool. Twice is once."""
         await self._pools.aclose()
-
-
-class _Exchange:
-    __slots__ = ("_limit", "_pools", "_raw", "_request", "_response")
-
-    def __init__(self, pools: LoopPools[_Pool], limit: int, request: httpcore2.Request) -> None:
-        self._pools = pools
-        self._limit = limit
-        self._request = request
-        self._response: httpcore2.Response | None = None
-        self._raw: AsyncGenerator[bytes, None] | None = None
-
-    async def __aenter__(self) -> Answer:
-        connections = self._pools.get().connections
-        try:
-            response = await connections.handle_async_request(self._request)
-        except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, self._request)
-        else:
-            self._response = response
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-            return Answer(response.status, headers, self._receive, self._limit)
-        raise fault  # out here, so that it does not drag along what the server sent
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the connection back if the body was read to its end, else close it."""
-        try:
-            if self._raw is not None:
-                await self._raw.aclose()
-        finally:
-            if self._response is not None:
-                await self._response.aclose()
-
-    async def _receive(self) -> bytes:
-        if self._raw is None:
-            assert self._response is not None
-            self._raw = cast("AsyncGenerator[bytes, None]", aiter(cast("AsyncIterable[bytes]", self._response.stream)))
-        try:
-            return await anext(self._raw, b"")
-        except _BROKEN_ERRORS as exc:
-            fault = _fault(exc, self._request)
-        raise fault
 
 
 def _fault(exc: Exception, request: httpcore2.Request) -> ProviderFault:
