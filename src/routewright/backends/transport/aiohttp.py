@@ -29,7 +29,7 @@ class AiohttpTransport:
 
     def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
         self._answer_bytes = limits.answer_bytes
-        self._pools = LoopPools(lambda loop: _Pool(loop, limits))
+        self._pools = LoopPools(lambda loop: _Pool(loop, limits), asyncio.get_running_loop)
 
     @asynccontextmanager
     async def request(

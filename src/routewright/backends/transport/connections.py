@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from routewright.errors import ProviderFault
-from routewright.loop import this_loop
 
 _PIECE_BYTES = 1 << 16
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
@@ -295,7 +294,7 @@ P = TypeVar("P", bound=LoopPool)
 class LoopPools(Generic[P]):
     """Finds or makes the pool of the running loop. Thread-safe; dropping it closes its pools."""
 
-    def __init__(self, make: Callable[[Loop], P], running_loop: Callable[[], Loop] = this_loop) -> None:
+    def __init__(self, make: Callable[[Loop], P], running_loop: Callable[[], Loop]) -> None:
         self._make = make
         self._running_loop = running_loop
         # strong keys: a pool refers to its loop anyway, so weak ones would never let go; `get` sweeps instead
@@ -317,7 +316,9 @@ class LoopPools(Generic[P]):
 
     async def aclose(self) -> None:
         """Close every pool: the running loop's now, those of others in theirs. A later request opens a new one."""
-        here = self._pools.pop(self._running_loop(), None)
+        here = None
+        with suppress(RuntimeError):  # the running loop is of the other kind
+            here = self._pools.pop(self._running_loop(), None)
         _end_all(self._pools)
         if here is not None:
             await here.aclose()

@@ -35,7 +35,7 @@ class Httpx2Transport:
 
     def __init__(self, limits: TransportLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
-        self._pools = LoopPools(lambda loop: _Pool(loop, limits))
+        self._pools = LoopPools(lambda loop: _Pool(loop, limits), trio.lowlevel.current_trio_token)
 
     @asynccontextmanager
     async def request(
