@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from routewright._core.tokens.estimate.estimate import MESSAGE_TOKENS, overhead
 
 from routewright import ContentRefused, Policy, Pricing, Router
 from routewright._core.sse import SseEvent
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, overhead
 from routewright.backends.providers.environment import providers_from_environment
 from routewright.backends.providers.hosts import HOSTS
 from routewright.backends.providers.openai import Completion, OpenAIProvider, read_usage, request_body

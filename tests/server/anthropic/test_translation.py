@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from routewright._core.request.read.rules import completed
-from routewright._core.tokens.estimate.estimate import bounds_of
 
 from routewright import Caller, Model, Params, Router
+from routewright._core.request.rules import completed
+from routewright._core.tokens.estimate import bounds_of
 from routewright.backends.providers.anthropic import message_body
 from routewright.errors import ProviderFault, ValidationFailed
 from routewright.server.anthropic.content import FAILED

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from routewright._core.request.read.json_scan import object_in
+from routewright._core.request.json_scan import object_in
 from routewright._core.sse import SseEvent
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Clock, Transport

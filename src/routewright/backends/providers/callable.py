@@ -22,8 +22,8 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from routewright._core.attempts.faults import hint_of, raised_in
-from routewright._core.catalogue.models.models import models_of
-from routewright._core.request.read.problems import shown
+from routewright._core.catalogue.models import models_of
+from routewright._core.request.problems import shown
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.fork import Guard
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall

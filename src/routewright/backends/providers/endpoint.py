@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from routewright._core.request.read.problems import shown
-from routewright._core.request.read.rules import check_names
+from routewright._core.request.problems import shown
+from routewright._core.request.rules import check_names
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import Model
 from routewright.wire.secret import Secret

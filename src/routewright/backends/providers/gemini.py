@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-from routewright._core.request.read.json_scan import object_in
+from routewright._core.request.json_scan import object_in
 from routewright._core.sse import SseEvent
 from routewright.errors import ProviderFault
 from routewright.protocols import Clock, Transport

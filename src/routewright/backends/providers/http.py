@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
-from routewright._core.catalogue.models.models import models_of
+from routewright._core.catalogue.models import models_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.transport import AutoTransport
 from routewright.errors import ProviderFault

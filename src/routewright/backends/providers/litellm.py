@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from routewright._core.attempts.faults import kind_of_status
-from routewright._core.catalogue.models.models import models_of
+from routewright._core.catalogue.models import models_of
 from routewright.backends.clock import SystemClock
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.protocols import Clock

@@ -12,10 +12,10 @@ from itertools import islice
 from math import ceil, inf, isfinite
 from typing import Any
 
-from routewright._core.request.read.json_scan import quoted
-from routewright._core.request.read.problems import did_you_mean, shown
-from routewright._core.request.read.read import rebuilt
-from routewright._core.tokens.estimate.estimate import bounds_of, estimate_text
+from routewright._core.request.json_scan import quoted
+from routewright._core.request.problems import did_you_mean, shown
+from routewright._core.request.read import rebuilt
+from routewright._core.tokens.estimate import bounds_of, estimate_text
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.wire import (
     Chunk,
