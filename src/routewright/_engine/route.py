@@ -121,8 +121,12 @@ class Engine:
         if isinstance(asked, Read):
             read = asked
         else:
-            form = asked.form
-            read = asked.read() if self._clock.virtual or not asked.is_large else await self.read(asked)
+            form, request = asked.form, asked.request
+            is_short = type(request) is str and len(request) <= LARGE_CHARACTERS and not asked.overrides
+            if is_short or self._clock.virtual or not asked.is_large:
+                read = asked.read()
+            else:
+                read = await self.read(asked)
         if run is None and self.admissions.is_open(read.request, caller):
             return await self._answer(self.admit(read, caller), form)
         with self.records.named():

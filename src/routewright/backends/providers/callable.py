@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+from msgspec import Struct
 
 from routewright._core.attempts.faults import hint_of, raised_in
 from routewright._core.catalogue.models import models_of
@@ -130,19 +131,23 @@ class Threads:
         return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=limiter)
 
 
-class RunningFunction:
+class RunningFunction(Struct, eq=False):
     """One call of a function as chunks: what it gives, and a ``Finish`` if it gives none."""
 
-    __slots__ = ("_call", "_finished", "_function", "_reply", "_started", "_threads", "_tools", "_waits")
+    function: Function
+    call: UpstreamCall
+    waits: bool
+    """It need not run in a thread."""
+    threads: Threads
+    reply: AsyncIterator[str | Chunk | None] | None = None
+    """The pieces of an answer that is not one text."""
+    started: bool = False
+    tools: bool = False
+    finished: bool = False
 
-    def __init__(self, function: Function, call: UpstreamCall, waits: bool, threads: Threads) -> None:
-        self._function = function
-        self._call = call
-        self._waits = waits
-        self._threads = threads
-        self._reply: AsyncIterator[str | Chunk | None] | None = None
-        """The pieces of an answer that is not one text."""
-        self._started = self._tools = self._finished = False
+    def __repr__(self) -> str:
+        # no prompt: a repr ends up in logs
+        return f"<RunningFunction for {self.call.model.id}>"
 
     async def __aenter__(self) -> RunningFunction:
         return self
@@ -150,7 +155,7 @@ class RunningFunction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        close = getattr(self._reply, "aclose", None)
+        close = getattr(self.reply, "aclose", None)
         if close is not None:
             await close()
 
@@ -158,22 +163,22 @@ class RunningFunction:
         return self
 
     async def __anext__(self) -> Chunk:
-        if self._finished:
+        if self.finished:
             raise StopAsyncIteration
         piece: Any = _END
         try:
-            if not self._started:
-                self._started = True
+            if not self.started:
+                self.started = True
                 reply: Any = (
-                    self._function(self._call) if self._waits else await self._threads.run(self._function, self._call)
+                    self.function(self.call) if self.waits else await self.threads.run(self.function, self.call)
                 )
                 if type(reply) is CoroutineType or isinstance(reply, Awaitable):
                     reply = await reply
                 if isinstance(reply, str):
                     return Delta(reply)
-                self._reply = self._pieces_of(reply)
-            if self._reply is not None:
-                piece = await anext(self._reply, _END)
+                self.reply = self._pieces_of(reply)
+            if self.reply is not None:
+                piece = await anext(self.reply, _END)
         except (ProviderFault, StopAsyncIteration):
             raise
         except Exception as error:
@@ -181,12 +186,12 @@ class RunningFunction:
                 FaultKind.SERVER, f"the function raised {raised_in(error)}", hint=hint_of(error)
             ) from error
         if piece is _END:
-            self._finished = True
-            return Finish("tool_calls" if self._tools else "stop")
+            self.finished = True
+            return Finish("tool_calls" if self.tools else "stop")
         if piece is None or isinstance(piece, str):
             return Delta(piece or "")
-        self._finished = isinstance(piece, Finish)
-        self._tools = self._tools or isinstance(piece, ToolDelta)
+        self.finished = isinstance(piece, Finish)
+        self.tools = self.tools or isinstance(piece, ToolDelta)
         checked: Chunk = piece
         return checked
 
@@ -195,7 +200,7 @@ class RunningFunction:
             return aiter(reply)
         if isinstance(reply, Mapping | Set | bytes | bytearray) or not isinstance(reply, Iterable):
             raise ProviderFault(FaultKind.MALFORMED, f"the function returned {type(reply).__name__}; {_HINT}")
-        return _each(reply) if isinstance(reply, Collection) else _Stepped(reply, self._threads)
+        return _each(reply) if isinstance(reply, Collection) else _Stepped(reply, self.threads)
 
 
 async def _each(pieces: Iterable[str | Chunk | None]) -> AsyncIterator[str | Chunk | None]:
