@@ -21,6 +21,7 @@ from ._core.attempts.faults import raised_in
 from ._core.policy import changes_between, publish
 from ._core.selector import Known
 from ._engine.admission import Admissions
+from ._engine.context import TagScopes
 from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
 from ._engine.readiness import Readiness
@@ -29,7 +30,6 @@ from ._engine.retention import sweep
 from ._engine.retry_queue import RetryQueue
 from ._engine.route import Engine
 from ._engine.standby import LimitCounts, StandbyCoordination
-from ._engine.tags import TagScopes
 from ._engine.trace_log import TraceCounts, TraceLog
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_caller, check_coordination, check_parts, check_replaceable, checked_policies

@@ -23,6 +23,7 @@ from ._core.tokens.estimate import bounds_of
 from ._core.trace.ids import normalise_trace_id
 from ._core.traceparent import parse_traceparent
 from ._engine.answer import Answer
+from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, within
 from ._engine.detached import Detached
 from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
@@ -31,9 +32,7 @@ from ._engine.reading import Asked, Read
 from ._engine.standby import LimitCounts
 from ._engine.steps import HostedProgress, Steps, begin
 from ._engine.stream import Stream
-from ._engine.tags import NO_TAGS, tags_held
 from ._engine.trace_log import TraceCounts
-from ._engine.traceparent import parent_held, parent_here, within
 from .arguments import check_caller, check_many, checked_feedback, checked_traceparent
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults

@@ -38,11 +38,11 @@ from routewright.wire import (
 )
 
 from .cancel import CancelWatch
+from .context import Onward
 from .fault import FILTERED, TOO_SLOW, WITH_GUARDRAILS, Fault, fault_of, misfit, no_answer, silence
 from .fleet import Fleet
 from .guardrail import Screen
 from .money import Cover
-from .traceparent import Onward
 
 FAREWELL_S = 0.5
 """How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""

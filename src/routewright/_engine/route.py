@@ -48,6 +48,7 @@ from routewright.wire import Caller, DecisionInput, Environment, PolicyFallback,
 
 from .admission import Admission, Admissions
 from .answer import Answer
+from .context import Onward
 from .counting import Counting, CountRequest
 from .execute import Execution
 from .fleet import Fleet
@@ -57,7 +58,6 @@ from .progress import Progress
 from .reading import Asked, Read
 from .record import Records
 from .replay import DecideAgain, Replayed, read_result, reread
-from .traceparent import Onward
 
 P = TypeVar("P", bound=Progress)
 _NO_BUDGET = (None, None)

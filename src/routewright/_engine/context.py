@@ -1,43 +1,73 @@
-"""Which trace of a whole system is a Router called in, and which providers are to hear of it?
+"""What a context says of the calls made in it: a Router's tags, and the trace of the whole system that they belong to.
 
-What holds follows the context, as tags do: over awaits, into tasks and copied contexts.
+Both follow the context: over awaits, into tasks and copied contexts.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from routewright._core.request.read import joined_tags
 from routewright._core.traceparent import RANDOM, SAMPLED, TraceParent, span_id_of
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+NO_TAGS: Mapping[TagScopes, Mapping[str, Any]] = MappingProxyType({})
+_tags: ContextVar[Mapping[TagScopes, Mapping[str, Any]]] = ContextVar("routewright.tags", default=NO_TAGS)
+"""One for all Routers: a context keeps its variables for ever, so that one a Router would never go."""
+
+
+tags_held = _tags.get
+"""The tags of all Routers that hold in this context; ``NO_TAGS`` where none do."""
+
+
+class TagScopes:
+    """The tags of one Router. It refers to nothing, since a context may hold on to it."""
+
+    def here(self) -> Mapping[str, Any]:
+        """What holds in this context; empty where nothing does."""
+        return _tags.get().get(self, _NONE)
+
+    @contextmanager
+    def scope(self, tags: Mapping[str, Any]) -> Iterator[None]:
+        """Let checked tags hold inside, over those that hold already."""
+        before = _tags.get()
+        _tags.set({**before, self: joined_tags(before.get(self, _NONE), tags)})
+        try:
+            yield
+        finally:
+            _tags.set(before)  # not a reset, which fails where a generator is ended in another context
+
 
 EVERYONE = "*"
 """Stands for all providers where some are named."""
 
-_held: ContextVar[TraceParent | None] = ContextVar("routewright.traceparent", default=None)
+_parent: ContextVar[TraceParent | None] = ContextVar("routewright.traceparent", default=None)
 
 
 @contextmanager
 def within(parent: TraceParent | None) -> Iterator[None]:
     """Let calls inside belong to a trace; None: to none that was said before."""
-    before = _held.get()
-    _held.set(parent)
+    before = _parent.get()
+    _parent.set(parent)
     try:
         yield
     finally:
-        _held.set(before)  # not a reset, which fails where a generator is ended in another context
+        _parent.set(before)  # not a reset, which fails where a generator is ended in another context
 
 
-parent_held = _held.get
+parent_held = _parent.get
 """The parent that was said around here, if any."""
 
 
 def parent_here(sent: TraceParent | None = None) -> TraceParent | None:
     """What a call made here belongs to: what was said around it, else the active span of OpenTelemetry, which knows
     better where it is than the header that was ``sent`` with the request."""
-    parent = _held.get()
+    parent = _parent.get()
     if parent is None and "opentelemetry.trace" in sys.modules:
         parent = _active_span()
     return parent or sent
