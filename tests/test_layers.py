@@ -41,7 +41,7 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "cancel tasks worker detached context reading fault storage readiness retention retry_queue "
-    "capture counting replay answer account turn leases idempotency money settlement event trace_log standby "
+    "capture counting replay answer account turn leases idempotency money settlement hooks trace_log standby "
     "fleet guardrail progress failure record admission execute hedge route many steps stream prepared"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""

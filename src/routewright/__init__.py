@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ._core.routing.decision import Decision
     from ._core.routing.why_not import WhyNot
     from ._engine.answer import Answer
-    from ._engine.event import Subscription
+    from ._engine.hooks import Subscription
     from ._engine.prepared import InputTokens, Prepared
     from ._engine.steps import StepCall, StepDone, Steps, StepWait
     from ._engine.stream import Stream
@@ -332,7 +332,7 @@ _HOME = {
     "StepWait": "_engine.steps",
     "Steps": "_engine.steps",
     "Stream": "_engine.stream",
-    "Subscription": "_engine.event",
+    "Subscription": "_engine.hooks",
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
     "WebhookSigner": "webhook",

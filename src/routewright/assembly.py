@@ -22,8 +22,8 @@ from ._core.policy import changes_between, publish
 from ._core.selector import Known
 from ._engine.admission import Admissions
 from ._engine.context import TagScopes
-from ._engine.event import Hooks
 from ._engine.fleet import Fleet, declared
+from ._engine.hooks import Hooks
 from ._engine.readiness import Readiness
 from ._engine.record import Records
 from ._engine.retention import sweep

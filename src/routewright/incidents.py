@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ._core.moment import timestamp
 from ._core.terms import incident_terms, told
-from ._engine.event import events_of
+from ._engine.hooks import events_of
 from .errors import NotFound
 from .identity import Ids
 from .protocols import Clock, Storage

@@ -16,7 +16,7 @@ import msgspec
 
 from ._core.request.problems import shown
 from ._core.traceparent import parse_traceparent, span_id_of
-from ._engine.event import Subscription
+from ._engine.hooks import Subscription
 from .errors import Problem, ValidationFailed
 from .router import Router
 from .semconv import (

@@ -25,7 +25,7 @@ from ._core.traceparent import parse_traceparent
 from ._engine.answer import Answer
 from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, within
 from ._engine.detached import Detached
-from ._engine.event import EventHook, HookCounts, Subscription, TraceHook
+from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import Prepared
 from ._engine.reading import Asked, Read

@@ -27,7 +27,7 @@ from routewright import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright._engine import event as event_module
+from routewright._engine import hooks as event_module
 from routewright.testing import FakeClock, Pause
 from routewright.testing.provider import Turn
 from routewright.wire import BudgetRefused, Delta, ErrorBurst, FallbackTriggered, Finish, PutTrace, Write

@@ -29,9 +29,9 @@ from routewright.wire import (
 
 from .answer import Answer
 from .capture import Capturing
-from .event import Hooks, events_of
 from .failure import failure
 from .fleet import Fleet
+from .hooks import Hooks, events_of
 from .progress import Progress
 from .retry_queue import RetryQueue
 from .trace_log import TraceLog

@@ -53,7 +53,7 @@ from routewright.wire import (
 )
 
 from .capture import redacting
-from .event import Hooks
+from .hooks import Hooks
 from .retention import Snapshots
 from .settlement import Settlement, settle
 from .storage import GuardedStorage, checked_written, found_trace
