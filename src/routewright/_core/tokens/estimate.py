@@ -1,4 +1,4 @@
-"""How long is a prompt? Bounds and an estimate without counting, and what an exact count then says of each model.
+"""The length of a prompt in tokens: bounds and an estimate without counting, and what an exact count means to a model.
 
 Never tokenises: exact counts come from a ``TokenCounter``. Figures are tokens of the whole prompt: its texts and what
 the chat format, tool declarations and images add to them.
@@ -17,31 +17,31 @@ import numpy as np
 from msgspec.structs import replace
 
 from routewright.protocols import TokenCounter
-from routewright.wire import Images, RouteRequest, TextPart, TokenBounds
+from routewright.wire import RouteRequest, TextPart, TokenBounds
 
 from .images import Rule, estimate_of, filling_of, images_of, rule_of, tokens_of
 
 Vocabulary = Literal["o200k_base", "cl100k_base"]
 
 VOCABULARIES: tuple[Vocabulary, ...] = ("o200k_base", "cl100k_base")
-"""Those that can be counted."""
+"""The vocabularies that can be counted."""
 
 
 class Margin(NamedTuple):
-    """What a vendor's vocabulary needs beside the larger count of the two that can be counted."""
+    """How many tokens a vendor's vocabulary may need, from the larger count of the two that can be counted."""
 
     percent: int
     """Of that count, at most."""
     quarters: int
     """Of a token for each byte that is not packed everywhere (``_unpacked``)."""
     window: int
-    """Of that count, in per cent, for prose and code in use today: what overflows a window costs no money and goes on
-    to a larger one, while ``percent`` would leave much of every window unused."""
+    """Percentage of that count for prose and code in use today: overflowing a window costs no money and falls back to a
+    larger one, while ``percent`` would leave much of every window unused."""
 
 
 # Each holds for every kind of text in the tests, and is at least 3 % above the worst of them: 1.00 for Qwen and Llama,
 # 1.22 for Mistral's later vocabulary and 1.99 for its first, 1.29 for DeepSeek, 1.34 for Gemini, 1.52 for Claude up to
-# 4.6, 2.74 from 4.7 on. The first marker that is in an id holds; who is in none may need as much as any of these.
+# 4.6, 2.74 from 4.7 on. The first marker found in an id holds; a model without one may need as much as any of these.
 MARGINS: tuple[tuple[str, Margin], ...] = (
     *((f"claude-{name}", Margin(160, 1, 134)) for name in ("3", "haiku-4", "sonnet-4", "opus-4-5", "opus-4-6")),
     ("claude", Margin(290, 3, 180)),
@@ -53,7 +53,7 @@ MARGINS: tuple[tuple[str, Margin], ...] = (
     *((f"{name}stral", Margin(206, 4, 134)) for name in ("mi", "mini", "code", "pix", "magi", "dev")),
 )
 ANY_MARGIN = Margin(290, 4, 134)
-"""Of vendors whose vocabulary was not measured."""
+"""For vendors whose vocabulary was not measured."""
 
 
 class Measure(NamedTuple):
@@ -65,8 +65,8 @@ class Measure(NamedTuple):
 
 
 Length = tuple[int, int, int]
-"""The input as one model counts it: the fewest and the most tokens, and those for which a window needs room. A plain
-tuple, since every decision makes some."""
+"""The input as a model counts it: the fewest and the most tokens, and those for which a window needs room. A plain
+tuple, since every decision makes several."""
 
 # What the chat format adds, from the published counting rules of the o200k and cl100k models, on the upper side.
 PRIMING_TOKENS = 3
@@ -212,7 +212,9 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
     else:
         data = text.encode("utf-8", "surrogatepass")
         high = len(data)
-        low = -(-high // LONGEST_TOKEN) if high < LONG_PROMPT else _low(data)
+        low = -(-high // LONGEST_TOKEN)
+        if high >= LONG_PROMPT:
+            low = max(low, data.translate(_WORDS).count(b" w"))
         estimate = max(_estimate(characters, data), low)
     if not parts:
         return TokenBounds(low, high + around, estimate + around)
@@ -264,7 +266,7 @@ def count_request(
 
 
 def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
-    """The bounds of a prompt to which a text was added. What was counted of it is the most that it can be now."""
+    """The bounds of a prompt to which a text was added; counts become the most that it can have."""
     return replace(
         bounds,
         low=bounds.low + more.low,
@@ -277,7 +279,7 @@ def longer(bounds: TokenBounds, more: TokenBounds) -> TokenBounds:
 
 @lru_cache(maxsize=4_096)
 def measure_of(model: str, tokenizer: Vocabulary | None) -> Measure:
-    """How a model counts, from its id and the vocabulary that the catalogue knows of."""
+    """How a model counts, from its id and the vocabulary in the catalogue."""
     name = model.lower()
     margin = next((margin for marker, margin in MARGINS if marker in name), ANY_MARGIN)
     return Measure(tokenizer, margin, rule_of(name))
@@ -299,12 +301,10 @@ def length(bounds: TokenBounds, measure: Measure) -> Length:
         most = most if most < high else high
         filling = -(-window * larger // 100)
         text = bounds.low, most, filling if filling < most else most
-    return _with_images(text, bounds.images, rules) if bounds.images else text
-
-
-def _with_images(text: Length, images: Sequence[Images], rules: tuple[Rule, ...]) -> Length:
-    low, high = tokens_of(images, rules)
-    return text[0] + low, text[1] + high, text[2] + filling_of(images, rules)
+    if not bounds.images:
+        return text
+    low, most = tokens_of(bounds.images, rules)
+    return text[0] + low, text[1] + most, text[2] + filling_of(bounds.images, rules)
 
 
 def _most(margin: Margin, count: int, single: int) -> int:
@@ -312,13 +312,12 @@ def _most(margin: Margin, count: int, single: int) -> int:
 
 
 def _is_unbroken(text: str) -> bool:
-    """Say whether one piece of the text is too long, without a look at most of it."""
-    parts = range(0, len(text) - UNBROKEN_CHARACTERS + 1, UNBROKEN_CHARACTERS)
-    return any(_is_piece(text[at : at + UNBROKEN_CHARACTERS]) for at in parts)
-
-
-def _is_piece(part: str) -> bool:
-    return len(part.split(None, 1)) < 2 and _LONG_PIECE.search(part) is not None
+    """True if one piece of the text is too long, without a look at most of it."""
+    for at in range(0, len(text) - UNBROKEN_CHARACTERS + 1, UNBROKEN_CHARACTERS):
+        part = text[at : at + UNBROKEN_CHARACTERS]
+        if len(part.split(None, 1)) < 2 and _LONG_PIECE.search(part):
+            return True
+    return False
 
 
 def _count(counter: TokenCounter, text: str, encoding: Vocabulary) -> int:
@@ -330,8 +329,8 @@ def _count(counter: TokenCounter, text: str, encoding: Vocabulary) -> int:
 
 
 def _unpacked(data: bytes) -> int:
-    """Bytes that some vocabulary leaves single where the two pack them: digits, tabs and line breaks, whatever is not
-    ASCII, and repetitions."""
+    """Count bytes that some vocabulary leaves single where the two pack them: digits, tabs and line breaks, non-ASCII
+    characters, and repetitions."""
     packed = np.frombuffer(data.translate(None, _SINGLE), dtype=np.uint8)
     return len(data) - len(packed) + int(np.count_nonzero(packed[1:] == packed[:-1]))
 
@@ -345,19 +344,8 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _low(data: bytes) -> int:
-    by_size = -(-len(data) // LONGEST_TOKEN)
-    if len(data) < LONG_PROMPT:
-        return by_size
-    return max(by_size, _words(data))
-
-
-def _words(data: bytes) -> int:
-    return data.translate(_WORDS).count(b" w")
-
-
 def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
-    """Bounds and estimate of a text that would hold up the event loop: what no look at every character tells."""
+    """Bounds and estimate of a text too long to look at every character: that would hold up the event loop."""
     if all(map(str.isascii, texts)):
         high = characters
     elif characters > ENCODED_CHARACTERS:
@@ -366,12 +354,12 @@ def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
         high = sum(len(_utf8(text)) for text in texts)
     sample = _sample(texts, characters // SLICES)
     data = _utf8(sample)
-    low = max(-(-characters // LONGEST_TOKEN), _words(data))
+    low = max(-(-characters // LONGEST_TOKEN), data.translate(_WORDS).count(b" w"))
     return low, high, min(max(_estimate(len(sample), data) * characters // len(sample), low), high)
 
 
 def _sample(texts: Iterable[str], step: int) -> str:
-    """Slices at even distances, parted by a character that begins no word."""
+    """Slices at even distances, joined by a character that begins no word."""
     slices: list[str] = []
     start = at = 0
     for text in texts:

@@ -1,5 +1,6 @@
-"""How large is an image, and how many tokens does it cost? The first from its first bytes, the second from what vendors
-publish. Never fetches, and never decodes more than a head.
+"""The size of an image, from its first bytes, and its cost in tokens, by the formulas that vendors publish.
+
+Never fetches, and never decodes more than a head.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from itertools import chain
 from math import isqrt
 from typing import NamedTuple
 
-from routewright.wire import ImagePart, Images, ImageUrl, Message
+from routewright.wire import ImagePart, Images, Message
 
 Range = tuple[int, int]
-"""The fewest and the most tokens that something can be."""
+"""The fewest and the most tokens."""
 
 HEAD_CHARACTERS = 1 << 17
-"""Of a ``data:`` URL, four for three bytes: a camera's previews stand before the size in a JPEG."""
+"""Of a ``data:`` URL, four for three bytes: in a JPEG, a camera's previews come before the size."""
 FIRST_CHARACTERS = 64
-"""As much tells the size in all formats but JPEG."""
+"""Enough for the size in all formats but JPEG."""
 ESTIMATE = 1_000
 """Tokens of an image of unknown size, in scores."""
 LEAST = 1
@@ -27,13 +28,13 @@ ASSUMED = (2_048, 2_048)
 """Size of an unknown image where a window has to hold it: what overflows a window costs no money."""
 MOST_SIDE = 65_535
 MOST_SIZES = 64
-"""Of one prompt: further images count as of unknown size, since each size is reckoned with every vendor's formula."""
+"""Of one prompt: further images count as of unknown size, since each size costs a run of every vendor's formula."""
 MOST_SEGMENTS = 1_000
 """Of a JPEG before its frame; cameras write a few dozen."""
 
 
 class Patches(NamedTuple):
-    """A token for each square, so many at most: what is larger is scaled down first."""
+    """A token for each square, up to ``most``: larger images are scaled down first."""
 
     side: int
     most: int
@@ -67,7 +68,7 @@ class Patches(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """Tokens for each square of an image that was scaled to fit, and some for a look at the whole."""
+    """Tokens for each square of the scaled image, and some for a look at the whole."""
 
     base: int
     tile: int
@@ -86,7 +87,7 @@ class Tiles(NamedTuple):
 
 
 class Crops(NamedTuple):
-    """So many tokens for each crop, which follows the shorter side of the image."""
+    """Tokens for each crop, whose size follows the shorter side of the image."""
 
     tile: int
 
@@ -102,7 +103,7 @@ class Crops(NamedTuple):
 
 
 class Squares(NamedTuple):
-    """Tokens for each of at most so many squares, and as many for a look at the whole."""
+    """Tokens for each square, up to ``most``, and for one more look at the whole."""
 
     side: int
     tile: int
@@ -169,7 +170,7 @@ RULES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
     ),
 )
 ANY_RULE: tuple[Rule, ...] = tuple(dict.fromkeys(chain.from_iterable(rules for _, rules in RULES)))
-"""Of a vendor who publishes none: any of the others'."""
+"""For a vendor who publishes none: all rules of the others."""
 _LARGEST = ((5_568, 5_568), (768, 2_048), (385, 3_072))
 """Sizes that reach the most of every rule."""
 _MEDIAN = Patches(28, 1_568, edge=1_568)
@@ -194,7 +195,11 @@ def tokens_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> Range:
 
 def filling_of(images: Iterable[Images], rules: tuple[Rule, ...]) -> int:
     """Tokens of all images for which a window needs room."""
-    return sum(image.count * max(rule.tokens(*_assumed(image), image.detail)[1] for rule in rules) for image in images)
+    total = 0
+    for image in images:
+        size = (image.width, image.height) if image.width else ASSUMED
+        total += image.count * max(rule.tokens(*size, image.detail)[1] for rule in rules)
+    return total
 
 
 def estimate_of(images: Iterable[Images]) -> int:
@@ -212,7 +217,8 @@ def images_of(messages: Iterable[Message]) -> tuple[Images, ...]:
         if type(message.content) is list:
             for part in message.content:
                 if isinstance(part, ImagePart):
-                    image = _image(part.image_url)
+                    width, height = size_of(part.image_url.url) or (0, 0)
+                    image = Images(width, height, part.image_url.detail or "auto")
                     if image not in found and len(found) >= MOST_SIZES:
                         image = Images(0, 0, image.detail)
                     found[image] = found.get(image, 0) + 1
@@ -227,20 +233,9 @@ def size_of(url: str) -> tuple[int, int] | None:
     if not start or not url[:start].endswith(";base64,"):
         return None
     head = _decoded(url[start : start + FIRST_CHARACTERS])
-    if head.startswith(b"\xff\xd8"):
-        size = _jpeg(_decoded(url[start : start + HEAD_CHARACTERS]))
-    else:
-        size = _png(head) or _gif(head) or _webp(head)
+    is_jpeg = head.startswith(b"\xff\xd8")
+    size = _of_jpeg(_decoded(url[start : start + HEAD_CHARACTERS])) if is_jpeg else _of_head(head)
     return size if size and min(size) > 0 and max(size) <= MOST_SIDE else None
-
-
-def _image(image: ImageUrl) -> Images:
-    width, height = size_of(image.url) or (0, 0)
-    return Images(width, height, image.detail or "auto")
-
-
-def _assumed(image: Images) -> tuple[int, int]:
-    return (image.width, image.height) if image.width else ASSUMED
 
 
 def _decoded(text: str) -> bytes:
@@ -250,34 +245,25 @@ def _decoded(text: str) -> bytes:
         return b""
 
 
-def _png(head: bytes) -> tuple[int, int] | None:
-    if len(head) < 24 or not head.startswith(b"\x89PNG\r\n\x1a\n") or head[12:16] != b"IHDR":
-        return None
-    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+def _of_head(head: bytes) -> tuple[int, int] | None:
+    """The size of a PNG, GIF or WebP."""
+    if len(head) >= 24 and head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
+        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    if len(head) >= 10 and head[:6] in (b"GIF87a", b"GIF89a"):
+        return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+    if len(head) >= 30 and head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        match head[12:16]:
+            case b"VP8 " if head[23:26] == b"\x9d\x01\x2a":
+                return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
+            case b"VP8L" if head[20] == 0x2F:
+                bits = int.from_bytes(head[21:25], "little")
+                return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+            case b"VP8X":
+                return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
+    return None
 
 
-def _gif(head: bytes) -> tuple[int, int] | None:
-    if len(head) < 10 or head[:6] not in (b"GIF87a", b"GIF89a"):
-        return None
-    return int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
-
-
-def _webp(head: bytes) -> tuple[int, int] | None:
-    if len(head) < 30 or head[:4] != b"RIFF" or head[8:12] != b"WEBP":
-        return None
-    match head[12:16]:
-        case b"VP8 " if head[23:26] == b"\x9d\x01\x2a":
-            return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
-        case b"VP8L" if head[20] == 0x2F:
-            bits = int.from_bytes(head[21:25], "little")
-            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-        case b"VP8X":
-            return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
-        case _:
-            return None
-
-
-def _jpeg(head: bytes) -> tuple[int, int] | None:
+def _of_jpeg(head: bytes) -> tuple[int, int] | None:
     """Walk from segment to segment up to the frame, which tells the size."""
     at = 2
     for _ in range(MOST_SEGMENTS):
