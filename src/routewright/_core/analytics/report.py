@@ -1,4 +1,4 @@
-"""What do the counts of some days say? Makes the analytics reports of what a storage counted (spec 4.6, contract 9)."""
+"""Makes the analytics reports from the counts of a storage (spec 4.6, contract 9)."""
 
 from __future__ import annotations
 
@@ -52,10 +52,9 @@ def days_of(
     now: float,
     names: tuple[str, str] = ("start_date", "end_date"),
 ) -> tuple[str, str]:
-    """The first and the last day of a report; without dates the last seven, today included. ``names``: what the caller
-    calls them.
+    """The first and the last day of a report; without dates the last seven, today included.
 
-    Raises ``ValidationFailed``.
+    ``names``: what the caller calls them. Raises ``ValidationFailed``.
     """
     today = datetime.fromtimestamp(now, UTC).date()
     last = _day(names[1], end_date) or (today if start_date is None else None)
@@ -73,7 +72,7 @@ def days_of(
 
 
 def check_bucket(bucket: object, first: str, last: str) -> None:
-    """Refuse what is no bucket, and hours over many days. Raises ``ValidationFailed``."""
+    """Refuse an unknown bucket, and hours over many days. Raises ``ValidationFailed``."""
     known = get_args(Bucket)
     if bucket not in known:
         raise _refused("bucket", f"is {shown(bucket)}", _one_of(bucket, known))
@@ -98,7 +97,7 @@ def checked_keys(path: str, keys: object) -> tuple[str, ...]:
 
 
 def check_group(group_by: object, keys: Collection[str]) -> None:
-    """Refuse what usage is not counted by; ``keys`` are the metadata that it is. Raises ``ValidationFailed``."""
+    """Refuse a group that usage is not counted by; ``keys`` are its metadata. Raises ``ValidationFailed``."""
     known = [*GROUPS, *(METADATA + key for key in keys)]
     if group_by not in known:
         hint = f"{_one_of(group_by, known)}; Settings(rollup_keys=...) says what else is counted from then on"
@@ -106,7 +105,7 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
 
 
 def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, group_by: str) -> UsageReport:
-    """Usage by time and group. What all traces used over the groups is that of traces without one."""
+    """Usage by time and group. What the groups leave of the whole was used by traces without a group."""
     sums: dict[tuple[str, str | None, bool], list[int]] = {}
     for count in used.groups:
         rest = count.group is None

@@ -1,14 +1,14 @@
-"""What a trace adds to the analytics, and the sums of many: the roll-ups that reports are made from (contract 9).
+"""Roll-ups: the sums over traces that analytics reports are made from (contract 9).
 
-The same sums serve a storage in memory as its roll-ups, and a database as the changes that one batch of writes makes.
-Whatever was added can be taken out again, and then leaves nothing behind.
+They serve a storage in memory as they are, and a database as the changes of one batch of writes. A trace that was added
+can be taken out again, which leaves nothing behind.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import ceil, log
 from struct import pack, unpack
@@ -38,18 +38,17 @@ K = TypeVar("K")
 D = TypeVar("D")
 
 GROUPS = ("model", "tenant", "workflow")
-"""What usage is always counted by; the last two are metadata."""
+"""Usage is always grouped by these; the last two are metadata."""
 METADATA = "metadata."
 AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)
-"""Where the buckets of a cache entry's age end."""
+"""Upper bounds of the age buckets of cache entries."""
 OLDER, MISS = "older", "miss"
 FAILED = ("failed", "budget_exceeded")
 MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
-"""Of one trace or span no more than this is counted, so that a sum has room for thousands of the largest in the 64
-bits of a database."""
+"""The most that is counted of one trace or span, so that the 64 bits of a database hold a sum of thousands of them."""
 
 _ERROR = 0.0099
-"""Of a quantile, relative: a little below 1 %, so that rounding to five digits does not reach it."""
+"""Relative error of a quantile: a little below 1 %, which rounding to five digits does not exceed."""
 _RATIO = (1 + _ERROR) / (1 - _ERROR)
 _LOG_RATIO = log(_RATIO)
 _LEAST_MS = 0.001
@@ -62,11 +61,11 @@ class UsageKey(NamedTuple):
     group_by: str
     start: str
     value: str
-    """Empty: of traces without a model, and of models that were not told apart."""
+    """Empty for traces without a model, and for models that were not told apart."""
 
 
 class DayKey(NamedTuple):
-    """A row of the other roll-ups. What the two names are is the roll-up's own."""
+    """A row of the other roll-ups, each of which says what its two names are."""
 
     environment: str
     day: str
@@ -81,12 +80,12 @@ class _Hour:
         self.groups: dict[tuple[str, str], dict[str, list[int]]] = {}
         """The sums of each value, by environment and what it is grouped by."""
         self.full: set[tuple[str, str]] = set()
-        """Those that take no other value any more, and keep each that they have: of a value all traces are counted, or
-        none, so that any can be taken out again."""
+        """Groups that take no new value and keep those they have: a value counts all traces or none, so that any can be
+        taken out again."""
         self.rows = 0
 
     def add(self, of: tuple[str, str], value: str, sums: Sequence[int], most: int | None) -> None:
-        """Add to the sums of a value. Of those beyond ``most`` a model counts as none, and nothing else is counted."""
+        """Add to the sums of a value. Beyond ``most`` values a new model counts as none, any other value is dropped."""
         rows = self.groups.setdefault(of, {})
         before = len(rows)
         if most is not None and value and value not in rows:
@@ -103,9 +102,9 @@ class _Hour:
 
 
 class Rollups:
-    """Sums over traces. Usage is kept by the hour; its days are summed up when they are asked for.
+    """Sums over traces. Usage is kept by the hour and summed up by the day when asked for.
 
-    With ``values`` no more of them are told apart within an hour and group.
+    ``values``: how many are told apart within an hour and group.
     """
 
     def __init__(self, values: int | None = None) -> None:
@@ -136,12 +135,12 @@ class Rollups:
                 del self.latency[key]
 
     def keep_newest(self, rows: int) -> None:
-        """Forget the usage of the oldest hours while there are more rows than that. The last hour always stays."""
+        """Forget the usage of the oldest hours while there are more rows; the last hour always stays."""
         if self._rows <= rows:
             return
         *older, _ = sorted(self._hours)
         for hour in older:
-            if self._rows <= rows * 0.9:  # not one by one: that would be to look at all each time
+            if self._rows <= rows * 0.9:  # a tenth more, so that hours are not sorted anew each time
                 break
             self._rows -= self._hours.pop(hour).rows
             self._forgotten = hour
@@ -232,8 +231,13 @@ class Rollups:
             sign * min(tokens.output, MOST_TOKENS),
             sign * min(tokens.cached, MOST_TOKENS),
         ]
-        for group_by, value in _groups(trace, rollup_keys, model):
-            used.add((trace.environment, group_by), value, sums, self._values)
+        used.add((trace.environment, "model"), model, sums, self._values)
+        if trace.metadata:
+            named = (*((key, key) for key in GROUPS[1:]), *((METADATA + key, key) for key in rollup_keys))
+            for group_by, key in named:
+                value = text_of(trace.metadata.get(key))
+                if value:
+                    used.add((trace.environment, group_by), value, sums, self._values)
         self._rows += used.rows - before
         if not used.rows:
             del self._hours[hour]
@@ -251,8 +255,10 @@ class Rollups:
                 case FallbackSpan():
                     reason = reason or span.reason
                 case CacheSpan():
-                    looked_up = DayKey(environment, day, _age_of(span), "")
-                    _add(self.cache, looked_up, (sign, sign * _nanos(span.saved_usd or 0.0)))
+                    place = bisect_left(AGES_S, span.age_s or 0.0)
+                    age = MISS if not span.hit else str(AGES_S[place]) if place < len(AGES_S) else OLDER
+                    saved = sign * _nanos(span.saved_usd or 0.0)
+                    _add(self.cache, DayKey(environment, day, age, ""), (sign, saved))
         if called:
             fell_back = sign if trace.fallback_used else 0
             _add(self.fallback, DayKey(environment, day, "request", ""), (sign, fell_back))
@@ -309,30 +315,8 @@ def summed(parts: Sequence[bytes]) -> dict[int, int]:
     return {first + int(place): int(counts[place]) for place in np.flatnonzero(counts)}
 
 
-def _groups(trace: Trace, rollup_keys: Iterable[str], model: str) -> Iterator[tuple[str, str]]:
-    yield "model", model
-    metadata = trace.metadata
-    if not metadata:
-        return
-    for key in GROUPS[1:]:
-        value = text_of(metadata.get(key))
-        if value:
-            yield key, value
-    for key in rollup_keys:
-        value = text_of(metadata.get(key))
-        if value:
-            yield METADATA + key, value
-
-
 def _nanos(usd: float) -> int:
     return nanos_of(min(usd, MOST_USD))
-
-
-def _age_of(span: CacheSpan) -> str:
-    if not span.hit:
-        return MISS
-    place = bisect_left(AGES_S, span.age_s or 0.0)
-    return str(AGES_S[place]) if place < len(AGES_S) else OLDER
 
 
 def _asked(rows: dict[DayKey, D], query: CacheCounts | FallbackCounts | LatencyCounts) -> Iterator[tuple[DayKey, D]]:
@@ -342,16 +326,13 @@ def _asked(rows: dict[DayKey, D], query: CacheCounts | FallbackCounts | LatencyC
 
 
 def _counts(rows: dict[tuple[str, str | None], list[int]]) -> list[UsageCount]:
-    return [UsageCount(start, value, *sums) for (start, value), sums in sorted(rows.items(), key=_in_order)]
-
-
-def _in_order(row: tuple[tuple[str, str | None], list[int]]) -> tuple[str, bool, str]:
-    (start, value), _ = row
-    return start, value is None, value or ""
+    """The rows in order, the sum of the small groups last."""
+    ordered = sorted(rows.items(), key=lambda row: (row[0][0], row[0][1] is None, row[0][1] or ""))
+    return [UsageCount(start, value, *sums) for (start, value), sums in ordered]
 
 
 def _add(rows: dict[K, list[int]], key: K, sums: Sequence[int], *, keep: bool = False) -> None:
-    """Add to a row; one of which nothing is left goes, unless it is to be kept."""
+    """Add to a row; one with nothing left is removed, unless it is to be kept."""
     row = rows.get(key)
     if row is None:
         rows[key] = [*sums]
