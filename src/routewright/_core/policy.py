@@ -1,4 +1,4 @@
-"""What a policy makes of a request, and how its versions are named (contract 2)."""
+"""Checks policies, publishes their versions, and lays them over requests (contract 2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypeVar, get_args
 
-import msgspec
+from msgspec.structs import astuple, replace
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
@@ -48,15 +48,15 @@ N = TypeVar("N", int, float)
 
 
 def policy_id(name: str) -> str:
-    """The id of a policy that brings none: ``pol_`` and 26 characters from the hash of its name."""
+    """The id of a policy without one: ``pol_`` and 26 characters from the hash of its name."""
     number = int.from_bytes(blake2b(name.encode(), digest_size=17).digest(), "big")
     return "pol_" + "".join(ALPHABET[(number >> shift) & 31] for shift in range(0, 130, 5))
 
 
 def checked_policy(policy: object, place: int) -> Policy:
-    """Hold a policy to its types and to the rules of a request. Raises ``ValidationFailed`` naming policy and field.
+    """Check a policy by its types and the rules of a request. Raises ``ValidationFailed`` naming policy and field.
 
-    Whether its models exist is asked when it is published.
+    Whether its models exist is checked when it is published.
     """
     if not isinstance(policy, Policy):
         raise ValidationFailed.of(Problem(f"policies[{place}]", f"{shown(policy)} is not a Policy", "pass Policy(...)"))
@@ -96,7 +96,7 @@ def checked_policy(policy: object, place: int) -> Policy:
 
 
 def _check_words(path: str, words: Sequence[str], found: Problems) -> None:
-    """Refuse what can be no word of a selection, whatever the catalogue."""
+    """Refuse words that select nothing in any catalogue."""
     for place, word in enumerate(words):
         kind, _, value = word.partition(":")
         if word and not is_name(word):
@@ -109,7 +109,7 @@ def _check_words(path: str, words: Sequence[str], found: Problems) -> None:
 def _check_weights(path: str, policy: Policy, weights: PolicyWeights, found: Problems) -> None:
     before = len(found)
     check_numbers(PolicyWeights, f"{path}.", weights, found)
-    total = sum(msgspec.structs.astuple(weights))
+    total = sum(astuple(weights))
     if len(found) == before and total != 100:
         found.append(Problem(path, f"make {total:g} per cent together", "make them 100"))
     both = [name for name in ("goal", "strategy") if getattr(policy, name) is not None]
@@ -130,7 +130,7 @@ def _check_guardrail(path: str, guardrail: PolicyGuardrail, found: Problems) -> 
 
 
 def check_apart(policies: Iterable[Policy]) -> None:
-    """Refuse a name or id by which two policies would be called. Raises ``ValidationFailed``."""
+    """Refuse a name or id that two policies share. Raises ``ValidationFailed``."""
     taken: set[str] = set()
     for place, policy in enumerate(policies):
         keys = (policy.name, policy.id or policy_id(policy.name))
@@ -142,12 +142,12 @@ def check_apart(policies: Iterable[Policy]) -> None:
 
 
 def by_key(published: Iterable[PolicySnapshot]) -> dict[str, PolicySnapshot]:
-    """Policies under all that ``policy_id`` may call them: their ids and their names."""
+    """Policies by all that ``policy_id`` may be: their ids and their names."""
     return {key: snapshot for snapshot in published for key in (snapshot.policy.id, snapshot.policy.name)}
 
 
 def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnapshot:
-    """Look a policy up in what ``by_key`` made. Raises ``ValidationFailed`` naming the nearest."""
+    """Look a policy up in the result of ``by_key``. Raises ``ValidationFailed`` naming the nearest."""
     found = policies.get(key)
     if found is None:
         names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
@@ -158,7 +158,7 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
 
 
 class Laid(NamedTuple):
-    """A policy as it lies over a request."""
+    """A policy as it is laid over a request."""
 
     published: PolicySnapshot
     asked: Sequence[str] | None
@@ -166,27 +166,29 @@ class Laid(NamedTuple):
 
 
 def under_policy(request: RouteRequest, published: PolicySnapshot) -> RouteRequest:
-    """The request, which names ids, as the policy lets it be. ``models`` is empty if the lists share none."""
+    """The request, which names ids, as the policy allows it. ``models`` is empty if the two lists share none."""
     policy = published.policy
+    goal, strategy = request.goal, request.strategy
+    if policy.goal is not None or policy.strategy is not None:  # both are the policy's, with its default for the other
+        strategy = policy.strategy or "balanced"
+        goal = policy.goal or ("quality" if strategy == "quality-first" else "cost")
     models = _common_models(request.models, published.models)
-    return msgspec.structs.replace(
+    budget, given = request.budget or policy.budget, policy.budget
+    if budget is not None and given is not None:
+        budget = Budget(
+            _smaller(budget.max_cost_usd, given.max_cost_usd), _smaller(budget.max_tokens, given.max_tokens)
+        )
+    return replace(
         request,
-        **_direction(request, policy),
+        goal=goal,
+        strategy=strategy,
         models=models,
-        budget=_smaller_budget(request.budget, policy.budget),
+        budget=budget,
         timeout_ms=_smaller(request.timeout_ms, policy.timeout_ms),
         fallback=_fallback(request.fallback, published, models),
         cache=_narrower(request.cache, policy.cache),
         prefer=[*dict.fromkeys((*(request.prefer or ()), *published.prefer))] or None,
     )
-
-
-def _direction(request: RouteRequest, policy: Policy) -> dict[str, str | None]:
-    """Goal and strategy: the policy's where it names either, with its defaults for the other, else the request's."""
-    if policy.goal is None and policy.strategy is None:
-        return {"goal": request.goal, "strategy": request.strategy}
-    strategy = policy.strategy or "balanced"
-    return {"goal": policy.goal or ("quality" if strategy == "quality-first" else "cost"), "strategy": strategy}
 
 
 def _common_models(asked: list[str] | None, given: Sequence[str] | None) -> list[str] | None:
@@ -198,12 +200,6 @@ def _common_models(asked: list[str] | None, given: Sequence[str] | None) -> list
     return [model for model in asked if model in allowed]
 
 
-def _smaller_budget(asked: Budget | None, given: Budget | None) -> Budget | None:
-    if asked is None or given is None:
-        return given if asked is None else asked
-    return Budget(_smaller(asked.max_cost_usd, given.max_cost_usd), _smaller(asked.max_tokens, given.max_tokens))
-
-
 def _smaller(first: N | None, second: N | None) -> N | None:
     if first is None or second is None:
         return second if first is None else first
@@ -211,7 +207,7 @@ def _smaller(first: N | None, second: N | None) -> N | None:
 
 
 def _fallback(asked: Fallback | None, published: PolicySnapshot, models: list[str] | None) -> Fallback | None:
-    """The request's chain replaces the policy's; of either, what stands in the common ``models``."""
+    """The request's chain replaces the policy's; either is cut to the common ``models``."""
     given = published.policy.fallback
     if asked is None and given is None:
         return None
@@ -234,21 +230,18 @@ def _narrower(asked: bool | CacheOpts | None, given: bool | CacheOpts | None) ->
         return given
     if given is True:
         return asked
-    return msgspec.structs.replace(
+    max_error, threshold = asked.max_error, asked.threshold
+    if given.threshold is not None:  # of two bounds of one sort the stricter; of two sorts, the policy's
+        max_error, threshold = None, max(threshold or 0.0, given.threshold)
+    elif given.max_error is not None:
+        max_error, threshold = _smaller(max_error, given.max_error), None
+    return replace(
         asked,
         mode="exact" if "exact" in (asked.mode, given.mode) else "semantic",
         ttl_seconds=min(asked.ttl_seconds, given.ttl_seconds),
-        **_narrower_bound(asked, given),
+        max_error=max_error,
+        threshold=threshold,
     )
-
-
-def _narrower_bound(asked: CacheOpts, given: CacheOpts) -> dict[str, float | None]:
-    """The stricter of two bounds of one sort; where they are of two sorts, the policy's."""
-    if given.threshold is not None:
-        return {"max_error": None, "threshold": max(asked.threshold or 0.0, given.threshold)}
-    if given.max_error is not None:
-        return {"max_error": _smaller(asked.max_error, given.max_error), "threshold": None}
-    return {"max_error": asked.max_error, "threshold": asked.threshold}
 
 
 def publish(
@@ -256,9 +249,9 @@ def publish(
 ) -> list[PolicySnapshot]:
     """Give policies their ids, dates and versions, and pick the models that they allow.
 
-    ``today`` as ``YYYY-MM-DD``, for those that bring no date. A policy that is as it was among the ``previous`` keeps
-    its version; one that was changed, or picks others, gets a new one. Raises ``ValidationFailed`` for a name or id
-    that stands twice, for words that pick no model, and for a chain outside the policy's own models.
+    ``today``, as ``YYYY-MM-DD``, dates policies without a date. A policy that is unchanged since the ``previous`` ones
+    keeps its version; a changed one, or one that picks other models, gets a new one. Raises ``ValidationFailed`` for a
+    repeated name or id, for words that pick no model, and for a chain outside the policy's own models.
     """
     published: list[PolicySnapshot] = []
     before = {snapshot.policy.name: snapshot for snapshot in previous}
@@ -270,7 +263,7 @@ def publish(
         fallbacks = None if policy.fallback is None else policy.fallback.models
         chain = in_order(fallbacks, models, known, path, "fallback.models")
         prefer = in_order(policy.prefer, models, known, path, "prefer") or ()
-        full = msgspec.structs.replace(
+        full = replace(
             policy, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
         )
         drawn = PolicySnapshot("", "", full, models, chain, prefer)
@@ -279,28 +272,26 @@ def publish(
 
 
 def changes_between(before: Iterable[PolicySnapshot], now: Iterable[PolicySnapshot]) -> list[PolicyChanged]:
-    """What one publication changed, in the order of the policies, those that are gone last."""
+    """What a publication changed, in the order of the policies, removed ones last."""
     old = {snapshot.policy.name: snapshot for snapshot in before}
     new = {snapshot.policy.name: snapshot for snapshot in now}
-    return [
-        PolicyChanged((new.get(name) or old[name]).policy.id, name, _label(old.get(name)), _label(new.get(name)))
-        for name in (*new, *(name for name in old if name not in new))
-        if _label(old.get(name)) != _label(new.get(name))
-    ]
-
-
-def _label(snapshot: PolicySnapshot | None) -> str | None:
-    return None if snapshot is None else snapshot.version
+    changes: list[PolicyChanged] = []
+    for name in (*new, *(name for name in old if name not in new)):
+        was, now_is = old.get(name), new.get(name)
+        versions = None if was is None else was.version, None if now_is is None else now_is.version
+        if versions[0] != versions[1]:
+            changes.append(PolicyChanged((now_is or old[name]).policy.id, name, *versions))
+    return changes
 
 
 def _version_of(drawn: PolicySnapshot, before: PolicySnapshot | None, today: str) -> PolicySnapshot:
-    """A version of a policy, which is the one before where nothing was changed."""
+    """The version of a policy: the one before if nothing was changed."""
     policy = drawn.policy
     if before is None:
         return _versioned(drawn, f"{policy.name}@{(policy.created_at or today)[:10]}")
-    policy = msgspec.structs.replace(policy, created_at=before.policy.created_at)
-    drawn = msgspec.structs.replace(drawn, policy=policy)
-    if msgspec.structs.replace(drawn, id=before.id, version=before.version) == before:
+    policy = replace(policy, created_at=before.policy.created_at)
+    drawn = replace(drawn, policy=policy)
+    if replace(drawn, id=before.id, version=before.version) == before:
         return before
     return _versioned(drawn, _next_version(before.version, f"{policy.name}@{today}"))
 
@@ -309,11 +300,11 @@ def _versioned(drawn: PolicySnapshot, version: str) -> PolicySnapshot:
     content: list[object] = [version, drawn.policy, drawn.models, drawn.chain]
     if drawn.prefer:  # those without keep the ids that they had before there was such a list
         content.append(drawn.prefer)
-    return msgspec.structs.replace(drawn, id="pos_" + content_id(content), version=version)
+    return replace(drawn, id="pos_" + content_id(content), version=version)
 
 
 def _next_version(before: str, today: str) -> str:
-    """``name@date``; where that was the version before, or a further one of it, the next: ``name@date.2``."""
+    """``name@date``; if that or a later one was the version before, the next: ``name@date.2``."""
     stem, _, number = before.removeprefix(today).partition(".")
     if stem:
         return today
