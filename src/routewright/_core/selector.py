@@ -1,7 +1,7 @@
-"""Which models do a policy's words pick? Ids, aliases, globs, and what models have in common (``tag:eu``).
+"""Selects a policy's models by words: ids, aliases, globs, and what models have in common (``tag:eu``).
 
-Asked when a policy is published, of the catalogue of that time; a request then finds ids. A free offer is picked by its
-own name alone.
+Words are resolved when a policy is published, by the catalogue of that time; requests find ids. A free offer is picked
+by its own name alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CAPABLE: dict[Capability, Callable[[Model], bool]] = {
     "json": lambda model: bool(model.structured_output),
     "reasoning": lambda model: bool(model.reasoning),
 }
-"""What a model has to be for each capability."""
+"""The test of a model for each capability."""
 
 _HAVING: dict[str, Callable[[Model], Sequence[str]]] = {
     "provider": lambda model: (model.provider,),
     "tag": lambda model: model.tags or (),
     "capability": lambda model: [name for name, holds in CAPABLE.items() if holds(model)],
 }
-"""What a model may be picked by, besides its name: the words before the colon."""
+"""What a model may be picked by besides its name, by the word before the colon."""
 _WILD = re.compile(r"[*?]")
 
 
@@ -40,7 +40,7 @@ class Known:
         self.models = models
         self.aliases = aliases
         self.row = {model.id: row for row, model in enumerate(models)}
-        """Where each id stands."""
+        """The row of each id."""
 
     def named(self, word: str) -> Model | None:
         """The model of this id or alias."""
@@ -70,18 +70,18 @@ def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
 
 
 def lacking(policy: Policy, model: Model) -> list[str]:
-    """The capabilities that a policy asks for and a model has not."""
+    """The capabilities that a policy asks for and a model lacks."""
     return [name for name in policy.capabilities or () if not CAPABLE[name](model)]
 
 
 def picking(words: Iterable[str], model: Model, known: Known) -> list[str]:
-    """Those of a list's words that pick a model."""
-    return [word for word in words if _picks(word, model, known)]
-
-
-def _picks(word: str, model: Model, known: Known) -> bool:
-    named = known.named(word)
-    return _chooses(word)(model) if named is None else named.id == model.id
+    """The words of a list that pick a model."""
+    picked: list[str] = []
+    for word in words:
+        named = known.named(word)
+        if _chooses(word)(model) if named is None else named.id == model.id:
+            picked.append(word)
+    return picked
 
 
 def _unique(picked: Iterable[list[Model]]) -> list[Model]:
@@ -104,7 +104,9 @@ def _picked(word: str, known: Known, path: str) -> list[Model]:
         return [named]
     picked = [*filter(_chooses(word), known.models)]
     if not picked:
-        raise ValidationFailed.of(Problem(path, _nothing(word), _nearest(word, known)))
+        is_name = ":" not in word and not _WILD.search(word)
+        problem = f"unknown model {quoted(word)}" if is_name else f"{quoted(word)} picks no model"
+        raise ValidationFailed.of(Problem(path, problem, _nearest(word, known)))
     return picked
 
 
@@ -113,7 +115,7 @@ def _paid(models: Iterable[Model]) -> list[Model]:
 
 
 def _chooses(word: str) -> Callable[[Model], bool]:
-    """What a word that is no name asks of a model."""
+    """Make a test of a model from a word that is not a name."""
     kind, colon, value = word.partition(":")
     if colon and kind in _HAVING:
         return lambda model: value in _HAVING[kind](model)
@@ -134,13 +136,8 @@ def _pattern(glob: str) -> re.Pattern[str]:
     return re.compile(f"{first}{middle}.*{last}", re.DOTALL)
 
 
-def _nothing(word: str) -> str:
-    is_name = ":" not in word and not _WILD.search(word)
-    return f"unknown model {quoted(word)}" if is_name else f"{quoted(word)} picks no model"
-
-
 def _nearest(word: str, known: Known) -> str:
-    """The words closest to one that picks nothing."""
+    """A hint for a word that picks nothing: the words closest to it."""
     values = {kind: dict.fromkeys(v for model in known.models for v in of(model)) for kind, of in _HAVING.items()}
     common = [f"{kind}:{value}" for kind, found in values.items() for value in found]
     if same := [each for each in common if each.partition(":")[2] == word]:
@@ -148,15 +145,14 @@ def _nearest(word: str, known: Known) -> str:
     names = [model.id for model in known.models] + [*known.aliases]
     if word.startswith("capability:"):
         return f"known capabilities: {listed([*CAPABLE])}"
-    near = did_you_mean(word, common if word.partition(":")[0] in _HAVING else [*_globs(word, known), *names, *common])
+    if word.partition(":")[0] in _HAVING:
+        near = did_you_mean(word, common)
+    else:
+        globs = dict.fromkeys(f"{model.provider}/*" for model in known.models) if _WILD.search(word) else ()
+        near = did_you_mean(word, [*globs, *names, *common])
     if not near and word.startswith("tag:"):
         return f"known tags: {listed([*values['tag']])}" if values["tag"] else "give models 'tags' in a catalogue file"
     return near or "Router.models() lists the known ids"
-
-
-def _globs(word: str, known: Known) -> list[str]:
-    """What picks all of a provider's models, where that kind of word was used."""
-    return [*dict.fromkeys(f"{model.provider}/*" for model in known.models)] if _WILD.search(word) else []
 
 
 def in_order(
