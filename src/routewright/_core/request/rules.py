@@ -165,11 +165,6 @@ def completed(request: RouteRequest) -> RouteRequest:
     )
 
 
-def has_more(message: Message) -> bool:
-    """True if the message has anything besides role and content."""
-    return message.tool_calls is not None or message.tool_call_id is not None or message.name is not None
-
-
 def _check_scalars(request: RouteRequest, found: Problems) -> None:
     if request.goal is not None and request.goal not in CHOICES["goal"]:
         found.append(no_choice("goal", request.goal))
@@ -242,7 +237,8 @@ def _check_messages(messages: list[Message], found: Problems) -> None:
         found.append(Problem("messages", f"holds {len(messages)} messages, at most {MAX_MESSAGES} are allowed", ""))
     else:
         for index, message in enumerate(messages):
-            if type(message.content) is not str or message.role == "tool" or has_more(message):
+            more = message.tool_calls, message.tool_call_id, message.name
+            if type(message.content) is not str or message.role == "tool" or more != (None, None, None):
                 _check_message(f"messages[{index}]", message, found)
 
 
