@@ -1,6 +1,6 @@
-"""What may be kept of the words of a call, where their capture is turned on: what one redactor lets through.
+"""Content to keep of a call if capture is turned on: its texts, past one redactor.
 
-It fails closed: of a text that the redactor raises at, or gives no text for, nothing is kept but a note.
+Fails closed: a text for which the redactor raises, or returns anything but text, is replaced by a note.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from routewright._core.request.json_scan import is_unicode
 from routewright.protocols import Redactor
-from routewright.wire import Content, FunctionCall, ImagePart, Message, Redact, TextPart, ToolCall
+from routewright.wire import Content, FunctionCall, Message, Redact, TextPart, ToolCall
 
 from .detectors import PATTERNS
 from .gate import STAGES, Ruled
@@ -24,7 +24,7 @@ _patterns = Ruled("redactor", [*PATTERNS.values()], "redact", STAGES)
 
 
 def without_patterns(text: str) -> str:
-    """The text without e-mail addresses, telephone, card and bank account numbers, and keys: the default."""
+    """The default redactor: takes out e-mail addresses, telephone, card and bank account numbers, and keys."""
     verdict = _patterns.verdict(text)
     return redacted(text, verdict.parts) if isinstance(verdict, Redact) else text
 
@@ -35,7 +35,7 @@ def kept(
     output: str | None,
     tool_calls: Sequence[ToolCall] | None,
 ) -> Content:
-    """What to keep of a prompt and an answer; None: nothing of it. Images are not kept."""
+    """The content to keep of a prompt and an answer; None stays None. Images are not kept."""
     return Content(
         messages=None if messages is None else [_message(redact, message) for message in messages],
         output=None if output is None else _text(redact, output),
@@ -46,7 +46,7 @@ def kept(
 def _message(redact: Redactor, message: Message) -> Message:
     content = message.content
     if isinstance(content, list):
-        content = [_part(redact, part) for part in content]
+        content = [TextPart(_text(redact, part.text) if isinstance(part, TextPart) else IMAGE) for part in content]
     elif content is not None:
         content = _text(redact, content)
     calls, answers, name = message.tool_calls, message.tool_call_id, message.name
@@ -59,12 +59,8 @@ def _message(redact: Redactor, message: Message) -> Message:
     )
 
 
-def _part(redact: Redactor, part: TextPart | ImagePart) -> TextPart:
-    return TextPart(_text(redact, part.text) if isinstance(part, TextPart) else IMAGE)
-
-
 def _call(redact: Redactor, call: ToolCall) -> ToolCall:
-    """Its id and the function's name, too, are whatever a model or a caller wrote there."""
+    """Id and function name are redacted too: a model or a caller wrote them."""
     function = FunctionCall(_text(redact, call.function.name), _text(redact, call.function.arguments))
     return replace(call, id=_text(redact, call.id), function=function)
 
@@ -74,9 +70,9 @@ def _text(redact: Redactor, text: str) -> str:
         given: object = redact(text)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # an exit, say: it must not end the thread that writes traces
+    except BaseException:  # even an exit must not end the thread that writes traces
         return WITHHELD
     if not isinstance(given, str):
         return WITHHELD
-    bare = str.__str__(given)  # an object of a class of its own may hold the text besides
+    bare = str.__str__(given)  # an object of a subclass may hold the text besides
     return bare if is_unicode(bare) else WITHHELD

@@ -266,7 +266,7 @@ class PassageGate:
         self.blocked: Hit | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
         self._stage: Stage = stage
-        self._way = self._walk(standing(guardrails, stage))
+        self._asks = self._walk(standing(guardrails, stage))
         self._ask: Ask | None = None
         self._place = 0
 
@@ -278,7 +278,7 @@ class PassageGate:
 
     def next(self) -> Ask | None:
         """Name the guardrail to ask next; None: done."""
-        while self._ask is None and self.blocked is None and (ask := next(self._way, None)) is not None:
+        while self._ask is None and self.blocked is None and (ask := next(self._asks, None)) is not None:
             self._ask = ask
             if isinstance(ask.guardrail, Ruled):
                 self.take(ask.guardrail.verdict(ask.text))
@@ -286,7 +286,7 @@ class PassageGate:
 
     def take(self, verdict: object) -> None:
         """Take the verdict of the guardrail that ``next`` named."""
-        assert self._ask is not None, "next() says whom to ask"
+        assert self._ask is not None, "next() names the guardrail"
         (guardrail, text, stage), self._ask = self._ask, None
         said = checked_verdict(verdict, guardrail.name)
         if isinstance(said, Block):
@@ -366,7 +366,7 @@ class AnswerGate:
 
     def take(self, verdict: object) -> None:
         """Take the verdict of the guardrail that ``next`` named."""
-        assert self._ask is not None, "next() says whom to ask"
+        assert self._ask is not None, "next() names the guardrail"
         (place, ask), self._ask = self._ask, None
         station = self._stations[place]
         assert isinstance(station, Window), "only those are asked for"
