@@ -47,12 +47,12 @@ class Path(NamedTuple):
 
 
 LIMITS = {
-    "plain": Path(65, 26, target="60 in 15"),
-    "streamed": Path(92, 30, target="80 in 17"),
+    "plain": Path(60, 25, target="60 in 15"),
+    "streamed": Path(88, 29, target="80 in 17"),
     "limited": Path(557, 55, target="120"),
     "everything in memory": Path(736, 62),
     "everything in SQLite": Path(2094, 84, target="250", slack=60),
-    "http": Path(105, 39, target="110"),
+    "http": Path(101, 38, target="110"),
     "http with a key": Path(411, 67, target="180"),
 }
 MEASURED_ON = (3, 11)

@@ -16,7 +16,7 @@ from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
 from .guardrails.gate import Hit
 from .money import MOST_TOKENS
 from .routing.plan import Leg
-from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate_and_size, text_range
+from .tokens.estimate import LONGEST_TOKEN, MESSAGE_TOKENS, TOOL_CALL_TOKENS, estimate, text_range
 
 MAX_ANSWER_CHARS = 32 << 20
 """Longest answer that is taken; a piece of a tool call counts ``PIECE_CHARS`` besides its own."""
@@ -167,13 +167,6 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         """Of the day on which it began."""
         return self.leg.prices if self.prices_of_day is None else self.prices_of_day
 
-    def forget(self) -> None:
-        """Drop the text, which traces do not hold, and what only mattered while it ran."""
-        self.text = _NOTHING
-        self.patience_s = self.latest = self.due_at = 0.0
-        if self.screen is not None or self.pieces is not None:
-            self.screen = self.pieces = None
-
     def take(self, chunk: Any) -> Delta | ToolDelta | Finish | None:
         """Add a chunk; give it back if the caller is to have it. After the end nothing counts but usage.
 
@@ -256,7 +249,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
         if self.pieces is not None:
             output += "".join("".join(call.arguments) for call in self.pieces.values())
             names = sum(TOOL_CALL_TOKENS + text_range(call.name)[1] for call in self.pieces.values())
-        made, size = estimate_and_size(output)
+        data = output.encode("utf-8", "surrogatepass")
+        made, size = estimate(len(output), data), len(data)
         if self.cap is not None:
             made = min(made, self.cap)
         if told is None:
@@ -315,7 +309,7 @@ class ToolPieces:
         self.arguments: list[str] = []
 
 
-_NOTHING: Any = ()  # takes no more text
+NO_TEXT: Any = ()  # takes no more
 _FIVE_INTS = [int] * 5
 
 

@@ -43,7 +43,7 @@ from routewright.wire import (
 )
 
 from .allowance import usage_of
-from .attempt import Attempt
+from .attempt import NO_TEXT, Attempt
 from .attempts.faults import FAULTS
 from .guardrails.gate import Hit
 from .moment import timestamp
@@ -235,8 +235,11 @@ class Call(_Rare, Struct, dict=True, eq=False):
         self.request = self.fleet = self.board = None  # type: ignore[assignment]
         if self.laid is not None or self.hold is not None:
             self.laid = self.hold = None
-        for attempt in self.attempts:
-            attempt.forget()
+        for attempt in self.attempts:  # traces hold no text, and the times only mattered while it ran
+            attempt.text = NO_TEXT
+            attempt.patience_s = attempt.latest = attempt.due_at = 0.0
+            if attempt.screen is not None or attempt.pieces is not None:
+                attempt.screen = attempt.pieces = None
         if self.served is not None:
             self.status = "completed"
         elif error is None:

@@ -30,7 +30,7 @@ from routewright._core.routing.constraints import CountTokens
 from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS, input_of, with_ids
 from routewright._core.routing.plan import Plan
-from routewright._core.routing.scale import size_class
+from routewright._core.routing.scale import SIZE_CLASSES, size_class
 from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import (
@@ -390,8 +390,9 @@ class Engine:
             needs, cap = 0, None
         else:
             needs, cap = needs_of(request), None if params is None else params.max_output_tokens
-        _, _, policy = call.snapshot_ids
-        key = policy, request.goal, request.strategy, needs, size_class(bounds.estimate), cap, call.fleet.day
+        tokens, (_, _, policy) = bounds.estimate, call.snapshot_ids
+        size = SIZE_CLASSES[tokens] if tokens < len(SIZE_CLASSES) else size_class(tokens)
+        key = policy, request.goal, request.strategy, needs, size, cap, call.fleet.day
         found = call.board.lineage.plans[key]
         if found is not None and found.version == call.board.version:
             plan = found.value

@@ -50,6 +50,10 @@ def size_class(tokens: int) -> int:
     return (tokens**SIZE_STEPS).bit_length() - 1 if tokens > 1 else 0
 
 
+SIZE_CLASSES = tuple(map(size_class, range(1_024)))
+"""Those of the commonest counts, looked up."""
+
+
 def class_size(size: int) -> int:
     """The token count that stands for a size class: its lower edge, rounded down."""
     return isqrt(isqrt(1 << size))

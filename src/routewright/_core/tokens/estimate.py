@@ -208,29 +208,23 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
     text = texts[0] if len(texts) == 1 else "".join(texts)
     characters = len(text)
     if characters > WHOLE_CHARACTERS:
-        low, high, estimate = _sampled(texts, characters)
+        low, high, guess = _sampled(texts, characters)
     else:
         data = text.encode("utf-8", "surrogatepass")
         high = len(data)
         low = -(-high // LONGEST_TOKEN)
         if high >= LONG_PROMPT:
             low = max(low, data.translate(_WORDS).count(b" w"))
-        estimate = max(_estimate(characters, data), low)
+        guess = max(estimate(characters, data), low)
     if not parts:
-        return TokenBounds(low, high + around, estimate + around)
+        return TokenBounds(low, high + around, guess + around)
     images = images_of(request.messages)
-    return TokenBounds(low, high + around, estimate + around + estimate_of(images), images=images)
+    return TokenBounds(low, high + around, guess + around + estimate_of(images), images=images)
 
 
 def estimate_text(text: str) -> int:
     """Guess the o200k tokens of a text from the kinds of characters in it; within 15 % on most prose, code and JSON."""
-    return estimate_and_size(text)[0]
-
-
-def estimate_and_size(text: str) -> tuple[int, int]:
-    """``estimate_text``, and the bytes of the text in UTF-8."""
-    data = text.encode("utf-8", "surrogatepass")
-    return _estimate(len(text), data), len(data)
+    return estimate(len(text), _utf8(text))
 
 
 def text_range(text: str) -> tuple[int, int]:
@@ -355,7 +349,7 @@ def _sampled(texts: Sequence[str], characters: int) -> tuple[int, int, int]:
     sample = _sample(texts, characters // SLICES)
     data = _utf8(sample)
     low = max(-(-characters // LONGEST_TOKEN), data.translate(_WORDS).count(b" w"))
-    return low, high, min(max(_estimate(len(sample), data) * characters // len(sample), low), high)
+    return low, high, min(max(estimate(len(sample), data) * characters // len(sample), low), high)
 
 
 def _sample(texts: Iterable[str], step: int) -> str:
@@ -370,7 +364,8 @@ def _sample(texts: Iterable[str], step: int) -> str:
     return ".".join(slices)
 
 
-def _estimate(characters: int, data: bytes) -> int:
+def estimate(characters: int, data: bytes) -> int:
+    """``estimate_text`` of so many characters, whose UTF-8 is ``data``."""
     marks = data.translate(_WEIGHTS, _LETTERS)
     # begun at 0, the lower half of this checksum is the sum of the bytes, many times faster than ``sum``
     units = adler32(marks, 0) & 0xFFFF if len(marks) <= _SUMMED else _sum(marks)
