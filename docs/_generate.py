@@ -34,16 +34,16 @@ from routewright._core.routing.quality import EDGES, LEVELS, MICRO
 from routewright._core.routing.scoring import WEIGHTS, Weights
 from routewright._core.trace.filter import COMPARE, FLAGS, METADATA, TEXTS
 from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
-from routewright._core.usage_export import ALIASES, FORMS, Form
+from routewright.arguments import RequestLike
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
 from routewright.cli.exits import EXIT_CODES
 from routewright.cli.serve_options import FLAGS as FLAGS_OF_SERVE
-from routewright.config import Strict
+from routewright.config import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, Strict, WeightsEntry
+from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation, UnmatchedName
+from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
+from routewright.contrib.usage_exports import ALIASES, FORMS, ExportLine, Form, UsageExport
 from routewright.docstrings import field_docs, prose, summary
-from routewright.options import RequestLike
-from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, WeightsEntry
-from routewright.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.serve.configuration import (
     VARIABLES,
     AdminEntry,
@@ -66,10 +66,8 @@ from routewright.wire import (
     CacheOpts,
     CacheReport,
     Caller,
-    Compared,
     Credit,
     CreditLine,
-    ExportLine,
     FallbackCandidate,
     FallbackReport,
     Goal,
@@ -86,8 +84,6 @@ from routewright.wire import (
     PolicyGuardrail,
     PolicyWeights,
     Purse,
-    ReconciledModel,
-    Reconciliation,
     Span,
     Statement,
     StatementLine,
@@ -97,8 +93,6 @@ from routewright.wire import (
     TraceItem,
     TtlBucket,
     UncertainLine,
-    UnmatchedName,
-    UsageExport,
     UsageReport,
     UsageRow,
     UsageTotals,

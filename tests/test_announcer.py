@@ -20,8 +20,7 @@ from routewright import (
     SqliteStorage,
     StorageUnavailable,
 )
-from routewright.announcer import TELL_S
-from routewright.coordination import limits_path
+from routewright.coordination import ANNOUNCE_S, limits_path
 from routewright.testing import FakeClock
 from routewright.wire import Notice
 
@@ -116,7 +115,7 @@ async def test_a_new_key_is_shown_whatever_becomes_of_announcing_it(
     caplog.clear()
     began = clock.monotonic()
     new = await console.create_key("acme", name="x", environment="sandbox")
-    assert clock.monotonic() - began == (TELL_S if fault is None else 0)
+    assert clock.monotonic() - began == (ANNOUNCE_S if fault is None else 0)
     assert (await console.authenticate(bearer(new), "sandbox")).key_id == new.key.id
     why = "no answer within 0.25 s" if fault is None else type(fault).__name__
     assert caplog.messages == [f"a change was not announced ({why}): it holds within 2 s"]
@@ -130,7 +129,7 @@ async def test_credit_counts_once_whatever_becomes_of_the_file_beside_the_store(
 
     async with Console(SqliteStorage(store, clock=clock), clock=clock) as console:
         await console.create_account("acme", prepaid=True)
-        monkeypatch.setattr("routewright.announcer.limits_path", refuse)
+        monkeypatch.setattr("routewright.coordination.limits_path", refuse)
         assert (await console.credit("acme", 5)).balance_usd == 5
     assert caplog.messages == ["a change was not announced (PermissionError): it holds within 2 s"]
 
@@ -138,7 +137,7 @@ async def test_credit_counts_once_whatever_becomes_of_the_file_beside_the_store(
 async def test_one_who_is_cancelled_while_he_tells_is_cancelled() -> None:
     clock = FakeClock()
     console = Console(MemoryStorage(), coordination=Odd(clock, None), clock=clock)
-    with clock.deadline(clock.monotonic() + TELL_S / 2) as deadline:
+    with clock.deadline(clock.monotonic() + ANNOUNCE_S / 2) as deadline:
         await console.create_account("acme")
     assert deadline.expired
     assert (await console.account("acme")).name == "acme"

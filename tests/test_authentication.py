@@ -24,8 +24,7 @@ from routewright import (
 from routewright._core.account import digest_of, new_key, unknown_key
 from routewright._core.derive import derive
 from routewright.protocols import Storage
-from routewright.root_secret import BEFORE
-from routewright.secret_file import VARIABLE, SecretFile
+from routewright.root_secret import BEFORE, VARIABLE, SecretFile
 from routewright.testing import FakeClock
 from routewright.wire import Environment, KeyByDigest, PutKey, Stands
 

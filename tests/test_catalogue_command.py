@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from routewright import Catalogue, Pricing, SystemClock
 from routewright.cli import main
-from routewright.price_list import overlay_text
+from routewright.contrib.proposals import overlay_text
 from routewright.wire import PriceChange
 
 Capture = pytest.CaptureFixture[str]
@@ -216,7 +216,7 @@ def test_a_catalogue_of_one_s_own_is_carried_over_to_a_new_file() -> None:
             ["--catalogue", "own.toml", "--output", "there.toml"],
             "there.toml exists, and is not the file of --catalogue",
         ),
-        (["--output", "wrong.toml"], "wrong.toml:1: modells: unknown key; did you mean 'models'?"),
+        (["--output", "wrong.toml"], "wrong.toml: modells: unknown key; did you mean 'models'?"),
     ],
 )
 def test_what_cannot_be_done_is_refused(argv: list[str], said: str, capsys: Capture) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from routewright import Console, NewKey, RouterError, SqliteStorage
 from routewright._core.account import new_key
-from routewright.secret_file import secret_path
+from routewright.root_secret import secret_path
 from routewright.testing import FakeClock
 from routewright.wire import Accounts, Incidents, KeyByDigest, Keys, Stands
 

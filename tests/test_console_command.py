@@ -16,7 +16,7 @@ import pytest
 
 from routewright import AuthenticationFailed, Console, RateLimits, SqliteCoordination, SqliteStorage
 from routewright.cli import main
-from routewright.secret_file import secret_path
+from routewright.root_secret import secret_path
 from routewright.testing.storage.money import make_row, reservation
 from routewright.wire import Notice, Settle
 

@@ -13,9 +13,16 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from routewright import Budget, CacheOpts, ExecutionLimits, Fallback, Limits, Message, Params, RouteRequest, Settings
-from routewright.config import ModelEntry
+from routewright.config import (
+    BudgetEntry,
+    CacheEntry,
+    FallbackEntry,
+    GuardrailEntry,
+    ModelEntry,
+    PolicyEntry,
+    WeightsEntry,
+)
 from routewright.docstrings import field_docs
-from routewright.policy_entry import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, WeightsEntry
 from routewright.wire import Candidate, DecisionInput, PushedEvent, Reason, Rejection, Routing, Scope
 
 PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages()]

@@ -29,7 +29,7 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.money import nanos_of
-from routewright.correction import _CORRECTS, LEASE_S, WAIT_S
+from routewright.ledger import _CORRECTS, LEASE_S, WAIT_S
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.provider import Turn

@@ -80,8 +80,8 @@ BUGS = [
     Bug(
         "each process has limits of its own, so that they are multiplied",
         "coordination.py",
-        "    if not isinstance(storage, LocalStorage):",
-        "    if not isinstance(storage, int):",
+        "    if isinstance(storage, LocalStorage):",
+        "    if isinstance(storage, int):",
         ADMISSION,
         "routers_of_one_store",
     ),

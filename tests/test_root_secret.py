@@ -15,8 +15,7 @@ import pytest
 from routewright import Console, MemoryStorage, SqliteStorage
 from routewright.errors import StorageReadOnly, StorageUnavailable, ValidationFailed
 from routewright.protocols import Storage
-from routewright.root_secret import BEFORE, RootSecret
-from routewright.secret_file import VARIABLE, secret_path
+from routewright.root_secret import BEFORE, VARIABLE, RootSecret, secret_path
 from routewright.storage import open_storage
 
 GIVEN = "correct horse battery staple"

@@ -15,8 +15,7 @@ import pytest
 
 from routewright import CursorInvalid, MemoryStorage, PreconditionFailed, SqliteStorage, TraceStore
 from routewright.errors import StorageUnavailable, ValidationFailed
-from routewright.root_secret import BEFORE, RootSecret, given_secrets
-from routewright.secret_file import VARIABLE, SecretFile, secret_path
+from routewright.root_secret import BEFORE, VARIABLE, RootSecret, SecretFile, given_secrets, secret_path
 from routewright.testing.storage import make_trace
 
 NEW, PRESENT = "n" * 32, "p" * 32
@@ -244,7 +243,7 @@ def test_of_processes_that_change_it_at_once_one_does(store: Path, full: bool) -
 import sys
 from pathlib import Path
 from routewright import PreconditionFailed
-from routewright.secret_file import SecretFile
+from routewright.root_secret import SecretFile
 file = SecretFile(Path(sys.argv[1]))
 print("ready", flush=True)
 while sys.stdin.readline().strip():

@@ -16,7 +16,7 @@ import pytest
 
 from routewright.backends.storage.sqlite import schema, upkeep
 from routewright.cli import main
-from routewright.secret_file import secret_path
+from routewright.root_secret import secret_path
 
 from .recorded import listed, record, trace
 

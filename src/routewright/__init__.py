@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # the router and what it gives back
     from ._core.check import PolicyCheck
     from ._core.routing.decision import Decision
     from ._core.routing.why_not import WhyNot
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from ._engine.prepared import InputTokens, Prepared
     from ._engine.steps import StepCall, StepDone, Steps, StepWait
     from ._engine.stream import Stream
-
-    # what comes with the library for each protocol
     from .backends.clock import SystemClock
     from .backends.coordination.memory import MemoryCoordination
     from .backends.coordination.sqlite import SqliteCoordination
@@ -38,110 +35,18 @@ if TYPE_CHECKING:
     from .blocking import BlockingPrepared, BlockingStream
     from .catalogue import Catalogue
     from .console import BlockingConsole, Console
-
-    # errors
-    from .errors import (
-        AuthenticationFailed,
-        BlockedByPolicy,
-        BodyTooLarge,
-        BudgetExceeded,
-        ContentRefused,
-        CursorExpired,
-        CursorInvalid,
-        IdempotencyKeyReused,
-        InsufficientBalance,
-        InternalError,
-        InvalidJson,
-        MethodNotAllowed,
-        NoCandidates,
-        NoProviders,
-        NotFound,
-        PermissionDenied,
-        PreconditionFailed,
-        Problem,
-        ProviderFault,
-        QuotaExhausted,
-        RateLimited,
-        RouterClosed,
-        RouterError,
-        RouterTimeoutError,
-        SignatureError,
-        StorageCorrupt,
-        StorageFull,
-        StorageReadOnly,
-        StorageUnavailable,
-        StorageVersion,
-        UnsupportedMediaType,
-        UnsupportedWrite,
-        UpstreamFailed,
-        ValidationFailed,
-    )
+    from .contrib.invoices import Reconciliation
+    from .contrib.usage_exports import ExportLine, UsageExport, read_usage_export
+    from .errors import *
     from .guardrail import DenyList, PatternGuardrail
     from .ledger import BlockingLedger, Ledger
-    from .policy_entry import read_policies
-    from .policy_file import PolicyFile
+    from .policies import PolicyFile, read_policies
     from .router import BlockingRouter, Router
     from .settings import Capture, ExecutionLimits, Limits, Retention, Settings
     from .storage import open_storage
     from .trace import BlockingTraceStore, TraceStore
-    from .usage_export import read_usage_export
     from .webhook import StandardWebhookSigner, WebhookSigner
-
-    # what requests, models, policies and traces are made of
-    from .wire import (
-        Account,
-        AccountStanding,
-        Allow,
-        Bill,
-        Block,
-        Budget,
-        CacheOpts,
-        CacheReport,
-        Caller,
-        Content,
-        Credit,
-        Delta,
-        Event,
-        ExportLine,
-        Fallback,
-        FallbackReport,
-        FaultKind,
-        Finish,
-        Incident,
-        Key,
-        KeyStanding,
-        LatencyReport,
-        LedgerRow,
-        LedgerSum,
-        Message,
-        Model,
-        NewKey,
-        Page,
-        Params,
-        Policy,
-        PolicyFallback,
-        PolicyGuardrail,
-        PolicyWeights,
-        PriceChange,
-        PriceTier,
-        Pricing,
-        Purse,
-        RateLimits,
-        Reconciliation,
-        Redact,
-        Redaction,
-        RouteRequest,
-        RouteResponse,
-        Statement,
-        Tool,
-        ToolDelta,
-        Trace,
-        TraceItem,
-        UpstreamCall,
-        Usage,
-        UsageExport,
-        UsageReport,
-    )
+    from .wire import *
     from .wire.secret import Secret
 
 __version__ = "0.1.0"
@@ -306,6 +211,7 @@ _HOME = {
     "Decision": "_core.routing.decision",
     "DenyList": "guardrail",
     "ExecutionLimits": "settings",
+    "ExportLine": "contrib.usage_exports",
     "GeminiProvider": "backends.providers.gemini",
     "HostedProvider": "backends.providers.callable",
     "HttpRequest": "backends.providers.http",
@@ -317,8 +223,9 @@ _HOME = {
     "OpenAIProvider": "backends.providers.openai",
     "PatternGuardrail": "guardrail",
     "PolicyCheck": "_core.check",
-    "PolicyFile": "policy_file",
+    "PolicyFile": "policies",
     "Prepared": "_engine.prepared",
+    "Reconciliation": "contrib.invoices",
     "Retention": "settings",
     "Router": "router",
     "SandboxProvider": "backends.providers.sandbox",
@@ -338,8 +245,9 @@ _HOME = {
     "WebhookSigner": "webhook",
     "WhyNot": "_core.routing.why_not",
     "open_storage": "storage",
-    "read_policies": "policy_entry",
-    "read_usage_export": "usage_export",
+    "read_policies": "policies",
+    "UsageExport": "contrib.usage_exports",
+    "read_usage_export": "contrib.usage_exports",
 }
 """Where a name lives that is neither an error nor a shape of the wire."""
 

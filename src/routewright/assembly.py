@@ -45,7 +45,7 @@ from .fork import Guard, importing, renew_in_children
 from .guardrail import checked_guardrails
 from .identity import Ids
 from .loop import Signal, at_once, this_loop
-from .policy_file import PolicyFile, Reload, watch
+from .policies import PolicyFile, Reload, watch
 from .protocols import (
     Coordination,
     Guardrail,

@@ -14,14 +14,13 @@ from ._core.account import Pepper, Told, is_live, told_key, unknown_key
 from ._core.derive import derive, same
 from ._core.moment import timestamp
 from ._core.request.problems import shown
+from .coordination import RECHECK_S
 from .errors import Problem, RouterError, ValidationFailed
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .wire import SYSTEM_ACCOUNT, Caller, Environment, Key, KeyByDigest, PutKey, Stands
 
 PURPOSE = "key pepper"
-RECHECK_S = 2.0
-"""So long at most a key is taken for what it was (reliability P12)."""
 MOST_KNOWN = 10_000
 CHANGE_OVER_S = 0.25
 """So long a call waits while its key is digested with the new secret. If that takes longer, the next one tries."""

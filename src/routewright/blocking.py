@@ -1,25 +1,117 @@
-"""Streams for code without ``await``: each step runs in the Router's background thread and is waited for."""
+"""The methods of a class for code without ``await``: each runs in a background thread and is waited for.
+
+    class BlockingStore(Twin["Store"]):
+        get = plain(Store.get)
+
+They work in plain scripts, in threads, in notebooks, and inside a running event loop (which they then block).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from ._core.routing.decision import Decision
-from ._engine.answer import Answer
-from ._engine.prepared import InputTokens, Prepared
-from ._engine.stream import Stream
+from ._engine.worker import Worker
 from .errors import RouterClosed
 from .wire import OutputDelta, RouteEvent
 
+if TYPE_CHECKING:
+    from ._core.routing.decision import Decision
+    from ._engine.answer import Answer
+    from ._engine.prepared import InputTokens, Prepared
+    from ._engine.stream import Stream
+
+_Wait = Callable[[Callable[[], Awaitable[Any]]], Any]
+
+
+class Closable(Protocol):
+    """Has resources to free."""
+
+    def aclose(self) -> Awaitable[None]:
+        """Free them."""
+        ...
+
+
+class Closing:
+    """Closes itself when ``async with`` is left."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self: Closable, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _Blocking:
+    """Closes itself when ``with`` is left."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the resources."""
+        raise NotImplementedError
+
+
+S = TypeVar("S", bound=Closable)
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Twin(_Blocking, Generic[S]):
+    """Calls another object's methods, and waits for them. Leaving ``with`` closes that object."""
+
+    def __init__(self, of: S, worker: Worker) -> None:
+        self._of = of
+        self._worker = worker
+
+    def __repr__(self) -> str:
+        return f"{self._of!r}.blocking"
+
+    def close(self) -> None:
+        """Free the resources of the other object."""
+        self._wait(self._of.aclose)
+
+    def _wait(self, async_fn: Callable[[], Awaitable[T]]) -> T:
+        return self._worker.run(async_fn)
+
+
+def plain(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[Twin[S], P], T]:
+    """The blocking twin of a method, with its name, arguments and docstring."""
+
+    @wraps(method)
+    def waited(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return twin._wait(partial(method, twin._of, *args, **kwargs))
+
+    return waited
+
+
+def plain_loop(method: Callable[Concatenate[S, P], AsyncIterator[T]]) -> Callable[Concatenate[Twin[S], P], Iterator[T]]:
+    """The same for an async generator that never yields None."""
+
+    @wraps(method)
+    def iterated(twin: Twin[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        things = method(twin._of, *args, **kwargs)
+        while (thing := twin._wait(partial(anext, things, None))) is not None:
+            yield thing
+
+    return iterated
+
 
 class BlockingPrepared:
-    """``Prepared`` for servers without ``await``, as WSGI has them."""
+    """``Prepared`` for servers without ``await``, such as WSGI servers."""
 
-    def __init__(self, prepared: Prepared, wait: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
+    def __init__(self, prepared: Prepared, wait: _Wait) -> None:
         self.prepared = prepared
         """The request, its tokens, its decision, and the headers."""
         self._wait = wait
@@ -44,27 +136,19 @@ class BlockingPrepared:
         return count
 
 
-class BlockingStream:
+class BlockingStream(_Blocking):
     """``Stream`` for plain ``for`` loops.
 
     with router.blocking.stream("Tell me a story") as stream:
         for text in stream.text():
             print(text, end="")
 
-    A loop over events may be left and gone on with, so without ``with`` the call ends when somebody calls ``close``.
+    A loop over events can be left and continued, so without ``with`` the call ends only at ``close``.
     """
 
-    def __init__(self, stream: Stream, wait: Callable[[Callable[[], Awaitable[Any]]], Any]) -> None:
+    def __init__(self, stream: Stream, wait: _Wait) -> None:
         self._stream = stream
         self._wait = wait
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[RouteEvent]:
         while (event := self._wait(partial(anext, self._stream, None))) is not None:
@@ -88,5 +172,5 @@ class BlockingStream:
 
     def close(self) -> None:
         """End the call."""
-        with suppress(RouterClosed):  # nothing goes on in a closed one
+        with suppress(RouterClosed):  # then it has ended already
             self._wait(self._stream.aclose)

@@ -59,7 +59,7 @@ class Catalogue:
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
-        """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming file, line and key."""
+        """Read a file over the bundled catalogue. Raises ``ValidationFailed`` naming file and key."""
         from .config import read_catalogue
         from .document import read
 
@@ -262,36 +262,18 @@ def _model(row: _Row, prior: _Prior, mended: Pricing | None) -> Model:
 def _pricing(row: _Row) -> Pricing | None:
     if row.input_usd_per_1m is None or row.output_usd_per_1m is None:
         return None
-    return Pricing(
-        row.input_usd_per_1m,
-        row.output_usd_per_1m,
-        row.cached_input_usd_per_1m,
-        row.cache_write_usd_per_1m,
-        row.batch_input_usd_per_1m,
-        row.batch_output_usd_per_1m,
-        tiers=(*_long_context(row), *_bands(row)),
-    )
-
-
-def _long_context(row: _Row) -> list[PriceTier]:
-    """Prices above one size, written as ``input_usd_above_272k``."""
-    prices = row.long_context_prices or {}
-    sizes = {name.rpartition("_")[2] for name in prices}
-    return [
+    longer = row.long_context_prices or {}  # above one size, as input_usd_above_272k
+    tiers = [
         PriceTier(
-            _tokens(size),
-            prices.get(f"input_usd_above_{size}", row.input_usd_per_1m or 0.0),
-            prices.get(f"output_usd_above_{size}", row.output_usd_per_1m or 0.0),
-            prices.get(f"cached_input_usd_above_{size}"),
-            prices.get(f"cache_write_usd_above_{size}"),
+            int(size.removesuffix("k")) * (1000 if size.endswith("k") else 1),
+            longer.get(f"input_usd_above_{size}", row.input_usd_per_1m),
+            longer.get(f"output_usd_above_{size}", row.output_usd_per_1m),
+            longer.get(f"cached_input_usd_above_{size}"),
+            longer.get(f"cache_write_usd_above_{size}"),
         )
-        for size in sorted(sizes)
+        for size in sorted({name.rpartition("_")[2] for name in longer})
     ]
-
-
-def _bands(row: _Row) -> list[PriceTier]:
-    """Prices by band of sizes; the first band is the list price. Per million tokens, whatever the source's key says."""
-    return [
+    tiers += [  # by band of sizes, the first of which is the list price; per million tokens, whatever the key says
         PriceTier(
             int(band["range"][0]),
             band["input_cost_per_token"],
@@ -302,7 +284,12 @@ def _bands(row: _Row) -> list[PriceTier]:
         for band in row.tiered_prices or []
         if band["range"][0] > 0
     ]
-
-
-def _tokens(size: str) -> int:
-    return int(size.removesuffix("k")) * 1000 if size.endswith("k") else int(size)
+    return Pricing(
+        row.input_usd_per_1m,
+        row.output_usd_per_1m,
+        row.cached_input_usd_per_1m,
+        row.cache_write_usd_per_1m,
+        row.batch_input_usd_per_1m,
+        row.batch_output_usd_per_1m,
+        tiers=tuple(tiers),
+    )

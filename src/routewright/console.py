@@ -9,26 +9,27 @@ from functools import cached_property
 from random import SystemRandom
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from ._core.account import RANDOM_BYTES, SHOWN, is_live, new_key
 from ._core.batch import MOST_CREDIT
 from ._core.moment import timestamp
 from ._core.money import usd_text
 from ._core.request.problems import listed, shown
-from ._core.terms import account_terms, changed, checked_account, credit_of, key_terms, told
+from ._core.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
+from ._engine.hooks import events_of
 from ._engine.storage import GuardedStorage, unhindered
 from ._engine.worker import Worker
-from .announcer import Announcer
 from .arguments import ENVIRONMENTS, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
-from .authentication import RECHECK_S, Authenticator
+from .authentication import Authenticator
 from .backends.clock import SystemClock
+from .blocking import Closing, Twin, plain
+from .coordination import RECHECK_S, Announcer
 from .errors import NotFound, PreconditionFailed, Problem, StorageUnavailable, ValidationFailed
 from .identity import Ids
-from .incidents import IncidentLog
 from .protocols import Clock, Coordination, Storage
 from .root_secret import RootSecret, given_secrets
 from .storage import open_storage
-from .twin import Closing, Twin, plain
 from .wire import (
     SYSTEM_ACCOUNT,
     Account,
@@ -39,6 +40,8 @@ from .wire import (
     Credit,
     Environment,
     Incident,
+    IncidentCreated,
+    Incidents,
     Key,
     Keys,
     KeyStanding,
@@ -47,6 +50,8 @@ from .wire import (
     PlanName,
     Purse,
     PutAccount,
+    PutEvent,
+    PutIncident,
     PutKey,
     RateLimits,
     RevokeKey,
@@ -96,7 +101,6 @@ class Console(Closing):
         self._clock = clock or SystemClock()
         self._announcer = Announcer(storage, coordination, self._clock)
         self._ids = Ids(self._clock, SystemRandom())
-        self._incidents = IncidentLog(self._checked, self._clock, self._ids)
         self._secret = RootSecret(storage, os.environ, () if secret is None else given_secrets(secret))
         self._authenticator = Authenticator(self._checked, self._secret, self._clock, recheck_s)
 
@@ -272,17 +276,34 @@ class Console(Closing):
         return await self._authenticator.caller(authorization, environment)
 
     async def open_incident(self, title: str, *, severity: Severity, status_url: str | None = None) -> Incident:
-        """Say that something goes wrong for many. The event ``incident.created`` is kept with it. Raises
+        """Open an incident that affects many. Stores the event ``incident.created`` with it. Raises
         ``ValidationFailed``."""
-        return await self._incidents.open({"title": title, "severity": severity, "status_url": status_url})
+        terms, now = (
+            incident_terms({"title": title, "severity": severity, "status_url": status_url}),
+            self._clock.time(),
+        )
+        incident = Incident(id=self._ids("inc_"), started_at=timestamp(now), **terms)
+        created = IncidentCreated(
+            incident.id, incident.title, incident.severity, incident.started_at, incident.status_url
+        )
+        (event,) = events_of([created], Caller(SYSTEM_ACCOUNT), self._ids, now)
+        await self._checked.apply(SYSTEM_ACCOUNT, [PutIncident(incident, expect="absent"), PutEvent(event.stored)])
+        return incident
 
     async def resolve_incident(self, id: str) -> Incident:
-        """Say that it is over; again it stays as it was. Raises ``NotFound``."""
-        return await self._incidents.resolve(id)
+        """Say that it is over; repeating it changes nothing. Raises ``NotFound``."""
+        found = next((each for each in await self.incidents() if each.id == id), None)
+        if found is None:
+            raise NotFound(f"no incident {told(id)}")
+        if found.resolved_at is not None:
+            return found
+        resolved = replace(found, resolved_at=self._now())
+        await self._checked.apply(SYSTEM_ACCOUNT, [PutIncident(resolved, expect="present")])
+        return resolved
 
     async def incidents(self) -> list[Incident]:
         """The last hundred, newest first."""
-        return await self._incidents.last()
+        return await self._checked.read(SYSTEM_ACCOUNT, Incidents())
 
     async def rotate_secret(self, *, force: bool = False) -> None:
         """Change the root secret. The one before it holds until the next change: a key goes over to the new one when it

@@ -68,6 +68,12 @@ class RouterError(Exception):
     type: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **facts: str | int) -> None:
+        """``class MyError(RouterError, code="mine", status=400)``: what is not given is the parent's."""
+        super().__init_subclass__()
+        for name, value in facts.items():
+            setattr(cls, name, value)
+
     def __init__(
         self,
         message: str,
@@ -101,13 +107,9 @@ def _rebuild(cls: type[RouterError], message: str, state: dict[str, Any]) -> Rou
     return error
 
 
-class ValidationFailed(RouterError):
+class ValidationFailed(RouterError, code="validation_failed", status=400, type="validation_error"):
     """The input is not what the specification allows. ``problems`` lists faults, each with its place and its remedy;
     more may show once they are mended."""
-
-    code = "validation_failed"
-    status = 400
-    type = "validation_error"
 
     def __init__(self, message: str, *, problems: list[Problem] | None = None, **rest: Any) -> None:
         self.problems = problems or []
@@ -120,170 +122,94 @@ class ValidationFailed(RouterError):
         return cls("\n".join(str(p) for p in problems), problems=list(problems))
 
 
-class InvalidJson(ValidationFailed):
+class InvalidJson(ValidationFailed, code="invalid_json"):
     """The body is not one JSON text in UTF-8 (spec 1)."""
 
-    code = "invalid_json"
 
-
-class MalformedRequest(RouterError):
+class MalformedRequest(RouterError, code="malformed_request", status=400, type="request_error"):
     """What came is no HTTP/1.1 request, or asks of the connection what nobody speaks here."""
 
-    code = "malformed_request"
-    status = 400
-    type = "request_error"
 
-
-class CursorInvalid(RouterError):
+class CursorInvalid(RouterError, code="cursor_invalid", status=400, type="validation_error"):
     """The cursor was not made by this service for this account and query."""
 
-    code = "cursor_invalid"
-    status = 400
-    type = "validation_error"
 
-
-class CursorExpired(CursorInvalid):
+class CursorExpired(CursorInvalid, code="cursor_expired"):
     """The cursor is older than 24 hours (spec 4.5)."""
 
-    code = "cursor_expired"
 
-
-class AuthenticationFailed(RouterError):
+class AuthenticationFailed(RouterError, code="authentication_failed", status=401, type="authentication_error"):
     """The key is missing, malformed, unknown, revoked, or of the other environment (spec 5)."""
 
-    code = "authentication_failed"
-    status = 401
-    type = "authentication_error"
 
-
-class SignatureError(AuthenticationFailed):
+class SignatureError(AuthenticationFailed, code="signature_invalid"):
     """A webhook was not signed with a secret that is live here, was changed, or is of another time: answer 401."""
 
-    code = "signature_invalid"
 
-
-class InsufficientBalance(RouterError):
+class InsufficientBalance(RouterError, code="insufficient_balance", status=402, type="billing_error"):
     """The account's balance cannot cover the call."""
 
-    code = "insufficient_balance"
-    status = 402
-    type = "billing_error"
 
-
-class QuotaExhausted(RouterError):
+class QuotaExhausted(RouterError, code="quota_exhausted", status=402, type="billing_error"):
     """A spending limit is used up; ``detail["level"]`` says which."""
 
-    code = "quota_exhausted"
-    status = 402
-    type = "billing_error"
 
-
-class PermissionDenied(RouterError):
+class PermissionDenied(RouterError, code="permission_denied", status=403, type="permission_error"):
     """The key lacks the scope that this call needs."""
 
-    code = "permission_denied"
-    status = 403
-    type = "permission_error"
 
-
-class BlockedByPolicy(RouterError):
+class BlockedByPolicy(RouterError, code="blocked_by_policy", status=403, type="permission_error"):
     """A guardrail or policy of ours blocked the content."""
 
-    code = "blocked_by_policy"
-    status = 403
-    type = "permission_error"
 
-
-class ContentRefused(RouterError):
+class ContentRefused(RouterError, code="content_refused", status=403, type="permission_error"):
     """The provider's moderation refused the content; others were asked only where a policy says so."""
 
-    code = "content_refused"
-    status = 403
-    type = "permission_error"
 
-
-class NotFound(RouterError):
+class NotFound(RouterError, code="not_found", status=404, type="request_error"):
     """No such thing, or it belongs to another account: the two answer alike."""
 
-    code = "not_found"
-    status = 404
-    type = "request_error"
 
-
-class MethodNotAllowed(RouterError):
+class MethodNotAllowed(RouterError, code="method_not_allowed", status=405, type="request_error"):
     """The address exists, the method does not."""
 
-    code = "method_not_allowed"
-    status = 405
-    type = "request_error"
 
-
-class RequestTimedOut(RouterError):
+class RequestTimedOut(RouterError, code="request_timeout", status=408, type="request_error", retryable=True):
     """The request did not come whole in time (spec 7)."""
 
-    code = "request_timeout"
-    status = 408
-    type = "request_error"
-    retryable = True
 
-
-class IdempotencyKeyReused(RouterError):
+class IdempotencyKeyReused(
+    RouterError, code="idempotency_key_reused_with_different_body", status=409, type="conflict_error"
+):
     """The idempotency key came back with another body within 24 hours (spec 4.1)."""
 
-    code = "idempotency_key_reused_with_different_body"
-    status = 409
-    type = "conflict_error"
 
-
-class BodyTooLarge(RouterError):
+class BodyTooLarge(RouterError, code="body_too_large", status=413, type="request_error"):
     """The request body is over the limit of bytes, or of values in it."""
 
-    code = "body_too_large"
-    status = 413
-    type = "request_error"
 
-
-class UnsupportedMediaType(RouterError):
+class UnsupportedMediaType(RouterError, code="unsupported_media_type", status=415, type="request_error"):
     """The body is not ``application/json``."""
 
-    code = "unsupported_media_type"
-    status = 415
-    type = "request_error"
 
-
-class HeadersTooLarge(RouterError):
+class HeadersTooLarge(RouterError, code="headers_too_large", status=431, type="request_error"):
     """The request line and its headers are too long, or too many."""
 
-    code = "headers_too_large"
-    status = 431
-    type = "request_error"
 
-
-class NoCandidates(RouterError):
+class NoCandidates(RouterError, code="router.no_candidates", status=422, type="constraint_error"):
     """Constraints left no model. ``rejected_candidates`` and ``suggestion`` are in ``detail`` (spec 7)."""
 
-    code = "router.no_candidates"
-    status = 422
-    type = "constraint_error"
 
-
-class BudgetExceeded(NoCandidates):
+class BudgetExceeded(NoCandidates, code="router.budget_exceeded"):
     """Every model that could serve would cost more than the budget allows; ``detail`` says by how much."""
-
-    code = "router.budget_exceeded"
 
 
 class NoProviders(NoCandidates):
     """No provider is configured, so nothing can be called."""
 
 
-class RateLimited(RouterError):
+class RateLimited(RouterError, code="RATE_LIMITED", status=429, type="rate_limit_error", retryable=True):
     """Too many requests or tokens in the window, every slot is taken, or a worker holds all the bodies that it may."""
-
-    code = "RATE_LIMITED"
-    status = 429
-    type = "rate_limit_error"
-    retryable = True
 
     def __init__(self, message: str, **rest: Any) -> None:
         super().__init__(message, **rest)
@@ -301,87 +227,58 @@ _HEADERS = {
 """Of a call that was refused, and what each is called in its detail."""
 
 
-class InternalError(RouterError):
+class InternalError(RouterError, retryable=True):
     """A fault of ours."""
 
-    retryable = True
 
-
-class StorageUnavailable(InternalError):
+class StorageUnavailable(InternalError, code="storage_unavailable"):
     """The storage could not be reached or refused the write."""
-
-    code = "storage_unavailable"
 
 
 class StorageFull(StorageUnavailable):
     """There is no room left for what was to be written; nothing of the batch was."""
 
 
-class StorageReadOnly(StorageUnavailable):
+class StorageReadOnly(StorageUnavailable, retryable=False):
     """The storage can be read and not written: the file, its folder, or the disk."""
 
-    retryable = False
 
-
-class StorageCorrupt(StorageUnavailable):
+class StorageCorrupt(StorageUnavailable, retryable=False):
     """What is there is no store of ours, or is damaged."""
 
-    retryable = False
 
-
-class StorageVersion(StorageUnavailable):
+class StorageVersion(StorageUnavailable, retryable=False):
     """The store was made by another version: a newer one, or one that it has to be upgraded from."""
 
-    retryable = False
 
-
-class PreconditionFailed(InternalError):
+class PreconditionFailed(InternalError, retryable=False):
     """A write of a batch did not find what it expected, so none was applied; ``index`` names it."""
-
-    retryable = False
 
     def __init__(self, message: str, *, index: int = 0, **rest: Any) -> None:
         super().__init__(message, **rest)
         self.index = index
 
 
-class RouterClosed(InternalError):
+class RouterClosed(InternalError, retryable=False):
     """The Router was closed, or the interpreter exits: make a new Router."""
 
-    retryable = False
 
-
-class UnsupportedWrite(InternalError):
+class UnsupportedWrite(InternalError, retryable=False):
     """The storage does not know this kind of write or query."""
 
-    retryable = False
 
-
-class UpstreamFailed(RouterError):
+class UpstreamFailed(RouterError, code="router.upstream_failed", status=502, type="upstream_error", retryable=True):
     """Every attempt failed; ``detail["attempts"]`` lists them in order."""
 
-    code = "router.upstream_failed"
-    status = 502
-    type = "upstream_error"
-    retryable = True
 
-
-class Overloaded(RouterError):
+class Overloaded(RouterError, code="overloaded", status=503, type="internal_error", retryable=True):
     """A worker has as many connections open as it takes."""
 
-    code = "overloaded"
-    status = 503
-    type = "internal_error"
-    retryable = True
 
-
-class RouterTimeoutError(RouterError, TimeoutError):
+class RouterTimeoutError(
+    RouterError, TimeoutError, code="RouterTimeoutError", status=504, type="timeout_error", retryable=True
+):
     """``timeout_ms`` ran out before an answer was complete."""
-
-    code = "RouterTimeoutError"
-    status = 504
-    type = "timeout_error"
-    retryable = True
 
 
 class ProviderFault(Exception):

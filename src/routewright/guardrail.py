@@ -1,4 +1,4 @@
-"""The guardrails that come with the library: kinds of data, and words that must not pass."""
+"""The built-in guardrails: kinds of personal data, and lists of words."""
 
 from __future__ import annotations
 
@@ -67,53 +67,45 @@ class DenyList(Ruled):
 
 
 def checked_guardrails(given: object) -> tuple[Guardrail, ...]:
-    """What is passed as ``guardrails``. Raises ``ValidationFailed`` for what is no list of them."""
+    """The argument ``guardrails``. Raises ``ValidationFailed`` for anything but a list of them."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         hint = "pass a list: guardrails=[PatternGuardrail('email')]"
         raise ValidationFailed.of(Problem("guardrails", f"{shown(given)} is not a list of guardrails", hint))
     for place, each in enumerate(given):
-        _check_guardrail(f"guardrails[{place}]", each)
+        path = f"guardrails[{place}]"
+        if isinstance(each, type) or not isinstance(each, Guardrail):
+            hint = "pass a PatternGuardrail, a DenyList, or what has name, stages, holds and check as they do"
+            raise ValidationFailed.of(Problem(path, f"{shown(each)} is not a guardrail", hint))
+        found = _named_problems(f"{path}.name", each.name, f"{path}.stages", each.stages)
+        holds: object = each.holds
+        if holds is not None and (type(holds) is not int or holds < 1):
+            problem = f"must be a whole number of at least 1, or None, got {shown(holds)}"
+            hint = "the longest that a finding can be; None if only a whole answer can be judged"
+            found.append(Problem(f"{path}.holds", problem, hint))
+        _refuse(found)
     return tuple(given)
 
 
-def _check_guardrail(path: str, given: object) -> None:
-    if isinstance(given, type) or not isinstance(given, Guardrail):
-        hint = "pass a PatternGuardrail, a DenyList, or what has name, stages, holds and check as they do"
-        raise ValidationFailed.of(Problem(path, f"{shown(given)} is not a guardrail", hint))
-    found: Problems = []
-    _check_name(f"{path}.name", given.name, found)
-    _check_stages(f"{path}.stages", given.stages, found)
-    holds: object = given.holds
-    if holds is not None and (type(holds) is not int or holds < 1):
-        problem = f"must be a whole number of at least 1, or None, got {shown(holds)}"
-        hint = "the longest that a finding can be; None if only a whole answer can be judged"
-        found.append(Problem(f"{path}.holds", problem, hint))
-    _refuse(found)
-
-
 def _problems(name: object, action: object, stages: object) -> Problems:
-    """What is wrong with what all guardrails have."""
-    found: Problems = []
-    _check_name("name", name, found)
+    """Problems of the arguments that all guardrails have."""
+    found = _named_problems("name", name, "stages", stages)
     if action not in get_args(GuardrailAction):
         problem = f"must be {' or '.join(get_args(GuardrailAction))}, got {shown(action)}"
         found.append(Problem("action", problem, did_you_mean(action, get_args(GuardrailAction))))
-    _check_stages("stages", stages, found)
     return found
 
 
-def _check_name(path: str, name: object, found: Problems) -> None:
+def _named_problems(name_path: str, name: object, stages_path: str, stages: object) -> Problems:
+    found: Problems = []
     if isinstance(name, str):
-        check_text(path, name, found)
+        check_text(name_path, name, found)
     else:
-        found.append(Problem(path, f"must be a string, got {shown(name)}", ""))
-
-
-def _check_stages(path: str, stages: object, found: Problems) -> None:
+        found.append(Problem(name_path, f"must be a string, got {shown(name)}", ""))
     if isinstance(stages, str) or not isinstance(stages, Collection):
-        found.append(Problem(path, f"{shown(stages)} is no list", "put it into one"))
+        found.append(Problem(stages_path, f"{shown(stages)} is no list", "put it into one"))
     else:
-        check_choice(path, [*stages], get_args(Stage), found)
+        check_choice(stages_path, [*stages], get_args(Stage), found)
+    return found
 
 
 def _refuse(found: Problems) -> None:

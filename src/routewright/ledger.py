@@ -1,64 +1,86 @@
-"""``Ledger``: what was paid and billed, as its owner reads it, without a Router."""
+"""``Ledger``: what was paid and billed, read and corrected without a Router."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from copy import copy
 from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import anyio
-import anyio.to_thread
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from ._core.analytics.report import days_of
+from ._core.analytics.rollup import MOST_USD
+from ._core.catalogue.prices import prices_of, pricing_on, usage_nanos
+from ._core.correction import Truth, attempt_in, began_at, corrected, correction
+from ._core.ledger import THRESHOLDS
 from ._core.moment import moment, timestamp
-from ._core.reconcile import Scope, reconciled
+from ._core.money import MOST_TOKENS, nanos_of
+from ._core.request.json_scan import is_unicode, quoted
 from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.rows import key_of
 from ._core.statement import EPOCH, balance_of, check_by, day_before, days_of_month, statement
 from ._core.trace.ids import normalise_trace_id
-from ._core.usage_export import checked_export
-from ._engine.storage import GuardedStorage
+from ._engine.storage import GuardedStorage, found_trace
 from ._engine.worker import Worker
 from .arguments import check_account, check_storage
 from .backends.clock import SystemClock
-from .catalogue import Catalogue
-from .correction import Corrections, checked_correction
-from .document import path_of
-from .errors import Problem, ValidationFailed
+from .blocking import Closing, Twin, plain, plain_loop
+from .catalogue import Catalogue, checked_usage
+from .errors import PreconditionFailed, Problem, RouterError, StorageUnavailable, ValidationFailed
+from .identity import Ids
 from .protocols import Clock, Storage
 from .storage import open_storage
 from .trace import When
-from .twin import Closing, Twin, plain, plain_loop
-from .usage_export import read_usage_export
 from .wire import (
     SYSTEM_ACCOUNT,
     Account,
+    CatalogueSnapshot,
+    ClaimKey,
+    EndClaim,
     LedgerRow,
     LedgerRows,
     LedgerSum,
     LedgerSums,
-    LedgerSumsOfAll,
-    Reconciliation,
+    ModelSpan,
+    PutTrace,
+    RollupKeys,
+    Settle,
+    SnapshotById,
     Standing,
     Stands,
     Statement,
     StatementBy,
+    Trace,
+    TraceById,
     Usage,
-    UsageExport,
 )
+
+if TYPE_CHECKING:
+    from .contrib.invoices import Reconciliation
+    from .contrib.usage_exports import UsageExport
 
 PIECE = 200
 """Rows that are read at a time."""
-_SHARE = Range(0, 1)
+MAX_NOTE_CHARS = 500
+LEASE_S = 30.0
+"""Time that a correction may take before another may replace it."""
+WAIT_S = 30.0
+"""Time to wait for another correction of the same call."""
+_LONGEST_PAUSE_S = 0.1
+_COST = Range(0, MOST_USD)
+_ATTEMPT = Range(1, 1_000, whole=True)
+_CORRECTS = "who corrects this call, under a name that is longer than any idempotency key may be: "
 
 
 class Ledger(Closing):
-    """Reads what was paid and billed, and puts right what was not known, or wrong, when it was booked.
+    """Reads what was paid and billed, and corrects costs that were unknown or wrong when they were booked.
 
     ledger = Ledger("sqlite:///calls.db")
     november = await ledger.statement("2026-11")
@@ -74,7 +96,6 @@ class Ledger(Closing):
         self._storage = storage
         self._checked: Storage = GuardedStorage(storage)
         self._clock = clock or SystemClock()
-        self._corrections = Corrections(self._checked, self._clock)
         self._account = "default"
 
     def as_account(self, account: str) -> Self:
@@ -109,14 +130,9 @@ class Ledger(Closing):
         if first is not None and last is not None and first > last:
             raise ValidationFailed.of(Problem("since", f"is {first}, after {last}, the until", ""))
         asked = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
-        account, after = self._of(account), None
-        while True:
-            found = await self._checked.scan(account, asked, after=after, limit=PIECE)
-            for row in found:
+        async with aclosing(_rows(self._checked, self._of(account), asked)) as found:
+            async for row in found:
                 yield row
-            if len(found) < PIECE:
-                return
-            after = key_of(found[-1])
 
     async def sums(
         self,
@@ -159,16 +175,15 @@ class Ledger(Closing):
         note: str = "",
         account: str | UnsetType = UNSET,
     ) -> LedgerRow | None:
-        """Say what an attempt of a call really cost, or what it used, which is priced as it was then.
+        """Book what an attempt of a call really cost, or what it used, at the prices of that day.
 
-        A row with the difference is booked, and charged where the call was; its trace and the analytics follow with it
-        or not at all. The month that pays is that of the call. Gives the row; None: there was nothing to correct, so
-        that saying it twice is saying it once. Raises ``ValidationFailed``, and ``NotFound`` where the trace is gone or
-        has no such attempt.
+        Books a row with the difference, charged if the call was, and updates trace and analytics with it or not at all.
+        The month of the call pays. Returns the row; None: there was nothing to correct, so repeating it does nothing.
+        Raises ``ValidationFailed``, and ``NotFound`` if the trace is gone or has no such attempt.
         """
         trace_id, account = normalise_trace_id(trace_id), self._of(account)
-        said = checked_correction(attempt, cost_usd, usage, note)
-        return await self._corrections.put_right(account, trace_id, said)
+        said = _checked_correction(attempt, cost_usd, usage, note)
+        return await _Correction(self._checked, self._clock, account, trace_id).put_right(said)
 
     async def reconcile(
         self,
@@ -186,13 +201,18 @@ class Ledger(Closing):
         said otherwise, and so is the provider. ``tolerance``: the share of theirs by which ours may be off.
         ``catalogue``: the models whose names it may use, in the place of the bundled ones. Raises ``ValidationFailed``.
         """
-        _check_tolerance(tolerance)
-        _check_comparison(provider, catalogue)
-        found = await self._export(export)
-        days = days_of(first or found.first, last or found.last, self._clock.time(), ("first", "last"))
-        sums = await self._read(SYSTEM_ACCOUNT, LedgerSumsOfAll(*days))
-        known = Catalogue() if catalogue is None else catalogue
-        return reconciled(found, sums, known.models, known.aliases, Scope(*days, float(tolerance), provider))
+        from .contrib.invoices import reconcile  # which nothing else needs
+
+        return await reconcile(
+            self._checked,
+            self._clock,
+            export,
+            first=first,
+            last=last,
+            provider=provider,
+            tolerance=tolerance,
+            catalogue=catalogue,
+        )
 
     async def aclose(self) -> None:
         """Free the storage."""
@@ -206,14 +226,6 @@ class Ledger(Closing):
         async for row in self.rows(since=began, until=until, account=owner.name):
             unpaid += row.charge_nanos
         return balance_of(before) + unpaid
-
-    async def _export(self, given: object) -> UsageExport:
-        if isinstance(given, UsageExport):
-            return checked_export(given)
-        path = path_of(given)
-        if self._clock.virtual:
-            return read_usage_export(path)
-        return await anyio.to_thread.run_sync(read_usage_export, path)
 
     async def _sums(self, account: str, first: str, last: str) -> list[LedgerSum]:
         found: list[LedgerSum] = await self._read(account, LedgerSums(first, last))
@@ -239,15 +251,131 @@ class BlockingLedger(Twin[Ledger]):
     reconcile = plain(Ledger.reconcile)
 
 
-def _check_comparison(provider: object, catalogue: object) -> None:
-    if provider is not None and not isinstance(provider, str):
-        raise ValidationFailed.of(Problem("provider", f"is {shown(provider)}", "pass its name, or leave it out"))
-    if catalogue is not None and not isinstance(catalogue, Catalogue):
-        problem = Problem("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
-        raise ValidationFailed.of(problem)
+async def _rows(storage: Storage, account: str, asked: LedgerRows) -> AsyncGenerator[LedgerRow, None]:
+    """Rows, newest first."""
+    after = None
+    while True:
+        found = await storage.scan(account, asked, after=after, limit=PIECE)
+        for row in found:
+            yield row
+        if len(found) < PIECE:
+            return
+        after = key_of(found[-1])
 
 
-def _check_tolerance(tolerance: object) -> None:
-    fits = isinstance(tolerance, int | float) and not isinstance(tolerance, bool) and _SHARE.admits(tolerance)
-    if not fits:
-        raise ValidationFailed.of(Problem("tolerance", f"must be {_SHARE}, got {shown(tolerance)}", "0.01 is 1 %"))
+class _Said(NamedTuple):
+    """What an attempt came to, as the caller says."""
+
+    attempt: int
+    cost_usd: float | None
+    usage: Usage | None
+    note: str
+
+
+def _checked_correction(attempt: object, cost_usd: object, usage: object, note: object) -> _Said:
+    if isinstance(attempt, bool) or not isinstance(attempt, int) or not _ATTEMPT.admits(attempt):
+        raise ValidationFailed.of(Problem("attempt", f"must be {_ATTEMPT}, got {shown(attempt)}", "as in its span"))
+    if cost_usd is None and usage is None:
+        raise ValidationFailed.of(Problem("cost_usd", "is missing, and so is usage", "pass one of them, or both"))
+    if not (isinstance(note, str) and len(note) <= MAX_NOTE_CHARS and is_unicode(note)):
+        problem = f"must be a string of at most {MAX_NOTE_CHARS} characters, got {shown(note)}"
+        raise ValidationFailed.of(Problem("note", problem, ""))
+    if cost_usd is not None:
+        if isinstance(cost_usd, bool) or not isinstance(cost_usd, int | float) or not _COST.admits(cost_usd):
+            raise ValidationFailed.of(Problem("cost_usd", f"must be {_COST}, got {shown(cost_usd)}", ""))
+        cost_usd = float(cost_usd)
+    used = None if usage is None else checked_usage(usage)
+    most = 0 if used is None else max(used.input, used.output)
+    if most > MOST_TOKENS:
+        raise ValidationFailed.of(Problem("usage", f"has {most:,} tokens", f"no call has more than {MOST_TOKENS:,}"))
+    return _Said(attempt, cost_usd, used, note)
+
+
+class _Correction:
+    """Corrects an attempt of one call: ledger, trace and analytics in one batch. Corrections of a call are made one
+    after the other, over all processes."""
+
+    def __init__(self, storage: Storage, clock: Clock, account: str, trace_id: str) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._account = account
+        self._trace_id = trace_id
+        self._ids = Ids(clock, SystemRandom())
+
+    async def put_right(self, said: _Said) -> LedgerRow | None:
+        """Book the correction, and return its row; None: the attempt is right already."""
+        async with self._alone() as fence:
+            found = await self._storage.read(self._account, TraceById(self._trace_id))
+            trace: Trace = found_trace(found, self._trace_id)
+            if trace.environment == "sandbox":
+                problem = f"{quoted(trace.id)} is of the sandbox, which bills nobody"
+                raise ValidationFailed.of(Problem("trace_id", problem, ""))
+            asked = LedgerRows(request_id=trace.id)
+            span, rows = (
+                attempt_in(trace, said.attempt),
+                [row async for row in _rows(self._storage, self._account, asked)],
+            )
+            truth = await self._truth(trace, span, said, began_at(trace, span, rows)[: len("YYYY-MM-DD")])
+            row = correction(trace, span, truth, rows, said.note)
+            if row is not None:
+                await self._book(corrected(trace, span, truth, row), row, fence)
+        return row
+
+    async def _truth(self, trace: Trace, span: ModelSpan, said: _Said, day: str) -> Truth:
+        """The cost as said, otherwise of the usage at that day's prices in the catalogue that the call was decided by.
+        Raises ``ValidationFailed``."""
+        if said.cost_usd is not None:
+            return Truth(nanos_of(said.cost_usd), said.usage)
+        assert said.usage is not None, "one of them was given"
+        given = trace.decision_input
+        kept = None if given is None else await self._storage.read(SYSTEM_ACCOUNT, SnapshotById(given.catalogue))
+        models = kept.models if isinstance(kept, CatalogueSnapshot) else ()
+        prices = next((prices_of(pricing_on(model, day)) for model in models if model.id == span.model), ())
+        if not prices:
+            problem = f"cannot be priced: what {quoted(span.model)} cost on {day} is not known any more"
+            raise ValidationFailed.of(Problem("usage", problem, "pass cost_usd, too"))
+        return Truth(usage_nanos(prices, said.usage), said.usage)
+
+    async def _book(self, trace: Trace, row: LedgerRow, fence: EndClaim) -> None:
+        """Book a row, and keep the corrected trace, counted by all metadata that the account's usage is counted by."""
+        keys = await self._storage.read(self._account, RollupKeys())
+        event_ids = tuple(self._ids("evt_") for _ in THRESHOLDS)
+        settle = Settle(id=trace.id, at=trace.created_at, rows=(row,), key_id=trace.key_id, event_ids=event_ids)
+        put = PutTrace(trace, expect="present", rollup_keys=tuple(keys))
+        try:
+            await self._storage.apply(self._account, [settle, put, fence])
+        except PreconditionFailed as error:
+            said = f"the trace {quoted(trace.id)} was removed or corrected meanwhile; look at it, and try again"
+            raise StorageUnavailable(said) from error
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[EndClaim]:
+        """Exclude other corrections of the call. Put the given write into the batch: it fails the batch if somebody
+        else was let in after all."""
+        key, call = _CORRECTS + self._trace_id, self._ids("cor_")
+        fence = EndClaim(key=key, environment="production", call=call, result=b"", until=0.0)
+        try:
+            until, pause_s = self._clock.monotonic() + WAIT_S, 0.01
+            while not await self._claims(fence):
+                if self._clock.monotonic() >= until:
+                    raise StorageUnavailable("another correction of this call takes its time; try again")
+                await self._clock.sleep(pause_s)
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            yield fence
+        finally:  # also if it is not known whether the claim was made
+            with self._clock.deadline(self._clock.monotonic() + WAIT_S, shield=True), suppress(RouterError):
+                await self._storage.apply(self._account, [replace(fence, result=None)])
+
+    async def _claims(self, fence: EndClaim) -> bool:
+        claim = ClaimKey(
+            key=fence.key,
+            environment=fence.environment,
+            fingerprint="",
+            call=fence.call,
+            owner=fence.call,
+            lease_s=LEASE_S,
+            clock_s=self._clock.monotonic(),
+            at=self._clock.time(),
+        )
+        (written,) = await self._storage.apply(self._account, [claim])
+        return written.created

@@ -1,5 +1,4 @@
-"""Types that answers can be of (``Router.route(output_type=...)``). Structs are read by msgspec, everything else by
-pydantic, and what pydantic cannot read by msgspec again."""
+"""Types of answers (``Router.route(output_type=...)``). msgspec reads structs, and whatever pydantic cannot."""
 
 from __future__ import annotations
 
@@ -13,39 +12,39 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from ._core.request.json_scan import joined
 from ._core.request.problems import shown
-from ._core.structured_output import Form, Misfit, Reader, Unfit, property_names
+from ._core.structured_output import Form, Misfit, Unfit, property_names
 from .errors import Problem, ValidationFailed
 
 KEPT = 64
-"""Forms of the types used last: making one takes up to milliseconds."""
+"""Number of forms that are cached: making one takes up to milliseconds."""
 
 LISTED = 1_000
-"""Errors of one answer: to list more of them takes longer than to find them, and the event loop waits meanwhile."""
+"""Errors listed of one answer: listing more takes longer than finding them, and blocks the event loop."""
 
 _ABOUT_THE_TYPE = frozenset(
     "expected gt ge lt le multiple_of pattern min_length max_length actual_length field_type max_digits decimal_places "
     "whole_digits discriminator expected_tags class_name".split()
 )
-"""Values in pydantic's sentences that do not come from the answer."""
+"""Values in pydantic's messages that do not come from the answer."""
 _EXPECTATIONS = ("Expected ", "Object missing required field ", "Invalid RFC3339", "Invalid ISO8601", "Invalid UUID")
-"""How msgspec's sentences begin in which there is nothing of the answer."""
+"""Beginnings of msgspec's messages that contain nothing of the answer."""
 _OTHERWISE = {
     "Invalid enum value": "is none of the choices",
     "Invalid value": "is none of the choices",
     "Object contains unknown field": "has a field that is not one of its type",
 }
-"""What stands for those in which there is."""
+"""Our words for those that do."""
 _HINT = "pass a type that JSON can hold: a pydantic model, a msgspec Struct, a dataclass, a TypedDict, list[int] ..."
 
 
 class _Schema(GenerateJsonSchema):
-    """Leaves out defaults that JSON cannot hold, without a warning: the type holds them."""
+    """Omits defaults that JSON cannot hold, without a warning: the type has them."""
 
     ignored_warning_kinds = {"non-serializable-default"}  # noqa: RUF012 (pydantic declares it so)
 
 
 def form_of(output_type: Any) -> Form:
-    """How to ask for answers of a type, and read them. Raises ``ValidationFailed`` for what JSON cannot hold."""
+    """The JSON schema and the reader of a type. Raises ``ValidationFailed`` for what JSON cannot hold."""
     try:
         return _kept(output_type)
     except TypeError:  # not hashable
@@ -55,7 +54,9 @@ def form_of(output_type: Any) -> Form:
 def _made(output_type: Any) -> Form:
     if isinstance(output_type, str):  # a name, which could only be looked up here
         raise ValidationFailed.of(Problem("output_type", f"{shown(output_type)} is a string", "pass the type itself"))
-    makers = (_by_msgspec,) if _is_struct(output_type) else (_by_pydantic, _by_msgspec)
+    kind = get_origin(output_type) or output_type
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    makers = (_by_msgspec,) if is_struct else (_by_pydantic, _by_msgspec)
     reasons = []
     for maker in makers:
         try:
@@ -68,18 +69,11 @@ def _made(output_type: Any) -> Form:
 _kept: Callable[[Any], Form] = lru_cache(KEPT, typed=True)(_made)
 
 
-def _is_struct(output_type: Any) -> bool:
-    kind = get_origin(output_type) or output_type
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
 def _by_pydantic(output_type: Any) -> Form:
     adapter: TypeAdapter[Any] = TypeAdapter(output_type)
     schema = adapter.json_schema(schema_generator=_Schema)
-    return Form(_name(output_type), schema, _pydantic_reader(adapter, property_names(schema)))
+    names = property_names(schema)
 
-
-def _pydantic_reader(adapter: TypeAdapter[Any], names: set[str]) -> Reader:
     def read(body: bytes) -> Any:
         try:
             return adapter.validate_json(body)
@@ -89,7 +83,7 @@ def _pydantic_reader(adapter: TypeAdapter[Any], names: set[str]) -> Reader:
         said = f"does not fit in {count} places"
         raise Unfit(misfits or [Misfit(said, said)])
 
-    return read
+    return Form(_name(output_type), schema, read)
 
 
 def _misfit(error: Any, names: set[str]) -> Misfit:
@@ -106,10 +100,7 @@ def _misfit(error: Any, names: set[str]) -> Misfit:
 
 def _by_msgspec(output_type: Any) -> Form:
     decoder = msgspec.json.Decoder(output_type)
-    return Form(_name(output_type), msgspec.json.schema(output_type), _msgspec_reader(decoder))
 
-
-def _msgspec_reader(decoder: msgspec.json.Decoder[Any]) -> Reader:
     def read(body: bytes) -> Any:
         try:
             return decoder.decode(body)
@@ -117,7 +108,7 @@ def _msgspec_reader(decoder: msgspec.json.Decoder[Any]) -> Reader:
             misfit = _msgspec_misfit(error)
         raise Unfit([misfit])
 
-    return read
+    return Form(_name(output_type), msgspec.json.schema(output_type), read)
 
 
 def _msgspec_misfit(error: msgspec.ValidationError) -> Misfit:
@@ -125,15 +116,11 @@ def _msgspec_misfit(error: msgspec.ValidationError) -> Misfit:
     if not what:
         what, where = str(error), ""
     place = where.removesuffix("`").lstrip(".")
-    return Misfit(_expectation(what, error), what, place, place)
-
-
-def _expectation(what: str, error: msgspec.ValidationError) -> str:
-    own = error.__cause__ is not None  # of a check that the type brings along
-    if not own and what.startswith(_EXPECTATIONS):
-        return what
-    said = (words for start, words in _OTHERWISE.items() if what.startswith(start) and not own)
-    return next(said, "fails a check of its type")
+    said = what
+    if error.__cause__ is not None or not what.startswith(_EXPECTATIONS):  # the cause: a check of the type's own
+        known = (words for start, words in _OTHERWISE.items() if what.startswith(start) and error.__cause__ is None)
+        said = next(known, "fails a check of its type")
+    return Misfit(said, what, place, place)
 
 
 def _name(output_type: Any) -> str:

@@ -1,4 +1,4 @@
-"""What becomes of policies as models end? Asks the decision itself, on each day on which a model ends."""
+"""Policies that lose models as these are deprecated, found by asking the decision on each day on which a model ends."""
 
 from __future__ import annotations
 
@@ -14,58 +14,51 @@ from .router import Router
 from .settings import Settings
 from .wire import Policy
 
-_PROMPT = "Hello"
-
 
 class PolicyLoss(Struct, frozen=True):
-    """What a policy loses, asked with a short plain request and with every provider at hand."""
+    """What a policy loses, for a short plain request and with every provider available."""
 
     policy: str
     first_choice: str | None
     """The model that it picks today; None: there is none."""
     lost_on: str | None
-    """The day on which that one ends, ``YYYY-MM-DD``; None: not in the time that was asked about."""
+    """The day on which that model ends, ``YYYY-MM-DD``; None: not within the time asked for."""
     next_choice: str | None
     """The model that it picks from then on; None: there is none."""
     empty_from: str | None
-    """The day from which it has no model left; None: not in that time."""
+    """The day from which it has no model left; None: not within that time."""
 
 
 def policy_losses(
     catalogue: Catalogue, policies: Sequence[Policy], today: date, within_days: int | None = None
 ) -> tuple[PolicyLoss, ...]:
     """The policies that lose their first choice or their last model within some days, in their order."""
-    ends = {each.ends for each in catalogue.deprecations(within_days, today=today) if each.days_left > 0}
-    days = [today.isoformat(), *sorted(ends)]
-    choices = [_choices(catalogue, policies, day) for day in days]
-    losses = [_loss(policy.name, days, [each[policy.name] for each in choices], catalogue) for policy in policies]
-    return tuple(each for each in losses if each.lost_on or each.empty_from)
-
-
-def _loss(name: str, days: Sequence[str], choices: Sequence[str | None], catalogue: Catalogue) -> PolicyLoss:
+    ending = {each.ends for each in catalogue.deprecations(within_days, today=today) if each.days_left > 0}
+    days = [today.isoformat(), *sorted(ending)]
+    routers = [
+        Router.sandbox(catalogue=catalogue, policies=policies, settings=Settings(clock=_Noon(day))) for day in days
+    ]
     ends = {model.id: (model.deprecated_at or "")[:10] for model in catalogue.models}
-    first = choices[0]
-    lost_on = None if first is None or ends[first] not in days else ends[first]
-    after = None if lost_on is None else choices[days.index(lost_on)]
-    empty_from = next((day for day, choice in zip(days, choices, strict=True) if choice is None), None)
-    return PolicyLoss(name, first, lost_on, after, empty_from)
-
-
-def _choices(catalogue: Catalogue, policies: Sequence[Policy], day: str) -> dict[str, str | None]:
-    """What each policy picks on a day."""
-    router = Router.sandbox(catalogue=catalogue, policies=policies, settings=Settings(clock=_Noon(day)))
-    return {policy.name: _choice(router, policy.name) for policy in policies}
+    losses = []
+    for policy in policies:
+        choices = [_choice(router, policy.name) for router in routers]
+        lost_on = None if choices[0] is None or ends[choices[0]] not in days else ends[choices[0]]
+        after = None if lost_on is None else choices[days.index(lost_on)]
+        empty_from = next((day for day, choice in zip(days, choices, strict=True) if choice is None), None)
+        if lost_on or empty_from:
+            losses.append(PolicyLoss(policy.name, choices[0], lost_on, after, empty_from))
+    return tuple(losses)
 
 
 def _choice(router: Router, policy: str) -> str | None:
     try:
-        return router.decide(_PROMPT, policy_id=policy).model
+        return router.decide("Hello", policy_id=policy).model
     except NoCandidates:
         return None
 
 
 class _Noon(SystemClock):
-    """A clock on which it is noon of one day."""
+    """A clock that stands at noon of a day."""
 
     def __init__(self, day: str) -> None:
         super().__init__()

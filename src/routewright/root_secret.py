@@ -1,75 +1,100 @@
-"""The one secret that all others are derived from, and for a while the one before it: from ``ROUTEWRIGHT_SECRET``, else
-from a file beside the store, else made up for this process (contract 12)."""
+"""The root secret, from which all others are derived, and for a while the one before it: from ``ROUTEWRIGHT_SECRET``,
+otherwise a file beside the store, otherwise random for this process (contract 12)."""
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
-from collections.abc import Mapping, Sequence
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ._core.derive import MIN_ROOT_BYTES, derive, same
 from ._core.request.json_scan import is_unicode
 from .backends.storage.memory import MemoryStorage
-from .companion import Companions
-from .errors import PreconditionFailed, Problem, StorageUnavailable, ValidationFailed
+from .coordination import Companions
+from .errors import (
+    PreconditionFailed,
+    Problem,
+    RouterError,
+    StorageReadOnly,
+    StorageUnavailable,
+    ValidationFailed,
+)
 from .protocols import LocalStorage, Storage
-from .secret_file import LIVE, RANDOM_BYTES, VARIABLE, SecretFile
 from .wire.secret import Secret
 
+VARIABLE = "ROUTEWRIGHT_SECRET"
+"""The environment variable that replaces the file."""
 BEFORE = "ROUTEWRIGHT_SECRET_BEFORE"
-"""The environment variable that holds the one before, while it still counts."""
+"""The environment variable of the one before, while it is still valid."""
+RANDOM_BYTES = 32
+LIVE = 2
+"""Number of secrets that are valid at a time."""
 _LONG_ENOUGH = f"take at least {MIN_ROOT_BYTES}, as of 'openssl rand -hex 32'"
+_CHANGED = "the root secret is being changed, or was just now: see whether it has to be changed again"
+_KEYS_LOST = (
+    "and the store has keys already, which were made with another secret and are all refused: "
+    f"put the file of its backup back, or set {VARIABLE}"
+)
+
+_log = logging.getLogger(__name__)
 
 
 class RootSecret:
-    """The secrets of what is kept in a storage, as they are now.
+    """The present root secrets of a storage: the one in use, then the one before it if there is one.
 
-    ``given`` takes the place of all else: the one in use, then the one before it. Nothing is read before it is needed.
+    ``given`` replaces every other source. Nothing is read before it is needed.
     """
 
     def __init__(self, storage: Storage, environment: Mapping[str, str], given: Sequence[bytes] = ()) -> None:
         self.storage = storage
         self._environment = environment
         self._given = given
-        self._derived: dict[str, _Derived] = {}
+        self._derived: dict[str, tuple[tuple[bytes, ...], tuple[bytes, ...]]] = {}
+        """Roots and their keys, by purpose."""
 
     def live(self) -> tuple[bytes, ...]:
-        """The one in use, then the one before it. Raises ``ValidationFailed`` for one that is too short, and
-        ``StorageUnavailable`` for a file that others can read."""
+        """The secrets. Raises ``ValidationFailed`` for one that is too short, and ``StorageUnavailable`` for a file
+        that others can read."""
         return self._source.live()
 
     def known(self) -> tuple[bytes, ...]:
-        """The same, but that none is made where there is none."""
+        """The same, but without making one."""
         return self._source.known()
 
     def keys(self, purpose: str) -> tuple[bytes, ...]:
-        """What each of them has for a purpose (``derive``)."""
+        """The key derived from each for a purpose."""
         roots = self.live()
         known = self._derived.get(purpose)
-        if known is None or known.roots is not roots:
-            known = self._derived[purpose] = _Derived(roots, tuple(derive(root, purpose) for root in roots))
-        return known.keys
+        if known is None or known[0] is not roots:
+            known = self._derived[purpose] = roots, tuple(derive(root, purpose) for root in roots)
+        return known[1]
 
     @property
     def lasts(self) -> bool:
-        """Whether it is known for as long as what is kept in the storage."""
+        """True if it lives as long as the content of the storage."""
         return self._source.lasts
 
     def rotate(self, base: bytes) -> None:
-        """Put a new one in use in the place of ``base``, which is then the one before it. Raises
-        ``PreconditionFailed`` where another is in use by now, and ``ValidationFailed`` where that is not ours to do."""
+        """Put a new secret before ``base``, the one in use. Raises ``PreconditionFailed`` if another is in use by now,
+        and ``ValidationFailed`` if only the operator can change it."""
         self._source.rotate(base)
 
     @cached_property
     def _source(self) -> _Source:
         if self._given:
-            return _Told(tuple(self._given), "Console(secret=...)", "pass [the new one, the present one] as secret")
+            return _Given(tuple(self._given), "Console(secret=...)", "pass [the new one, the present one] as secret")
         told = [self._environment.get(name, "").encode(errors="surrogateescape") for name in (VARIABLE, BEFORE)]
         if told[0]:
             _check_lengths(dict(zip((VARIABLE, BEFORE), told, strict=True)))
             hint = f"set {VARIABLE} to a new one and {BEFORE} to the present one, in all processes"
-            return _Told(tuple(each for each in told if each), VARIABLE, hint)
+            return _Given(tuple(each for each in told if each), VARIABLE, hint)
         if told[1]:
             raise ValidationFailed.of(Problem(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too"))
         return SecretFile(self.storage.path) if isinstance(self.storage, LocalStorage) else _made_up(self.storage)
@@ -92,13 +117,8 @@ def given_secrets(secret: object) -> tuple[bytes, ...]:
     return tuple(found.values())
 
 
-class _Derived(NamedTuple):
-    roots: tuple[bytes, ...]
-    keys: tuple[bytes, ...]
-
-
 class _Source(Protocol):
-    """Where secrets are from. ``live`` gives the same tuple until they change, ``known`` may give none."""
+    """Where secrets come from. ``live`` returns the same tuple until they change, ``known`` may return an empty one."""
 
     def live(self) -> tuple[bytes, ...]: ...
 
@@ -110,8 +130,8 @@ class _Source(Protocol):
     def rotate(self, base: bytes) -> None: ...
 
 
-class _Told:
-    """Secrets that an operator looks after."""
+class _Given:
+    """Secrets that the operator manages."""
 
     lasts = True
 
@@ -130,7 +150,7 @@ class _Told:
 
 
 class _MadeUp:
-    """Secrets of a storage that ends with the process, or that has no place for them."""
+    """Random secrets, for a storage that ends with the process or has no place for them."""
 
     def __init__(self, *, lasts: bool) -> None:
         self.lasts = lasts
@@ -160,3 +180,174 @@ def _check_lengths(told: Mapping[str, bytes]) -> None:
     for where, root in told.items():
         if 0 < len(root) < MIN_ROOT_BYTES or (not root and where != BEFORE):
             raise ValidationFailed.of(Problem(where, f"has {len(root)} bytes", _LONG_ENOUGH))
+
+
+class _Stamp(NamedTuple):
+    """Identity and time of change of a file."""
+
+    device: int
+    inode: int
+    size: int
+    changed_ns: int
+
+
+class _Known(NamedTuple):
+    secrets: tuple[bytes, ...]
+    stamp: _Stamp | None
+    """None: there is no such file, and none could be created."""
+
+
+class SecretFile:
+    """Secrets in a file beside a store: one a line, the one in use first. Looks each time whether the file has changed.
+
+    Only its owner can read it. It is created and replaced as a whole: readers, and a crash, find it as it was before or
+    as it is after.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._path = secret_path(store)
+        self._known: _Known | None = None
+
+    def live(self) -> tuple[bytes, ...]:
+        """The secrets; the file is created if it is missing, and remembered if it is gone since. Raises
+        ``StorageUnavailable`` for a file that others can read, or without a secret."""
+        known, stamp = self._known, _stamp(self._path)
+        if known is None or (stamp is not None and stamp != known.stamp):
+            known = self._known = self._read()
+        return known.secrets
+
+    def known(self) -> tuple[bytes, ...]:
+        """The same, but without creating the file: there may be none."""
+        if self._known is None and _stamp(self._path) is None:
+            return ()
+        return self.live()
+
+    @property
+    def lasts(self) -> bool:
+        """True if they outlive this process."""
+        self.live()
+        return self._known is not None and self._known.stamp is not None
+
+    def rotate(self, base: bytes) -> None:
+        """Put a new secret before ``base``, the one in use. Raises ``PreconditionFailed`` if another is in use by now,
+        and ``StorageUnavailable`` if the file cannot be written."""
+        try:
+            with _alone(self._path):
+                if not same(self.live()[0], base):
+                    raise PreconditionFailed(_CHANGED)
+                with _part(self._path, [_new(), base]) as part:
+                    part.replace(self._path)
+                _sync_folder(self._path)
+        except OSError as error:
+            raise StorageUnavailable(f"{self._path} cannot be replaced ({error.strerror}): see to it") from error
+
+    def _read(self) -> _Known:
+        with suppress(FileNotFoundError):
+            return _read(self._path)
+        made = False
+        try:
+            with _part(self._path, [_new()]) as part, suppress(FileExistsError):  # another process was faster
+                os.link(part, self._path)
+                made = True
+            _sync_folder(self._path)
+        except OSError as error:
+            reason = error.strerror
+            _log.warning("no secret can be kept beside %s (%s): cursors hold in this process only", self._store, reason)
+            return _Known((secrets.token_bytes(RANDOM_BYTES),), None)
+        if made and _has_keys(self._store):
+            _log.warning("%s was made anew, %s", self._path, _KEYS_LOST)
+        return _read(self._path)
+
+
+def secret_path(store: Path) -> Path:
+    """The file beside a store that holds its secret."""
+    return store.with_name(f"{store.name}.secret")
+
+
+def _has_keys(store: Path) -> bool:
+    from .backends.storage.sqlite.upkeep import live_digests  # rarely needed
+
+    try:
+        return bool(live_digests(store))
+    except RouterError:  # the next reader of the store reports it
+        return False
+
+
+def _new() -> bytes:
+    return secrets.token_hex(RANDOM_BYTES).encode()
+
+
+def _read(path: Path) -> _Known:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            lines = [line.strip() for line in file.read().splitlines()]
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        raise StorageReadOnly(f"{path} cannot be read: run as its owner, or set {VARIABLE}") from error
+    except OSError as error:
+        raise StorageUnavailable(f"{path} cannot be read ({error.strerror}): see to it, or set {VARIABLE}") from error
+    if os.name == "posix" and stat.S_IMODE(status.st_mode) & 0o077:
+        raise StorageUnavailable(
+            f"others can read {path}: run 'chmod 600 {path}', or set {VARIABLE}; make a new secret if they did"
+        )
+    found = tuple(line for line in lines if line)[:LIVE]
+    if not found or any(len(each) < MIN_ROOT_BYTES for each in found):
+        raise StorageUnavailable(f"{path} holds no secret: put back the one of its backup, or delete it for a new one")
+    return _Known(found, _stamp_of(status))
+
+
+@contextmanager
+def _part(path: Path, lines: Sequence[bytes]) -> Iterator[Path]:
+    """A synced temporary file beside a path, readable by its owner only."""
+    part = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(b"".join(line + b"\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
+        yield part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Lock the file against replacement. Raises ``PreconditionFailed`` if another process is replacing it."""
+    if sys.platform == "win32":  # an open file cannot be replaced there
+        yield
+        return
+    from fcntl import LOCK_EX, LOCK_NB, flock
+
+    with path.open("rb") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            raise PreconditionFailed(_CHANGED) from error
+        if _stamp(path) != _stamp_of(os.fstat(file.fileno())):
+            raise PreconditionFailed(_CHANGED)
+        yield
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the file name survive a power cut."""
+    if os.name != "posix":
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        return _stamp_of(path.stat())
+    except OSError:
+        return None
+
+
+def _stamp_of(status: os.stat_result) -> _Stamp:
+    return _Stamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -33,20 +33,27 @@ from ._engine.standby import LimitCounts
 from ._engine.steps import HostedProgress, Steps, begin
 from ._engine.stream import Stream
 from ._engine.trace_log import TraceCounts
-from .arguments import check_caller, check_many, checked_feedback, checked_traceparent
+from .arguments import (
+    Options,
+    RequestLike,
+    RequestsLike,
+    SharedOptions,
+    check_caller,
+    check_many,
+    checked_feedback,
+    checked_traceparent,
+)
 from .assembly import Parts
 from .backends.providers.sandbox import Answers, Faults
-from .blocking import BlockingPrepared, BlockingStream
+from .blocking import BlockingPrepared, BlockingStream, Twin
 from .catalogue import Catalogue
 from .errors import Problem, RouterClosed, RouterError, ValidationFailed
 from .fork import importing
-from .options import Options, RequestLike, RequestsLike, SharedOptions
-from .policy_file import PolicyFile
+from .policies import PolicyFile
 from .protocols import Clock, Coordination, Guardrail, Provider, Storage
 from .replay import input_of
 from .settings import Settings
 from .trace import BlockingTraceStore, TraceStore
-from .twin import Twin
 from .wire import Budget, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
 
 _CLOSED = "the router is closed"

@@ -1,10 +1,10 @@
-"""What a Router can be told besides its parts: small objects with defaults that explain themselves."""
+"""Settings of a Router: small objects with defaults that explain themselves."""
 
 from __future__ import annotations
 
 from inspect import iscoroutinefunction
 from random import SystemRandom
-from typing import get_args
+from typing import Any, get_args
 
 from msgspec import Struct, field
 
@@ -27,22 +27,22 @@ _PARTS = {
     "quality": (("predict",), "pass an object with predict(request, models)"),
     "tokens": (("count",), "pass an object with count(text, encoding)"),
 }
-"""What each must have, and what to pass."""
+"""The attributes that each part needs, and the hint for anything else."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Bounds that hold where a request names none."""
+    """Limits for requests that name none."""
 
     default_max_output_tokens: int = 4_096
     """Output cap where money or tokens are limited (contract 7). A model that usually needs more gets that."""
     workers: int = 4
-    """How many processes share rate limits. While what they share is away each goes on with so much of every limit."""
+    """Processes that share rate limits. While the shared coordination is away, each goes on with its part of them."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
-                raise ValidationFailed.of(Problem(f"Limits.{name}", f"is {shown(value)}", "take at least 1"))
+                raise _refusal(f"Limits.{name}", value, "take at least 1")
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -60,8 +60,7 @@ class Retention(Struct, frozen=True, kw_only=True):
             days: object = getattr(self, name)
             fits = isinstance(days, int | float) and not isinstance(days, bool) and 0 < days <= MAX_DAYS
             if days is not None and not fits:
-                hint = f"take a number of days above 0, at most {MAX_DAYS}, or None"
-                raise ValidationFailed.of(Problem(f"Retention.{name}", f"is {shown(days)}", hint))
+                raise _refusal(f"Retention.{name}", days, f"take a number of days above 0, at most {MAX_DAYS}, or None")
 
     @property
     def write(self) -> SetRetention:
@@ -106,7 +105,7 @@ class Capture(Struct, frozen=True, kw_only=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a Router works inside.
+    """Settings of a Router.
 
     router = Router(settings=Settings(limits=Limits(default_max_output_tokens=1_000)))
     """
@@ -139,27 +138,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Counts tokens where bounds do not settle the matter; None: the bundled vocabularies."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.limits, Limits):
-            raise ValidationFailed.of(Problem("Settings.limits", f"is {shown(self.limits)}", "pass Limits(...)"))
-        if not isinstance(self.execution, ExecutionLimits):
-            problem = Problem("Settings.execution", f"is {shown(self.execution)}", "pass ExecutionLimits(...)")
-            raise ValidationFailed.of(problem)
-        if not isinstance(self.retention, Retention | None):
-            raise ValidationFailed.of(
-                Problem("Settings.retention", f"is {shown(self.retention)}", "pass Retention(...)")
-            )
-        if not isinstance(self.capture, Capture | None):
-            raise ValidationFailed.of(Problem("Settings.capture", f"is {shown(self.capture)}", "pass Capture(...)"))
+        for name, (kind, hint) in _KINDS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise _refusal(f"Settings.{name}", getattr(self, name), hint)
         if self.durability not in get_args(Durability):
-            problem = Problem("Settings.durability", f"is {shown(self.durability)}", "take 'buffered' or 'committed'")
-            raise ValidationFailed.of(problem)
+            raise _refusal("Settings.durability", self.durability, "take 'buffered' or 'committed'")
         checked_keys("Settings.rollup_keys", self.rollup_keys)
         check_seconds(self.lease_s, "Settings.lease_s")
-        _check_providers_named(self.traceparent_to)
+        names: object = self.traceparent_to
+        hint = "pass a tuple of names, such as ('vllm',), or ('*',) for all"
+        if not isinstance(names, tuple | list | set | frozenset):
+            raise _refusal("Settings.traceparent_to", names, hint)
+        for each in names:
+            if not isinstance(each, str) or not each:
+                raise ValidationFailed.of(Problem("Settings.traceparent_to", f"names {shown(each)}", hint))
         days: object = self.stale_after_days
         if days is not None and (type(days) is not int or days < 0):
-            problem = Problem("Settings.stale_after_days", f"is {shown(days)}", "take a number of days, or None")
-            raise ValidationFailed.of(problem)
+            raise _refusal("Settings.stale_after_days", days, "take a number of days, or None")
         for name, (needed, hint) in _PARTS.items():
             part = getattr(self, name)
             if part is None and name in ("quality", "tokens"):
@@ -169,10 +164,14 @@ class Settings(Struct, frozen=True, kw_only=True):
                 raise ValidationFailed.of(Problem(f"Settings.{name}", f"is {said}", hint))
 
 
-def _check_providers_named(names: object) -> None:
-    hint = "pass a tuple of names, such as ('vllm',), or ('*',) for all"
-    if not isinstance(names, tuple | list | set | frozenset):
-        raise ValidationFailed.of(Problem("Settings.traceparent_to", f"is {shown(names)}", hint))
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise ValidationFailed.of(Problem("Settings.traceparent_to", f"names {shown(name)}", hint))
+_KINDS: dict[str, tuple[Any, str]] = {
+    "limits": (Limits, "pass Limits(...)"),
+    "execution": (ExecutionLimits, "pass ExecutionLimits(...)"),
+    "retention": (Retention | None, "pass Retention(...)"),
+    "capture": (Capture | None, "pass Capture(...)"),
+}
+"""Types of groups of settings, and the hint for anything else."""
+
+
+def _refusal(path: str, value: object, hint: str) -> ValidationFailed:
+    return ValidationFailed.of(Problem(path, f"is {shown(value)}", hint))

@@ -36,12 +36,12 @@ from ._engine.trace_log import FreshStorage, TraceLog
 from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
+from .blocking import Closing, Twin, plain, plain_loop
 from .errors import NotFound, PreconditionFailed, Problem, UnsupportedWrite, ValidationFailed
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .settings import Retention, Settings
 from .storage import open_storage
-from .twin import Closing, Twin, plain, plain_loop
 from .wire import (
     SYSTEM_ACCOUNT,
     Bucket,

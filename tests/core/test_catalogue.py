@@ -185,7 +185,7 @@ def test_figures_of_numpy_become_plain() -> None:
 @pytest.mark.parametrize("name", ["models.toml", "models.json"])
 def test_a_file_that_nests_absurdly_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(("" if name.endswith("json") else "a = ") + "[" * 100_000)
-    with pytest.raises(ValidationFailed, match=rf"{name}:1: nests (too deep|more than 64)"):
+    with pytest.raises(ValidationFailed, match=rf"{name}: nests (too deep|more than 64)"):
         Catalogue.load(tmp_path / name)
 
 
@@ -256,17 +256,17 @@ def test_json_does_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[models]]\nid = 'x'", r"/models.toml:\d+: models\[0\].id: must be 'provider/name', without spaces, got 'x'"),
+        ("[[models]]\nid = 'x'", r"/models.toml: models\[0\].id: must be 'provider/name', without spaces, got 'x'"),
         (
             "[[models]]\nid = 'acme/x'\nqualty = 0.5",
-            r"models.toml:\d+: models\[0\].qualty: unknown key; did you mean 'quality'\?",
+            r"models.toml: models\[0\].qualty: unknown key; did you mean 'quality'\?",
         ),
         ("[[models]]\nid = 'a/x'\nquality = 2", r"models\[0\].quality: .*must be a number from 0 to 1, got 2"),
         ("[[models]]\nid = 'a/x'\n[[models]]\nid = 'a/x'", "'a/x' stands twice"),
-        ("[[models", r"models.toml:\d+: is not TOML: .*put texts, and keys with a slash, in quotes; JSON goes into"),
+        ("[[models", r"models.toml(:\d+)?: is not TOML: .*put texts, and keys with a slash, in quotes; JSON goes into"),
         ("[[models]]\nquality = 0.5", r"models\[0\].id: is missing"),
         ("models = 'x'", "models: must be an array, got 'x'"),
-        ("id = 'a/x'", r"models.toml:\d+: id: unknown key; it goes into a table: \[\[models\]\]"),
+        ("id = 'a/x'", r"models.toml: id: unknown key; it goes into a table: \[\[models\]\]"),
         ("[[models]]\nid = 'a/x'\nas_of = 2026-11-20", "as_of: unknown key; it goes to the top of the file"),
         (
             "[prices.'openai/gpt-4o']\ninput_usd = 1\noutput_usd = 1\nprice_changes = []",
@@ -278,21 +278,21 @@ def test_json_does_as_well(tmp_path: Path) -> None:
             "[prices.'openai/gpt-4l']\ninput_usd = 1\noutput_usd = 1",
             r"prices\['openai/gpt-4l'\]: unknown model .* mean 'openai/gpt-4",
         ),
-        ("disabled = ['openai/gpt-40']", r"models.toml:\d+: disabled: unknown model 'openai/gpt-40'; did you mean"),
-        ("[[models]]\nid = 'a/x'\nlike = 'openai/gpt-40'", r"models.toml:\d+: models\['a/x'\].like: unknown model"),
+        ("disabled = ['openai/gpt-40']", r"models.toml: disabled: unknown model 'openai/gpt-40'; did you mean"),
+        ("[[models]]\nid = 'a/x'\nlike = 'openai/gpt-40'", r"models.toml: models\['a/x'\].like: unknown model"),
         ("[[models]]\nid = 'a/x'\nquality = true", r"models\[0\].quality: must be a number, got true"),
         ("[[models]]\nid = 'a/x'\ncontext_window = 2000000000", "whole number from 1 to 100000000, got 2000000000"),
         (
             "[[models]]\nid = 'a/x'\nlike = 'a/x'",
-            r"models.toml:\d+: models\['a/x'\].like: 'a/x' does not stand above it",
+            r"models.toml: models\['a/x'\].like: 'a/x' does not stand above it",
         ),
         (
             "[[models]]\nid = 'a/x'\nlike = 'a/y'\n[[models]]\nid = 'a/y'",
-            r"models.toml:\d+: models\['a/x'\].like: 'a/y' does not stand above it; name a model that does",
+            r"models.toml: models\['a/x'\].like: 'a/y' does not stand above it; name a model that does",
         ),
         (
             "[[models]]\nid = 'a/x'\nmodalities = []",
-            r"models.toml:\d+: models\['a/x'\].modalities: must hold 'text', got none",
+            r"models.toml: models\['a/x'\].modalities: must hold 'text', got none",
         ),
         ("[[models]]\nid = 'a/x'\nmodalities = ['image']", r"modalities: must hold 'text', got 'image'; every model"),
         (
@@ -302,24 +302,22 @@ def test_json_does_as_well(tmp_path: Path) -> None:
         ("[[models]]\nid = 'a/x'\ndisplay_name = '\x85'", r"models\[0\].display_name: must be 1 to 200 printable"),
         (
             f"[[models]]\nid = 'a/{'x' * 199}'",
-            r"models.toml:\d+: models\[0\].id: must be 1 to 200 printable characters",
+            r"models.toml: models\[0\].id: must be 1 to 200 printable characters",
         ),
         ("[[models]]\nid = 'a/x'\ncontext_window = 0.5", r"context_window: must be a whole number, got 0.5"),
         ("[[models]]\nid = 'a/x'\nreasoning = 1", r"reasoning: must be true or false, got 1"),
         ("[[models]]\nid = 'a/x'\nprices = 1", r"prices: must be a table or object, got 1"),
         ("[[models]]\nid = 5", r"models\[0\].id: must be a string, got 5"),
         ("[[models]]\nid = 'a/x'\ndeprecated_at = 5", r"deprecated_at: must be a date or timestamp, got 5"),
-        ("[aliases]\n'' = 'a/x'", r"models.toml:\d+: aliases\[''\]: must be 1 to 200 printable characters, got ''"),
+        ("[aliases]\n'' = 'a/x'", r"models.toml: aliases\[''\]: must be 1 to 200 printable characters, got ''"),
         (
             "[aliases]\n'openai/gpt-4o' = 'openai/gpt-4o'",
             r"aliases\['openai/gpt-4o'\]: is the id of a model; take another",
         ),
         (
             f"[[models]]\nid = 'a/x'\ncontext_window = {'9' * 5_000}",
-            r"models.toml:\d+: holds too long a number; write fewer",
+            r"models.toml: holds too long a number; write fewer",
         ),
-        (".".join("a" * 65) + " = 1", r"models.toml:\d+: holds a key of more than 64 parts; flatten it"),
-        (".".join(["'a b'"] * 65) + " = 1", r"models.toml:\d+: holds a key of more than 64 parts; flatten it"),
         ("[prices.'a/x']\ninput_usd = -1\noutput_usd = 1", "must be a number from 0 to 10000, got -1"),
     ],
 )
@@ -336,19 +334,19 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"models": [], "models": []}', "models.json:1: has the key 'models' twice; keep one of them"),
+        ('{"models": [], "models": []}', "models.json: has the key 'models' twice; keep one of them"),
         (
             '{"aliases": {"fast": "\\ud800"}}',
-            "models.json:1: aliases.fast: holds half of a surrogate pair, which is no ch",
+            "models.json: aliases.fast: holds half of a surrogate pair, which is no ch",
         ),
         (
             '{"models": [{"id": "a/x", "quality": NaN}]}',
-            "models.json:1: models[0].quality: NaN is not JSON; write null",
+            "models.json: models[0].quality: NaN is not JSON; write null",
         ),
         ("[", "models.json:1: is not JSON: Expecting value at line 1, column 2"),
-        ("", "models.json:1: is empty; write one JSON object"),
-        ("5", "models.json:1: must be a table or object, got something else"),
-        (f'{{"disabled": [{"9" * 5_000}]}}', "models.json:1: holds too long a number; write fewer digits"),
+        ("", "models.json: is empty; write one JSON object"),
+        ("5", "models.json: must be a table or object, got something else"),
+        (f'{{"disabled": [{"9" * 5_000}]}}', "models.json: holds too long a number; write fewer digits"),
     ],
 )
 def test_json_is_read_strictly(tmp_path: Path, text: str, said: str) -> None:
@@ -372,7 +370,7 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path, monkeypatch: py
         Catalogue.load("models\0.toml")
     monkeypatch.setattr(document, "MAX_FILE_BYTES", 1 << 20)
     write(tmp_path / "large.toml", "#" + "a" * (1 << 20))
-    with pytest.raises(ValidationFailed, match=r"large.toml:\d+: is larger than 1 MiB; split it$"):
+    with pytest.raises(ValidationFailed, match=r"large.toml: is larger than 1 MiB; split it$"):
         Catalogue.load(tmp_path / "large.toml")
 
 
@@ -423,13 +421,13 @@ def test_policies_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[[policies]]\nname = 'a@b'", r"policies.toml:\d+: policies\['a@b'\].name: holds an '@'"),
-        ("[[policies]]\nname = ' '", r"policies.toml:\d+: policies\[0\].name: must be 1 to 200 printable"),
-        ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'a'", r"policies.toml:\d+: policies\[1\]: 'a' stands twice"),
-        ("[[policies]]\nname = 'a'\nmodels = []", r"policies.toml:\d+: policies\['a'\].models: must name at least"),
+        ("[[policies]]\nname = 'a@b'", r"policies.toml: policies\['a@b'\].name: holds an '@'"),
+        ("[[policies]]\nname = ' '", r"policies.toml: policies\[0\].name: must be 1 to 200 printable"),
+        ("[[policies]]\nname = 'a'\n[[policies]]\nname = 'a'", r"policies.toml: policies\[1\]: 'a' stands twice"),
+        ("[[policies]]\nname = 'a'\nmodels = []", r"policies.toml: policies\['a'\].models: must name at least"),
         (
             "[[policies]]\nname = 'a'\nregions = ['']",
-            r"policies.toml:\d+: policies\[0\].regions\[0\]: must be 1 to 200",
+            r"policies.toml: policies\[0\].regions\[0\]: must be 1 to 200",
         ),
         ("[[policies]]\nname = 'a'\ncache = 5", r"policies\[0\].cache: must be a table or object, got 5$"),
         ("[[policies]]\nname = 'a'\ncache = { mode = 5 }", r"policies\[0\].cache.mode: must be 'semantic' or 'ex"),

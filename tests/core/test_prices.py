@@ -275,7 +275,7 @@ def test_a_files_changes_rise(tmp_path: Path) -> None:
     path = tmp_path / "models.toml"
     path.write_text(FILE.replace("2026-12-01", "2027-01-01"))
     with pytest.raises(
-        ValidationFailed, match=r"models.toml:22: models\['v/m'\].price_changes\[1\].starts: must come aft"
+        ValidationFailed, match=r"models.toml: models\['v/m'\].price_changes\[1\].starts: must come aft"
     ):
         Catalogue.load(path)
 

@@ -190,7 +190,7 @@ def test_a_child_follows_a_file_of_policies_from_its_first_use_on() -> None:
                     taken.set()
 
         taken = threading.Event()
-        log = logging.getLogger("routewright.policy_file")
+        log = logging.getLogger("routewright.policies")
         log.setLevel(logging.DEBUG)
         log.addHandler(Taken())
         write("openai/gpt-4.1")

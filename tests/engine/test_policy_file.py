@@ -252,7 +252,7 @@ class _Taken(logging.Handler):
 
 
 def test_by_the_real_clock_it_is_watched_in_the_background(path: Path) -> None:
-    log, taken = logging.getLogger("routewright.policy_file"), _Taken()
+    log, taken = logging.getLogger("routewright.policies"), _Taken()
     log.addHandler(taken)
     level = log.level
     log.setLevel(logging.DEBUG)

@@ -187,7 +187,7 @@ def test_a_reload_takes_a_new_configuration_and_refuses_no_request(tmp_path: Pat
             file.write_text("workers = 2\n[http]\nbody_bytes = 'much'\n")
             server.signal(signal.SIGHUP)
             server.until(lambda: "the configuration is not valid" in server.log)
-            assert "serve.toml:3: http.body_bytes: must be a whole number, got 'much'" in server.log
+            assert "serve.toml: http.body_bytes: must be a whole number, got 'much'" in server.log
             load.for_more(50)
             assert server.children == before
             file.write_text("workers = 3\n[http]\nbody_bytes = 200\n")

@@ -49,7 +49,7 @@ class Answer(Generic[T_co]):
 
     def _repr_html_(self) -> str:
         """What notebooks show: the text too, as printing it would."""
-        from routewright._core.html import answer_html  # which nothing else needs
+        from routewright.contrib.notebook import answer_html  # which nothing else needs
 
         return answer_html(self.response, self.decision, self.trace)
 

@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 
 from routewright._core.catalogue.models import resolve_one
-from routewright._core.price_list import PriceList, provider_of
-from routewright._core.proposal import Proposal, Wish, propose
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.problems import listed as listed_names
@@ -19,11 +17,12 @@ from routewright._core.request.rules import is_date
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.config import read_catalogue
+from routewright.contrib.price_lists import PriceList, provider_of, read_price_list
+from routewright.contrib.proposals import Proposal, Wish, is_ours, overlay_text, propose, with_proposal
 from routewright.document import read
 from routewright.errors import Problem, ValidationFailed
-from routewright.policy_entry import read_policies
+from routewright.policies import read_policies
 from routewright.policy_loss import policy_losses
-from routewright.price_list import is_ours, overlay_text, read_price_list, with_proposal
 
 from .blocks import Line
 from .catalogue_page import deprecations_page, losses_page, proposal_page, show_page

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from routewright._core.catalogue.models import Deprecation
-from routewright._core.price_list import PriceList
-from routewright._core.proposal import ENDS, Change, Proposal, named_prices
+from routewright.contrib.price_lists import PriceList
+from routewright.contrib.proposals import ENDS, Change, Proposal, named_prices
 from routewright.errors import Problem
 from routewright.policy_loss import PolicyLoss
 from routewright.wire import Model

@@ -16,7 +16,7 @@ from routewright._core.routing.why_not import WhyNot
 from routewright.assembly import stale
 from routewright.catalogue import Catalogue
 from routewright.errors import NoCandidates, NoProviders, RouterError
-from routewright.policy_file import PolicyFile
+from routewright.policies import PolicyFile
 from routewright.protocols import Storage
 from routewright.router import Router
 from routewright.settings import Settings

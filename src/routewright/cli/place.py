@@ -13,7 +13,7 @@ from routewright.coordination import limits_path
 from routewright.errors import NotFound, Problem, ValidationFailed
 from routewright.ledger import Ledger
 from routewright.protocols import LocalStorage, Storage
-from routewright.secret_file import secret_path
+from routewright.root_secret import secret_path
 from routewright.storage import SCHEMES, open_storage
 from routewright.trace import TraceStore
 

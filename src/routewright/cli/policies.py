@@ -8,7 +8,7 @@ import msgspec
 
 from routewright._core.check import PolicyCheck
 from routewright.catalogue import Catalogue
-from routewright.policy_entry import policies_of, read_document
+from routewright.config import policies_of, read_policy_document
 from routewright.router import Router
 from routewright.wire import Policy
 
@@ -29,7 +29,7 @@ def run_policies(args: Arguments, screen: Screen) -> int:
     if args.prompt is None and args.file is None and args.request is None:
         args.prompt = _PROMPT
     request = request_of(args, ())
-    document = read_document(args.policy_file)
+    document = read_policy_document(args.policy_file)
     with document.naming():
         policies = policies_of(document)
         router = _router(args, policies, screen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from routewright._core.money import nanos_of
-from routewright.wire import Compared, ReconciledModel, Reconciliation, UnmatchedName
+from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation, UnmatchedName
 
 from .blocks import Block, Line, Row, Style, Table, facts
 from .figures import exact

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from routewright.authentication import strangers
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
 from routewright.errors import Problem, StorageUnavailable, ValidationFailed
-from routewright.root_secret import RootSecret
-from routewright.secret_file import VARIABLE as SECRET
-from routewright.secret_file import secret_path
+from routewright.root_secret import VARIABLE as SECRET
+from routewright.root_secret import RootSecret, secret_path
 from routewright.settings import Retention
 
 from .blocks import Line, facts

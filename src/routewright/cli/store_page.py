@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from routewright.backends.storage.sqlite.upkeep import Check
-from routewright.secret_file import VARIABLE as SECRET
+from routewright.root_secret import VARIABLE as SECRET
 from routewright.settings import Retention
 
 from .blocks import Block, Line, facts

@@ -9,7 +9,7 @@ from routewright.backends.storage.memory import MemoryStorage
 from routewright.catalogue import Catalogue
 from routewright.console import Console
 from routewright.errors import StorageUnavailable
-from routewright.policy_file import PolicyFile
+from routewright.policies import PolicyFile
 from routewright.protocols import LocalStorage, Storage
 from routewright.router import Router
 from routewright.settings import Capture, ExecutionLimits, Limits, Retention, Settings

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright.config import STRICT, Name, Strict, Switch
-from routewright.semconv import Version
+from routewright.contrib.semconv import Version
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.settings import Limits, Settings
 from routewright.wire import Durability, Environment

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from routewright.semconv import Version
+from routewright.contrib.semconv import Version
 from routewright.wire import Account, Environment, Key
 
 ACCOUNT = "main"

@@ -93,8 +93,7 @@ def _placed(
     if key in said_by:
         return problem._replace(path=said_by[key])
     if document is not None and _holds(document.content, key):
-        (line,) = document.lines([problem.path])
-        return problem._replace(path=f"{document.path}:{line}: {problem.path}")
+        return problem._replace(path=f"{document.path}: {problem.path}")
     return problem._replace(path=flags.get(key, problem.path))
 
 

@@ -10,7 +10,7 @@ from routewright.errors import Problem, ValidationFailed
 from routewright.router import Router
 
 if TYPE_CHECKING:
-    from routewright.semconv import Version
+    from routewright.contrib.semconv import Version
 
 SERVICE = "routewright"
 """What it is called where nobody says otherwise."""
@@ -38,7 +38,7 @@ def export(router: Router, semconv: Version) -> Callable[[], None]:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from routewright.otel import OpenTelemetry
+    from routewright.contrib.otel import OpenTelemetry
 
     resource = Resource({"service.name": SERVICE}).merge(OTELResourceDetector().detect())
     spans = TracerProvider(resource=resource, shutdown_on_exit=False)

@@ -8,9 +8,9 @@ from inspect import isawaitable
 from typing import Any
 
 from routewright import Answer, Prepared
+from routewright.arguments import Options
 from routewright.console import Console
 from routewright.errors import AuthenticationFailed, PermissionDenied, Problem, ValidationFailed
-from routewright.options import Options
 from routewright.router import Router
 from routewright.wire import Caller, Environment, RouteRequest, Scope
 

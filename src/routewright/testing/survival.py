@@ -9,11 +9,10 @@ import anyio
 
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import as_request
-from routewright.arguments import checked_policies
+from routewright.arguments import RequestLike, checked_policies
 from routewright.catalogue import Catalogue
 from routewright.errors import Problem, ValidationFailed
 from routewright.loop import this_loop
-from routewright.options import RequestLike
 from routewright.wire import Policy
 
 from .situation import SITUATIONS, Situation
@@ -81,7 +80,7 @@ def _read(policies: str | Path | Sequence[Policy]) -> Sequence[Policy]:
 
 
 def _read_file(path: str) -> Sequence[Policy]:
-    from routewright.policy_entry import read_policies  # loads pydantic
+    from routewright.policies import read_policies  # loads pydantic
 
     return read_policies(path)
 

@@ -1,4 +1,4 @@
-"""Who calls, and on what terms: accounts and their keys (spec 5 and 8, contract 12). Money in nano-dollars."""
+"""Accounts, their keys, and callers (spec 5 and 8, contract 12). Money in nano-dollars."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .batch import DEFAULT_ACCOUNT, Durability, Expect
-from .environment import Environment
-from .money import in_usd
+from .figures import in_usd
+from .limits import RateLimits
 from .secret import Secret
-from .window import RateLimits
+
+Environment = Literal["production", "sandbox"]
+
+
+SYSTEM_ACCOUNT = "_system"
+"""Holds what belongs to no account: snapshots, and how long traces are kept."""
+DEFAULT_ACCOUNT = "default"
+"""Of calls that name no other: nobody's, without a plan or a limit."""
+
+Expect = Literal["absent", "present"]
+Durability = Literal["buffered", "committed"]
+"""What a batch outlives once ``apply`` returned: ``buffered`` the process, ``committed`` a power cut, too. A batch has
+the stronger one of its writes."""
+
 
 PlanName = Literal["free", "pro", "team", "enterprise", "unlimited"]
 Scope = Literal["route", "agents", "models:read", "policies:read", "traces:read", "analytics:read"]

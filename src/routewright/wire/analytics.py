@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .route import Tokens
+from .response import Tokens
 
 Bucket = Literal["hour", "day", "week", "month"]
 

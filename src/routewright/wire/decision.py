@@ -7,9 +7,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .catalogue import Model
+from .model import Model
 from .policy import Policy
-from .route import Goal, Strategy
+from .request import Goal, Strategy
 
 
 class Reason(StrEnum):

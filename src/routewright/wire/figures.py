@@ -1,10 +1,17 @@
-"""Money, times and counts as people read them. Nothing is billed by these: what counts is integers."""
+"""Money, times and counts for people. Nothing is billed by these: ledgers count whole nano-dollars."""
 
 from __future__ import annotations
 
 from decimal import Decimal
 
-from .route import Tokens
+from .response import Tokens
+
+NANOS_PER_USD = 1_000_000_000
+
+
+def in_usd(nanos: int | None) -> float | None:
+    """An amount in dollars; of none none."""
+    return None if nanos is None else nanos / NANOS_PER_USD
 
 
 def usd_short(dollars: float) -> str:

@@ -11,10 +11,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .account import Account, Key
-from .batch import Durability
-from .money import NANOS_PER_USD, in_usd
-from .route import Tokens
+from .account import Account, Durability, Key
+from .figures import NANOS_PER_USD, in_usd
+from .response import Tokens
 
 Level = Literal["agent_run", "key", "account", "month"]
 """Whose money: a call is reserved for at all levels that apply, or at none. Below them is the request's own budget."""
@@ -222,3 +221,138 @@ class LedgerRows(Struct, frozen=True, tag=True):
     since: str | None = None
     until: str | None = None
     request_id: str | None = None
+
+
+class KeyStanding(Struct, frozen=True):
+    """How a key stands."""
+
+    key: Key
+    """Its terms."""
+    total: Purse
+    """What was ever charged for its calls, and its budget, if it has one."""
+    month: Purse
+    """What was charged this month, and its limit, if there is one."""
+
+
+class AccountStanding(Struct, frozen=True):
+    """How an account stands in a calendar month."""
+
+    account: Account
+    """Its terms."""
+    balance: Purse | None
+    """Its credit as the limit, and what was charged since it was set up; ``left_nanos`` is the balance. None: it is not
+    prepaid."""
+    month: Purse
+    """What was charged this month, and its limit, if there is one."""
+    keys: tuple[KeyStanding, ...]
+    """Those that have budgets."""
+
+
+class Credit(Struct, frozen=True):
+    """Credit that was given, or taken back."""
+
+    id: str
+    """Yours, or ``cr_...``. It is also the ``request_id`` of its row in the ledger."""
+    nanos: int
+    """Below 0: it was taken back."""
+    created: bool
+    """False: that was done before."""
+    balance_nanos: int | None
+    """As it is now. None: the account is not prepaid; the credit counts once it is."""
+
+    @property
+    def usd(self) -> float:
+        """``nanos`` in dollars."""
+        return self.nanos / NANOS_PER_USD
+
+    @property
+    def balance_usd(self) -> float | None:
+        """``balance_nanos`` in dollars."""
+        return in_usd(self.balance_nanos)
+
+
+StatementBy = Literal["model", "day"]
+
+
+class StatementLine(Struct, frozen=True, kw_only=True):
+    """What one model came to."""
+
+    day: str | None
+    """``YYYY-MM-DD``. None: over the whole month."""
+    provider: str
+    model: str
+    rows: int
+    """Attempts; of corrections, how many."""
+    tokens: Tokens
+    """Of corrections, what was added or taken away; so with what follows."""
+    cost_nanos: int
+    """Paid upstream."""
+    cost_usd: float
+    charged_nanos: int
+    """Billed to the account."""
+    charged_usd: float
+
+
+class CreditLine(Struct, frozen=True, kw_only=True):
+    """What came in on one day, or was taken back."""
+
+    day: str
+    rows: int
+    credited_nanos: int
+    credited_usd: float
+
+
+class UncertainLine(Struct, frozen=True, kw_only=True):
+    """Between what the cost of a model's calls lies, where the provider did not tell all."""
+
+    provider: str
+    model: str
+    """Empty: of calls whose process ended before they did, whichever model they had called."""
+    least_nanos: int
+    least_usd: float
+    most_nanos: int
+    most_usd: float
+
+
+class StatementTotals(Struct, frozen=True, kw_only=True):
+    """The sums of all lines: charges and corrections together."""
+
+    attempts: int
+    corrections: int
+    tokens: Tokens
+    cost_nanos: int
+    cost_usd: float
+    charged_nanos: int
+    charged_usd: float
+    corrected_nanos: int
+    """What of ``charged_nanos`` are corrections."""
+    corrected_usd: float
+    credited_nanos: int
+    credited_usd: float
+    least_nanos: int
+    """Of ``cost_nanos``, where providers did not tell all."""
+    least_usd: float
+    most_nanos: int
+    most_usd: float
+
+
+class Statement(Struct, frozen=True, kw_only=True):
+    """What an account was charged in a month of UTC, and for what. ``opening + credited - charged = closing``, to the
+    nano-dollar."""
+
+    account: str
+    month: str
+    """``YYYY-MM``."""
+    by: StatementBy
+    opening_nanos: int | None
+    """The balance as the month began. None: the account pays from none."""
+    opening_usd: float | None
+    charges: list[StatementLine]
+    """The most charged first; by day in the order of days."""
+    corrections: list[StatementLine]
+    """In the month of the calls that they are about, whenever they were made."""
+    credits: list[CreditLine]
+    uncertain: list[UncertainLine]
+    totals: StatementTotals
+    closing_nanos: int | None
+    closing_usd: float | None

@@ -1,4 +1,4 @@
-"""Routing rules that somebody fixed beforehand (spec 2.7); a request names one by ``policy_id``."""
+"""Routing policies (spec 2.7), which a request names by ``policy_id``, and the verdicts of guardrails."""
 
 from __future__ import annotations
 
@@ -6,8 +6,40 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .guardrail import GuardrailAction, PatternKind, Stage
-from .route import Budget, CacheOpts, Goal, OnPartial, Strategy
+from .request import Budget, CacheOpts, Goal, OnPartial, Strategy
+
+Stage = Literal["input", "output"]
+"""Where a text is checked: on its way to a model, or on its way back."""
+GuardrailAction = Literal["redact", "block"]
+PatternKind = Literal["email", "phone", "card", "iban", "api_key"]
+
+
+class Allow(Struct, frozen=True):
+    """Nothing was found."""
+
+
+class Redaction(Struct, frozen=True):
+    """What stands from ``start`` up to ``end``, in characters, is replaced by a word."""
+
+    start: int
+    end: int
+    rule: str
+    replacement: str = "[redacted]"
+
+
+class Redact(Struct, frozen=True):
+    """The text may pass without these parts. They stand in its order and do not overlap."""
+
+    parts: tuple[Redaction, ...]
+
+
+class Block(Struct, frozen=True):
+    """The text may not pass."""
+
+    rule: str
+
+
+Verdict = Allow | Redact | Block
 
 
 class PolicyFallback(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -7,16 +7,16 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .chat import Message, ToolCall
+from .account import Environment
 from .decision import Candidate, DecisionInput
-from .environment import Environment
-from .guardrail import GuardrailAction, Stage
-from .route import Tokens
+from .policy import GuardrailAction, Stage
+from .request import Message, ToolCall
+from .response import Tokens
 
 TraceKind = Literal["route", "agent"]
 TraceStatus = Literal["running", "completed", "partial", "failed", "budget_exceeded", "cancelled"]
 SpanStatus = Literal["ok", "error", "cancelled"]
-T = TypeVar("T", bound=Struct)
+_T = TypeVar("_T", bound=Struct)
 
 
 class _Span(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -204,7 +204,7 @@ class Trace(TraceItem, frozen=True, kw_only=True):
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
-        from .waterfall import trace_html  # which nothing else needs
+        from routewright.contrib.notebook import trace_html  # which nothing else needs
 
         return trace_html(self)
 
@@ -213,9 +213,9 @@ class Trace(TraceItem, frozen=True, kw_only=True):
         return copied(self)
 
 
-def copied(value: T) -> T:
+def copied(value: _T) -> _T:
     """The same struct, whose lists and dicts are its own."""
-    mine: T = _own(value)
+    mine: _T = _own(value)
     return mine
 
 

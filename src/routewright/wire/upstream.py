@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from .catalogue import Model
-from .chat import Message, NamedToolChoice, Tool
-from .route import Params
+from .model import Model
+from .request import Message, NamedToolChoice, Params, Tool
 
 
 class FaultKind(StrEnum):

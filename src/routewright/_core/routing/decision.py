@@ -62,7 +62,7 @@ class Decision:
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
-        from routewright._core.html import decision_html  # which nothing else needs
+        from routewright.contrib.notebook import decision_html  # which nothing else needs
 
         return decision_html(self)
 

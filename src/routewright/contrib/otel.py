@@ -1,0 +1,295 @@
+"""Exports finished calls to OpenTelemetry: spans with the times of the call, and metrics of its attempts.
+
+Neither prompts nor accounts are exported unless asked for. Names are in ``semconv.py`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, assert_never, get_args
+
+import msgspec
+
+from routewright import Router, Subscription
+from routewright._core.request.problems import shown
+from routewright._core.traceparent import parse_traceparent, span_id_of
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import CacheSpan, Content, DecisionSpan, FallbackSpan, GuardrailSpan, ModelSpan, Trace
+
+from .semconv import (
+    ATTRIBUTES,
+    CACHE,
+    CALL,
+    DECISION,
+    FALLBACK,
+    GUARDRAIL,
+    HISTOGRAMS,
+    OPERATION,
+    PROVIDERS,
+    Version,
+    names_of,
+)
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+    from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        f"{__name__} needs the extra 'otel' ({exc.name} is missing): pip install 'routewright[otel]'", name=exc.name
+    ) from exc
+
+_Other = DecisionSpan | CacheSpan | FallbackSpan | GuardrailSpan
+SCOPE = "routewright"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = 1_000_000
+"""Nanoseconds."""
+_span_id: ContextVar[int | None] = ContextVar("routewright.span_id", default=None)
+"""The id for the next span."""
+
+
+class OpenTelemetry:
+    """Exports the calls of Routers.
+
+        telemetry = OpenTelemetry()
+        telemetry.watch(router)
+
+    Without ``tracer_provider`` it uses the program's own; metrics need a ``meter_provider``. ``semconv``: the version
+    of the semantic conventions, ``1.36`` or ``1.44``. ``account=True`` adds account and key to the spans of calls,
+    ``content=True`` prompts and answers, as far as ``Settings.capture`` keeps them.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+        *,
+        semconv: Version = "1.44",
+        account: bool = False,
+        content: bool = False,
+    ) -> None:
+        _check(semconv, content=content)
+        self._provider = tracer_provider
+        self._named = names_of(ATTRIBUTES, semconv)
+        self._providers = PROVIDERS[semconv]
+        self._histograms: dict[str, metrics.Histogram] = {}
+        if meter_provider is not None:
+            meter = meter_provider.get_meter(SCOPE)
+            for word, name in names_of(HISTOGRAMS, semconv).items():
+                row = HISTOGRAMS[word]
+                self._histograms[word] = meter.create_histogram(
+                    name, row.unit, row.what, explicit_bucket_boundaries_advisory=row.bounds
+                )
+        self._account = account
+        self._content = content
+
+    @cached_property
+    def _tracer(self) -> trace.Tracer:
+        """Made at the first call, since a program may set its provider late. It is that of our scope alone, so the
+        SDK's takes our ids."""
+        provider = trace.get_tracer_provider() if self._provider is None else self._provider
+        tracer = provider.get_tracer(SCOPE)
+        others = getattr(tracer, "id_generator", None)
+        if isinstance(others, IdGenerator) and not isinstance(others, _GivenIds):
+            tracer.id_generator = _GivenIds(others)  # type: ignore[attr-defined]
+        return tracer
+
+    def watch(self, router: Router) -> Subscription:
+        """Export the calls of a Router from now on. Call the result, or leave it as a context manager, to stop."""
+        return router.on_trace(self.tell)
+
+    def tell(self, call: Trace) -> None:
+        """Export a finished call."""
+        began = (datetime.fromisoformat(call.created_at) - _EPOCH) // timedelta(milliseconds=1) * _MS
+        with _as_span(span_id_of(call.id)):
+            told = self._attributes(self._of_call(call))
+            whole = self._tracer.start_span(CALL, _parent(call), SpanKind.INTERNAL, told, start_time=began)
+        around, attempts = trace.set_span_in_context(whole, Context()), dict[int, Span]()
+        for span in call.spans:
+            start = began + round(span.start_ms * _MS)
+            if isinstance(span, ModelSpan):
+                attempts[span.id] = self._attempt(call, span, around, start)
+                self._count(span)
+            else:
+                self._tell_of(span, attempts.get(span.parent_id or 0, whole), around, start)
+        for span in call.spans:  # after their events: a span that has ended takes none
+            if isinstance(span, ModelSpan):
+                _end(attempts[span.id], began + round((span.start_ms + span.duration_ms) * _MS), span.error)
+        _end(whole, began + round(call.duration_ms * _MS), call.error)
+
+    def _tell_of(self, span: _Other, about: Span, around: Context, start: int) -> None:
+        """Export a span that is not an attempt, as a child of the call or as an event of the span it belongs to."""
+        match span:
+            case DecisionSpan():
+                rejected = sum(span.rejected.values())
+                told = {"token_count": span.token_count, "rejected": rejected, "digest": span.digest}
+                self._child(DECISION, around, told, start, span.duration_ms)
+            case CacheSpan():
+                self._child(CACHE, around, {"hit": span.hit}, start, span.duration_ms)
+            case FallbackSpan():
+                told = {"from": span.from_model, "to": span.to_model, "reason": span.reason}
+                about.add_event(FALLBACK, self._attributes(told), start)
+            case GuardrailSpan():
+                told = {"guardrail": span.name, "rule": span.rule, "stage": span.stage, "action": span.action}
+                about.add_event(GUARDRAIL, self._attributes(told), start)
+            case _:
+                assert_never(span)
+
+    def _child(self, name: str, around: Context, told: Mapping[str, Any], start: int, duration_ms: float) -> None:
+        span = self._tracer.start_span(name, around, SpanKind.INTERNAL, self._attributes(told), start_time=start)
+        span.end(start + round(duration_ms * _MS))
+
+    def _attempt(self, call: Trace, span: ModelSpan, around: Context, start: int) -> Span:
+        tokens = span.tokens
+        told = self._of_model(span) | {
+            "model": span.model,
+            "attempt": span.attempt,
+            "status": span.status,
+            "cost": span.cost_usd,
+            "hedge": span.hedge or None,
+            "finish": None if span.finish_reason is None else (span.finish_reason,),
+            "first": None if span.ttft_ms is None else span.ttft_ms / 1000,
+            "input": None if tokens is None else tokens.input,
+            "output": None if tokens is None else tokens.output,
+            "cached": None if tokens is None else tokens.cached,
+        }
+        if self._content and call.content is not None and _has_content(call, span):
+            told |= _words(call.content, span)
+        name = f"{OPERATION} {told['request_model']}"
+        with _as_span(span_id_of(call.id, span.attempt)):
+            return self._tracer.start_span(name, around, SpanKind.CLIENT, self._attributes(told), start_time=start)
+
+    def _count(self, span: ModelSpan) -> None:
+        """Record the metrics of an attempt."""
+        figures: list[tuple[str, float, dict[str, Any]]] = [("duration", span.duration_ms / 1000, {})]
+        if span.ttft_ms is not None:
+            figures.append(("first", span.ttft_ms / 1000, {}))
+        if span.tokens is not None:
+            figures.append(("tokens", span.tokens.input, {"token_type": "input"}))
+            figures.append(("tokens", span.tokens.output, {"token_type": "output"}))
+        for word, figure, more in figures:
+            if word in self._histograms:
+                self._histograms[word].record(figure, self._attributes(self._of_model(span) | more))
+
+    def _attributes(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Under the names of the version, without what is unknown or has no name there."""
+        named = self._named
+        return {named[word]: value for word, value in told.items() if value is not None and word in named}
+
+    def _of_call(self, call: Trace) -> dict[str, Any]:
+        told = {
+            "trace": call.id,
+            "status": call.status,
+            "environment": call.environment,
+            "goal": call.goal or None,
+            "strategy": call.strategy or None,
+            "policy": call.policy_version or None,
+            "model": call.selected_model,
+            "fallback": call.fallback_used,
+            "cost": call.cost_usd,
+            "error": call.error,
+        }
+        return {**told, "account": call.account, "key": call.key_id} if self._account else told
+
+    def _of_model(self, span: ModelSpan) -> dict[str, Any]:
+        """The model of an attempt, for spans and metrics alike."""
+        model = span.model.partition("/")[2] or span.model
+        return {
+            "operation": OPERATION,
+            "provider": self._providers.get(span.provider, span.provider),
+            "request_model": model,
+            "response_model": model if span.status == "ok" else None,
+            "error": None if span.error is None else str(span.error),
+        }
+
+
+class _GivenIds(IdGenerator):
+    """Gives the next span the id that providers were sent, and every other one a random id."""
+
+    def __init__(self, others: IdGenerator) -> None:
+        self._others = others
+
+    def generate_span_id(self) -> int:
+        return _span_id.get() or self._others.generate_span_id()
+
+    def generate_trace_id(self) -> int:
+        return self._others.generate_trace_id()
+
+    def is_trace_id_random(self) -> bool:
+        return self._others.is_trace_id_random()
+
+
+@contextmanager
+def _as_span(span_id: str) -> Iterator[None]:
+    before = _span_id.set(int(span_id, 16))
+    try:
+        yield
+    finally:
+        _span_id.reset(before)
+
+
+def _parent(call: Trace) -> Context:
+    """The call's ``traceparent``; without one it begins a trace of its own, whatever is active in the background."""
+    found = None if call.traceparent is None else parse_traceparent(call.traceparent)
+    if found is None:
+        return Context()
+    flags = TraceFlags(found.flags)
+    context = SpanContext(int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=flags)
+    return trace.set_span_in_context(NonRecordingSpan(context), Context())
+
+
+def _has_content(call: Trace, span: ModelSpan) -> bool:
+    """True for the attempt that prompt and answer belong to: the one that served, otherwise the last."""
+    attempts = [each for each in call.spans if isinstance(each, ModelSpan)]
+    served = [each for each in attempts if each.status == "ok"]
+    return span is (served or attempts)[-1]
+
+
+def _words(content: Content, span: ModelSpan) -> dict[str, Any]:
+    """Prompt and answer in the shapes of the conventions."""
+    told: dict[str, Any] = {}
+    if content.messages is not None:
+        said = [{"role": each.role, "parts": _parts(msgspec.to_builtins(each))} for each in content.messages]
+        told["prompt"] = msgspec.json.encode(said).decode()
+    if content.output is not None or content.tool_calls:
+        spoken = {"content": content.output or None, "tool_calls": msgspec.to_builtins(content.tool_calls)}
+        answer = {"role": "assistant", "parts": _parts(spoken), "finish_reason": span.finish_reason or ""}
+        told["answer"] = msgspec.json.encode([answer]).decode()
+    return told
+
+
+def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Texts and tool calls. Of other parts only the kind is exported."""
+    if message.get("role") == "tool":
+        said = message.get("content")
+        return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": said}]
+    content = message.get("content") or []
+    given: Sequence[Mapping[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    texts = [
+        {"type": "text", "content": part["text"]} if part.get("type") == "text" else {"type": part.get("type")}
+        for part in given
+    ]
+    calls = [(call.get("id"), call["function"]) for call in message.get("tool_calls") or ()]
+    return texts + [
+        {"type": "tool_call", "id": id, "name": made["name"], "arguments": made["arguments"]} for id, made in calls
+    ]
+
+
+def _end(span: Span, at: int, error: str | None) -> None:
+    if error is not None:
+        span.set_status(Status(StatusCode.ERROR, error))
+    span.end(at)
+
+
+def _check(semconv: object, *, content: bool) -> None:
+    versions = get_args(Version)
+    if semconv not in versions:
+        raise ValidationFailed.of(Problem("semconv", f"is {shown(semconv)}", f"take one of {', '.join(versions)}"))
+    if content and "prompt" not in names_of(ATTRIBUTES, str(semconv)):
+        said = f"version {semconv} has no attributes for what was said"
+        raise ValidationFailed.of(Problem("content", said, f"take semconv={versions[-1]!r}"))

@@ -1,0 +1,126 @@
+"""Policies in files: reading them, and reloading a file whenever it changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+
+import anyio.to_thread
+
+from ._core.request.problems import shown
+from .document import path_of
+from .errors import Problem, RouterError, ValidationFailed
+from .protocols import Clock
+from .wire import Policy, PolicyChanged
+
+Reload = Callable[[Sequence[Policy] | None], list[PolicyChanged]]
+"""Puts policies in force; None: those of the file, as they are now."""
+
+_log = logging.getLogger(__name__)
+
+
+def read_policies(given: str | Path) -> list[Policy]:
+    """Read policies from a file: TOML, JSON, or Python with a list ``policies`` of dicts or of ``Policy``.
+
+    A Python file is run, so take none from others. Raises ``ValidationFailed`` naming file and key. The Router checks
+    whether the models exist: it knows those of its providers, too.
+    """
+    from .config import policies_of, read_policy_document  # loads pydantic
+
+    document = read_policy_document(given)
+    with document.naming():
+        return policies_of(document)
+
+
+class PolicyFile:
+    """Policies that are read at first use, and again when the file has changed.
+
+        router = Router(policies=PolicyFile("policies.toml"))
+
+    An invalid file leaves the policies as they were: ``problem`` says why, and so does the log. Belongs to one Router.
+    """
+
+    def __init__(self, path: str | Path, *, every_s: float = 2.0) -> None:
+        """Look for changes every ``every_s`` seconds. Raises ``ValidationFailed``."""
+        self.path = path_of(path)
+        seconds: object = every_s
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.05 <= seconds < inf:
+            problem = f"must be a number from 0.05, got {shown(every_s)}"
+            raise ValidationFailed.of(Problem("every_s", problem, "it is in seconds"))
+        self.every_s = every_s
+        self.problem: ValidationFailed | None = None
+        """Why the present file was not taken; None: it was."""
+        self._taken: tuple[int, int, int] | None = None
+
+    def __repr__(self) -> str:
+        return f"PolicyFile({str(self.path)!r})"
+
+    @contextmanager
+    def policies(self) -> Iterator[list[Policy]]:
+        """The policies in the file now. A ``ValidationFailed`` raised inside gets the file's name, and is kept in
+        ``problem``."""
+        from .config import policies_of, read_policy_document  # loads pydantic
+
+        self._taken = self._signature()  # before it is read: a write in the meantime is seen as a change
+        try:
+            document = read_policy_document(self._regular())
+            with document.naming():
+                yield policies_of(document)
+        except ValidationFailed as error:
+            self.problem = error
+            raise
+        self.problem = None
+
+    def has_changed(self) -> bool:
+        """True if the file is not the one that was read last."""
+        return self._signature() != self._taken
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        """Time of change, size and inode: a file that is written anew does not keep all of them."""
+        try:
+            found = os.stat(self.path)
+        except (OSError, ValueError):
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _regular(self) -> Path:
+        """The path, unless it is a pipe or a device: opening one may block for ever."""
+        try:
+            mode = self.path.stat().st_mode
+        except (OSError, ValueError):  # reading it says why
+            return self.path
+        if not S_ISREG(mode) and not S_ISDIR(mode):
+            raise ValidationFailed.of(
+                Problem(str(self.path), "is no regular file", "name a file that can be read again")
+            )
+        return self.path
+
+
+async def watch(file: PolicyFile, reload: weakref.WeakMethod[Reload], clock: Clock) -> None:
+    """Reload a file whenever it has changed, for as long as the Router lives that uses it."""
+    while True:
+        await clock.sleep(file.every_s)
+        take = reload()
+        if take is None:
+            return
+        if file.has_changed():
+            await _take(file, partial(take, None), clock)
+        del take
+
+
+async def _take(file: PolicyFile, take: Callable[[], object], clock: Clock) -> None:
+    try:
+        changes = take() if clock.virtual else await anyio.to_thread.run_sync(take, abandon_on_cancel=True)
+    except RouterError as error:
+        _log.warning("the policies stay as they were: %s", error)
+    except Exception:  # of an object that a Python file made
+        _log.exception("the policies stay as they were: %s could not be read", file.path)
+    else:
+        _log.debug("policies of %s are in force: %s", file.path, changes)

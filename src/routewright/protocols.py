@@ -1,0 +1,490 @@
+"""What the owner of the process may plug in. Any object that fits will do; nobody has to inherit.
+
+Each protocol says in its docstring what an implementer must keep. The contract suites in ``routewright.testing``
+check the same sentences against your own objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, overload, runtime_checkable
+
+from .wire import (
+    Account,
+    Accounts,
+    CacheCount,
+    CacheCounts,
+    Chunk,
+    ClaimByKey,
+    CurrentRetention,
+    Denied,
+    Environment,
+    Events,
+    FallbackCount,
+    FallbackCounts,
+    Feature,
+    FeedbackByTrace,
+    GroupedUsage,
+    Heard,
+    Incident,
+    Incidents,
+    Key,
+    KeyByDigest,
+    KeyClaim,
+    Keys,
+    LatencyCount,
+    LatencyCounts,
+    LedgerRow,
+    LedgerRows,
+    LedgerSum,
+    LedgerSums,
+    LedgerSumsOfAll,
+    Model,
+    Notice,
+    PutFeedback,
+    RollupKeys,
+    RouteRequest,
+    SetRetention,
+    Snapshot,
+    SnapshotById,
+    Stage,
+    Standing,
+    Stands,
+    StoredEvent,
+    Take,
+    Taken,
+    Trace,
+    TraceById,
+    TraceItem,
+    TraceItems,
+    Traces,
+    UpstreamCall,
+    UsageCounts,
+    Verdict,
+    Write,
+    Written,
+)
+
+
+class Deadline(Protocol):
+    """A time limit for what is awaited inside. It belongs to the task that enters it.
+
+    When the time comes, the task is cancelled where it waits, again and again until it leaves. Leaving swallows this
+    cancellation and sets ``expired``. Where nested ones have both run out, the outer one expires. A body that ends in
+    another way, with a result or an error of its own, ends so, and ``expired`` stays False. So it does where somebody
+    else cancels the task too: a cancellation from elsewhere passes through.
+    """
+
+    @property
+    def expired(self) -> bool:
+        """True once it was left because its time ran out."""
+        ...
+
+    def move(self, at: float) -> None:
+        """Put the time off, or forward, while inside. One that has run out stays so."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> bool | None: ...
+
+
+class Clock(Protocol):
+    """Where time comes from. Every wait and every time-out goes through it, so that a fake one can drive them all."""
+
+    @property
+    def virtual(self) -> bool:
+        """True where time stands still unless an event loop moves it: background work then runs in the caller's loop,
+        since no thread can wait for such a clock."""
+        ...
+
+    def time(self) -> float:
+        """Unix seconds, for what is shown and stored."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards, for durations and deadlines."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait. Zero or less still lets other tasks run."""
+        ...
+
+    def deadline(self, at: float, *, shield: bool = False, scoped: bool = False) -> Deadline:
+        """Make one that runs out at ``at`` on the ``monotonic`` scale; infinity never does.
+
+        With ``shield`` the scopes and deadlines around it cannot cancel it: for clean-up that must finish, but not
+        take forever. A deadline may cancel natively, which anyio's shields inside it do not keep out; with ``scoped``
+        it is a cancel scope, which they do.
+        """
+        ...
+
+
+class Rng(Protocol):
+    """The seeded source of chance."""
+
+    def random(self) -> float:
+        """A float in [0, 1)."""
+        ...
+
+    def getrandbits(self, k: int, /) -> int:
+        """An integer of ``k`` random bits."""
+        ...
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """Something that can answer a call: a vendor's API, a function, a test double.
+
+    One object serves many calls at once, from any event loop and thread. ``open`` raises ``ProviderFault`` on entry or
+    while iterating, and nothing else for a fault of the provider's; it ends with exactly one ``Finish``, with ``Usage``
+    before it where known. Under a budget, a call that is cut off after its context was entered, or whose fault says
+    ``answered``, is taken to have cost the most it can; a fault on entry costs nothing. The context it returns may be
+    entered and left in different tasks, so it must not keep a cancel scope or task group open over a ``yield``. Leaving
+    it early frees the connection.
+    """
+
+    @property
+    def name(self) -> str:
+        """The provider part of its models' ids."""
+        ...
+
+    def models(self) -> Sequence[Model]:
+        """Say what it can serve. Empty: every catalogue model whose provider is ``name``. Ids that the catalogue
+        knows need nothing else; others come with price, window, modalities, and ``quality`` or ``like``."""
+        ...
+
+    def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        """Start one call. A provider that cannot stream yields one ``Delta``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds. Twice is once."""
+        ...
+
+
+@runtime_checkable
+class ParticularProvider(Provider, Protocol):
+    """A provider that does not take all that a request may ask for. Such requests are not sent to it."""
+
+    def unsupported(self, model: Model) -> Collection[Feature]:
+        """What one of its models does not take. Asked once a model."""
+        ...
+
+
+@runtime_checkable
+class RegionalProvider(Provider, Protocol):
+    """A provider whose calls are all served from one region, if it says which."""
+
+    @property
+    def region(self) -> str | None:
+        """The region, as policies name it. None: nobody knows."""
+        ...
+
+
+@runtime_checkable
+class ShieldingProvider(Provider, Protocol):
+    """A provider that runs code which shields its clean-up with anyio's cancel scopes, such as httpcore.
+
+    On asyncio an attempt that has run out of time is cancelled natively, through such shields.
+    """
+
+    @property
+    def needs_scope(self) -> bool:
+        """True to have its attempts run in a cancel scope, at some microseconds each."""
+        ...
+
+
+class Response(Protocol):
+    """An HTTP answer whose body is read as it comes. Raises ``ProviderFault`` where the connection fails."""
+
+    @property
+    def status(self) -> int:
+        """The status code."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, decompressed."""
+        ...
+
+    async def read(self, limit: int) -> bytes:
+        """At most ``limit`` bytes of the body; more raises ``ProviderFault("malformed")``."""
+        ...
+
+
+class Transport(Protocol):
+    """Sends HTTP requests. One pool an event loop; no redirects, no retries, no proxy variables."""
+
+    def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[Response]:
+        """Send one request. Leaving the context before the body's end closes the connection."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close every pool. Twice is once."""
+        ...
+
+
+@runtime_checkable
+class Guardrail(Protocol):
+    """Looks at what goes to a model or comes from one, and says what may pass.
+
+    One object serves many calls at once, from any event loop and thread. Verdicts and names of rules never hold what
+    was found. What ``check`` raises, or gives that is no verdict, fails the call with ``InternalError``: what cannot be
+    checked does not pass.
+    """
+
+    @property
+    def name(self) -> str:
+        """What its spans are called."""
+        ...
+
+    @property
+    def stages(self) -> Collection[Stage]:
+        """Where it is asked: ``input``, ``output`` or both."""
+        ...
+
+    @property
+    def holds(self) -> int | None:
+        """The most characters that a finding in an answer can have, and so what a stream holds back for it. None: only
+        a whole answer can be judged, so a stream gives nothing before its end."""
+        ...
+
+    def check(self, text: str, stage: Stage) -> Verdict | Awaitable[Verdict]:
+        """Say what may pass of one text: ``Allow()``, ``Redact`` with its parts, or ``Block``. Where it has to wait, it
+        may be ``async``. Of a streamed answer it is shown windows, one after the other, which begin with a word."""
+        ...
+
+
+class Redactor(Protocol):
+    """Makes of a text of a prompt or an answer what may be kept of it. Called in any thread, once for each text.
+
+    What it raises, or gives that is no text, keeps the text out of the trace, and harms no call.
+    """
+
+    def __call__(self, text: str, /) -> str:
+        """Give what may be kept."""
+        ...
+
+
+class TokenCounter(Protocol):
+    """Counts tokens of the vocabularies ``o200k_base`` and ``cl100k_base``, in any thread."""
+
+    def count(self, text: str, encoding: str) -> int:
+        """Exact number of tokens of ``text``, special tokens taken as plain text. One that no text of these bytes can
+        have is taken for the nearest that it can."""
+        ...
+
+
+class QualityPredictor(Protocol):
+    """Says how well each model would answer one request. The default is the catalogue's column."""
+
+    def predict(self, request: RouteRequest, models: Sequence[Model]) -> Sequence[float] | None:
+        """One quality in 0..1 per model, in order; None: use the catalogue's. Called on the hot path: no I/O.
+
+        What it raises fails the call with ``InternalError``: to fall back on the catalogue, return None.
+        """
+        ...
+
+
+@runtime_checkable
+class Coordination(Protocol):
+    """Windows of rate limits, slots, and news for the other workers. Nothing of it has to outlast them.
+
+    Safe to call from any event loop and thread. It goes by a clock of its own that never runs backwards, the same for
+    all who share it. Raises ``StorageUnavailable`` where it cannot be reached, and nothing is taken then; nor by a call
+    that is cancelled, whose slots nobody could give back.
+    """
+
+    async def take(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
+        """Take all of it or nothing, in one step. In no window of 60 seconds, open at its beginning, more than the
+        limit is ever taken, but for an amount over the whole limit, which is let in alone. A limit of 0 lets nothing
+        in. A slot is its ``owner``'s until it is given back, or he has neither renewed nor taken one for the length of
+        a lease."""
+        ...
+
+    async def end(self, taken: Taken, tokens: int | None = None) -> None:
+        """Give back the slots of what ``take`` gave, and put ``tokens`` in the place of the tokens that it took from
+        each window, at the time at which it took them; None: they stay. Requests stay in any case. Twice is once."""
+        ...
+
+    async def renew(self, owner: str) -> None:
+        """Keep an owner's slots for the length of another lease."""
+        ...
+
+    async def announce(self, notice: Notice) -> None:
+        """Let all who listen hear of something."""
+        ...
+
+    async def hear(self, after: int | None) -> Heard:
+        """News since ``after``, the ``last`` of the news before. Waits for some, and gives up with none after some
+        seconds. None: at once none, and where the news are now."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds. Twice is once."""
+        ...
+
+
+@runtime_checkable
+class ImmediateCoordination(Coordination, Protocol):
+    """A coordination none of whose methods ever waits but ``hear``."""
+
+    def give_back(self, taken: Taken, tokens: int | None = None) -> None:
+        """Do what ``end`` does."""
+        ...
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """One atomic door to everything that is kept (contract 1). Kinds of write and query are in ``wire/storage.py``.
+
+    Safe to call from any event loop and thread. What ``apply`` returned from is there for every later ``read``.
+    A trace stays as it was written, whatever becomes of the object that was given or read; the roll-ups change with it
+    or not at all. Nothing of one account is ever seen through another's name. Every method raises ``UnsupportedWrite``
+    for a kind that it does not know, and ``StorageUnavailable`` for what may succeed later.
+    """
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        """Apply all or none, in order. Raises ``PreconditionFailed`` where one does not find what it expects."""
+        ...
+
+    @overload
+    async def read(self, account: str, query: TraceById) -> Trace | None: ...
+    @overload
+    async def read(self, account: str, query: FeedbackByTrace) -> PutFeedback | None: ...
+    @overload
+    async def read(self, account: str, query: SnapshotById) -> Snapshot | None: ...
+    @overload
+    async def read(self, account: str, query: CurrentRetention) -> SetRetention: ...
+    @overload
+    async def read(self, account: str, query: RollupKeys) -> list[str]: ...
+    @overload
+    async def read(self, account: str, query: UsageCounts) -> GroupedUsage: ...
+    @overload
+    async def read(self, account: str, query: CacheCounts) -> list[CacheCount]: ...
+    @overload
+    async def read(self, account: str, query: FallbackCounts) -> list[FallbackCount]: ...
+    @overload
+    async def read(self, account: str, query: LatencyCounts) -> list[LatencyCount]: ...
+    @overload
+    async def read(self, account: str, query: Stands) -> Standing: ...
+    @overload
+    async def read(self, account: str, query: LedgerSums) -> list[LedgerSum]: ...
+    @overload
+    async def read(self, account: str, query: LedgerSumsOfAll) -> list[LedgerSum]: ...
+    @overload
+    async def read(self, account: str, query: ClaimByKey) -> KeyClaim | None: ...
+    @overload
+    async def read(self, account: str, query: KeyByDigest) -> Key | None: ...
+    @overload
+    async def read(self, account: str, query: Keys) -> list[Key]: ...
+    @overload
+    async def read(self, account: str, query: Accounts) -> list[Account]: ...
+    @overload
+    async def read(self, account: str, query: Incidents) -> list[Incident]: ...
+    async def read(self, account: str, query: Any) -> Any:
+        """Answer a query; None where what it asks for is not there. Yours may take ``Query`` and give ``Any``."""
+        ...
+
+    @overload
+    async def scan(self, account: str, query: TraceItems, *, after: str | None, limit: int) -> list[TraceItem]: ...
+    @overload
+    async def scan(self, account: str, query: Traces, *, after: str | None, limit: int) -> list[Trace]: ...
+    @overload
+    async def scan(self, account: str, query: LedgerRows, *, after: str | None, limit: int) -> list[LedgerRow]: ...
+    @overload
+    async def scan(self, account: str, query: Events, *, after: str | None, limit: int) -> list[StoredEvent]: ...
+    async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
+        """Up to ``limit`` things, newest first by their ``key``, from just behind the key ``after``. Of a limit below
+        1 none."""
+        ...
+
+    async def sweep(self, now: float) -> int:
+        """Remove what is past its time (``now`` in Unix seconds), over all accounts. Says how many things.
+
+        Removed traces stay in the roll-ups. Snapshots go that no trace names any more, some time after."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds. Twice is once."""
+        ...
+
+
+class TraceDraft(Protocol):
+    """A trace that is made when somebody reads it. Safe to read from any thread."""
+
+    @property
+    def id(self) -> str:
+        """The trace's id."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The trace's key."""
+        ...
+
+    @property
+    def rollup_keys(self) -> Sequence[str]:
+        """As in ``PutTrace``."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[LedgerRow]:
+        """What its attempts cost, to be booked with it."""
+        ...
+
+    @property
+    def environment(self) -> Environment:
+        """The trace's environment."""
+        ...
+
+    @property
+    def snapshot_ids(self) -> tuple[str, str, str | None] | None:
+        """The catalogue, health and policy that its decision input names; None if it has none."""
+        ...
+
+    @property
+    def text_bytes(self) -> int:
+        """About how much memory its content takes."""
+        ...
+
+    @property
+    def trace(self) -> Trace:
+        """Make the trace, a new one each time."""
+        ...
+
+    @property
+    def wordless(self) -> Trace:
+        """Make it without its content, which a redactor may take its time for."""
+        ...
+
+
+@runtime_checkable
+class LocalStorage(Storage, Protocol):
+    """A storage in a file of this machine. What is secret about it stands in a file beside it."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        ...
+
+
+@runtime_checkable
+class ImmediateStorage(Storage, Protocol):
+    """A storage none of whose methods ever waits, so that nothing has to queue in front of it."""
+
+    def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+        """Keep a trace, as ``PutTrace`` does, and under ``SYSTEM_ACCOUNT`` the snapshots that its decision names."""
+        ...

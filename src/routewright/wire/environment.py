@@ -1,7 +1,0 @@
-"""Where calls are made: for real, or in the sandbox."""
-
-from __future__ import annotations
-
-from typing import Literal
-
-Environment = Literal["production", "sandbox"]

@@ -1,0 +1,209 @@
+"""The route request: messages and tools in the common chat format, and what the caller asks for (spec 2.1).
+
+Wire spellings are aliases; numbers arrive as floats.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class TextPart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """A run of text inside a message."""
+
+    text: str
+
+
+class ImageUrl(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where an image is: an ``https:`` address or a ``data:`` URL. Passed on to the provider, never fetched here."""
+
+    url: str
+    """Begins with ``https://``, ``http://`` or ``data:image/``."""
+    detail: Literal["auto", "low", "high"] | None = None
+    """How closely the model looks."""
+
+
+class ImagePart(Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image_url"):
+    """An image inside a message."""
+
+    image_url: ImageUrl
+
+
+Part = TextPart | ImagePart
+
+
+class FunctionCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """The function a model wants called; ``arguments`` is JSON text as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """One call that a model asks for."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+class Message(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One turn of a chat. ``content`` is null only where an assistant turn carries tool calls."""
+
+    role: Role
+    content: str | list[Part] | None = None
+    """A text or parts. None, or nothing, beside ``tool_calls`` alone."""
+    tool_calls: list[ToolCall] | None = None
+    """Of the role ``assistant``: what it wanted called."""
+    tool_call_id: str | None = None
+    """Of the role ``tool``: the ``id`` of the call that it answers."""
+    name: str | None = None
+    """Who speaks."""
+
+
+class FunctionSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A function that a model may call; ``parameters`` is a JSON schema object."""
+
+    name: str
+    description: str | None = None
+    """For the model."""
+    parameters: dict[str, Any] | None = None
+    """A JSON schema of an object."""
+    strict: bool | None = None
+    """Whether arguments are held to the schema by the letter."""
+
+
+class Tool(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A tool declaration, nested (``function``) or flat (``name`` ...). Read it through ``function_spec``."""
+
+    type: Literal["function"] = "function"
+    function: FunctionSpec | None = None
+    """The nested form: then the others are left out."""
+    name: str | None = None
+    """This and the next three: the flat form."""
+    description: str | None = None
+    """For the model."""
+    parameters: dict[str, Any] | None = None
+    """A JSON schema of an object."""
+    strict: bool | None = None
+    """Whether arguments are held to the schema by the letter."""
+
+    @property
+    def function_spec(self) -> FunctionSpec:
+        """The declaration in its one inner shape, however it was written."""
+        if self.function is not None:
+            return self.function
+        return FunctionSpec(self.name or "", self.description, self.parameters, self.strict)
+
+
+class FunctionName(Struct, frozen=True, forbid_unknown_fields=True):
+    """A function named in ``tool_choice``."""
+
+    name: str
+
+
+class NamedToolChoice(Struct, frozen=True, forbid_unknown_fields=True):
+    """The object form of ``tool_choice``."""
+
+    function: FunctionName
+    type: Literal["function"] = "function"
+
+
+Goal = Literal["cost", "quality", "stability"]
+Strategy = Literal["balanced", "cost-optimized", "quality-first", "latency-optimized"]
+OnPartial = Literal["restart", "error"]
+
+
+class Fallback(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Replaces the default chain. ``models=[]`` means no fallback; ``max_retries`` are further tries of one model."""
+
+    models: list[str] | None = None
+    """The chain, in this order. Default: the next best that fit."""
+    max_retries: float | None = field(default=None, name="maxRetries")
+    """Further tries of the same model on a fault that may pass. Default: 1."""
+    on_partial: OnPartial | None = None
+    """What follows where a stream breaks: ``restart`` gives the next model's answer from its start."""
+
+
+class Budget(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A promise over all attempts of a call: US dollars, and tokens (input and output together)."""
+
+    max_cost_usd: float | None = field(default=None, name="maxCostUsd")
+    """US dollars."""
+    max_tokens: float | None = field(default=None, name="maxTokens")
+    """Input and output together."""
+
+
+class CacheOpts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a call may be answered from the cache: ``max_error`` or ``threshold``, not both; ``ttl_seconds``."""
+
+    mode: Literal["semantic", "exact"] = "semantic"
+    """``exact``: only the same request again."""
+    max_error: float | None = None
+    """Share of all requests that may get a wrong cached answer. Default: 0.01."""
+    threshold: float | None = None
+    """Similarity from which on an answer is taken."""
+    ttl_seconds: float = 3600
+    """So long an answer is kept."""
+    explore: float = 0.02
+    """Share of the hits that are answered live all the same, to see whether they were right."""
+    namespace: str | None = None
+    """Keeps entries apart."""
+
+
+class Params(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Sampling parameters that are passed on to the model."""
+
+    temperature: float | None = None
+    """How much chance there is in the answer."""
+    top_p: float | None = None
+    """Only the likeliest words, up to this share."""
+    max_output_tokens: float | None = None
+    """The longest answer, thinking included."""
+    stop: str | list[str] | None = None
+    """What ends the answer, and is not in it."""
+    seed: float | None = None
+    """For answers that are alike where the rest is."""
+    response_format: dict[str, Any] | None = None
+    """``text``, ``json_object``, or ``json_schema`` with a schema."""
+
+
+class RouteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Body of ``POST /v1/route`` and the one shape behind everything ``Router.route`` accepts (spec 2.1)."""
+
+    messages: list[Message]
+    """The chat, at most 1,000 messages."""
+    goal: Goal | None = None
+    """What matters most. Default: ``cost``; ``quality`` with the strategy ``quality-first``."""
+    strategy: Strategy | None = None
+    """How goals are weighed. Default: ``balanced``."""
+    policy_id: str | None = None
+    """Id or name of a policy, whose goal and strategy hold in the place of those here."""
+    models: list[str] | None = None
+    """Only these models, by ids or aliases. Default: all that can be called."""
+    fallback: Fallback | None = None
+    """In the place of the default chain."""
+    budget: Budget | None = None
+    """A hard limit over all attempts."""
+    cache: bool | CacheOpts | None = None
+    """Whether the answer may come from the cache. Default: no."""
+    stream: bool = False
+    """Over HTTP: answer with server-sent events."""
+    tools: list[Tool] | None = None
+    """Functions that the model may call, each of another name."""
+    tool_choice: str | NamedToolChoice | None = None
+    """``auto``, ``none``, ``required``, the name of a declared tool, or the common object that names one."""
+    params: Params | None = None
+    """Passed on to the model."""
+    metadata: dict[str, Any] | None = None
+    """Tags, kept in the trace: any JSON of at most 16 KiB."""
+    timeout_ms: float | None = None
+    """For everything: choice, tries, pauses, fallbacks, the stream. Default: 60,000."""
+    idempotency_key: str | None = None
+    """At most 64 bytes in UTF-8: under one key the same call is made and billed once in 24 hours."""
+    prefer: str | list[str] | None = None
+    """Models that are tried first, in this order, where they pass every constraint: an id, an alias, or a list."""

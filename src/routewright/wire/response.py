@@ -1,0 +1,101 @@
+"""The route response, and the error and list envelopes (spec 2.2, 2.8, 7)."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from routewright.errors import RouterError
+
+from .request import ToolCall
+
+
+class Tokens(Struct, frozen=True):
+    """Token counts of a call; ``cached`` are those of ``input`` that the provider read from its prompt cache."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+
+class Routing(Struct, frozen=True):
+    """How the request was served (spec 2.2)."""
+
+    selected_model: str
+    """The one that served."""
+    fallback_chain: list[str]
+    """Those that would have followed, in order."""
+    policy_version: str
+    """``<policy_name>@<date>``; ``inline@<date>`` without a policy."""
+    decision_reason: str
+    """One sentence from the decision's own numbers."""
+    cost_usd: float
+    """Sum over every attempt that produced tokens."""
+    latency_ms: float
+    """The whole call, as the router saw it."""
+    cache_hit: bool
+    tokens: Tokens
+
+
+class WindowUsage(Struct, frozen=True):
+    """What is left of the request window; without a limit 2^53 - 1 and the end of the minute."""
+
+    rate_limit_remaining: int
+    """Requests, of the account's limit or the key's, whichever has fewer left."""
+    rate_limit_reset_unix: int
+    """When all of that limit is free again if nobody asks for more, in Unix seconds."""
+
+
+class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The fuller response shape with the short form's fields (spec 2.2)."""
+
+    trace_id: str
+    output: str
+    """The model's text."""
+    routing: Routing
+    usage: WindowUsage
+    primary_model: str
+    """The one that was chosen."""
+    fallback_model: str | None
+    """The one that served in its place; None: nobody had to."""
+    cache_hit: bool
+    tool_calls: list[ToolCall] | None = None
+    """What the model wants called."""
+    finish_reason: str | None = None
+    """Why the answer ended: ``stop``, ``length``, ``tool_calls``, ``budget`` where the budget's cap cut it, or
+    ``other`` for a vendor's word that nobody knows."""
+
+
+_T = TypeVar("_T")
+
+
+class ErrorBody(Struct, frozen=True, omit_defaults=True):
+    """Inside of the error envelope."""
+
+    code: str
+    message: str
+    type: str
+    request_id: str | None = None
+    trace_id: str | None = None
+    detail: dict[str, Any] | None = None
+
+
+class ErrorEnvelope(Struct, frozen=True):
+    """Any error response."""
+
+    error: ErrorBody
+
+
+class Page(Struct, Generic[_T], frozen=True):
+    """One page of a list; ``next_cursor`` is opaque and lives 24 hours."""
+
+    data: list[_T]
+    next_cursor: str | None = None
+    has_more: bool = False
+
+
+def error_envelope(error: RouterError) -> ErrorEnvelope:
+    """Put an error into the shape callers see. Addresses of upstreams are left out."""
+    message, detail = error.outside or (error.message, error.detail)
+    return ErrorEnvelope(ErrorBody(error.code, message, error.type, error.request_id, error.trace_id, detail))

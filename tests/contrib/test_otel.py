@@ -1,0 +1,290 @@
+"""What OpenTelemetry is told of calls, under the names of each version."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from opentelemetry import trace as api
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import error_attributes, gen_ai_attributes
+from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
+from opentelemetry.trace import SpanKind, StatusCode
+
+from routewright import Caller, Capture, DenyList, Router, Settings, UpstreamFailed, ValidationFailed
+from routewright._core.traceparent import span_id_of
+from routewright.contrib.otel import OpenTelemetry
+from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS, names_of
+from routewright.wire import ModelSpan, Trace
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+HERE = f"00-{TRACE}-{SPAN}-01"
+MODELS = ["google/gemini-2.5-pro", "openai/gpt-4.1"]
+
+
+class Ear:
+    """Everything that was exported."""
+
+    def __init__(self, **options: Any) -> None:
+        self._kept, self._reader = InMemorySpanExporter(), InMemoryMetricReader()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._kept))
+        self.telemetry = OpenTelemetry(self.provider, MeterProvider([self._reader]), **options)
+
+    def hear(self, router: Router, **request: Any) -> Trace:
+        """What a call was traced as that this has heard of."""
+        with self.telemetry.watch(router):
+            try:
+                trace = router.blocking.route("CANARY prompt", **request).trace
+            except UpstreamFailed as error:
+                trace = router.blocking.trace(error.trace_id or "")
+            router.blocking.flush()
+        return trace
+
+    @property
+    def spans(self) -> dict[str, ReadableSpan]:
+        return {span.name: span for span in self._kept.get_finished_spans()}
+
+    @property
+    def figures(self) -> dict[str, list[Any]]:
+        found = self._reader.get_metrics_data()
+        assert found is not None
+        (resource,) = found.resource_metrics
+        (scope,) = resource.scope_metrics
+        return {metric.name: list(metric.data.data_points) for metric in scope.metrics}
+
+
+def shaky(**options: Any) -> Router:
+    """Its first model answers no call."""
+    return Router.sandbox(faults={MODELS[0]: "server"}, **options)
+
+
+FALLS_BACK: dict[str, Any] = {"models": MODELS, "goal": "quality", "fallback": {"models": MODELS[1:], "maxRetries": 0}}
+
+
+def context_of(span: ReadableSpan) -> api.SpanContext:
+    context = span.get_span_context()
+    assert context is not None
+    return context
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def test_a_call_is_a_tree_with_the_times_that_it_had() -> None:
+    ear = Ear()
+    trace = ear.hear(shaky(), **FALLS_BACK)
+    spans = ear.spans
+    whole = spans.pop("routewright.route")
+    assert {*spans} == {"routewright.decide", "chat gemini-2.5-pro", "chat gpt-4.1"}
+    assert all(span.parent == context_of(whole) for span in spans.values())
+    assert whole.kind is SpanKind.INTERNAL
+    assert spans["chat gemini-2.5-pro"].kind is SpanKind.CLIENT
+    for model in (each for each in trace.spans if isinstance(each, ModelSpan)):
+        span = spans[f"chat {model.model.partition('/')[2]}"]
+        assert span.start_time is not None
+        assert span.end_time is not None
+        assert whole.start_time is not None
+        assert (span.start_time - whole.start_time) / 1e6 == pytest.approx(model.start_ms, abs=0.001)
+        assert (span.end_time - span.start_time) / 1e6 == pytest.approx(model.duration_ms, abs=0.001)
+
+
+def test_what_went_wrong_is_an_error_and_what_helped_an_event() -> None:
+    ear = Ear()
+    ear.hear(shaky(), **FALLS_BACK)
+    spans = ear.spans
+    failed, whole = spans["chat gemini-2.5-pro"], spans["routewright.route"]
+    assert failed.status.status_code is StatusCode.ERROR
+    assert attributes(failed)["error.type"] == "server"
+    assert "gen_ai.response.model" not in attributes(failed)
+    assert spans["chat gpt-4.1"].status.status_code is StatusCode.UNSET
+    assert whole.status.status_code is StatusCode.UNSET, "it was rescued"
+    (event,) = whole.events
+    assert event.name == "routewright.fallback"
+    assert dict(event.attributes or {}) == {
+        "routewright.from_model": MODELS[0],
+        "routewright.to_model": MODELS[1],
+        "routewright.reason": "upstream_5xx",
+    }
+
+
+def test_a_call_that_fails_is_an_error_by_its_code() -> None:
+    ear = Ear()
+    ear.hear(shaky(), models=MODELS[:1], fallback={"models": [], "maxRetries": 0})
+    whole = ear.spans["routewright.route"]
+    assert whole.status.status_code is StatusCode.ERROR
+    assert attributes(whole)["error.type"] == "router.upstream_failed"
+
+
+def test_a_guardrail_is_an_event_of_what_it_found_and_never_the_text() -> None:
+    ear = Ear()
+    router = Router.sandbox(guardrails=[DenyList(["CANARY"], action="redact")])
+    ear.hear(router)
+    (event,) = [each for each in ear.spans["routewright.route"].events if each.name == "routewright.guardrail"]
+    assert dict(event.attributes or {})["routewright.stage"] == "input"
+    assert dict(event.attributes or {})["routewright.action"] == "redact"
+
+
+@pytest.mark.parametrize(
+    ("version", "provider", "told"),
+    [("1.36", "gen_ai.system", False), ("1.44", "gen_ai.provider.name", True)],
+)
+def test_each_version_has_its_own_names(version: Any, provider: str, told: bool) -> None:
+    ear = Ear(semconv=version)
+    trace = ear.hear(Router.sandbox(), models=MODELS[1:])
+    span = attributes(ear.spans["chat gpt-4.1"])
+    expected = {
+        "gen_ai.operation.name": "chat",
+        provider: "sandbox",
+        "gen_ai.request.model": "gpt-4.1",
+        "gen_ai.response.model": "gpt-4.1",
+        "gen_ai.usage.input_tokens": trace.tokens.input,
+        "gen_ai.usage.output_tokens": trace.tokens.output,
+        "gen_ai.response.finish_reasons": ("stop",),
+    }
+    assert {name: span.get(name) for name in expected} == expected
+    assert len({"gen_ai.system", "gen_ai.provider.name"} & {*span}) == 1
+    assert ("gen_ai.usage.cache_read.input_tokens" in span) is told
+    assert ("gen_ai.response.time_to_first_chunk" in span) is told
+
+
+@pytest.mark.parametrize(
+    ("version", "ours", "theirs"),
+    [("1.36", "google", "gcp.gemini"), ("1.44", "xai", "x_ai"), ("1.36", "xai", "xai"), ("1.44", "vllm", "vllm")],
+)
+def test_providers_are_named_as_the_version_names_them(version: Any, ours: str, theirs: str) -> None:
+    ear, trace = Ear(semconv=version), Router.sandbox().blocking.route("hi", models=MODELS[1:]).trace
+    spans = [replace(span, provider=ours) if isinstance(span, ModelSpan) else span for span in trace.spans]
+    ear.telemetry.tell(replace(trace, spans=spans))
+    assert theirs in attributes(ear.spans["chat gpt-4.1"]).values()
+
+
+def test_every_name_of_the_latest_version_is_in_the_conventions() -> None:
+    constants = {
+        value
+        for module in (gen_ai_attributes, gen_ai_metrics, error_attributes)
+        for value in vars(module).values()
+        if isinstance(value, str)
+    }
+    told = {*names_of(ATTRIBUTES, "1.44").values(), *names_of(HISTOGRAMS, "1.44").values()}
+    assert {name for name in told if not name.startswith("routewright.")} <= constants
+
+
+def test_all_that_is_told_is_in_the_table() -> None:
+    ear = Ear(account=True, content=True)
+    ear.hear(shaky(settings=Settings(capture=Capture())), **FALLS_BACK)
+    seen = {name for span in ear.spans.values() for name in attributes(span)}
+    assert seen <= {*names_of(ATTRIBUTES, "1.44").values()}
+
+
+def test_figures_are_those_of_the_attempts() -> None:
+    ear = Ear()
+    trace = ear.hear(shaky(), **FALLS_BACK)
+    tokens, durations = ear.figures["gen_ai.client.token.usage"], ear.figures["gen_ai.client.operation.duration"]
+    assert {point.attributes["gen_ai.token.type"]: point.sum for point in tokens} == {
+        "input": trace.tokens.input,
+        "output": trace.tokens.output,
+    }
+    assert {point.attributes.get("error.type"): point.count for point in durations} == {"server": 1, None: 1}
+    assert durations[0].explicit_bounds[:2] == (0.01, 0.02)
+
+
+def test_no_figures_are_kept_that_nobody_asked_for() -> None:
+    telemetry = OpenTelemetry(TracerProvider())
+    assert telemetry._histograms == {}
+
+
+def test_the_parent_is_what_the_call_belongs_to_and_attempts_are_what_providers_were_told() -> None:
+    ear, router = Ear(), Router.sandbox()
+    with router.traceparent(HERE):
+        trace = ear.hear(router)
+    whole = ear.spans["routewright.route"]
+    assert whole.parent is not None
+    assert (f"{whole.parent.trace_id:032x}", f"{whole.parent.span_id:016x}") == (TRACE, SPAN)
+    assert f"{context_of(whole).trace_id:032x}" == TRACE
+    (attempt,) = [span for name, span in ear.spans.items() if name.startswith("chat ")]
+    assert f"{context_of(attempt).span_id:016x}" == span_id_of(trace.id, 1)
+
+
+def test_a_call_inside_a_span_is_its_child() -> None:
+    ear, router = Ear(), Router.sandbox()
+    with ear.provider.get_tracer("mine").start_as_current_span("request") as span:
+        ear.hear(router)
+    parent = ear.spans["routewright.route"].parent
+    assert parent is not None
+    assert parent.span_id == span.get_span_context().span_id
+
+
+def test_what_is_active_where_it_is_told_is_no_parent() -> None:
+    ear, trace = Ear(), Router.sandbox().blocking.route("hi").trace
+    with ear.provider.get_tracer("mine").start_as_current_span("a hook's own"):
+        ear.telemetry.tell(trace)
+    assert ear.spans["routewright.route"].parent is None
+
+
+def test_a_trace_that_is_not_sampled_is_not_exported() -> None:
+    ear, router = Ear(), Router.sandbox()
+    with router.traceparent(HERE[:-1] + "0"):
+        ear.hear(router)
+    assert ear.spans == {}
+
+
+def test_other_spans_have_ids_of_their_own() -> None:
+    ear = Ear()
+    for _ in range(3):
+        ear.hear(shaky(), **FALLS_BACK)
+    ids = [context_of(span).span_id for span in ear._kept.get_finished_spans()]
+    assert len({*ids}) == len(ids) == 12
+
+
+def test_neither_prompt_nor_account_leaves_unless_asked_for() -> None:
+    for options in ({}, {"semconv": "1.36"}):
+        ear = Ear(**options)
+        router = Router.sandbox(settings=Settings(capture=Capture())).as_caller(Caller("CANARY-account"))
+        ear.hear(router)
+        assert "CANARY" not in "".join(span.to_json() for span in ear.spans.values()) + str(ear.figures)
+
+
+def test_content_leaves_where_it_is_captured_and_asked_for() -> None:
+    for capture, told in ((Capture(), True), (None, False)):
+        ear = Ear(content=True)
+        ear.hear(Router.sandbox(settings=Settings(capture=capture)), models=MODELS[1:])
+        span = attributes(ear.spans["chat gpt-4.1"])
+        assert ("CANARY prompt" in span.get("gen_ai.input.messages", "")) is told
+        assert ("canned answer" in span.get("gen_ai.output.messages", "")) is told
+
+
+def test_the_account_leaves_where_it_is_asked_for() -> None:
+    ear = Ear(account=True)
+    ear.hear(Router.sandbox().as_caller(Caller("acme", key_id="key_1")))
+    whole = attributes(ear.spans["routewright.route"])
+    assert (whole["routewright.account"], whole["routewright.key_id"]) == ("acme", "key_1")
+
+
+def test_mistakes_are_told() -> None:
+    with pytest.raises(ValidationFailed, match=r"semconv: is '1\.0'.*take one of 1\.36, 1\.44"):
+        OpenTelemetry(semconv="1.0")  # type: ignore[arg-type]
+    with pytest.raises(ValidationFailed, match=r"content: version 1\.36 has no attributes.*semconv='1\.44'"):
+        OpenTelemetry(semconv="1.36", content=True)
+
+
+def test_a_missing_extra_is_named_in_one_sentence() -> None:
+    code = "import sys; sys.modules['opentelemetry'] = None; import routewright.contrib.otel"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert "routewright.contrib.otel needs the extra 'otel'" in last
+    assert "pip install 'routewright[otel]'" in last
+
+
+def test_a_router_alone_does_not_load_it() -> None:
+    code = "from routewright import Router; import sys; Router.sandbox().blocking.route('hi'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "opentelemetry" not in loaded
