@@ -10,7 +10,7 @@ from anthropic.types.beta.message_create_params import MessageCreateParamsBase
 from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
-from routewright.server.openai.request import HONOURED
+from routewright.server.openai import HONOURED
 
 from .test_words import ANTHROPIC, APP, BODY, HI
 from .wire import Client, ask, scope_of

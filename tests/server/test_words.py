@@ -9,12 +9,9 @@ import pytest
 
 from routewright import Caller, Router
 from routewright.errors import Problem, RouterError, RouterTimeoutError, ValidationFailed
-from routewright.server import create_app
-from routewright.server.anthropic import request as anthropic
-from routewright.server.anthropic.stream import MessageFrames
-from routewright.server.door import PLACES, Wishes, places_of
-from routewright.server.openai import request as openai
-from routewright.server.words import Words
+from routewright.server import anthropic, create_app, openai
+from routewright.server.anthropic import MessageFrames
+from routewright.server.vendors import PLACES, Wishes, Words, places_of
 
 from .wire import ask, scope_of
 

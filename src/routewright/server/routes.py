@@ -36,13 +36,9 @@ from routewright.wire import (
     UsageReport,
 )
 
-from . import document, endpoints
-from .anthropic import endpoints as anthropic
-from .anthropic import errors as anthropic_errors
+from . import anthropic, document, endpoints, openai
 from .endpoints import DatesQuery, Decided, Models, TracesQuery, UsageQuery
 from .errors import envelope
-from .openai import endpoints as openai
-from .openai.errors import envelope as openai_envelope
 from .operation import Operation, Serve
 
 
@@ -89,8 +85,8 @@ ENDPOINTS: dict[str, dict[str, Serve]] = {
 """What serves a method at an address. What is an ``Operation`` is described in ``/v1/openapi.json``."""
 TELL: dict[str, Callable[[RouterError], bytes]] = {
     "/": envelope,
-    "/openai/": openai_envelope,
-    "/anthropic/": anthropic_errors.body,
+    "/openai/": openai.envelope,
+    "/anthropic/": anthropic.body,
 }
 """How an error's body is written, by what an address begins with; the longest such beginning holds."""
 _TELL = sorted(TELL.items(), key=lambda item: -len(item[0]))

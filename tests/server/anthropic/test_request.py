@@ -9,9 +9,8 @@ import pytest
 
 from routewright import Caller, Router
 from routewright.errors import ValidationFailed
-from routewright.server.anthropic.content import FAILED
-from routewright.server.anthropic.request import Reading
-from routewright.server.door import MOST_IGNORED
+from routewright.server.anthropic import FAILED, Reading
+from routewright.server.vendors import MOST_IGNORED
 from routewright.wire import Message, RouteRequest, TextPart
 
 from .clients import ASKED, PIXEL, WEATHER

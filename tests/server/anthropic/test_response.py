@@ -26,9 +26,7 @@ from routewright.errors import (
     UpstreamFailed,
     ValidationFailed,
 )
-from routewright.server.anthropic.errors import body
-from routewright.server.anthropic.response import message_of
-from routewright.server.anthropic.stream import MessageBlocks
+from routewright.server.anthropic import MessageBlocks, body, message_of
 from routewright.wire import FunctionCall, RouteResponse, Routing, Tokens, ToolCall, ToolCallData, WindowUsage
 
 
@@ -48,8 +46,7 @@ def response(output: str = "Hi", finish: str | None = "stop", *arguments: str) -
 
 
 def told(response: RouteResponse) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(message_of(response))
-    return plain
+    return message_of(response)
 
 
 @pytest.mark.parametrize(

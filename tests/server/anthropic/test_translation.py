@@ -13,8 +13,7 @@ from routewright._core.request.rules import completed
 from routewright._core.tokens.estimate import bounds_of
 from routewright.backends.providers.anthropic import message_body
 from routewright.errors import ProviderFault, ValidationFailed
-from routewright.server.anthropic.content import FAILED
-from routewright.server.anthropic.request import Reading
+from routewright.server.anthropic import FAILED, Reading
 from routewright.wire import RouteRequest, UpstreamCall
 
 from .bodies import JSON, bodies, broken

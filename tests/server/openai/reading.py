@@ -9,8 +9,7 @@ import pytest
 
 from routewright._core.request.rules import completed
 from routewright.errors import Problem, ValidationFailed
-from routewright.server.openai.errors import in_words
-from routewright.server.openai.request import Asked
+from routewright.server.openai import Asked, in_words
 from routewright.wire import RouteRequest
 
 from .clients import CHAT

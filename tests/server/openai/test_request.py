@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from routewright._core.request.rules import completed
 from routewright.errors import InvalidJson, RouterError, ValidationFailed
-from routewright.server.door import ignored_header
-from routewright.server.openai.errors import envelope, in_words
-from routewright.server.openai.request import AS_EVER, Asked
+from routewright.server.openai import AS_EVER, Asked, envelope, in_words
 from routewright.wire import Budget
 
 from .bodies import BODIES
@@ -140,7 +138,7 @@ def test_what_is_ignored_inside_is_named_too() -> None:
 def test_the_header_of_what_is_ignored_stays_short_and_is_one_line() -> None:
     names = {f"field_{number}": 1 for number in range(5_000)}
     odd = {"a\r\nSet-Cookie: x": 1, "ü": 1, "b" * 65: 1, "": 1, "with space": 1}
-    (header,) = ignored_header(made({**odd, **CHAT, **names})[1].ignored).values()
+    (header,) = made({**odd, **CHAT, **names})[1].ignored.headers.values()
     assert len(header) < 1_000
     assert set(header.split(", ")) <= {*names}
 
@@ -271,7 +269,7 @@ def test_any_body_is_a_request_or_refused_with_a_place(body: dict[str, Any]) -> 
         assert not said["param"].startswith(("params", "policy_id", "models", "goal", "budget"))
     else:
         assert completed(found) == found
-    assert ignored_header(asked.ignored).get("X-Routewright-Ignored", "").isprintable()
+    assert asked.ignored.headers.get("X-Routewright-Ignored", "").isprintable()
 
 
 @given(st.binary(max_size=60))

@@ -8,8 +8,7 @@ import pytest
 
 from routewright import Budget, Caller, Message, Router, ValidationFailed
 from routewright.server import create_app
-from routewright.server.door import FIELD, PLACES, Ignored, Wishes, ignored_header, wished, wishes_of
-from routewright.server.words import Words
+from routewright.server.vendors import FIELD, PLACES, Ignored, Wishes, Words, wished, wishes_of
 from routewright.wire import Goal, RouteRequest
 
 from .wire import ask, scope_of
@@ -113,8 +112,8 @@ def test_a_header_names_what_was_ignored_and_holds_nothing_else() -> None:
     names = Ignored()
     for name in ("top_k", "x\r\nset-cookie", "é", "a b", "logprobs", "sk_live_0123456789abcdef", "y" * 99):
         names.add(name)
-    assert ignored_header(names) == {"X-Routewright-Ignored": "logprobs, top_k"}
-    assert ignored_header(Ignored()) == {}
+    assert names.headers == {"X-Routewright-Ignored": "logprobs, top_k"}
+    assert Ignored().headers == {}
 
 
 def test_goals_are_those_of_the_request() -> None:
