@@ -13,7 +13,7 @@ from docs._table import table
 from routewright import Router
 from routewright.server.admin import Admin
 from routewright.server.openapi import openapi
-from routewright.server.openapi.answers import codes
+from routewright.server.openapi.document import codes
 from routewright.server.routes import ENDPOINTS
 
 Schema = dict[str, Any]

@@ -18,8 +18,7 @@ from routewright import Router, docstrings, errors
 from routewright._core.request.rules import NUMBERS
 from routewright.errors import RouterError, SignatureError
 from routewright.server.openapi import openapi
-from routewright.server.openapi.answers import NO_REQUESTS
-from routewright.server.openapi.operations import told_operations
+from routewright.server.openapi.document import NO_REQUESTS, told_operations
 from routewright.server.openapi.schemas import structs_in
 from routewright.server.routes import ENDPOINTS
 from routewright.wire import RouteEvent, RouteRequest, Scope

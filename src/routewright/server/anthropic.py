@@ -49,9 +49,9 @@ from routewright.wire import (
 )
 
 from .departure import while_connected
+from .endpoints import Service
 from .errors import fit, told
 from .exchange import Exchange
-from .service import Service
 from .sse import Frame
 from .vendors import (
     AUTO,
@@ -102,8 +102,8 @@ async def messages(service: Service, exchange: Exchange) -> None:
                 frames = MessageFrames(exchange, prepared.stream(), prepared.tokens.estimate, reading.words)
                 await service.send(exchange, prepared, frames)
             else:
-                answer = await service.answer(exchange, prepared)
-                await exchange.json(message_of(answer.response), routing_headers(answer.response) | answer.headers)
+                response, limits = await service.answer(exchange, prepared)
+                await exchange.json(message_of(response), routing_headers(response) | limits)
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
@@ -127,10 +127,10 @@ async def _caller(service: Service, exchange: Exchange) -> Caller:
     key = (exchange.header(b"x-api-key") or "").strip()
     bearer = (exchange.header(b"authorization") or "").partition(" ")[2].strip()
     if not key:  # an empty header is none
-        return await service.caller(exchange, "route")
-    if service.takes_keys and bearer not in ("", key):
+        return await service.auth.caller(exchange, "route")
+    if service.auth.takes_keys and bearer not in ("", key):
         raise AuthenticationFailed("x-api-key and Authorization name two API keys: send one of the two")
-    return await service.caller(exchange, "route", key=f"Bearer {key}")
+    return await service.auth.caller(exchange, "route", key=f"Bearer {key}")
 
 
 async def _prepare(service: Service, exchange: Exchange, caller: Caller, reading: Reading, path: str) -> Prepared:

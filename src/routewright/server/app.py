@@ -13,12 +13,13 @@ from routewright.errors import RouterError
 from routewright.router import Router
 from routewright.wire import Environment
 
+from .auth import Auth, Authenticate
 from .bodies import Bodies
+from .endpoints import Service
 from .errors import headers_of, stopped, told
 from .exchange import CLIENT_LEFT, JSON, ClientLeft, Exchange, Observer, Receive, Scope, Send
 from .limits import HttpLimits
-from .routes import find, told_at
-from .service import Authenticate, Service
+from .routes import EXACT, body_at, find
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +37,14 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as ASGI has it."""
         if scope["type"] != "http":
-            await self._other(scope, receive, send)
+            if scope["type"] == "lifespan":
+                await self._live(receive, send)
+            elif scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1000})
             return
         exchange = Exchange(scope, receive, send, self._new_id("req_"), self._clock, self._limits)
         try:
-            endpoint = find(exchange.method, exchange.path)
+            endpoint = EXACT.get((exchange.method, exchange.path)) or find(exchange.method, exchange.path)
             exchange.endpoint, exchange.parameter = endpoint.path, endpoint.parameter
             if len(exchange.sent) != len(scope["headers"]):
                 exchange.check_twice()
@@ -68,13 +72,6 @@ class App:
                 observer(exchange)
             except Exception:
                 _log.exception("an observer of requests failed; it is called again all the same")
-
-    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match scope["type"]:
-            case "lifespan":
-                await self._live(receive, send)
-            case "websocket":
-                await send({"type": "websocket.close", "code": 1000})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Begin and end with the server. Traces that wait are written before its end."""
@@ -110,8 +107,8 @@ def create_app(
     of every request once it has ended, such as ``AccessLog()`` and ``Metrics(router)``; they must not take long.
     """
     limits = limits or HttpLimits()
-    service = Service(router, console, authenticate, environment, Bodies(limits.bodies_bytes))
-    return App(service, limits, observers)
+    auth = Auth(router, console, authenticate, environment)
+    return App(Service(router, auth, Bodies(limits.bodies_bytes)), limits, observers)
 
 
 async def _fail(exchange: Exchange, error: Exception) -> None:
@@ -120,4 +117,4 @@ async def _fail(exchange: Exchange, error: Exception) -> None:
     exchange.trace_id, exchange.code = exchange.trace_id or error.trace_id, error.code
     if exchange.status is None:
         with suppress(ClientLeft):
-            await exchange.respond(told_at(exchange.path, error), error.status, JSON, headers_of(error))
+            await exchange.respond(body_at(exchange.path, error), error.status, JSON, headers_of(error))

@@ -2,17 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from routewright import Prepared, Stream
 from routewright._core.moment import span_of
-from routewright.wire import Bucket, Caller, Candidate, Model, Rejection
+from routewright.errors import Problem, ValidationFailed
+from routewright.options import Options
+from routewright.router import Router
+from routewright.wire import (
+    Bucket,
+    Caller,
+    Candidate,
+    Model,
+    OutputDelta,
+    Rejection,
+    RouteCompleted,
+    RouteRequest,
+    RouteResponse,
+    RouteStarted,
+    StreamError,
+    ToolCallDelta,
+)
 
+from .auth import Auth
+from .bodies import Bodies
 from .departure import while_connected
-from .events import RouteFrames
+from .errors import envelope, told
 from .exchange import Exchange
-from .operation import NoQuery
-from .service import Service
+from .sse import EventStream, Frame, Frames
+
+Decode = Callable[[bytes], RouteRequest]
+"""Makes a request of another interface's body. Raises ``ValidationFailed``."""
+
+
+class Service(Struct, frozen=True):
+    """What all endpoints need: a Router, who calls it, and the request that was sent."""
+
+    router: Router
+    auth: Auth
+    bodies: Bodies
+
+    def prepare(
+        self, exchange: Exchange, caller: Caller, decode: Decode | None = None, path: str = "/v1/route"
+    ) -> Awaitable[Prepared]:
+        """The request that was sent, with the key of its header. ``decode`` reads that of another interface.
+
+        Raises what ``Bodies.read``, ``decode`` and ``Router.prepare`` do.
+        """
+        key, parent = exchange.sent.get(b"idempotency-key"), exchange.sent.get(b"traceparent")
+        options: Options = {} if key is None else {"idempotency_key": _text(key)}
+        traceparent = None if parent is None else parent.strip().decode("latin-1")
+        make = partial(self.router.prepare, caller=caller, path=path, traceparent=traceparent, **options)
+        return self.bodies.read(exchange, make if decode is None else lambda body: make(decode(body), body=body))
+
+    async def answer(self, exchange: Exchange, prepared: Prepared) -> tuple[RouteResponse, dict[str, str]]:
+        """The whole response, and the headers of its limits. It ends when its client leaves; with an idempotency key it
+        finishes, so that the client can ask again (contract 7). Raises ``ClientLeft``."""
+        if prepared.request.idempotency_key is None:
+            answer = await while_connected(exchange, prepared.run)
+        else:
+            answer = await prepared.run()
+        response = answer.response
+        exchange.trace_id = response.trace_id
+        return response, answer.headers
+
+    async def send(self, exchange: Exchange, prepared: Prepared, frames: Frames) -> None:
+        """Send a stream as it comes. With an idempotency key it finishes, as ``answer`` does."""
+        await EventStream(exchange, frames).run(finishes=prepared.request.idempotency_key is not None)
+
+
+def _text(key: bytes) -> str:
+    """An idempotency key as its header has it (spec 4.1). Raises ``ValidationFailed``."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise ValidationFailed.of(Problem("Idempotency-Key", "is not UTF-8", "take a new random key")) from None
+
+
+class NoQuery(Struct, frozen=True):
+    """No parameters."""
 
 
 class TracesQuery(Struct, frozen=True, omit_defaults=True):
@@ -82,28 +155,47 @@ async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery
     if prepared.request.stream:
         await service.send(exchange, prepared, RouteFrames(exchange, prepared.stream()))
         return
-    answer = await service.answer(exchange, prepared)
-    await exchange.json(answer.response, headers=answer.headers)
+    response, headers = await service.answer(exchange, prepared)
+    await exchange.json(response, headers)
+
+
+class RouteFrames:
+    """The events of one call, each as its struct says (contract 5; ``sse.Frames``)."""
+
+    def __init__(self, exchange: Exchange, stream: Stream) -> None:
+        self.headers: dict[str, str] = {}
+        self.stream = stream
+        self._exchange = exchange
+        self._last_id = 0
+
+    async def __aiter__(self) -> AsyncGenerator[Frame, None]:
+        """Give them in order. Raises what the call ends in, if that is no answer."""
+        async with self.stream as stream:
+            async for event in stream:
+                match event:
+                    case StreamError():
+                        stream.raise_failure()
+                    case RouteStarted():
+                        self._exchange.trace_id = event.data.trace_id
+                self._last_id = event.id
+                body = _framed(event.event, event.id, msgspec.json.encode(event.data))
+                yield Frame(body, isinstance(event, OutputDelta | ToolCallDelta | RouteCompleted))
+
+    def last_words(self, error: Exception) -> bytes:
+        """The event ``error``."""
+        return _framed(StreamError.event, self._last_id + 1, envelope(told(error, self._exchange.request_id)))
+
+
+def _framed(name: str, number: int, data: bytes) -> bytes:
+    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), number, data)
 
 
 async def decide(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """Choose without calling anything. It counts as a request, and as no tokens."""
     prepared = await service.prepare(exchange, caller)
     decision = await while_connected(exchange, prepared.decide)
-    await exchange.json(
-        Decided(
-            model=decision.model,
-            chain=decision.chain,
-            score=decision.score,
-            reason=decision.reason,
-            output_cap=decision.output_cap,
-            fallback_affordable=decision.fallback_affordable,
-            candidates=decision.candidates,
-            rejected=decision.rejected,
-            digest=decision.digest,
-        ),
-        prepared.headers,
-    )
+    decided = Decided(**{name: getattr(decision, name) for name in Decided.__struct_fields__})
+    await exchange.json(decided, prepared.headers)
 
 
 async def models(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,6 @@ from routewright.protocols import Clock
 from routewright.wire import Caller
 
 from .limits import HttpLimits
-from .query import parameters
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -29,8 +28,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 Observer = Callable[["Exchange"], object]
 """Is told of an exchange that has ended."""
-
-T = TypeVar("T")
 
 JSON = b"application/json"
 _encode = msgspec.json.encode
@@ -137,10 +134,6 @@ class Exchange:
     def duration_s(self) -> float:
         """From its first byte to its end."""
         return self.ended_at - self.started_at
-
-    def query(self, shape: type[T]) -> T:
-        """The parameters of the address. Raises ``ValidationFailed`` for what the shape does not have."""
-        return parameters(self.scope.get("query_string", b""), shape, self.limits.query_bytes)
 
     def check_kind(self) -> None:
         """Hold the body to JSON by its headers. Raises ``UnsupportedMediaType``."""

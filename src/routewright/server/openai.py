@@ -38,9 +38,9 @@ from routewright.wire import (
     error_envelope,
 )
 
+from .endpoints import Service
 from .errors import fit, told
 from .exchange import Exchange
-from .service import Service
 from .sse import Frame
 from .vendors import (
     AUTO,
@@ -69,7 +69,7 @@ _encode = msgspec.json.encode
 
 async def completions(service: Service, exchange: Exchange) -> None:
     """Answer a chat, whole or in chunks."""
-    caller = await service.caller(exchange, "route")
+    caller = await service.auth.caller(exchange, "route")
     asked = Asked(service.router.model_names(caller=caller))
     try:
         await _complete(service, exchange, caller, asked)
@@ -82,15 +82,14 @@ async def _complete(service: Service, exchange: Exchange, caller: Caller, asked:
     if prepared.request.stream:
         await service.send(exchange, prepared, ChunkFrames(exchange, prepared.stream(), asked))
         return
-    answer = await service.answer(exchange, prepared)
-    limits = answer.headers
-    headers = routing_headers(answer.response) | limits | limit_headers(limits, exchange.clock.time())
-    await exchange.json(completion_of(answer.response), headers | asked.ignored.headers)
+    response, limits = await service.answer(exchange, prepared)
+    headers = routing_headers(response) | limits | limit_headers(limits, exchange.clock.time())
+    await exchange.json(completion_of(response), headers | asked.ignored.headers)
 
 
 async def models(service: Service, exchange: Exchange) -> None:
     """The models that can be called now, and the names that leave the choice to the router."""
-    caller = await service.caller(exchange, "models:read")
+    caller = await service.auth.caller(exchange, "models:read")
     known = service.router.models(caller=caller)
     callable_now = [model_of(model) for model in known if model.availability.status != "unavailable"]
     await exchange.json({"object": "list", "data": [*CHOSEN, *callable_now]})
@@ -98,7 +97,7 @@ async def models(service: Service, exchange: Exchange) -> None:
 
 async def model(service: Service, exchange: Exchange) -> None:
     """One model, by any name that a request may give it."""
-    caller = await service.caller(exchange, "models:read")
+    caller = await service.auth.caller(exchange, "models:read")
     name = exchange.parameter
     known = {each["id"]: each for each in CHOSEN}
     known |= {each.id: model_of(each) for each in service.router.models(caller=caller)}

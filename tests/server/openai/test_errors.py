@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from openai import OpenAI
 
 from routewright import CallableProvider, Pricing, RateLimits
-from routewright.server.service import Service
+from routewright.server.endpoints import Service
 from routewright.testing import ScriptedProvider
 from tests.server.serving import PATIENCE_S, Site
 

@@ -1,44 +1,197 @@
-"""What may each value be? Schemas of structs: msgspec's, with what the strings below fields say, and the limits."""
+"""JSON Schemas of structs: msgspec's, with the docstrings of fields as descriptions, and the limits that
+``_core/request/rules.py`` and its like hold requests to.
+
+A limit that a schema cannot express, such as a length in bytes, is described where the field is declared.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, Type, multi_type_info
 
-from routewright._core.request.rules import NUMBERS, Range
+from routewright._core.analytics.rollup import GROUPS
+from routewright._core.request.problems import CHOICES
+from routewright._core.request.rules import (
+    FUNCTION_NAME,
+    MAX_KEY_BYTES,
+    MAX_MESSAGES,
+    MAX_STOPS,
+    NUMBERS,
+    Range,
+)
+from routewright._core.trace import filter
 from routewright.docstrings import field_docs, prose
-
-from .limits import LIMITS, WHOLE, Limits
+from routewright.server.endpoints import DatesQuery, TracesQuery, UsageQuery
+from routewright.trace import LIMIT
+from routewright.wire import (
+    CacheOpts,
+    CacheReport,
+    Fallback,
+    FallbackReport,
+    FunctionCall,
+    FunctionName,
+    FunctionSpec,
+    ImageUrl,
+    LatencyReport,
+    Message,
+    Params,
+    RouteRequest,
+    Tool,
+    ToolCall,
+    TraceItem,
+    UsageReport,
+    UsageRow,
+)
 
 Schema = dict[str, Any]
+Limits = dict[str, Schema]
+"""Keywords of a schema by field."""
 
-_AT = "#/components/schemas/{name}"
+WHOLE: Final = ""
+"""In the place of a field: the struct itself."""
+
+_SOME: Final = {"minLength": 1}
+_IDS: Final = {"uniqueItems": True, "items": {"type": "string", **_SOME}}
+_NAME: Final = {"pattern": f"^{FUNCTION_NAME.pattern}$"}
+_NULL: Final = {"type": "null"}
+_TIME: Final = {"format": "date-time"}
+_DAY: Final = {"format": "date"}
+_DAYS: Final = {"start_date": _DAY, "end_date": _DAY}
+_A_DAY: Final = {**_DAY, "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"}
+
+_SAID: Final[dict[str, Any]] = {"properties": {"content": {"type": ["string", "array"]}}, "required": ["content"]}
+_CALLED: Final = {"properties": {"tool_calls": {"type": "array"}}, "required": ["tool_calls"]}
+_TURN: Final = {
+    "if": {"properties": {"role": {"const": "tool"}}},
+    "then": {
+        "properties": {**_SAID["properties"], "tool_calls": _NULL, "tool_call_id": {"type": "string"}},
+        "required": ["content", "tool_call_id"],
+    },
+    "else": {
+        "properties": {"tool_call_id": _NULL},
+        "if": {"properties": {"role": {"const": "assistant"}}},
+        "then": {"anyOf": [_SAID, _CALLED]},
+        "else": {"properties": {**_SAID["properties"], "tool_calls": _NULL}, "required": ["content"]},
+    },
+}
+"""What goes together in a message. Said as conditions, here and below: beside alternatives at the top of a schema many
+generators of clients leave its fields out, or the whole of it."""
+
+_FLAT: Final = ("description", "name", "parameters", "strict")
+_TOOL: Final = {
+    "if": {"properties": {"function": {"type": "object"}}, "required": ["function"]},
+    "then": {"properties": dict.fromkeys(_FLAT, _NULL)},
+    "else": {"properties": {"name": {"type": "string"}}, "required": ["name"]},
+}
+_ONE_BOUND: Final = {
+    "if": {"properties": {"max_error": {"type": "number"}}, "required": ["max_error"]},
+    "then": {"properties": {"threshold": _NULL}},
+}
+
+_FORMATS: Final = CHOICES["params.response_format.type"]
+_JSON_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", **_NAME},
+        "schema": {"type": "object", "description": "A JSON schema."},
+        "description": {},
+        "strict": {},
+    },
+    "required": ["name", "schema"],
+    "additionalProperties": False,
+}
+_RESPONSE_FORMAT: Final = {
+    "properties": {"type": {"type": "string", "enum": [*_FORMATS]}, "json_schema": {"type": ["object", "null"]}},
+    "required": ["type"],
+    "additionalProperties": False,
+    "if": {"properties": {"type": {"const": "json_schema"}}},
+    "then": {"properties": {"json_schema": _JSON_SCHEMA}, "required": ["json_schema"]},
+    "else": {"properties": {"json_schema": _NULL}},
+}
+
+_VALUE = r'(?:"(?:[^"\\]|\\[\s\S])*"|[^,="<>!\s][^,]*)'
+_EQUAL = "|".join((*filter.TEXTS, *filter.FLAGS))
+_COMPARED = "|".join((*filter.NUMBERS, r'metadata\.[^=!<>,"]+'))
+_TERM = rf"\s*(?:(?:{_EQUAL})\s*!?=|(?:{_COMPARED})\s*(?:[=<>]|[!<>]=))\s*{_VALUE}\s*"
+_FILTER: Final = {
+    "maxLength": filter.MAX_CHARS,
+    "pattern": f"^(?:{_TERM}(?:,{_TERM}){{0,{filter.MAX_TERMS - 1}}})?$",
+}
+
+LIMITS: dict[type, Limits] = {
+    RouteRequest: {
+        "messages": {"minItems": 1, "maxItems": MAX_MESSAGES},
+        "policy_id": _SOME,
+        "models": {**_IDS, "minItems": 1},
+        "tool_choice": _NAME,
+        "idempotency_key": {**_SOME, "maxLength": MAX_KEY_BYTES},
+        "prefer": {**_SOME, **_IDS},
+    },
+    Message: {
+        "content": {"minItems": 1},
+        "tool_calls": {"minItems": 1},
+        "tool_call_id": _SOME,
+        "name": _SOME,
+        WHOLE: _TURN,
+    },
+    ImageUrl: {"url": {"pattern": "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:[iI][mM][aA][gG][eE]/)"}},
+    ToolCall: {"id": _SOME},
+    FunctionCall: {"name": _SOME},
+    FunctionName: {"name": _NAME},
+    FunctionSpec: {"name": _NAME},
+    Tool: {"name": _NAME, WHOLE: _TOOL},
+    Fallback: {"models": _IDS},
+    Params: {
+        "stop": {**_SOME, "maxItems": MAX_STOPS, "items": {"type": "string", **_SOME}},
+        "response_format": _RESPONSE_FORMAT,
+    },
+    CacheOpts: {
+        "namespace": _SOME,
+        WHOLE: _ONE_BOUND,
+    },
+    TracesQuery: {
+        "since": _TIME,
+        "until": _TIME,
+        "filter": _FILTER,
+        "limit": {"minimum": int(LIMIT.low), "maximum": int(LIMIT.high)},
+        "cursor": {"pattern": "^[A-Za-z0-9_-]+$", "maxLength": filter.MAX_CURSOR_CHARS},
+    },
+    DatesQuery: dict.fromkeys(_DAYS, _A_DAY),
+    UsageQuery: {"group_by": {"pattern": rf"^(?:{'|'.join(GROUPS)}|metadata\.[\s\S]+)$"}},
+    TraceItem: {"created_at": _TIME},
+    UsageReport: _DAYS,
+    CacheReport: _DAYS,
+    FallbackReport: _DAYS,
+    LatencyReport: _DAYS,
+    UsageRow: {"bucket_start": _TIME},
+}
+"""Of a struct and those made of it, by its fields; ``WHOLE``: what holds between them."""
+
+_REF = "#/components/schemas/"
 _HIGHEST = 2**63
-"""From here on a bound is none that anybody meets."""
+"""A bound from here on is left out: nobody meets it."""
 _PYTHON = {"None": "null", "True": "true", "False": "false"}
-_WORD = re.compile(r"\b(None|True|False)\b")
-_CODE = re.compile(r"`[^`]*`")
-_NAME = re.compile(r"\w+")
-_NULL = {"type": "null"}
-_NUMBERS = frozenset("minimum exclusiveMinimum maximum multipleOf".split())
-_BOUNDS = {
-    "number": _NUMBERS,
-    "integer": _NUMBERS,
+_PYTHON_WORD = re.compile(r"\b(None|True|False)\b")
+_CODE, _WORD = re.compile(r"`[^`]*`"), re.compile(r"\w+")
+_OF_NUMBERS = frozenset("minimum exclusiveMinimum maximum multipleOf".split())
+_KEYWORDS = {
+    "number": _OF_NUMBERS,
+    "integer": _OF_NUMBERS,
     "string": frozenset("minLength maxLength pattern format".split()),
     "array": frozenset("minItems maxItems uniqueItems items".split()),
     "object": frozenset("properties required additionalProperties if then else".split()),
 }
-"""Keywords that say something of values of a type."""
+"""The limits that make sense for values of a type."""
 
 
 class Schemas(NamedTuple):
-    """Of the types that an interface speaks of."""
+    """The schemas of an interface."""
 
     of: tuple[Schema, ...]
     """One for each type, in their order: most refer to the components."""
@@ -46,106 +199,96 @@ class Schemas(NamedTuple):
 
 
 def schemas_of(asked: Iterable[Any], answered: Iterable[Any]) -> Schemas:
-    """Schemas of the types of requests, and behind them those of answers, of which more is always there."""
-    asked, answered = [*asked], [*answered]
-    roots, components = msgspec.json.schema_components([*asked, *answered], ref_template=_AT)
-    kinds = structs_in([*asked, *answered])
-    free = structs_in(asked).keys()
-    made = {
-        named(name): _described(schema, kinds[_title(schema)], may_lack=_title(schema) in free)
-        if _title(schema) in kinds
-        else {**_plain(schema), "description": text_of(schema.get("description", ""))}
-        for name, schema in components.items()
-    }
+    """Schemas of the types of requests, then of those of answers. Every field of an answer is always there."""
+    asked, types = [*asked], [*asked, *answered]
+    roots, components = msgspec.json.schema_components(types, ref_template=f"{_REF}{{name}}")
+    kinds, free = structs_in(types), structs_in(asked)
+    made: dict[str, Schema] = {}
+    for name, schema in components.items():
+        title = schema.get("title", "").partition("[")[0]
+        if title in kinds:
+            described = _described(schema, kinds[title], may_lack=title in free)
+        else:
+            described = {**_plain(schema), "description": text_of(schema.get("description", ""))}
+        made[name.replace("_", "")] = described
     return Schemas(tuple(map(_plain, roots)), made)
 
 
-def named(name: str) -> str:
-    """The name of a component. msgspec writes ``Page_TraceItem_``."""
-    return name.replace("_", "")
-
-
 def field_schemas(kind: type[Struct]) -> dict[str, Schema]:
-    """Schemas of the fields of a struct of plain values, each by its name on the wire. Null is not among them."""
+    """Schemas of the fields of a struct of plain values, by their names on the wire, without null."""
     schema = msgspec.json.schema_components([kind])[1][kind.__name__]
-    described = _described(schema, kind, may_lack=True)["properties"]
-    return {name: _without_null(each) for name, each in described.items()}
+    found = _described(schema, kind, may_lack=True)["properties"]
+    for each in found.values():
+        if isinstance(each.get("type"), list):
+            (each["type"],) = [kind for kind in each["type"] if kind != "null"]
+        if "enum" in each:
+            each["enum"] = [value for value in each["enum"] if value is not None]
+    return dict(found)
 
 
 def structs_in(types: Iterable[Any]) -> dict[str, type[Struct]]:
     """Every struct that some types are made of, by its name."""
     found: dict[str, type[Struct]] = {}
-    for each in multi_type_info(types):
-        _collect(each, found)
+
+    def collect(node: object) -> None:
+        if isinstance(node, tuple | list):
+            for each in node:
+                collect(each)
+        elif isinstance(node, StructType):
+            kind = getattr(node.cls, "__origin__", node.cls)
+            if kind.__name__ not in found:
+                found[kind.__name__] = kind
+                collect([field.type for field in node.fields])
+        elif isinstance(node, Type):
+            collect([getattr(node, name) for name in node.__struct_fields__])
+
+    collect(multi_type_info(types))
     return found
 
 
 def text_of(doc: str, kind: type | None = None) -> str:
-    """Words of a docstring for readers of JSON: with its spelling of values, and of fields."""
-    said = _WORD.sub(lambda found: _PYTHON[found[1]], prose(doc))
+    """A docstring for readers of JSON: with its spelling of values, and of the fields of a struct."""
+    said = _PYTHON_WORD.sub(lambda found: _PYTHON[found[1]], prose(doc))
     if kind is None or not issubclass(kind, Struct):
         return said
     wires = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
-    return _CODE.sub(lambda code: _NAME.sub(lambda name: wires.get(name[0], name[0]), code[0]), said)
-
-
-def _collect(node: object, found: dict[str, type[Struct]]) -> None:
-    if isinstance(node, (tuple, list)):
-        for each in node:
-            _collect(each, found)
-    elif isinstance(node, StructType):
-        kind = getattr(node.cls, "__origin__", node.cls)
-        if kind.__name__ not in found:
-            found[kind.__name__] = kind
-            _collect([field.type for field in node.fields], found)
-    elif isinstance(node, Type):
-        _collect([getattr(node, name) for name in node.__struct_fields__], found)
-
-
-def _title(schema: Schema) -> str:
-    title: str = schema.get("title", "")
-    return title.partition("[")[0]
+    return _CODE.sub(lambda code: _WORD.sub(lambda name: wires.get(name[0], name[0]), code[0]), said)
 
 
 def _described(schema: Schema, kind: type[Struct], *, may_lack: bool) -> Schema:
-    """The schema of a struct. ``may_lack``: what has a default may be left out; else all that is encoded is there."""
-    said, ranges, limits = field_docs(kind), NUMBERS.get(kind, {}), _limits_of(kind)
-    lacks = may_lack or kind.__struct_config__.omit_defaults
+    """The schema of a struct. ``may_lack``: fields with a default may be left out."""
+    docs, ranges, config = field_docs(kind), NUMBERS.get(kind, {}), kind.__struct_config__
+    limits: Limits = {}
+    for each in reversed(kind.__mro__):
+        limits |= LIMITS.get(each, {})
+    may_lack = may_lack or config.omit_defaults
     names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     properties = {}
     for wire, raw in schema["properties"].items():
         name = names.get(wire, "")  # the tag of a union is no field
-        told = {"description": text_of(said[name], kind)} if name in said else {}
-        made = _bounded(_plain(raw), ranges.get(name), limits.get(name, {}))
-        properties[wire] = {**made, **told}
-        if not lacks:
-            properties[wire].pop("default", None)
-    doc = inspect.cleandoc(kind.__doc__ or "")
-    made = {
+        bounds = {**(_bounds(ranges[name]) if name in ranges else {}), **limits.get(name, {})}
+        properties[wire] = made = _bounded(_plain(raw), bounds)
+        if name in docs:
+            made["description"] = text_of(docs[name], kind)
+        if not may_lack:
+            made.pop("default", None)
+    whole = {
         "type": "object",
-        "description": text_of(doc, kind),
+        "description": text_of(inspect.cleandoc(kind.__doc__ or ""), kind),
         "properties": properties,
-        "required": schema["required"] if lacks else [*properties],
-        **({"additionalProperties": False} if kind.__struct_config__.forbid_unknown_fields else {}),
+        "required": schema["required"] if may_lack else [*properties],
+        **({"additionalProperties": False} if config.forbid_unknown_fields else {}),
         **limits.get(WHOLE, {}),
     }
-    return {word: value for word, value in made.items() if value not in ([], "")}
+    return {word: value for word, value in whole.items() if value not in ([], "")}
 
 
-def _limits_of(kind: type[Struct]) -> Limits:
-    limits: Limits = {}
-    for each in reversed(kind.__mro__):
-        limits |= LIMITS.get(each, {})
-    return limits
-
-
-def _bounded(schema: Schema, numbers: Range | None, limits: Mapping[str, Any]) -> Schema:
-    """The schema with bounds, each where there is a type that it holds for."""
-    bounds = {**({} if numbers is None else _bounds(numbers)), **limits}
+def _bounded(schema: Schema, bounds: Schema) -> Schema:
+    """The schema with bounds, each beside a type that it makes sense for."""
     if "anyOf" in schema:
-        return {**schema, "anyOf": [_bounded(each, None, bounds) for each in schema["anyOf"]]}
+        return {**schema, "anyOf": [_bounded(each, bounds) for each in schema["anyOf"]]}
     kinds = schema.get("type", [])
-    words = {word for kind in ([kinds] if isinstance(kinds, str) else kinds) for word in _BOUNDS.get(kind, ())}
+    words = {word for kind in ([kinds] if isinstance(kinds, str) else kinds) for word in _KEYWORDS.get(kind, ())}
     return schema | {word: value for word, value in bounds.items() if word in words}
 
 
@@ -159,51 +302,24 @@ def _bounds(numbers: Range) -> Schema:
 
 
 def _plain(schema: Any) -> Any:
-    """msgspec's schema in fewer words: no titles, no ``null`` as a default, a null among the types."""
+    """msgspec's schema in fewer words: no titles, no null as a default, ``anyOf`` one plain type and null as one schema
+    of two types. Names of components have no underscores: msgspec writes ``Page_TraceItem_``."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
+    if isinstance(schema, str) and schema.startswith(_REF):
+        return _REF + schema.removeprefix(_REF).replace("_", "")
     if not isinstance(schema, dict):
         return schema
     made = {word: _plain(value) for word, value in schema.items() if (word, value) != ("default", None)}
     made.pop("title", None)
     if made.get("items") is False:  # beside maxItems it says nothing, and some generators do not know it
         del made["items"]
-    if "$ref" in made:
-        made["$ref"] = _named_in(made["$ref"])
     if "enum" in made:
         made = {"type": "string", **made}
-    if "discriminator" in made:
-        made["discriminator"] = {
-            **schema["discriminator"],
-            "mapping": {tag: _named_in(ref) for tag, ref in schema["discriminator"]["mapping"].items()},
-        }
-    return _joined(made)
-
-
-def _named_in(reference: str) -> str:
-    before, _, name = reference.rpartition("/")
-    return f"{before}/{named(name)}"
-
-
-def _joined(schema: Schema) -> Schema:
-    """``anyOf`` one plain type and null, as one schema of two types."""
-    kinds = schema.get("anyOf", [])
-    others = [each for each in kinds if each != _NULL]
-    if len(kinds) != 2 or len(others) != 1 or not isinstance(others[0].get("type"), str):
-        return schema
-    (only,) = others
-    made: Schema = {word: value for word, value in schema.items() if word != "anyOf"} | only
-    made["type"] = [only["type"], "null"]
-    if "enum" in only:
-        made["enum"] = [*only["enum"], None]
-    return made
-
-
-def _without_null(schema: Schema) -> Schema:
-    kinds = schema.get("type")
-    made = {**schema}
-    if isinstance(kinds, list):
-        (made["type"],) = [each for each in kinds if each != "null"]
-    if "enum" in made:
-        made["enum"] = [each for each in made["enum"] if each is not None]
+    match made.get("anyOf"):
+        case [only, {"type": "null"}] | [{"type": "null"}, only] if isinstance(only.get("type"), str):
+            del made["anyOf"]
+            made |= {**only, "type": [only["type"], "null"]}
+            if "enum" in only:
+                made["enum"] = [*only["enum"], None]
     return made

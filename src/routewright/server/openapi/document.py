@@ -1,0 +1,343 @@
+"""``/v1`` as an OpenAPI 3.1 document, made of the table of routes, the structs, and their docstrings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any, NamedTuple, get_args
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
+
+from routewright import __version__, errors
+from routewright.docstrings import summary
+from routewright.errors import (
+    AuthenticationFailed,
+    BodyTooLarge,
+    HeadersTooLarge,
+    IdempotencyKeyReused,
+    InternalError,
+    InvalidJson,
+    MalformedRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    RateLimited,
+    RequestTimedOut,
+    RouterError,
+    SignatureError,
+    StorageUnavailable,
+    UnsupportedMediaType,
+    ValidationFailed,
+)
+from routewright.server import routes
+from routewright.server.routes import ENDPOINTS, Operation
+from routewright.wire import ErrorEnvelope, RouteRequest, StreamError, error_envelope
+
+from .examples import ERRORS, EVENTS, OPERATIONS, REQUEST_ID, Shown
+from .schemas import LIMITS, Schema, field_schemas, schemas_of, text_of
+
+MOUNTS = 16
+"""Mount points whose documents are kept."""
+SELF = "/v1/openapi.json"
+
+_ABOUT = """Routes chat requests across many language models: explainable decisions, hard budgets, traces.
+
+Every request but the one for this document needs an API key. Every answer has an `X-Request-Id`. Every error is in the
+same envelope, by whose `code` a program can tell them apart; where there is nothing at an address the code is
+`not_found`, and `method_not_allowed` where the method is another's, which `Allow` then names. Fields and parameters
+that are not described here are refused. `HEAD` is answered wherever `GET` is."""
+_BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key: `sk_live_...`, or `sk_test_...` for the sandbox, whose answers are canned and free.",
+}
+_IN_PATH = re.compile(r"{(\w+)[.]*}")
+_IN_PATHS = {"trace_id": "`tr_` and 26 characters, as `trace_id` of an answer; `trc_` is read as `tr_`."}
+_KEY = "Idempotency-Key"
+_KEY_SAID = (
+    "A name for the call, at most 64 bytes in UTF-8: sent again within 24 hours with the same body it brings the first"
+    " answer and is billed once; with another it is 409. The field `idempotency_key` does the same."
+)
+_STREAM_SAID = (
+    "With `stream` true: server-sent events, each as the schema says of its lines, the `data` in one. The last is"
+    " `{last}` or `error`; lines that begin with a colon keep the stream open."
+)
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer", "minimum": 0}
+_HEADERS: dict[str, tuple[str, Schema]] = {
+    "X-Request-Id": ("Names the request in errors and in the operator's log.", {**_TEXT, "pattern": "^req_"}),
+    "X-RateLimit-Limit": ("How much the limit lets in within a minute.", _COUNT),
+    "X-RateLimit-Remaining": ("What is left of it.", _COUNT),
+    "X-RateLimit-Reset": ("When all of it is free again if nobody asks for more, in Unix seconds.", _COUNT),
+    "X-RateLimit-Resource": (
+        "What the limit counts. Of several limits the headers are those of the one with the smallest share left; where"
+        " nothing is limited there are none.",
+        {**_TEXT, "enum": ["requests", "tokens"]},
+    ),
+    "Retry-After": ("So many seconds later the same call is let in if nobody else calls.", _COUNT),
+    "WWW-Authenticate": ("How to authenticate.", {**_TEXT, "const": "Bearer"}),
+    "ETag": ("Names this version of the document, for `If-None-Match`.", _TEXT),
+}
+_LIMITED = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-RateLimit-Resource")
+_BESIDES: dict[int, tuple[str, ...]] = {
+    AuthenticationFailed.status: ("WWW-Authenticate",),
+    RateLimited.status: (*_LIMITED, "Retry-After"),
+    **dict.fromkeys((400, 402, 403, 409, 422, 500, 502, 504), _LIMITED),
+}
+"""Headers of a status, besides the request's id. Those of limits are only there where a call was counted."""
+
+_ALWAYS = (ValidationFailed, AuthenticationFailed, PermissionDenied, InternalError, StorageUnavailable)
+"""What everything with a key can end in."""
+_OF_BODIES = (InvalidJson, RequestTimedOut, BodyTooLarge, UnsupportedMediaType)
+NO_REQUESTS = {MalformedRequest, HeadersTooLarge, Overloaded}
+"""Refusals of a connection, before there is a request to answer."""
+
+
+def openapi(root_path: str = "") -> dict[str, Any]:
+    """The document of a server at a mount point; the caller may change it."""
+    return {**msgspec.json.decode(_document()), "servers": [{"url": quote(root_path.rstrip("/")) or "/"}]}
+
+
+@lru_cache(MOUNTS)
+def document_at(root_path: str) -> tuple[bytes, str]:
+    """The document as it is sent, and its ``ETag``."""
+    body = msgspec.json.encode(openapi(root_path))
+    return body, f'"{sha256(body).hexdigest()[:32]}"'
+
+
+@cache
+def _document() -> bytes:
+    operations = told_operations()
+    asked = list(dict.fromkeys(each.body for _, _, each in operations if each.body is not None))
+    events = list(dict.fromkeys(event for _, _, each in operations for event in get_args(each.events)))
+    answered = dict.fromkeys([*(each.answer for _, _, each in operations), *map(_data_of, events), ErrorEnvelope])
+    schemas = schemas_of(asked, answered)
+    by_type = dict(zip([*asked, *answered], schemas.of, strict=True))
+    paths: dict[str, Any] = {}
+    for path, method, operation in operations:
+        paths.setdefault(path, {})[method] = _described(path, operation, by_type)
+    paths[SELF] = {"get": _of_itself()}
+    of_requests = _by_status(kind for kind in _all() if kind not in NO_REQUESTS)
+    told = {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "routewright",
+            "version": __version__,
+            "description": "\n\n".join(" ".join(each.split()) for each in _ABOUT.split("\n\n")),
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [],
+        "security": [{"bearer": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components | {event.__name__: _event(event, by_type) for event in events},
+            "responses": {_name(status): _answer(status, kinds) for status, kinds in of_requests.items()},
+            "headers": {name: {"description": said, "schema": schema} for name, (said, schema) in _HEADERS.items()},
+            "securitySchemes": {"bearer": _BEARER},
+        },
+    }
+    return msgspec.json.encode(told)
+
+
+class Told(NamedTuple):
+    """An operation, and where it is."""
+
+    path: str
+    method: str
+    operation: Operation
+
+
+def told_operations() -> list[Told]:
+    """Every operation, in the order of the table."""
+    return [
+        Told(path, method.lower(), each)
+        for path, methods in ENDPOINTS.items()
+        for method, each in methods.items()
+        if isinstance(each, Operation)
+    ]
+
+
+# Operations.
+
+
+def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -> dict[str, Any]:
+    shown, takes_key = OPERATIONS[path], IdempotencyKeyReused in operation.raises
+    told: dict[str, Any] = {
+        "operationId": operation.act.__name__,
+        "tags": [path.split("/")[2]],
+        "summary": summary(operation.act),
+        "description": f"The API key needs the scope `{operation.scope}`.",
+        "security": [{"bearer": [operation.scope]}],
+    }
+    if parameters := _parameters(path, operation, shown, takes_key=takes_key):
+        told["parameters"] = parameters
+    kinds = [*_ALWAYS, *operation.raises]
+    if operation.body is not None:
+        examples = {name: {"value": value} for name, value in shown.asked.items()}
+        content = {"schema": schemas[operation.body], "examples": examples}
+        told["requestBody"] = {"required": True, "content": {"application/json": content}}
+        kinds += _OF_BODIES
+    kinds += [NotFound] if path.endswith("}") else []
+    success = _success(operation, shown, schemas, headers=_headers(*(_LIMITED if takes_key else ())))
+    return {**told, "responses": {"200": success, **_references(kinds)}}
+
+
+def _parameters(path: str, operation: Operation, shown: Shown, *, takes_key: bool) -> list[dict[str, Any]]:
+    found = [
+        {"name": name, "in": "path", "required": True, "description": _IN_PATHS[name], "schema": _TEXT}
+        for name in _IN_PATH.findall(path)
+    ]
+    for name, schema in field_schemas(operation.query).items():
+        found.append({"name": name, "in": "query", "description": schema.pop("description", ""), "schema": schema})
+    if takes_key:
+        schema = {**_TEXT, **LIMITS[RouteRequest]["idempotency_key"]}
+        found.append({"name": _KEY, "in": "header", "description": _KEY_SAID, "schema": schema})
+    for each in found:
+        if each["name"] in shown.parameters:
+            each["example"] = shown.parameters[each["name"]]
+    return found
+
+
+def _success(
+    operation: Operation, shown: Shown, schemas: Mapping[Any, Schema], *, headers: dict[str, Any]
+) -> dict[str, Any]:
+    answer = {"schema": schemas[operation.answer], "examples": {"plain": {"value": msgspec.to_builtins(shown.answer)}}}
+    said, content = "The answer.", {"application/json": answer}
+    if operation.events is not None:
+        events = get_args(operation.events)
+        (last,) = (each.event for each in events if each.event.endswith(".completed"))
+        said = f"The answer, or a stream of it. {_STREAM_SAID.format(last=last)}"
+        content["text/event-stream"] = {
+            "schema": {"oneOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in events]},
+            "examples": {
+                each.event: {
+                    "value": {
+                        "event": each.event,
+                        "id": str(each.id),
+                        "data": msgspec.json.encode(each.data).decode(),
+                    }
+                }
+                for each in EVENTS
+            },
+        }
+    return {"description": said, "headers": headers, "content": content}
+
+
+def _event(event: Any, schemas: Mapping[Any, Schema]) -> Schema:
+    """An event as its lines are read: all of them are texts, ``data`` one that is JSON."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": schemas[_data_of(event)]}
+    return {
+        "type": "object",
+        "description": text_of(event.__doc__ or "", event),
+        "properties": {
+            "event": {"type": "string", "const": event.event},
+            "id": {"type": "string", "pattern": "^[1-9][0-9]*$", "description": "A number that only ever grows."},
+            "data": data,
+        },
+        "required": ["event", "id", "data"],
+    }
+
+
+def _data_of(event: type[Struct]) -> Any:
+    if event is StreamError:
+        return ErrorEnvelope
+    return next(field.type for field in fields(event) if field.name == "data")
+
+
+def _of_itself() -> dict[str, Any]:
+    described = {"description": "The document.", "headers": _headers("ETag")}
+    return {
+        "operationId": routes.openapi.__name__,
+        "tags": ["openapi"],
+        "summary": summary(routes.openapi),
+        "description": "No API key is needed.",
+        "security": [],
+        "parameters": [
+            {"name": "If-None-Match", "in": "header", "description": "An `ETag` from before.", "schema": _TEXT}
+        ],
+        "responses": {
+            "200": {**described, "content": {"application/json": {"schema": {"type": "object"}}}},
+            "304": {**described, "description": "It is the one that the client has."},
+            **_references([ValidationFailed, InternalError]),
+        },
+    }
+
+
+# Headers and errors.
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    """References to headers, that of the request's id among them."""
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *names)}
+
+
+def _references(kinds: Iterable[type[RouterError]]) -> dict[str, Any]:
+    """Answers by status, each with the codes that there can be."""
+    return {
+        str(status): {
+            "$ref": f"#/components/responses/{_name(status)}",
+            "description": ", ".join(dict.fromkeys(f"`{kind.code}`" for kind in found)),
+        }
+        for status, found in _by_status(kinds).items()
+    }
+
+
+def codes() -> list[tuple[int, str, str]]:
+    """Every status and code that an answer may have, and when."""
+    return [(status, *said) for status, kinds in _by_status(_all()).items() for said in _meanings(kinds).items()]
+
+
+def _all() -> list[type[RouterError]]:
+    """Every error that has a response: only receivers of webhooks answer ``SignatureError``."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
+    return [kind for kind in kinds if kind not in (RouterError, SignatureError)]
+
+
+def _by_status(kinds: Iterable[type[RouterError]]) -> dict[int, list[type[RouterError]]]:
+    found: dict[int, list[type[RouterError]]] = {}
+    for kind in sorted(kinds, key=lambda kind: kind.status):
+        found.setdefault(kind.status, []).append(kind)
+    return found
+
+
+def _name(status: int) -> str:
+    return HTTPStatus(status).phrase.title().replace(" ", "").replace("-", "")
+
+
+def _meanings(kinds: Iterable[type[RouterError]]) -> dict[str, str]:
+    """What each code means. Of several errors with one code the first says it: the others are kinds of that."""
+    said: dict[str, str] = {}
+    for kind in kinds:
+        said.setdefault(kind.code, summary(kind))
+    return said
+
+
+def _answer(status: int, kinds: list[type[RouterError]]) -> dict[str, Any]:
+    meanings = _meanings(kinds)
+    error = {
+        "type": "object",
+        "properties": {
+            "code": {"type": "string", "enum": [*meanings]},
+            "type": {"type": "string", "enum": [*dict.fromkeys(kind.type for kind in kinds)]},
+        },
+    }
+    body = {"type": "object", "properties": {"error": error}}
+    again = " The same request may succeed later." if any(kind.retryable for kind in kinds) else ""
+    examples = {}
+    for each in ERRORS:
+        if each.status == status:
+            each.request_id = REQUEST_ID
+            examples[each.code] = {"value": msgspec.to_builtins(error_envelope(each))}
+    schema = {"allOf": [{"$ref": "#/components/schemas/ErrorEnvelope"}, body]}
+    return {
+        "description": " ".join(f"`{code}`: {said}" for code, said in meanings.items()) + again,
+        "headers": _headers(*_BESIDES.get(status, ())),
+        "content": {"application/json": {"schema": schema, "examples": examples}},
+    }
