@@ -55,8 +55,8 @@ from routewright.serve.configuration import (
     TlsEntry,
     table_of,
 )
-from routewright.server.figures import FIGURES
 from routewright.server.limits import ConnectionLimits, HttpLimits
+from routewright.server.metrics import FIGURES
 from routewright.testing import CELLS, FakeClock, ScriptedProvider
 from routewright.testing.faulty import Play
 from routewright.wire import (

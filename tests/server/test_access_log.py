@@ -12,7 +12,7 @@ import pytest
 
 from routewright import Caller, Router
 from routewright.server import AccessLog, create_app
-from routewright.server.access import LONGEST_ADDRESS
+from routewright.server.access_log import LONGEST_ADDRESS
 from routewright.server.refusal import Refusal, refused
 from routewright.server.routes import ENDPOINTS
 
@@ -146,7 +146,7 @@ async def test_the_clients_address_is_told_where_it_is_asked_for(lines: Lines) -
 
 @pytest.mark.anyio
 async def test_nothing_is_made_where_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AccessLog, "_told", lambda self, exchange: pytest.fail("somebody made a line"))
+    monkeypatch.setattr(AccessLog, "_write", lambda self, told, client: pytest.fail("somebody made a line"))
     monkeypatch.setattr(logging.getLogger("routewright.access"), "level", logging.WARNING)
     answer = await ask(logged().app, "/v1/models")
     assert answer is not None

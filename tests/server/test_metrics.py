@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from routewright import Caller, DenyList, Router, Settings, Trace, UpstreamFailed
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.server import create_app
-from routewright.server.figures import FIGURES
-from routewright.server.metrics import MOST_MODELS, Metrics
+from routewright.server.metrics import FIGURES, MOST_MODELS, Metrics
 from routewright.server.refusal import Refusal, refused
 from routewright.testing import FakeClock
 from routewright.wire import ModelSpan

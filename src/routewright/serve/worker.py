@@ -21,7 +21,7 @@ from uvicorn.config import STARTUP_FAILURE
 from routewright.errors import RouterError
 from routewright.protocols import Storage
 from routewright.router import Router
-from routewright.server.access import AccessLog
+from routewright.server.access_log import AccessLog
 from routewright.server.admin import create_admin
 from routewright.server.app import create_app
 from routewright.server.limits import ConnectionLimits, HttpLimits

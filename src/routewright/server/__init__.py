@@ -1,7 +1,7 @@
 """The HTTP surface: ``create_app(router)`` is an ASGI application that serves ``/v1``, ``create_admin(router)`` one
 that tells operators how it does."""
 
-from .access import AccessLog
+from .access_log import AccessLog
 from .admin import Admin, create_admin
 from .app import App, create_app
 from .exchange import Exchange, Observer

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 READY_S = 2.0
 """How long the storage may take to be read, and written."""
 MOST_READY_S = 60.0
-_METHODS = ("GET", "HEAD")
 
 
 class Said(NamedTuple):
-    """What is answered."""
+    """An answer."""
 
     status: int
     body: bytes
@@ -50,20 +49,22 @@ class Admin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as ASGI has it."""
-        match scope["type"]:
-            case "http":
-                await self._answer(scope, send)
-            case "lifespan":
-                await _live(receive, send)
-            case "websocket":
-                await send({"type": "websocket.close", "code": 1000})
+        if scope["type"] == "http":
+            await self._answer(scope, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        while scope["type"] == "lifespan":
+            event = (await receive())["type"]
+            await send({"type": f"{event}.complete"})
+            if event == "lifespan.shutdown":
+                return
 
     async def _answer(self, scope: Scope, send: Send) -> None:
         root: str = scope.get("root_path", "").rstrip("/")
         serve = self.addresses.get(scope["path"].removeprefix(root))
         if serve is None:
             said = _told(404, error=f"there is nothing at this address; there are {', '.join(self.addresses)}")
-        elif scope["method"] not in _METHODS:
+        elif scope["method"] not in ("GET", "HEAD"):
             said = _told(405, error="this address takes GET")
         else:
             said = await serve()
@@ -107,29 +108,16 @@ def create_admin(router: Router, *, metrics: Metrics | None = None, ready_s: flo
     """
     given: object = ready_s
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= MOST_READY_S:
-        problem = Problem(
-            "ready_s", f"is {shown(ready_s)}", f"take a number of seconds above 0, at most {MOST_READY_S:g}"
-        )
-        raise ValidationFailed.of(problem)
-    return Admin(router, _metrics_of(router) if metrics is None else metrics, ready_s)
-
-
-def _metrics_of(router: Router) -> Metrics | str:
+        hint = f"take a number of seconds above 0, at most {MOST_READY_S:g}"
+        raise ValidationFailed.of(Problem("ready_s", f"is {shown(ready_s)}", hint))
+    if metrics is not None:
+        return Admin(router, metrics, ready_s)
     try:
         from .metrics import Metrics
     except ModuleNotFoundError as exc:
-        return str(exc)
-    return Metrics(router)
+        return Admin(router, str(exc), ready_s)
+    return Admin(router, Metrics(router), ready_s)
 
 
 def _told(code: int, /, **words: str) -> Said:
     return Said(code, msgspec.json.encode(words))
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """Begin and end with the server."""
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -1,7 +1,7 @@
-"""Figures for Prometheus: of requests as they end, of calls as their traces are kept, of the Router as it stands.
+"""Metrics for Prometheus: of requests as they end, of calls as their traces are kept, of the Router as it stands.
 
-With ``PROMETHEUS_MULTIPROC_DIR`` in the environment when a process starts, its figures are in files there, and
-whichever process is asked tells those of all.
+With ``PROMETHEUS_MULTIPROC_DIR`` in the environment when a process starts, its metrics are in files there, and any of
+the processes renders those of all.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import re
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from routewright.protocols import Clock
 from routewright.router import Router
 from routewright.wire import Environment, FallbackSpan, FaultKind, GuardrailSpan, ModelSpan, Trace
 
 from .exchange import Exchange
-from .figures import FIGURES, Figure
 from .refusal import Refused
 
 try:
@@ -35,32 +34,98 @@ SHARED_BY = "PROMETHEUS_MULTIPROC_DIR"
 """The package's own variable."""
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 FRESH_S = 5.0
-"""How old the state of another process may be."""
+"""How old the gauges of another process may be."""
 MOST_MODELS = 1_000
-"""Models that are told apart; those beyond are one."""
+"""Models that are told apart; those beyond share one label."""
 NONE, OTHER = "none", "other"
 
 _OUTCOMES = frozenset((*FaultKind, "ok", "cancelled"))
 _LIVE = re.compile(r"gauge_live[a-z]*_(\d+)\.db")
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Bounds of the histograms."""
+
+
+class Figure(NamedTuple):
+    """One metric. No label holds what a caller makes up: accounts, keys and metadata are none."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    what: str
+
+
+def _counter(name: str, labels: str, what: str) -> Figure:
+    return Figure(f"routewright_{name}_total", "counter", tuple(labels.split()), what)
+
+
+def _gauge(name: str, what: str) -> Figure:
+    return Figure(f"routewright_{name}", "gauge", (), what)
+
+
+def _seconds(name: str, labels: str, what: str) -> Figure:
+    return Figure(f"routewright_{name}_seconds", "histogram", tuple(labels.split()), what)
+
+
+FIGURES: dict[str, Figure] = {
+    "requests": _counter(
+        "http_requests",
+        "endpoint method status",
+        "HTTP requests that have ended; status 499: the client left; endpoint none: there is nothing there",
+    ),
+    "request_seconds": _seconds("http_request_duration", "endpoint", "From a request's first byte to its end"),
+    "refusals": _counter(
+        "http_refusals",
+        "reason status",
+        "Clients that `routewright serve` refused before there was a request: malformed, late, busy ...",
+    ),
+    "calls": _counter("calls", "model status environment", "Calls by the model that served them, or none"),
+    "call_seconds": _seconds("call_duration", "environment", "The whole call at the router"),
+    "attempts": _counter(
+        "attempts", "model outcome environment", "Attempts at a model: ok, cancelled, or the kind of fault"
+    ),
+    "first_token": _seconds(
+        "time_to_first_token", "model", "Until the first of an answer came; of a plain call all of it"
+    ),
+    "tokens": _counter(
+        "tokens", "model environment kind", "Tokens of all attempts: input, output, and cached, which are input, too"
+    ),
+    "cost": _counter("cost_usd", "model environment", "Dollars paid upstream, of all attempts"),
+    "fallbacks": _counter("fallbacks", "reason environment", "Moves to the next model of the chain"),
+    "guardrails": _counter("guardrail_hits", "stage action", "What guardrails found in requests and answers"),
+    "circuits_open": _gauge("circuits_open", "Models that are not called for a while, for their faults"),
+    "traces_waiting": _gauge("traces_waiting", "Traces that are not in the storage yet"),
+    "traces_refused": _counter("traces_refused", "", "Traces that the storage refused"),
+    "traces_lost": _counter("traces_lost", "", "Traces that were lost"),
+    "traces_unbilled": _counter("traces_unbilled", "", "Traces that were lost to the ledger, too"),
+    "limits_degraded": _gauge("limits_degraded", "1: what processes share for their rate limits is away"),
+    "limits_alone": _counter("limits_alone", "", "Times that a process went on without what is shared"),
+    "hooks_waiting": _gauge("hooks_waiting", "Calls that hooks are still to hear of"),
+    "hooks_failed": _counter("hooks_failed", "", "Times that a hook raised"),
+    "hooks_lost": _counter("hooks_lost", "", "Calls that hooks do not hear of; these figures miss them as well"),
+    "log_lines_lost": _counter(
+        "log_lines_lost", "", "Lines of the logs of `routewright serve` that nobody read in time, or that had no room"
+    ),
+}
+"""By our own short words."""
 
 
 class Metrics:
-    """Keeps the figures of one Router, and of the application that it is an observer of.
+    """Keeps the metrics of one Router, and of the application that it is an observer of.
 
         metrics = Metrics(router)
         app = create_app(router, observers=[metrics])
         admin = create_admin(router, metrics=metrics)
 
-    Where processes share their figures, make one a process.
+    Where processes share their metrics, make one a process.
     """
 
     def __init__(self, router: Router) -> None:
         self._registry = CollectorRegistry()
         self._shared = os.environ.get(SHARED_BY)
-        self._made: dict[str, Any] = {word: self._make(figure) for word, figure in FIGURES.items()}
+        self._made = {word: self._make(figure) for word, figure in FIGURES.items()}
         for environment in get_args(Environment):  # opens the file of histograms now, while its folder is there
             self._made["call_seconds"].labels(environment)
-        self._requests: dict[tuple[str, str, int], _Requests] = {}
+        self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._models: set[str] = set()
         self._told: dict[str, int] = {}
         self._followed: dict[str, Callable[[], int]] = {}
@@ -69,12 +134,26 @@ class Metrics:
         if self._shared is not None:
             router.run_in_background(_stay_fresh, weakref.ref(self), router.clock)
 
+    def _make(self, figure: Figure) -> Any:
+        given: dict[str, Any] = {"labelnames": figure.labels, "registry": self._registry}
+        match figure.kind:
+            case "counter":
+                return Counter(figure.name, figure.what, **given)
+            case "gauge":
+                return Gauge(figure.name, figure.what, multiprocess_mode="livesum", **given)
+            case "histogram":
+                return Histogram(figure.name, figure.what, buckets=_SECONDS, **given)
+
     def __call__(self, exchange: Exchange) -> None:
         """Count a request that has ended."""
-        key = exchange.endpoint or NONE, exchange.known_method, exchange.final_status
-        requests = self._requests.get(key) or self._requests_of(*key)
-        requests.ended.inc()
-        requests.seconds.observe(exchange.duration_s)
+        key = endpoint, method, status = exchange.endpoint or NONE, exchange.known_method, exchange.final_status
+        found = self._requests.get(key)
+        if found is None:
+            ended = self._made["requests"].labels(endpoint, method, str(status))
+            found = self._requests[key] = ended, self._made["request_seconds"].labels(endpoint)
+        ended, seconds = found
+        ended.inc()
+        seconds.observe(exchange.duration_s)
 
     def refused(self, refused: Refused) -> None:
         """Count a client that was refused before there was a request."""
@@ -96,47 +175,6 @@ class Metrics:
                 case GuardrailSpan():
                     made["guardrails"].labels(span.stage, span.action).inc(span.count)
 
-    def follow(self, word: str, count: Callable[[], int]) -> None:
-        """Tell, as the figure of this word, what another part of the process counts."""
-        self._followed[word] = count
-
-    def render(self) -> bytes:
-        """All figures as Prometheus reads them, with ``CONTENT_TYPE``. Reads files where processes share them."""
-        self.refresh()
-        if self._shared is None or not Path(self._shared).is_dir():  # it was removed: what this process counted is here
-            return generate_latest(self._registry)
-        _forget_the_dead(self._shared)
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, self._shared)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
-
-    def refresh(self) -> None:
-        """Take over how the Router stands."""
-        router = self._router
-        traces, hooks, limits = router.trace_counts, router.hook_counts, router.limit_counts
-        self._made["circuits_open"].set(router.open_circuits)
-        self._made["traces_waiting"].set(traces.waiting)
-        self._made["hooks_waiting"].set(hooks.waiting)
-        self._made["limits_degraded"].set(int(limits.degraded))
-        self._raise_to("traces_refused", traces.refused)
-        self._raise_to("traces_lost", traces.lost)
-        self._raise_to("traces_unbilled", traces.unbilled)
-        self._raise_to("limits_alone", limits.alone)
-        self._raise_to("hooks_failed", hooks.failed)
-        self._raise_to("hooks_lost", hooks.lost)
-        for word, count in self._followed.items():
-            self._raise_to(word, count())
-
-    def close(self) -> None:
-        """Hear of no more calls."""
-        self._subscription()
-
-    def _raise_to(self, word: str, count: int) -> None:
-        """Add what came since; a Router counts from zero after a fork."""
-        before = self._told.get(word, 0)
-        self._made[word].inc(count - before if count >= before else count)
-        self._told[word] = count
-
     def _count(self, span: ModelSpan, environment: str) -> None:
         made, model = self._made, self._model(span.model)
         outcome = span.error or span.status
@@ -149,52 +187,67 @@ class Metrics:
                 made["tokens"].labels(model, environment, kind).inc(getattr(span.tokens, kind))
 
     def _model(self, model: str) -> str:
-        """The model as a label: their number stays bounded, whatever a catalogue brings in time."""
-        if model in self._models:
-            return model
-        if len(self._models) >= MOST_MODELS:
-            return OTHER
-        self._models.add(model)
+        """The model as a label. The number of labels stays bounded, whatever a catalogue brings in time."""
+        if model not in self._models:
+            if len(self._models) >= MOST_MODELS:
+                return OTHER
+            self._models.add(model)
         return model
 
-    def _requests_of(self, endpoint: str, method: str, status: int) -> _Requests:
-        ended = self._made["requests"].labels(endpoint, method, str(status))
-        found = _Requests(ended, self._made["request_seconds"].labels(endpoint))
-        self._requests[endpoint, method, status] = found
-        return found
+    def follow(self, word: str, count: Callable[[], int]) -> None:
+        """Render as the figure of this word what another part of the process counts."""
+        self._followed[word] = count
 
-    def _make(self, figure: Figure) -> Any:
-        told: dict[str, Any] = {"labelnames": figure.labels, "registry": self._registry}
-        match figure.kind:
-            case "counter":
-                return Counter(figure.name, figure.what, **told)
-            case "gauge":
-                return Gauge(figure.name, figure.what, multiprocess_mode="livesum", **told)
-            case "histogram":
-                return Histogram(figure.name, figure.what, buckets=figure.bounds, **told)
+    def render(self) -> bytes:
+        """All metrics as Prometheus reads them, with ``CONTENT_TYPE``. Reads files where processes share them."""
+        self.refresh()
+        if self._shared is None or not Path(self._shared).is_dir():  # it was removed: what this process counted is here
+            return generate_latest(self._registry)
+        for file in Path(self._shared).glob("gauge_live*_*.db"):  # the gauges of ended processes; their counts stay
+            found = _LIVE.fullmatch(file.name)
+            if found is not None and not _lives(int(found[1])):
+                mark_process_dead(int(found[1]), self._shared)  # type: ignore[no-untyped-call]
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, self._shared)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
 
+    def refresh(self) -> None:
+        """Take over the state of the Router."""
+        router = self._router
+        traces, hooks, limits = router.trace_counts, router.hook_counts, router.limit_counts
+        gauges = {
+            "circuits_open": router.open_circuits,
+            "traces_waiting": traces.waiting,
+            "hooks_waiting": hooks.waiting,
+            "limits_degraded": limits.degraded,
+        }
+        counts = {
+            "traces_refused": traces.refused,
+            "traces_lost": traces.lost,
+            "traces_unbilled": traces.unbilled,
+            "limits_alone": limits.alone,
+            "hooks_failed": hooks.failed,
+            "hooks_lost": hooks.lost,
+            **{word: count() for word, count in self._followed.items()},
+        }
+        for word, value in gauges.items():
+            self._made[word].set(int(value))
+        for word, count in counts.items():
+            before = self._told.get(word, 0)
+            self._made[word].inc(count - before if count >= before else count)  # a Router counts anew after a fork
+            self._told[word] = count
 
-class _Requests(NamedTuple):
-    """The figures of requests that are alike."""
-
-    ended: Counter
-    seconds: Histogram
+    def close(self) -> None:
+        """Count no more calls."""
+        self._subscription()
 
 
 async def _stay_fresh(of: weakref.ref[Metrics], clock: Clock) -> None:
-    """Let other processes know how this one stands, as long as anybody wants to."""
+    """Keep the gauges that other processes read up to date, as long as the metrics are in use."""
     while (metrics := of()) is not None:
         metrics.refresh()
         del metrics
         await clock.sleep(FRESH_S)
-
-
-def _forget_the_dead(folder: str) -> None:
-    """Take the state of processes out that are no more. What they counted stays."""
-    for file in Path(folder).glob("gauge_live*_*.db"):
-        found = _LIVE.fullmatch(file.name)
-        if found is not None and not _lives(int(found[1])):
-            mark_process_dead(int(found[1]), folder)  # type: ignore[no-untyped-call]
 
 
 def _lives(pid: int) -> bool:
@@ -202,6 +255,6 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
-        return True
+    except PermissionError:  # another user's
+        pass
     return True

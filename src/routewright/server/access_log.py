@@ -1,4 +1,4 @@
-"""The access log: one line of JSON a request, of what the server knows of it and nothing that the client made up."""
+"""The access log: one line of JSON a request, of what the server knows and nothing that the client made up."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .exchange import Exchange
 from .refusal import Refused
 
 _FIELDS = "time method endpoint status code duration_ms bytes request_id trace_id account key_id environment"
+_NOTHING: dict[str, Any] = dict.fromkeys(_FIELDS.split())
 LONGEST_ADDRESS = 45
 """Letters of an address; what a proxy names may be anything."""
-_NOTHING: dict[str, Any] = dict.fromkeys(_FIELDS.split())
 _log = logging.getLogger("routewright.access")
 
 
@@ -32,28 +32,11 @@ class AccessLog:
         self._client = client
 
     def __call__(self, exchange: Exchange) -> None:
-        """Write the line, if anybody reads."""
-        if _log.isEnabledFor(logging.INFO):
-            _write(self._told(exchange))
-
-    def refused(self, refused: Refused) -> None:
-        """Write one of a client that was refused before there was a request: of what it asked nothing is known."""
+        """Write the line of a request that has ended, if anybody reads it."""
         if not _log.isEnabledFor(logging.INFO):
             return
-        kind = refused.refusal.kind
-        told: dict[str, Any] = {
-            **_NOTHING,
-            "time": timestamp(refused.at),
-            "status": kind.status,
-            "code": kind.code,
-            "bytes": len(refused.response),
-            "request_id": refused.request_id,
-        }
-        _write({**told, "client": refused.client} if self._client else told)
-
-    def _told(self, exchange: Exchange) -> dict[str, Any]:
         caller, client = exchange.caller, exchange.scope.get("client")
-        told: dict[str, Any] = {
+        told = {
             "time": timestamp(exchange.clock.time()),
             "method": exchange.known_method,
             "endpoint": exchange.endpoint,
@@ -67,10 +50,24 @@ class AccessLog:
             "key_id": None if caller is None else caller.key_id,
             "environment": None if caller is None else caller.environment,
         }
-        return {**told, "client": client[0][:LONGEST_ADDRESS] if client else None} if self._client else told
+        self._write(told, client[0][:LONGEST_ADDRESS] if client else None)
 
+    def refused(self, refused: Refused) -> None:
+        """Write the line of a client that was refused before there was a request, if anybody reads it."""
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        kind = refused.refusal.kind
+        told = {
+            "time": timestamp(refused.at),
+            "status": kind.status,
+            "code": kind.code,
+            "bytes": len(refused.response),
+            "request_id": refused.request_id,
+        }
+        self._write({**_NOTHING, **told}, refused.client)
 
-def _write(told: dict[str, Any]) -> None:
-    # in ASCII: there is more than one character that breaks lines
-    line = json.dumps(told, separators=(",", ":"))
-    _log.info("%s", without_keys(line) if "sk_" in line else line)
+    def _write(self, told: dict[str, Any], client: str | None) -> None:
+        if self._client:
+            told["client"] = client
+        line = json.dumps(told, separators=(",", ":"))  # in ASCII: more than one character breaks lines
+        _log.info("%s", without_keys(line) if "sk_" in line else line)
