@@ -38,19 +38,24 @@ def takes_of(caller: Caller, standing: Standing, tokens: int) -> list[Take]:
 
 def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
     """The requests that are left, of several limits by the one with the fewest. ``now`` in Unix seconds."""
-    requests = states and [state for state in states if state.resource == "requests"]
-    if not requests:
+    least = None
+    for state in states:
+        if state.resource == "requests" and (least is None or state.remaining < least.remaining):
+            least = state
+    if least is None:
         return WindowUsage(UNLIMITED, int(now) // 60 * 60 + 60)
-    least = min(requests, key=lambda state: state.remaining)
     return WindowUsage(least.remaining, ceil(now + least.reset_s))
 
 
 def headers_of(states: Sequence[WindowState], now: float) -> dict[str, str]:
     """The headers of an answer: of the window that has the smallest share left; of none, where nothing is limited."""
-    windows = states and [state for state in states if state.resource != "slots"]
-    if not windows:
+    least, least_share = None, 0.0
+    for state in states:
+        share = state.remaining / state.limit if state.limit else 0.0
+        if state.resource != "slots" and (least is None or share < least_share):
+            least, least_share = state, share
+    if least is None:
         return {}
-    least = min(windows, key=_share)
     return {
         "X-RateLimit-Limit": str(least.limit),
         "X-RateLimit-Remaining": str(least.remaining),
@@ -94,7 +99,3 @@ def _of(name: str, limits: RateLimits, tokens: int) -> list[Take]:
     if limits.tokens_per_min is not None:
         takes.append(Take(name, "tokens", limits.tokens_per_min, tokens))
     return takes
-
-
-def _share(state: WindowState) -> float:
-    return state.remaining / state.limit if state.limit else 0.0

@@ -94,7 +94,8 @@ class Answer(Generic[T_co]):
     def headers(self) -> dict[str, str]:
         """What HTTP says of its rate limits, ``X-RateLimit-...``: of the one that has the smallest share left. Nothing
         where there is none, and of an answer that is told again, which takes nothing."""
-        return headers_of(self._call.windows, self._call.created_at)
+        windows = self._call.windows
+        return headers_of(windows, self._call.created_at) if windows else {}
 
     @property
     def is_served(self) -> bool:

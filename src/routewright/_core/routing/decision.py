@@ -135,7 +135,7 @@ class Decision:
         return plan.sentence
 
     def _reason(self) -> str:
-        given, (best, *others) = self.input, self._shown()
+        given, (best, *others) = self.input, self._best or self._plan.candidates(self.input.timeout_ms, most=2)
         cost = "price unknown" if best.cost_usd is None else f"cost {usd_short(best.cost_usd)}"
         chosen = f"{best.model}, which is preferred," if best.model in given.prefer else best.model
         sentence = (

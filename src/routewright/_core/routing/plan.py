@@ -165,6 +165,6 @@ class Plan:
         }
         return {reason: found[reason] for reason in Reason if found.get(reason)}
 
-    def candidates(self, timeout_ms: int) -> list[Candidate]:
-        """The best few that fit, the chosen one first, of a call that has so much time."""
-        return [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
+    def candidates(self, timeout_ms: int, most: int | None = None) -> list[Candidate]:
+        """The best few that fit, or ``most`` of them, the chosen one first, of a call that has so much time."""
+        return [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front[:most]]
