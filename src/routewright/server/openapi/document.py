@@ -16,25 +16,7 @@ from msgspec.structs import fields
 
 from routewright import __version__, errors
 from routewright.docstrings import summary
-from routewright.errors import (
-    AuthenticationFailed,
-    BodyTooLarge,
-    HeadersTooLarge,
-    IdempotencyKeyReused,
-    InternalError,
-    InvalidJson,
-    MalformedRequest,
-    NotFound,
-    Overloaded,
-    PermissionDenied,
-    RateLimited,
-    RequestTimedOut,
-    RouterError,
-    SignatureError,
-    StorageUnavailable,
-    UnsupportedMediaType,
-    ValidationFailed,
-)
+from routewright.errors import RouterError
 from routewright.server import routes
 from routewright.server.routes import ENDPOINTS, Operation
 from routewright.wire import ErrorEnvelope, RouteRequest, StreamError, error_envelope
@@ -87,16 +69,22 @@ _HEADERS: dict[str, tuple[str, Schema]] = {
 }
 _LIMITED = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-RateLimit-Resource")
 _BESIDES: dict[int, tuple[str, ...]] = {
-    AuthenticationFailed.status: ("WWW-Authenticate",),
-    RateLimited.status: (*_LIMITED, "Retry-After"),
+    errors.AuthenticationFailed.status: ("WWW-Authenticate",),
+    errors.RateLimited.status: (*_LIMITED, "Retry-After"),
     **dict.fromkeys((400, 402, 403, 409, 422, 500, 502, 504), _LIMITED),
 }
 """Headers of a status, besides the request's id. Those of limits are only there where a call was counted."""
 
-_ALWAYS = (ValidationFailed, AuthenticationFailed, PermissionDenied, InternalError, StorageUnavailable)
+_ALWAYS = (
+    errors.ValidationFailed,
+    errors.AuthenticationFailed,
+    errors.PermissionDenied,
+    errors.InternalError,
+    errors.StorageUnavailable,
+)
 """What everything with a key can end in."""
-_OF_BODIES = (InvalidJson, RequestTimedOut, BodyTooLarge, UnsupportedMediaType)
-NO_REQUESTS = {MalformedRequest, HeadersTooLarge, Overloaded}
+_OF_BODIES = (errors.InvalidJson, errors.RequestTimedOut, errors.BodyTooLarge, errors.UnsupportedMediaType)
+NO_REQUESTS = {errors.MalformedRequest, errors.HeadersTooLarge, errors.Overloaded}
 """Refusals of a connection, before there is a request to answer."""
 
 
@@ -168,7 +156,7 @@ def told_operations() -> list[Told]:
 
 
 def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -> dict[str, Any]:
-    shown, takes_key = OPERATIONS[path], IdempotencyKeyReused in operation.raises
+    shown, takes_key = OPERATIONS[path], errors.IdempotencyKeyReused in operation.raises
     told: dict[str, Any] = {
         "operationId": operation.act.__name__,
         "tags": [path.split("/")[2]],
@@ -184,7 +172,7 @@ def _described(path: str, operation: Operation, schemas: Mapping[Any, Schema]) -
         content = {"schema": schemas[operation.body], "examples": examples}
         told["requestBody"] = {"required": True, "content": {"application/json": content}}
         kinds += _OF_BODIES
-    kinds += [NotFound] if path.endswith("}") else []
+    kinds += [errors.NotFound] if path.endswith("}") else []
     success = _success(operation, shown, schemas, headers=_headers(*(_LIMITED if takes_key else ())))
     return {**told, "responses": {"200": success, **_references(kinds)}}
 
@@ -265,7 +253,7 @@ def _of_itself() -> dict[str, Any]:
         "responses": {
             "200": {**described, "content": {"application/json": {"schema": {"type": "object"}}}},
             "304": {**described, "description": "It is the one that the client has."},
-            **_references([ValidationFailed, InternalError]),
+            **_references([errors.ValidationFailed, errors.InternalError]),
         },
     }
 
@@ -297,7 +285,7 @@ def codes() -> list[tuple[int, str, str]]:
 def _all() -> list[type[RouterError]]:
     """Every error that has a response: only receivers of webhooks answer ``SignatureError``."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RouterError)]
-    return [kind for kind in kinds if kind not in (RouterError, SignatureError)]
+    return [kind for kind in kinds if kind not in (RouterError, errors.SignatureError)]
 
 
 def _by_status(kinds: Iterable[type[RouterError]]) -> dict[int, list[type[RouterError]]]:

@@ -8,65 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from routewright.errors import (
-    AuthenticationFailed,
-    BlockedByPolicy,
-    BodyTooLarge,
-    BudgetExceeded,
-    ContentRefused,
-    CursorExpired,
-    IdempotencyKeyReused,
-    InsufficientBalance,
-    InternalError,
-    InvalidJson,
-    MethodNotAllowed,
-    NotFound,
-    PermissionDenied,
-    Problem,
-    RateLimited,
-    RequestTimedOut,
-    RouterError,
-    RouterTimeoutError,
-    UnsupportedMediaType,
-    UpstreamFailed,
-    ValidationFailed,
-)
+from routewright import errors, wire
 from routewright.server.endpoints import Decided, Models
-from routewright.wire import (
-    Availability,
-    Budget,
-    CacheReport,
-    Candidate,
-    DecisionSpan,
-    FallbackCandidate,
-    FallbackReport,
-    LatencyReport,
-    LatencyRow,
-    Model,
-    ModelSpan,
-    OutputData,
-    OutputDelta,
-    Page,
-    Policy,
-    PolicyFallback,
-    Pricing,
-    Reason,
-    Rejection,
-    RouteCompleted,
-    RouteEvent,
-    RouteResponse,
-    RouteStarted,
-    Routing,
-    StartedData,
-    StartedRouting,
-    Tokens,
-    Trace,
-    TtlBucket,
-    UsageReport,
-    UsageRow,
-    UsageTotals,
-    WindowUsage,
-)
 
 Example = dict[str, Any]
 
@@ -112,23 +55,23 @@ _TOOLS = {
 }
 
 _TEXT = "Air scatters blue light more than red."
-_TOKENS = Tokens(14, 9, 0)
+_TOKENS = wire.Tokens(14, 9, 0)
 _REASON = (
     "goal=quality strategy=balanced: openai/gpt-4.1 scored 0.45 (quality 0.31, cost $0.0032, p50 5.0 s);"
     " runner-up openai/gpt-4.1-mini 0.44; 158 of 160 rejected (158 whitelist)"
 )
-_ANSWER = RouteResponse(
+_ANSWER = wire.RouteResponse(
     trace_id=_TRACE_ID,
     output=_TEXT,
-    routing=Routing(_SECOND, [_FIRST], "inline@2026-11-20", _REASON, 0.0001, 812.5, False, _TOKENS),
-    usage=WindowUsage(2999, 1795363999),
+    routing=wire.Routing(_SECOND, [_FIRST], "inline@2026-11-20", _REASON, 0.0001, 812.5, False, _TOKENS),
+    usage=wire.WindowUsage(2999, 1795363999),
     primary_model=_SECOND,
     fallback_model=None,
     cache_hit=False,
     finish_reason="stop",
 )
-_CHOSEN = Candidate(_SECOND, 0.45, 0.314, 0.0032, 5.0, 0.901, (0.3594, 0.4985, 0.7343, 0.802))
-_NEXT = Candidate(_FIRST, 0.44, 0.215, 0.00064, 5.0, 0.901, (0.2357, 0.6387, 0.7343, 0.802))
+_CHOSEN = wire.Candidate(_SECOND, 0.45, 0.314, 0.0032, 5.0, 0.901, (0.3594, 0.4985, 0.7343, 0.802))
+_NEXT = wire.Candidate(_FIRST, 0.44, 0.215, 0.00064, 5.0, 0.901, (0.2357, 0.6387, 0.7343, 0.802))
 _DIGEST = "22206a01c5804dc9d6f001a1395787b3"
 _DECIDED = Decided(
     model=_SECOND,
@@ -138,31 +81,31 @@ _DECIDED = Decided(
     output_cap=200,
     fallback_affordable=True,
     candidates=[_CHOSEN, _NEXT],
-    rejected=[Rejection("openai/o3-pro", Reason.WHITELIST, 0.016)],
+    rejected=[wire.Rejection("openai/o3-pro", wire.Reason.WHITELIST, 0.016)],
     digest=_DIGEST,
 )
-_MODEL = Model(
+_MODEL = wire.Model(
     id=_SECOND,
     provider="openai",
     context_window=1047576,
     modalities=("text", "image", "tool"),
-    pricing_per_1m=Pricing(2.0, 8.0, cached_input_usd=0.5),
-    availability=Availability("available", ("us", "eu")),
+    pricing_per_1m=wire.Pricing(2.0, 8.0, cached_input_usd=0.5),
+    availability=wire.Availability("available", ("us", "eu")),
     provider_model_id="gpt-4.1",
     display_name="GPT-4.1",
     max_output_tokens=32768,
     quality=0.314,
 )
-_POLICY = Policy(
+_POLICY = wire.Policy(
     name="support",
     id="pol_01M820F8M1PPDB3PTA889S3Z63",
     created_at="2026-11-20T00:00:00.000Z",
     goal="quality",
     models=["openai/*", "anthropic/*"],
-    fallback=PolicyFallback(max_retries=1),
-    budget=Budget(max_cost_usd=0.05),
+    fallback=wire.PolicyFallback(max_retries=1),
+    budget=wire.Budget(max_cost_usd=0.05),
 )
-_WHOLE_TRACE = Trace(
+_WHOLE_TRACE = wire.Trace(
     id=_TRACE_ID,
     status="completed",
     created_at="2026-11-22T16:12:19.096Z",
@@ -179,7 +122,7 @@ _WHOLE_TRACE = Trace(
     tokens=_TOKENS,
     metadata={"team": "search"},
     spans=[
-        DecisionSpan(
+        wire.DecisionSpan(
             id=1,
             name="decision",
             start_ms=0.0,
@@ -188,7 +131,7 @@ _WHOLE_TRACE = Trace(
             rejected={"whitelist": 158},
             digest=_DIGEST,
         ),
-        ModelSpan(
+        wire.ModelSpan(
             id=2,
             name=_SECOND,
             start_ms=0.4,
@@ -204,16 +147,16 @@ _WHOLE_TRACE = Trace(
         ),
     ],
 )
-_ROW = UsageRow(
+_ROW = wire.UsageRow(
     bucket_start="2026-11-22T00:00:00Z",
     group=_SECOND,
     requests=3,
     errors=0,
     cost_usd=0.0003,
     charged_usd=0.0003,
-    tokens=Tokens(42, 27, 0),
+    tokens=wire.Tokens(42, 27, 0),
 )
-_SUMS = UsageTotals(requests=3, cost_usd=0.0003, charged_usd=0.0003, tokens=Tokens(42, 27, 0))
+_SUMS = wire.UsageTotals(requests=3, cost_usd=0.0003, charged_usd=0.0003, tokens=wire.Tokens(42, 27, 0))
 
 OPERATIONS: dict[str, Shown] = {
     "/v1/route": Shown(_ANSWER, {"plain": _PLAIN, "bounded": _BOUNDED, "preferred": _PREFERRED, "tools": _TOOLS}),
@@ -221,42 +164,46 @@ OPERATIONS: dict[str, Shown] = {
     "/v1/models": Shown(Models([_MODEL])),
     "/v1/policies": Shown([_POLICY]),
     "/v1/traces": Shown(
-        Page([_WHOLE_TRACE.item]),
+        wire.Page([_WHOLE_TRACE.item]),
         parameters={"filter": 'status=failed,metadata.team="search"', "limit": 20, "from": "2026-11-22T09:30:00Z"},
     ),
     "/v1/traces/{trace_id}": Shown(_WHOLE_TRACE, parameters={"trace_id": _TRACE_ID}),
     "/v1/analytics/usage": Shown(
-        UsageReport(**_DAYS, bucket="day", group_by="model", data=[_ROW], totals=_SUMS),
+        wire.UsageReport(**_DAYS, bucket="day", group_by="model", data=[_ROW], totals=_SUMS),
         parameters={**_DAYS, "group_by": "model", "bucket": "day"},
     ),
     "/v1/analytics/cache": Shown(
-        CacheReport(**_DAYS, hit_rate=0.4, hits=2, misses=3, saved_usd=0.0002, ttl_distribution=[TtlBucket(60.0, 2)]),
+        wire.CacheReport(
+            **_DAYS, hit_rate=0.4, hits=2, misses=3, saved_usd=0.0002, ttl_distribution=[wire.TtlBucket(60.0, 2)]
+        ),
         parameters=_DAYS,
     ),
     "/v1/analytics/fallback": Shown(
-        FallbackReport(
+        wire.FallbackReport(
             **_DAYS,
             triggered=1,
             rate=0.25,
             reasons={"upstream_5xx": 1},
-            candidates=[FallbackCandidate(model=_SECOND, attempts=4, success_rate=0.75)],
+            candidates=[wire.FallbackCandidate(model=_SECOND, attempts=4, success_rate=0.75)],
         ),
         parameters=_DAYS,
     ),
     "/v1/analytics/latency": Shown(
-        LatencyReport(
+        wire.LatencyReport(
             **_DAYS,
-            data=[LatencyRow(model=_SECOND, strategy="balanced", count=3, p50_ms=790.0, p95_ms=1210.0, p99_ms=1210.0)],
+            data=[
+                wire.LatencyRow(model=_SECOND, strategy="balanced", count=3, p50_ms=790.0, p95_ms=1210.0, p99_ms=1210.0)
+            ],
         ),
         parameters=_DAYS,
     ),
 }
 """By address."""
 
-EVENTS: tuple[RouteEvent, ...] = (
-    RouteStarted(1, StartedData(_TRACE_ID, StartedRouting(_SECOND, [_FIRST], "inline@2026-11-20"))),
-    OutputDelta(2, OutputData(_TEXT, 1)),
-    RouteCompleted(3, _ANSWER),
+EVENTS: tuple[wire.RouteEvent, ...] = (
+    wire.RouteStarted(1, wire.StartedData(_TRACE_ID, wire.StartedRouting(_SECOND, [_FIRST], "inline@2026-11-20"))),
+    wire.OutputDelta(2, wire.OutputData(_TEXT, 1)),
+    wire.RouteCompleted(3, _ANSWER),
 )
 """A stream."""
 
@@ -264,27 +211,27 @@ _LIMIT = {"level": "key", "resource": "requests", "limit_of": "requests_per_min"
 _ATTEMPTS = {"attempts": [{"model": _SECOND, "attempt": 1, "error": "server", "message": "503", "latency_ms": 210.0}]}
 _SHORT = {"level": "account", "needed_usd": 0.0021}
 _REJECTED = {
-    "rejected_candidates": [msgspec.to_builtins(Rejection(_FIRST, Reason.BUDGET_COST, 0.0016))],
+    "rejected_candidates": [msgspec.to_builtins(wire.Rejection(_FIRST, wire.Reason.BUDGET_COST, 0.0016))],
     "suggestion": "raise budget.maxCostUsd to 0.0016 to admit openai/gpt-4.1-mini",
 }
-ERRORS: tuple[RouterError, ...] = (
-    ValidationFailed.of(Problem("goal", "must be one of cost, quality, stability, got 'speed'", "")),
-    InvalidJson.of(Problem("", "the body is empty", "send one JSON object")),
-    CursorExpired("the cursor is older than 24 hours: begin again without one"),
-    AuthenticationFailed("an API key is missing: send 'Authorization: Bearer sk_...'"),
-    InsufficientBalance("the balance of the account is too small; add credit", detail=_SHORT),
-    PermissionDenied("the API key lacks the scope 'traces:read': use one that has it"),
-    BlockedByPolicy("the guardrail 'privacy' blocked the prompt"),
-    ContentRefused("openai refused the content", detail=_ATTEMPTS),
-    NotFound(f"no trace '{_TRACE_ID}'"),
-    MethodNotAllowed("this address takes POST"),
-    RequestTimedOut("the body did not come whole within 30 s; send it in one go"),
-    IdempotencyKeyReused("the idempotency key was sent with another request; take a new one"),
-    BodyTooLarge("the body is over 16777216 bytes: send a shorter one"),
-    UnsupportedMediaType("the Content-Type is none: send 'Content-Type: application/json'"),
-    BudgetExceeded("no model fits: 2 asked, rejected: 2 budget_cost", detail=_REJECTED),
-    RateLimited("the key is limited to 60 requests a minute", detail={**_LIMIT, "retry_after_seconds": 12}),
-    InternalError(f"the server failed to answer; the operator finds why in its log under {REQUEST_ID}"),
-    UpstreamFailed("every attempt failed: openai/gpt-4.1 (server: 503); try again later", detail=_ATTEMPTS),
-    RouterTimeoutError("no answer within 20000 ms; allow more with timeout_ms", detail=_ATTEMPTS),
+ERRORS: tuple[errors.RouterError, ...] = (
+    errors.ValidationFailed.of(errors.Problem("goal", "must be one of cost, quality, stability, got 'speed'", "")),
+    errors.InvalidJson.of(errors.Problem("", "the body is empty", "send one JSON object")),
+    errors.CursorExpired("the cursor is older than 24 hours: begin again without one"),
+    errors.AuthenticationFailed("an API key is missing: send 'Authorization: Bearer sk_...'"),
+    errors.InsufficientBalance("the balance of the account is too small; add credit", detail=_SHORT),
+    errors.PermissionDenied("the API key lacks the scope 'traces:read': use one that has it"),
+    errors.BlockedByPolicy("the guardrail 'privacy' blocked the prompt"),
+    errors.ContentRefused("openai refused the content", detail=_ATTEMPTS),
+    errors.NotFound(f"no trace '{_TRACE_ID}'"),
+    errors.MethodNotAllowed("this address takes POST"),
+    errors.RequestTimedOut("the body did not come whole within 30 s; send it in one go"),
+    errors.IdempotencyKeyReused("the idempotency key was sent with another request; take a new one"),
+    errors.BodyTooLarge("the body is over 16777216 bytes: send a shorter one"),
+    errors.UnsupportedMediaType("the Content-Type is none: send 'Content-Type: application/json'"),
+    errors.BudgetExceeded("no model fits: 2 asked, rejected: 2 budget_cost", detail=_REJECTED),
+    errors.RateLimited("the key is limited to 60 requests a minute", detail={**_LIMIT, "retry_after_seconds": 12}),
+    errors.InternalError(f"the server failed to answer; the operator finds why in its log under {REQUEST_ID}"),
+    errors.UpstreamFailed("every attempt failed: openai/gpt-4.1 (server: 503); try again later", detail=_ATTEMPTS),
+    errors.RouterTimeoutError("no answer within 20000 ms; allow more with timeout_ms", detail=_ATTEMPTS),
 )

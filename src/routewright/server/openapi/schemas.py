@@ -15,39 +15,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.inspect import StructType, Type, multi_type_info
 
+from routewright import wire
 from routewright._core.analytics.rollup import GROUPS
 from routewright._core.request.problems import CHOICES
-from routewright._core.request.rules import (
-    FUNCTION_NAME,
-    MAX_KEY_BYTES,
-    MAX_MESSAGES,
-    MAX_STOPS,
-    NUMBERS,
-    Range,
-)
+from routewright._core.request.rules import FUNCTION_NAME, MAX_KEY_BYTES, MAX_MESSAGES, MAX_STOPS, NUMBERS, Range
 from routewright._core.trace import filter
 from routewright.docstrings import field_docs, prose
 from routewright.server.endpoints import DatesQuery, TracesQuery, UsageQuery
 from routewright.trace import LIMIT
-from routewright.wire import (
-    CacheOpts,
-    CacheReport,
-    Fallback,
-    FallbackReport,
-    FunctionCall,
-    FunctionName,
-    FunctionSpec,
-    ImageUrl,
-    LatencyReport,
-    Message,
-    Params,
-    RouteRequest,
-    Tool,
-    ToolCall,
-    TraceItem,
-    UsageReport,
-    UsageRow,
-)
 
 Schema = dict[str, Any]
 Limits = dict[str, Schema]
@@ -125,7 +100,7 @@ _FILTER: Final = {
 }
 
 LIMITS: dict[type, Limits] = {
-    RouteRequest: {
+    wire.RouteRequest: {
         "messages": {"minItems": 1, "maxItems": MAX_MESSAGES},
         "policy_id": _SOME,
         "models": {**_IDS, "minItems": 1},
@@ -133,25 +108,25 @@ LIMITS: dict[type, Limits] = {
         "idempotency_key": {**_SOME, "maxLength": MAX_KEY_BYTES},
         "prefer": {**_SOME, **_IDS},
     },
-    Message: {
+    wire.Message: {
         "content": {"minItems": 1},
         "tool_calls": {"minItems": 1},
         "tool_call_id": _SOME,
         "name": _SOME,
         WHOLE: _TURN,
     },
-    ImageUrl: {"url": {"pattern": "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:[iI][mM][aA][gG][eE]/)"}},
-    ToolCall: {"id": _SOME},
-    FunctionCall: {"name": _SOME},
-    FunctionName: {"name": _NAME},
-    FunctionSpec: {"name": _NAME},
-    Tool: {"name": _NAME, WHOLE: _TOOL},
-    Fallback: {"models": _IDS},
-    Params: {
+    wire.ImageUrl: {"url": {"pattern": "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:[iI][mM][aA][gG][eE]/)"}},
+    wire.ToolCall: {"id": _SOME},
+    wire.FunctionCall: {"name": _SOME},
+    wire.FunctionName: {"name": _NAME},
+    wire.FunctionSpec: {"name": _NAME},
+    wire.Tool: {"name": _NAME, WHOLE: _TOOL},
+    wire.Fallback: {"models": _IDS},
+    wire.Params: {
         "stop": {**_SOME, "maxItems": MAX_STOPS, "items": {"type": "string", **_SOME}},
         "response_format": _RESPONSE_FORMAT,
     },
-    CacheOpts: {
+    wire.CacheOpts: {
         "namespace": _SOME,
         WHOLE: _ONE_BOUND,
     },
@@ -164,12 +139,12 @@ LIMITS: dict[type, Limits] = {
     },
     DatesQuery: dict.fromkeys(_DAYS, _A_DAY),
     UsageQuery: {"group_by": {"pattern": rf"^(?:{'|'.join(GROUPS)}|metadata\.[\s\S]+)$"}},
-    TraceItem: {"created_at": _TIME},
-    UsageReport: _DAYS,
-    CacheReport: _DAYS,
-    FallbackReport: _DAYS,
-    LatencyReport: _DAYS,
-    UsageRow: {"bucket_start": _TIME},
+    wire.TraceItem: {"created_at": _TIME},
+    wire.UsageReport: _DAYS,
+    wire.CacheReport: _DAYS,
+    wire.FallbackReport: _DAYS,
+    wire.LatencyReport: _DAYS,
+    wire.UsageRow: {"bucket_start": _TIME},
 }
 """Of a struct and those made of it, by its fields; ``WHOLE``: what holds between them."""
 
@@ -264,10 +239,10 @@ def _described(schema: Schema, kind: type[Struct], *, may_lack: bool) -> Schema:
     may_lack = may_lack or config.omit_defaults
     names = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
     properties = {}
-    for wire, raw in schema["properties"].items():
-        name = names.get(wire, "")  # the tag of a union is no field
+    for written, raw in schema["properties"].items():
+        name = names.get(written, "")  # the tag of a union is no field
         bounds = {**(_bounds(ranges[name]) if name in ranges else {}), **limits.get(name, {})}
-        properties[wire] = made = _bounded(_plain(raw), bounds)
+        properties[written] = made = _bounded(_plain(raw), bounds)
         if name in docs:
             made["description"] = text_of(docs[name], kind)
         if not may_lack:
