@@ -6,8 +6,8 @@ and named in a header; what would change the meaning is refused.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
@@ -93,33 +93,50 @@ _encode = msgspec.json.encode
 
 async def messages(service: Service, exchange: Exchange) -> None:
     """Answer with a message, whole or as it comes."""
-    with _headed(exchange):
-        caller = await _caller(service, exchange)
-        reading = Reading(service.router, caller, capped=True)
-        with _in_their_words(reading):
-            prepared = await _prepare(service, exchange, caller, reading, MESSAGES)
-            if prepared.request.stream:
-                frames = MessageFrames(exchange, prepared.stream(), prepared.tokens.estimate, reading.words)
-                await service.send(exchange, prepared, frames)
-            else:
-                response, limits = await service.answer(exchange, prepared)
-                await exchange.json(message_of(response), routing_headers(response) | limits)
+    async with _read_request(service, exchange, MESSAGES, capped=True) as (reading, prepared):
+        if prepared.request.stream:
+            frames = MessageFrames(exchange, prepared.stream(), prepared.tokens.estimate, reading.words)
+            await service.send(exchange, prepared, frames)
+        else:
+            response, limits = await service.answer(exchange, prepared)
+            await exchange.json(message_of(response), routing_headers(response) | limits)
 
 
 async def count_tokens(service: Service, exchange: Exchange) -> None:
     """Say how many tokens a request's input has for the model that it names, or that would serve it."""
-    with _headed(exchange):
+    async with _read_request(service, exchange, COUNT_TOKENS, capped=False) as (reading, prepared):
+        count = await while_connected(exchange, partial(prepared.count_tokens, reading.names.get(reading.model)))
+    low, high = count.low, count.high
+    headers = {
+        "X-Routewright-Model": count.model,
+        "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
+    }
+    await exchange.json({"input_tokens": count.estimate}, prepared.headers | headers)
+
+
+@asynccontextmanager
+async def _read_request(
+    service: Service, exchange: Exchange, path: str, *, capped: bool
+) -> AsyncIterator[tuple[Reading, Prepared]]:
+    """The request that was sent. Errors name its fields as the client wrote them; every response has the headers that
+    this vendor's clients look for."""
+    exchange.headers["request-id"] = exchange.request_id
+    reading: Reading | None = None
+    try:
         caller = await _caller(service, exchange)
-        reading = Reading(service.router, caller, capped=False)
-        with _in_their_words(reading):
-            prepared = await _prepare(service, exchange, caller, reading, COUNT_TOKENS)
-            count = await while_connected(exchange, partial(prepared.count_tokens, reading.names.get(reading.model)))
-        low, high = count.low, count.high
-        headers = {
-            "X-Routewright-Model": count.model,
-            "X-Routewright-Input-Tokens": f"{low}" if low == high else f"{low}-{high}",
-        }
-        await exchange.json({"input_tokens": count.estimate}, prepared.headers | headers)
+        reading = Reading(service.router, caller, capped=capped)
+        prepared = await service.prepare(exchange, caller, reading.decode, path)
+        exchange.headers |= reading.ignored.headers
+        yield reading, prepared
+    except RouterError as error:
+        if not error.retryable:  # they would try again after any 409 and 500
+            exchange.headers["x-should-retry"] = "false"
+        if reading is None or reading.words is None:
+            raise
+        said = reading.words.error(error)
+    else:
+        return
+    raise said
 
 
 async def _caller(service: Service, exchange: Exchange) -> Caller:
@@ -131,38 +148,6 @@ async def _caller(service: Service, exchange: Exchange) -> Caller:
     if service.auth.takes_keys and bearer not in ("", key):
         raise AuthenticationFailed("x-api-key and Authorization name two API keys: send one of the two")
     return await service.auth.caller(exchange, "route", key=f"Bearer {key}")
-
-
-async def _prepare(service: Service, exchange: Exchange, caller: Caller, reading: Reading, path: str) -> Prepared:
-    prepared = await service.prepare(exchange, caller, reading.decode, path)
-    exchange.headers |= reading.ignored.headers
-    return prepared
-
-
-@contextmanager
-def _in_their_words(reading: Reading) -> Iterator[None]:
-    """Name fields in errors as the client wrote them."""
-    try:
-        yield
-    except RouterError as error:
-        if reading.words is None:
-            raise
-        said = reading.words.error(error)
-    else:
-        return
-    raise said
-
-
-@contextmanager
-def _headed(exchange: Exchange) -> Iterator[None]:
-    """Send what this vendor's clients look for in every response."""
-    exchange.headers["request-id"] = exchange.request_id
-    try:
-        yield
-    except RouterError as error:
-        if not error.retryable:  # they would try again after any 409 and 500
-            exchange.headers["x-should-retry"] = "false"
-        raise
 
 
 # Requests.
@@ -457,11 +442,8 @@ def system_of(given: str | list[Any] | None, ignored: Ignored) -> list[Placed]:
     """The field ``system`` as a message, or none."""
     texts = [given] if isinstance(given, str) else []
     if isinstance(given, list):
-        for kind, block in _blocks(given, "system", ignored):
-            if kind != "text":
-                raise _no_block(kind, block, "'system'", ("text",))
-            texts.append(block.need("text", str))
-            block.end()
+        turn = _read(given, "system", "system", "'system'", ignored)
+        texts = [part.text for part in turn.parts if isinstance(part, TextPart)]
     return [("system", Message("system", "\n\n".join(texts)))] if any(texts) else []
 
 
@@ -476,32 +458,23 @@ def messages_of(fields: Fields) -> list[Placed]:
         return [(fields.path, Message(role, given))]
     if not given and role != "assistant":
         raise fields.wrong("content", "must hold at least one block")
-    turn = _read(given, fields.at("content"), role, fields.ignored)
+    turn = _read(given, fields.at("content"), role, f"a message of role {role!r}", fields.ignored)
     if not turn.parts and not turn.calls:
         return turn.results  # an assistant's turn of thought alone says nothing that may be repeated
     return [*turn.results, (fields.path, Message(role, turn.content, tool_calls=turn.calls or None))]
 
 
-def _blocks(value: list[Any], path: str, ignored: Ignored) -> list[tuple[str, Fields]]:
-    """The blocks of a content, each with its type."""
-    return [(each.need("type", str), each) for each in _objects(value, path, ignored)]
-
-
-def _read(given: list[Any], path: str, role: str, ignored: Ignored) -> _Turn:
+def _read(given: list[Any], path: str, role: str, where: str, ignored: Ignored) -> _Turn:
+    """The blocks of a content. ``where`` it stands, in words."""
     turn, readers = _Turn(), _BLOCKS[role]
-    for kind, block in _blocks(given, path, ignored):
+    for kind, block in [(each.need("type", str), each) for each in _objects(given, path, ignored)]:
         if kind not in readers:
-            where = "the result of a tool" if role == "tool" else f"a message of role {role!r}"
-            raise _no_block(kind, block, where, readers)
+            known = ", ".join(repr(each) for each in readers if each not in _THOUGHT)
+            hint = f"taken there: {known}; say in a text block what it holds"
+            raise block.wrong("type", f"is {shown(kind)}, a block that models are not sent from {where}", hint)
         readers[kind](block, turn)
         block.end()
     return turn
-
-
-def _no_block(kind: str, block: Fields, where: str, readers: Collection[str]) -> ValidationFailed:
-    known = ", ".join(repr(each) for each in readers if each not in _THOUGHT)
-    hint = f"taken there: {known}; say in a text block what it holds"
-    return block.wrong("type", f"is {shown(kind)}, a block that models are not sent from {where}", hint)
 
 
 def _text(block: Fields, turn: _Turn) -> None:
@@ -534,7 +507,7 @@ def _tool_result(block: Fields, turn: _Turn) -> None:
     id, given, failed = block.text("tool_use_id"), block.content("content"), block.get("is_error", bool)
     inner = _Turn([TextPart(given)]) if isinstance(given, str) else _Turn()
     if isinstance(given, list):
-        inner = _read(given, block.at("content"), "tool", block.ignored)
+        inner = _read(given, block.at("content"), "tool", "the result of a tool", block.ignored)
     if failed:
         match inner.parts:
             case [TextPart(said), *rest] if said:
@@ -631,16 +604,17 @@ def input_of(arguments: str) -> dict[str, Any] | None:
 # at once.
 
 
-class _Call:
+class _Call(Struct, eq=False):
     """A tool call that is under way."""
 
-    def __init__(self) -> None:
-        self.index: int | None = None
-        """Of its block; None: its name has not come yet."""
-        self.id = self.name = ""
-        self.waiting = ""
-        """Arguments that came before the name."""
-        self.arguments = ""
+    index: int | None = None
+    """Of its block; None: its name has not come yet."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    """What was sent of them."""
+    waiting: str = ""
+    """What came before the name, or is to be sent."""
 
     @property
     def is_whole(self) -> bool:
