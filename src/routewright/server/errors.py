@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from copy import copy
-from typing import Any
 
 import msgspec
 
@@ -23,53 +22,40 @@ _WORDS = {
     b"Router.sandbox() for canned answers": b"the operator of the server has to set a provider's key; a test key "
     b"(sk_test_...) gets canned answers",
 }
-"""What Python is told to do, and what clients are."""
+"""Advice for the Python API, and what clients over HTTP are told instead."""
 _log = logging.getLogger("routewright.server")
 
 
 def told(error: Exception, request_id: str) -> RouterError:
-    """The error that a caller is told of, under the id of its request. A fault of ours is logged, and tells nothing."""
+    """The error as its client may see it, under the id of the request.
+
+    A fault of the server, what a storage says of files, and addresses of upstreams go into the log instead. Of models
+    that were rejected only those are named that the request asked for.
+    """
     if not isinstance(error, RouterError):
         _log.error("request %s ended in a fault of the server", request_id, exc_info=error)
         error = InternalError(f"the server failed to answer; the operator finds why in its log under {request_id}")
-    if isinstance(error, StorageUnavailable):  # which speaks of files, and to who keeps them
+    if isinstance(error, StorageUnavailable):
         _log.error("request %s: %s", request_id, error)
-        error = _of_storage(error, request_id)
+        message = f"the storage of the server is not available; the operator finds why in its log under {request_id}"
+        headers, error = error.headers, StorageUnavailable(message, trace_id=error.trace_id)
+        error.headers = headers
     if isinstance(error, NoCandidates):
-        error = _without_unwanted(error)
+        rejected = error.detail.get("rejected_candidates", ())
+        wanted = [each for each in rejected if each.get("reason") != Reason.WHITELIST]
+        error = copy(error)
+        error.detail = {**error.detail, "rejected_candidates": wanted}
     if error.outside is not None:
         _log.warning("request %s: %s", request_id, error.message)
-        error = _without_addresses(error, *error.outside)
+        message, detail = error.outside
+        error = copy(error)
+        error.message, error.detail, error.outside = message, detail, None
     error.request_id = request_id
     return error
 
 
-def _without_unwanted(error: NoCandidates) -> NoCandidates:
-    """The same without the models that nobody asked for: of a request for two it would name all the others."""
-    rejected = error.detail.get("rejected_candidates", ())
-    wanted = [each for each in rejected if each.get("reason") != Reason.WHITELIST]
-    told = copy(error)
-    told.detail = {**error.detail, "rejected_candidates": wanted}
-    return told
-
-
-def _without_addresses(error: RouterError, message: str, detail: dict[str, Any]) -> RouterError:
-    """The same without the addresses of upstreams, which stand in the log."""
-    told = copy(error)
-    told.message, told.detail, told.outside = message, detail, None
-    return told
-
-
-def _of_storage(error: StorageUnavailable, request_id: str) -> StorageUnavailable:
-    """The same as clients may have it."""
-    said = f"the storage of the server is not available; the operator finds why in its log under {request_id}"
-    told = StorageUnavailable(said, trace_id=error.trace_id)
-    told.headers = error.headers
-    return told
-
-
 def stopped() -> InternalError:
-    """What is said of a request that the end of the server cuts short."""
+    """The error of a request that the server's stop cuts short."""
     return InternalError("the server was stopped before the answer was whole: send the request again")
 
 
@@ -79,15 +65,14 @@ def envelope(error: RouterError) -> bytes:
 
 
 def fit(text: bytes) -> bytes:
-    """The body of an error as clients may have it: nothing of Python in it, and no API key that stood in a wrong
-    place."""
+    """The body of an error without advice for Python, and without API keys that stood in a wrong place."""
     for ours, theirs in _WORDS.items():
         text = text.replace(ours, theirs)
     return without_keys(text.decode()).encode() if b"sk_" in text else text
 
 
 def headers_of(error: RouterError) -> dict[str, str]:
-    """What goes with it: limits, ``Retry-After``, how to authenticate."""
+    """Headers of an error response: limits, ``Retry-After``, how to authenticate."""
     if isinstance(error, AuthenticationFailed):
         return {"WWW-Authenticate": "Bearer"}
     return error.headers

@@ -1,8 +1,8 @@
-"""Server-sent events of one answer (contract 5): held back until there is content, kept alive, and stopped where
-nobody reads.
+"""Server-sent events of one answer (contract 5): held back until there is content, kept alive with comments, stopped
+when the client leaves.
 
-One task reads what comes and puts it into a short buffer; the one of the request takes all that is there and sends it.
-A client that reads slowly holds up who produces, and nothing else.
+One task reads the events into a short buffer; the task of the request sends all that is in it. A client that reads
+slowly holds up the model's answer, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from .exchange import ClientLeft, Exchange
 TYPE = b"text/event-stream; charset=utf-8"
 HEARTBEAT = b": keep-alive\n\n"
 HIGH_BYTES = 64 << 10
-"""So much waits for the client at most, and one event more."""
+"""The buffer holds this much at most, and one event more."""
 SHORTEST_TICK_S = 0.05
 
 
 class Frame(NamedTuple):
-    """What is sent of an event."""
+    """An event as it is sent."""
 
     body: bytes
-    """Complete, with the empty line that ends it; nothing for an event that this client is not told of."""
+    """Complete, with the empty line that ends it."""
     content: bool = True
-    """A part of the answer: once it is sent, the status is, too."""
+    """A part of the answer: it ends the holding back, so that the status is sent."""
 
 
 class Frames(Protocol):
-    """The events of one answer, in the words of one interface."""
+    """The events of one answer, in the format of one interface."""
 
     headers: dict[str, str]
-    """Of the response, besides those that the stream has; complete once the first frame is there."""
+    """Of the response, besides those of the stream; complete once the first frame is there."""
 
     @property
     def stream(self) -> Stream:
-        """What they are of."""
+        """The call that is streamed."""
         ...
 
     def __aiter__(self) -> AsyncGenerator[Frame, None]:
-        """Give them in order. Raises what the answer ends in, if that is no success."""
+        """Give them in order. Raises what the answer ends in, if it fails."""
         ...
 
     def last_words(self, error: Exception) -> bytes:
-        """What ends a stream that has begun, and cannot go on."""
+        """The last event of a stream that has begun and failed."""
         ...
 
 
@@ -64,12 +64,11 @@ class EventStream:
     def __init__(self, exchange: Exchange, frames: Frames) -> None:
         self._exchange = exchange
         self._frames = frames
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
+        self._waiting = bytearray()
         self._is_open = False
-        """What waits may be sent: there is content in it, or it was held back for long enough."""
+        """The buffer may be sent: it has content, or was held back for long enough."""
         self._is_over = anyio.Event()
-        """Nothing more will come."""
+        """All events are in the buffer."""
         self._error: Exception | None = None
         self._came = anyio.Event()
         self._went = anyio.Event()
@@ -80,10 +79,10 @@ class EventStream:
         self._is_sent = False
 
     async def run(self, *, finishes: bool) -> None:
-        """Send it all. ``finishes``: where the client leaves, the call goes on to its end all the same.
+        """Send all events. ``finishes``: the call goes on to its end though the client leaves.
 
         Raises ``ClientLeft``, and what the frames raise before anything was sent. A stream that has begun and is
-        cancelled, by a server that ends, says so.
+        cancelled, because the server stops, ends with an error.
         """
         self._finishes = finishes
         self._frames.stream.explain_leaving(self._why_left)
@@ -106,14 +105,14 @@ class EventStream:
             raise self._error
 
     def _why_left(self) -> RouterError | None:
-        """The client left, or the server ends, which the client does not pay for; nor does one whose call was to finish
-        without it, and is asked for again."""
+        """None where the client left, and pays. It does not where the server stops, or stops a call that was to finish
+        without it and will be asked for again."""
         return None if self._gone and not self._finishes else stopped()
 
     @contextmanager
     def _attended(self, group: TaskGroup) -> Iterator[None]:
-        """Watch for a client that leaves, and tick. In asyncio both are tasks of the loop, which cost a fifth of those
-        of a group, and hold nothing that would have to be given back."""
+        """Watch for a client that leaves, and tick. In asyncio both are plain tasks, which cost a fifth of those of a
+        group, and own nothing that has to be released."""
         loop = this_loop()
         if not isinstance(loop, asyncio.AbstractEventLoop) or self._exchange.clock.virtual:
             group.start_soon(self._watch)
@@ -132,7 +131,7 @@ class EventStream:
             async with aclosing(aiter(self._frames)) as frames:
                 async for frame in frames:
                     self._put(frame)
-                    if self._waiting_bytes > HIGH_BYTES:
+                    if len(self._waiting) > HIGH_BYTES:
                         await self._have_room()
         except Exception as error:  # a group would wrap it
             self._error = error
@@ -140,25 +139,23 @@ class EventStream:
         self._came.set()
 
     async def _have_room(self) -> None:
-        """Wait for the client to take what is there, but no longer than the call has time: then its model is heard to
-        its end, which is near."""
-        clock, until = self._exchange.clock, self._frames.stream.deadline
-        with clock.deadline(until):
-            while self._waiting_bytes > HIGH_BYTES:
+        """Wait for the client to take what is there, at most until the deadline of the call: then the rest of the
+        answer is read, which is short."""
+        with self._exchange.clock.deadline(self._frames.stream.deadline):
+            while len(self._waiting) > HIGH_BYTES:
                 self._went = anyio.Event()
                 await self._went.wait()
 
     def _put(self, frame: Frame) -> None:
         if self._gone:
             return
-        self._waiting.append(frame.body)
-        self._waiting_bytes += len(frame.body)
+        self._waiting += frame.body
         if frame.content or self._is_open:
             self._is_open = True
             self._came.set()
 
     async def _send(self) -> None:
-        """Send what is there, whenever something is, until it is over."""
+        """Send what is in the buffer, whenever there is something, until the last event."""
         exchange = self._exchange
         while True:
             await self._came.wait()
@@ -181,19 +178,18 @@ class EventStream:
                 return
 
     def _taken(self) -> bytes:
-        body = b"".join(self._waiting)
+        body = bytes(self._waiting)
         self._waiting.clear()
-        self._waiting_bytes = 0
         self._went.set()
         return body
 
     async def _watch(self) -> None:
         await self._exchange.disconnected()
-        if not self._is_sent:  # servers say so, too, of a client that has all
+        if not self._is_sent:  # servers report a disconnect after a whole response, too
             self._leave()
 
     async def _tick(self) -> None:
-        """Keep a silent stream open; leave a client that takes nothing."""
+        """Send heartbeats in a silent stream; give up on a client that takes nothing."""
         clock, limits = self._exchange.clock, self._exchange.limits
         while not self._gone:
             now = clock.monotonic()
@@ -208,9 +204,7 @@ class EventStream:
             await clock.sleep(max(due - now, SHORTEST_TICK_S))
 
     def _leave(self) -> None:
-        """Send no more: nobody reads it."""
+        """Send no more."""
         self._gone = True
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._went.set()
+        self._taken()
         self._sender.cancel()
