@@ -7,13 +7,14 @@ from functools import partial
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from routewright import Prepared, Stream
 from routewright._core.moment import span_of
 from routewright.errors import Problem, ValidationFailed
 from routewright.options import Options
 from routewright.router import Router
+from routewright.trace import TraceStore
 from routewright.wire import (
     Bucket,
     Caller,
@@ -209,51 +210,42 @@ async def policies(service: Service, exchange: Exchange, caller: Caller, _: NoQu
     await exchange.json([replace(policy, guardrails=None) for policy in service.router.policies()])
 
 
+def _traces(service: Service, caller: Caller) -> TraceStore:
+    return service.router.as_caller(caller).traces
+
+
 async def trace(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
     """One trace with its spans."""
-    store = service.router.as_caller(caller).traces
-    await exchange.json(await store.get(exchange.parameter, environment=caller.environment))
+    found = await _traces(service, caller).get(exchange.parameter, environment=caller.environment)
+    await exchange.json(found)
 
 
 async def traces(service: Service, exchange: Exchange, caller: Caller, asked: TracesQuery) -> None:
     """A page of traces without their spans, newest first."""
     since, until = span_of(asked.since, asked.until, ("from", "to"))
-    page = await service.router.as_caller(caller).traces.query(
-        filter=asked.filter,
-        since=since,
-        until=until,
-        limit=asked.limit,
-        cursor=asked.cursor,
-        environment=caller.environment,
-    )
-    await exchange.json(page)
+    given = asdict(asked) | {"since": since, "until": until}
+    await exchange.json(await _traces(service, caller).query(**given, environment=caller.environment))
 
 
 async def usage(service: Service, exchange: Exchange, caller: Caller, asked: UsageQuery) -> None:
     """Requests, money and tokens by time and group."""
-    report = await service.router.as_caller(caller).traces.usage(
-        asked.start_date,
-        asked.end_date,
-        group_by=asked.group_by,
-        bucket=asked.bucket,
-        environment=caller.environment,
-    )
-    await exchange.json(report)
+    report = _traces(service, caller).usage
+    await exchange.json(await report(**asdict(asked), environment=caller.environment))
 
 
 async def cache(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """Hit rate, dollars saved, hits by the age of their entries."""
-    store, environment = service.router.as_caller(caller).traces, caller.environment
-    await exchange.json(await store.cache_report(asked.start_date, asked.end_date, environment=environment))
+    report = _traces(service, caller).cache_report
+    await exchange.json(await report(**asdict(asked), environment=caller.environment))
 
 
 async def fallback(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """How often a fallback served, why, and how attempts at each model ended."""
-    store, environment = service.router.as_caller(caller).traces, caller.environment
-    await exchange.json(await store.fallback_report(asked.start_date, asked.end_date, environment=environment))
+    report = _traces(service, caller).fallback_report
+    await exchange.json(await report(**asdict(asked), environment=caller.environment))
 
 
 async def latency(service: Service, exchange: Exchange, caller: Caller, asked: DatesQuery) -> None:
     """Quantiles of the latency by model and strategy."""
-    store, environment = service.router.as_caller(caller).traces, caller.environment
-    await exchange.json(await store.latency_report(asked.start_date, asked.end_date, environment=environment))
+    report = _traces(service, caller).latency_report
+    await exchange.json(await report(**asdict(asked), environment=caller.environment))
