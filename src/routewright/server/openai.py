@@ -21,7 +21,6 @@ from routewright._core.request.read import converted
 from routewright._core.trace.ids import milliseconds_of
 from routewright.errors import NotFound, Problem, RateLimited, RouterError, ValidationFailed
 from routewright.wire import (
-    Caller,
     Goal,
     Model,
     NamedToolChoice,
@@ -72,19 +71,15 @@ async def completions(service: Service, exchange: Exchange) -> None:
     caller = await service.auth.caller(exchange, "route")
     asked = Asked(service.router.model_names(caller=caller))
     try:
-        await _complete(service, exchange, caller, asked)
+        prepared = await service.prepare(exchange, caller, asked.request_of, PATH)
+        if prepared.request.stream:
+            await service.send(exchange, prepared, ChunkFrames(exchange, prepared.stream(), asked))
+            return
+        response, limits = await service.answer(exchange, prepared)
+        headers = routing_headers(response) | limits | limit_headers(limits, exchange.clock.time())
+        await exchange.json(completion_of(response), headers | asked.ignored.headers)
     except RouterError as error:
         raise in_words(error, asked.words, exchange.clock.time()) from None
-
-
-async def _complete(service: Service, exchange: Exchange, caller: Caller, asked: Asked) -> None:
-    prepared = await service.prepare(exchange, caller, asked.request_of, PATH)
-    if prepared.request.stream:
-        await service.send(exchange, prepared, ChunkFrames(exchange, prepared.stream(), asked))
-        return
-    response, limits = await service.answer(exchange, prepared)
-    headers = routing_headers(response) | limits | limit_headers(limits, exchange.clock.time())
-    await exchange.json(completion_of(response), headers | asked.ignored.headers)
 
 
 async def models(service: Service, exchange: Exchange) -> None:
