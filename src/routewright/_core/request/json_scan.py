@@ -182,9 +182,7 @@ def _judge(body: bytes) -> None:
     if body.startswith(_BOMS):
         raise InvalidJson.of(Problem("", "the body begins with a byte order mark", "send UTF-8 without it"))
     tree: object = None
-    refusal: ValidationFailed | None = (
-        None  # raised after the ``except``, since it must not keep the parser's error, which holds the text
-    )
+    refused: tuple[type[ValidationFailed], Problem] | None = None
     try:
         # Numbers stay text: their size does not matter here, and the longest would not convert.
         tree = json.loads(
@@ -192,14 +190,14 @@ def _judge(body: bytes) -> None:
         )
     except UnicodeDecodeError as error:
         problem = f"the body is not UTF-8: {error.reason} at byte {error.start}"
-        refusal = InvalidJson.of(Problem("", problem, "encode it as UTF-8"))
+        refused = InvalidJson, Problem("", problem, "encode it as UTF-8")
     except json.JSONDecodeError as error:
         problem = f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        refusal = InvalidJson.of(Problem("", problem, ""))
+        refused = InvalidJson, Problem("", problem, "")
     except RecursionError:
-        refusal = ValidationFailed.of(Problem("", _TOO_DEEP.problem, _TOO_DEEP.hint))
-    if refusal is not None:
-        raise refusal
+        refused = ValidationFailed, Problem("", _TOO_DEEP.problem, _TOO_DEEP.hint)
+    if refused is not None:  # raised behind the ``except``, and held by no name here: its frames hold the body
+        raise refused[0].of(refused[1])
     try:
         encode(tree)  # which refuses a ``Flaw`` and half a surrogate pair at C speed
         is_sound = not nests_deeper(tree, MAX_DEPTH)
