@@ -60,7 +60,7 @@ BUILT_IN = {"open", "print", "input", "breakpoint", "eval", "exec", "__import__"
 PRIVATE = re.compile(r"_(?!_|replace$|asdict$|fields$).*")
 """Attributes that are no business of others; those of named tuples are."""
 UPWARD = {
-    ("_core/decision", "contrib.notebook"), ("_engine/answer", "contrib.notebook"), ("wire/trace", "contrib.notebook"),
+    ("_core/routing/decision", "contrib.notebook"), ("_engine/answer", "contrib.notebook"), ("wire/trace", "contrib.notebook"),
     ("ledger", "contrib.invoices"), ("ledger", "contrib.usage_exports"),
 }  # fmt: skip
 """What methods import when they are called: nobody else needs it."""
