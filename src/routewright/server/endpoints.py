@@ -11,8 +11,8 @@ from msgspec.structs import asdict, replace
 
 from routewright import Prepared, Stream
 from routewright._core.moment import span_of
+from routewright.arguments import Options
 from routewright.errors import Problem, ValidationFailed
-from routewright.options import Options
 from routewright.router import Router
 from routewright.trace import TraceStore
 from routewright.wire import (
