@@ -510,7 +510,7 @@ def test_another_try_leaves_the_first_fallback_as_much_time_as_the_first_did() -
         step = attempts.next(now)
         attempt = attempts.next(now) if isinstance(step, Wait) else step
         assert isinstance(attempt, Attempt)
-        assert attempt.latest == due_at
+        assert attempts.latest == due_at
         fail(attempts, "server", now=now)
 
 

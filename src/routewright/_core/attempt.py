@@ -62,8 +62,6 @@ class _Rare:
     """The guardrails its answer passes; None where there are none."""
     hits: Sequence[Hit] = ()
     """What the guardrails found in its answer."""
-    server: str | None = None
-    """The provider's name, where the catalogue has another for the model."""
     finish_word: str | None = None
     """The vendor's own word, where the reason is ``other``."""
     prices_of_day: Prices | None = None
@@ -80,12 +78,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     """Output tokens the model is asked for at most; None: its own limit."""
     patience_s: float = 0.0
     """How long the model may take to show life: longer silence is its own fault."""
-    latest: float = 0.0
-    """When it must have shown life so that the next member of the chain has its share of the time."""
     due_at: float = 0.0
-    """When it must have shown life if it begins at once: no later than that. The last of the chain has until then,
-    however long its silence."""
-    last: bool = False
+    """When it must have shown life if it begins at once."""
     started_at: float = 0.0
     ended_at: float = 0.0
     first_at: float | None = None
@@ -98,6 +92,8 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     finish_reason: str | None = None
     """In the common words, or ``budget``."""
     cost_nanos: int = 0
+    server: str | None = None
+    """The provider's name, where the catalogue has another for the model."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle or a copy has what is no field, too."""

@@ -77,6 +77,8 @@ class _Rare:
     asks_cache = False
     metadata_json: bytes | None = None
     """As it was when the call was made, whatever became of the caller's object."""
+    rollup_keys: tuple[str, ...] = ()
+    """Metadata that usage is counted by."""
     windows: Sequence[WindowState] = ()
     """Its rate limits when it was admitted."""
     traceparent: TraceParent | None = None
@@ -110,8 +112,6 @@ class Call(_Rare, Struct, dict=True, eq=False):
     snapshot_ids: tuple[str, str, str | None]
     """Of the catalogue, health and policy that the decision was made from."""
     policy_version: str
-    rollup_keys: tuple[str, ...]
-    """Metadata that usage is counted by."""
     timeout_ms: int
     created_at: float
     """Unix seconds."""
@@ -237,7 +237,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
             self.laid = self.hold = None
         for attempt in self.attempts:  # traces hold no text, and the times only mattered while it ran
             attempt.text = NO_TEXT
-            attempt.patience_s = attempt.latest = attempt.due_at = 0.0
+            attempt.patience_s = attempt.due_at = 0.0
             if attempt.screen is not None or attempt.pieces is not None:
                 attempt.screen = attempt.pieces = None
         if self.served is not None:

@@ -272,7 +272,7 @@ class Progress(Attempts, kw_only=True):
     def _set_off(self, exchange: Exchange) -> None:
         """Let an attempt's time begin only now."""
         attempt, pool, now = exchange.attempt, self.call.board.pool, self.clock.monotonic()
-        exchange.wake_at = min(exchange.wake_at + (now - attempt.started_at), attempt.latest)
+        exchange.wake_at = min(exchange.wake_at + (now - attempt.started_at), self.latest)
         attempt.started_at = now
         if pool.dated:
             attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
@@ -312,7 +312,7 @@ class Progress(Attempts, kw_only=True):
 
     def _may_move_on(self, exchange: Exchange) -> bool:
         """Whether another model may take over: not from the last of the chain, nor where an answer cannot be void."""
-        if exchange.attempt.last:
+        if self.is_last(exchange.attempt):
             return False
         return self.whole or not (exchange.attempt.delivered and self.on_partial == "error")
 

@@ -237,7 +237,6 @@ class Engine:
             fleet,
             board.ids if policy is None else (*board.ids[:2], policy.id),
             fleet.inline_version if policy is None else policy.version,
-            self._rollup_keys,
             DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms),
             self._clock.time(),
             started_at,
@@ -249,6 +248,8 @@ class Engine:
             call.budget = room_of(request.budget)
         if request.metadata:
             call.metadata_json = json.encode(request.metadata)
+        if self._rollup_keys:
+            call.rollup_keys = self._rollup_keys
         if request.cache:
             call.asks_cache = True
         if read.traceparent is not None:
@@ -400,7 +401,8 @@ class Engine:
             plan = compiled(call.board, key, partial(self.give, call))
         if plan is None or not plan.covers(bounds, call.timeout_ms, *(call.budget or _NO_BUDGET)):
             return None
-        call.own_given = None
+        if call.own_given is not None:  # it was made to compile the plan
+            call.own_given = None
         return plan
 
     async def _count_and_decide(self, call: Call) -> Plan:

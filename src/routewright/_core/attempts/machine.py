@@ -119,6 +119,9 @@ class Attempts(Struct, eq=False):
     """How it ended, once it has."""
     spent: Amount = Amount()
     """What may be gone of the budget."""
+    latest: float = 0.0
+    """When the attempt that began last must have shown life so that the next member of the chain has its share of the
+    time. The last member has until then, however long its silence."""
     _number: int = 0
     _place: int = 0
     _tries: int = 0
@@ -229,10 +232,14 @@ class Attempts(Struct, eq=False):
 
     def hedge_after_s(self, attempt: Attempt) -> float | None:
         """After how long a silence another model is asked beside it; None where too little was observed to say."""
-        if not self.rules.hedged or attempt.last or self._last is not None or attempt.hedge:
+        if not self.rules.hedged or self.is_last(attempt) or self._last is not None or attempt.hedge:
             return None
         usual_ms = attempt.leg.latency_p95_ms if self.whole else attempt.leg.ttft_p95_ms
         return None if usual_ms is None else usual_ms / 1000
+
+    def is_last(self, attempt: Attempt) -> bool:
+        """Whether its model is the last of the chain."""
+        return attempt.place + 1 >= len(self.plan.legs)
 
     @property
     def next_leg(self) -> Leg | None:
@@ -308,14 +315,14 @@ class Attempts(Struct, eq=False):
         else:
             patience_ms = FIRST_TOKEN_FACTOR * (leg.ttft_p95_ms or leg.ttft_ms)
         attempt.patience_s = max(self.rules.limits.first_token_s, patience_ms / 1000)
-        attempt.last = last = place + 1 >= len(legs)
+        last = place + 1 >= len(legs)
         if last:
-            attempt.latest = self.deadline
+            self.latest = self.deadline
         elif place == 0:
-            attempt.latest = max(now, self.deadline - FALLBACK_SHARE * self.timeout_s)
+            self.latest = max(now, self.deadline - FALLBACK_SHARE * self.timeout_s)
         else:
-            attempt.latest = self._share(now)
-        attempt.due_at = attempt.latest if last else min(now + attempt.patience_s, attempt.latest)
+            self.latest = self._share(now)
+        attempt.due_at = self.latest if last else min(now + attempt.patience_s, self.latest)
         self.running.append(attempt)
         return attempt
 
