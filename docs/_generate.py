@@ -44,7 +44,7 @@ from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliati
 from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS
 from routewright.contrib.usage_exports import ALIASES, FORMS, ExportLine, Form, UsageExport
 from routewright.docstrings import field_docs, prose, summary
-from routewright.serve.configuration import (
+from routewright.serve.config import (
     VARIABLES,
     AdminEntry,
     CaptureEntry,

@@ -146,12 +146,6 @@ def test_a_hook_that_fails_is_counted_once() -> None:
     assert [of(told(metrics), "hooks_failed_total") for _ in range(2)] == [1, 1]
 
 
-def test_what_another_part_of_the_process_counts_is_told() -> None:
-    metrics, counts = Metrics(Router.sandbox()), iter((3, 3, 5))
-    metrics.follow("log_lines_lost", lambda: next(counts))
-    assert [of(told(metrics), "log_lines_lost_total") for _ in range(3)] == [3, 3, 5]
-
-
 @pytest.mark.parametrize("refusal", Refusal)
 def test_a_client_that_is_refused_before_there_is_a_request_is_counted(refusal: Refusal) -> None:
     metrics = Metrics(Router.sandbox())

@@ -15,12 +15,11 @@ import pytest
 
 from routewright.cli import main
 from routewright.cli.serve_options import FLAGS
-from routewright.serve import facts
-from routewright.serve.building import settings_of
-from routewright.serve.configuration import VARIABLES, ServeFile, keys_of
+from routewright.serve import prepare
+from routewright.serve.assembly import settings_of
+from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
 from routewright.serve.plan import Plan, Tls
-from routewright.serve.planning import plan_of
-from routewright.serve.sources import gather
+from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.certificate import _PEM
 
 from .keys import LOCKED, OTHER, PASSWORD
@@ -52,7 +51,7 @@ def refused(capsys: Capture) -> Refused:
 
 
 def planned(config: str | None = None, environ: dict[str, str] | None = None, **flags: object) -> Plan:
-    return plan_of(gather(flags, FLAGS, environ or {}, config))
+    return plan_of(Sources(flags, FLAGS, environ or {}, config))
 
 
 def test_a_flag_is_before_the_environment_before_the_file_before_the_default() -> None:
@@ -232,7 +231,7 @@ def test_a_missing_extra_is_named(refused: Refused, monkeypatch: Patch) -> None:
 def test_figures_that_nothing_keeps_are_told_before_anything_starts(capsys: Capture, monkeypatch: Patch) -> None:
     find = importlib.util.find_spec
     with monkeypatch.context() as without:
-        without.setattr(facts, "find_spec", lambda name: None if name == "prometheus_client" else find(name))
+        without.setattr(prepare, "find_spec", lambda name: None if name == "prometheus_client" else find(name))
         for options, said in (([], ""), (["--admin-port", "9100"], _NO_FIGURES)):
             assert main(["serve", "--check", *options]) == 0
             assert capsys.readouterr().err == said

@@ -1,4 +1,7 @@
-"""What is to be served, where and how: a configuration that was found good, as it goes from process to process."""
+"""What the processes of a server tell each other: the command line, the checked configuration, and the first start.
+
+The supervisor reads these records, so nothing here loads the library.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from routewright.contrib.semconv import Version
 from routewright.wire import Account, Environment, Key
 
 ACCOUNT = "main"
-"""That of the first start."""
+"""The account that the first start creates."""
 
 
 class Address(Struct, frozen=True):
-    """Where something listens. A port of 0 takes any that is free."""
+    """Where a socket listens. Port 0 is any that is free."""
 
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Tls(Struct, frozen=True):
@@ -32,7 +38,7 @@ class Tls(Struct, frozen=True):
 
 
 class Seed(Struct, frozen=True):
-    """Who may call a server whose store is in memory: told to every worker, since none finds it on a disk."""
+    """The account and keys of a store in memory, which every worker puts into its own."""
 
     account: Account
     keys: tuple[Key, ...]
@@ -43,51 +49,71 @@ class Seed(Struct, frozen=True):
 
 
 class Begun(Struct, frozen=True):
-    """What a start made."""
+    """What the start created in the store."""
 
     keys: dict[Environment, str]
-    """To be shown once; none: it was not the first start."""
+    """New keys, to be shown once; empty unless this was the first start."""
     seed: Seed | None = None
     account: str = ACCOUNT
-    """One that is there: that of the first start, if it is."""
+    """An account that exists: the one of the first start, if it does."""
 
     def __repr__(self) -> str:
         return f"Begun({sorted(self.keys)})"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What is to be served."""
+    """A checked configuration."""
 
     address: Address
     admin: Address | None
-    """Of the first worker; that of each further one is a port higher."""
+    """Of the first worker; each further worker listens one port higher."""
     tls: Tls | None
+    environment: Environment | None
+    """None: keys of both are accepted."""
+    semconv: Version | None
+    """The semantic conventions of exported spans; None: no export."""
+    store: str
+    """Its URL."""
+    seed: Seed | None = None
     workers: int
     root_path: str
-    environment: Environment | None
-    """None: keys of both are taken."""
     trusted_proxies: tuple[str, ...]
     graceful_timeout_s: float
     log_level: str
     access_log: bool
-    semconv: Version | None
-    """Whose names spans have; None: none are exported."""
-    store: str
-    """Its URL."""
     policies: str | None
     catalogue: str | None
     http: dict[str, Any]
     connections: dict[str, Any]
     settings: dict[str, Any]
-    """As the configuration has them; what they mean is known to the process that uses them."""
-    seed: Seed | None = None
+    """Tables as the configuration has them."""
 
     @property
     def in_memory(self) -> bool:
-        """What is kept ends with the worker."""
+        """The store ends with the worker."""
         return self.store.startswith("memory:")
 
     @property
     def environments(self) -> tuple[Environment, ...]:
-        """Those whose keys are taken."""
+        """Those whose keys are accepted."""
         return ("production", "sandbox") if self.environment is None else (self.environment,)
+
+
+class Asked(Struct, frozen=True):
+    """What the command line says of a server."""
+
+    config: str | None
+    flags: dict[str, Any]
+    """Values by the paths of their keys."""
+    names: dict[str, str]
+    """The names of all flags, by the paths of their keys."""
+
+
+class Prepared(Struct, frozen=True):
+    """A checked configuration, and what to print about it."""
+
+    plan: Plan
+    facts: dict[str, str]
+    warnings: tuple[str, ...]
+    providers: tuple[str, ...]
+    """The environment variables that hold keys or addresses of providers."""

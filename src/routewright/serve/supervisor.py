@@ -1,326 +1,404 @@
-"""Keeps workers at work: starts them, replaces those that die, exchanges them for others on SIGHUP, ends them.
+"""Keeps workers running: starts them, replaces those that die or hang, exchanges them on SIGHUP, and ends them.
 
-It waits for signs of its workers and for signals, all at once, so that each is answered when it comes. A worker that
-replaces another is ready before that one is asked to leave; connections wait at sockets that all share.
+Stands on uvicorn's worker process, with its health check. Sockets stay open here, so that connections wait while
+workers come and go; one that replaces another is ready before that one is told to leave.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
-from socket import socket, socketpair
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection
+from time import monotonic, sleep
+from typing import Any, Self
 
 from msgspec.structs import replace
+from uvicorn.config import Config
+from uvicorn.supervisors.multiprocess import Process
 
-from routewright.errors import RouterError, ValidationFailed
+from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
 
-from .crew import Worker
-from .listeners import listen
-from .metrics_folder import MetricsFolder
-from .plan import Address, Plan
-from .preparation import Asked, Preparation, Prepared
-from .signals import FORCED, name_of
+from .logs import set_up
+from .plan import Address, Asked, Begun, Plan, Prepared
 
-TICK_S = 0.05
-"""How often it looks while workers come and go."""
+TICK_S = 0.25
+START_S = 60.0
+"""How long a worker may take to become ready."""
+CHECK_EVERY_S = 5.0
+SILENT_S = 25.0
+"""A worker whose event loop answers no health check for so long is killed."""
 END_S = 6.0
-"""So much longer than its requests a worker may take to end."""
+"""How much longer than its requests a worker may take to end."""
 LONGEST_PAUSE_S = 30.0
-"""Between two starts of a worker that dies soon, again and again."""
+"""The longest pause before a worker that dies soon after its start is started again."""
 LASTING_S = 10.0
-"""One that has lived for so long did not die soon."""
-FIXED = ("address", "admin", "store", "seed")
-"""What only a new start changes."""
-
+"""A worker that dies younger than this died soon."""
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_FORCED = {name: 128 + getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)}
+_BACKLOG = 2048
+_SPAWN = get_context("spawn")
 _log = logging.getLogger("routewright.serve")
 
 
-class Supervisor:
-    """Runs until it is told to end. ``listeners``: that of requests, then those of the administrator, one a worker.
+class Signals:
+    """Notes signals inside the ``with``. A second Ctrl-C, or SIGQUIT, raises ``SystemExit``: it waits for nothing."""
 
-    ``signals``: numbers that others note, and that it obeys. ``ready`` is called once, when all workers are.
-    """
+    def __init__(self) -> None:
+        self.ending = self.reload = False
+        self._before: dict[int, Any] = {}
 
-    def __init__(
-        self,
-        plan: Plan,
-        asked: Asked,
-        listeners: Sequence[socket],
-        signals: list[int],
-        ready: Callable[[], None],
-    ) -> None:
-        self._plan = plan
-        self._asked = asked
-        self._listener, *self._administration = listeners
-        self._signals = signals
-        self._ready: Callable[[], None] | None = ready
-        self._folder = MetricsFolder()
-        self._crew: dict[int, Worker] = {}
-        self._leaving: list[Worker] = []
-        self._coming: Worker | None = None
-        self._due: list[int] = []
-        """Places whose workers are to be exchanged."""
-        self._pauses: dict[int, float] = {}
-        self._not_before: dict[int, float] = {}
-        self._preparation: Preparation | None = None
-        self._reload_wanted = False
-        self._code: int | None = None
-        """What to end with; None: it goes on."""
+    def __enter__(self) -> Self:
+        names = [f"SIG{name}" for name in ("TERM", "INT", "HUP", "QUIT", "BREAK")]
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        self._before = {number: signal.signal(number, self._note) for number in numbers}
+        return self
 
-    @property
-    def has_served(self) -> bool:
-        """All workers were ready once."""
-        return self._ready is None
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def run(self) -> int:
-        """Supervise. Gives the exit code."""
-        try:
-            with self._folder:
-                self._fill()
-                with _woken_by_signals() as bell:
-                    while self._code is None:
-                        wait([bell, *(sign for worker in self._crew.values() for sign in worker.signs)], self._rest_s())
-                        _empty(bell)
-                        self._tick()
-                return self._end()
-        finally:
-            for worker in self._all():
-                worker.kill()
-                worker.bury()
-
-    def _tick(self) -> None:
-        self._obey()
-        for worker in self._all():
-            worker.listen()
-        self._clear()
-        self._replace_dead()
-        self._take_plan()
-        self._exchange()
-        if self._ready is not None and self._crew and all(worker.is_ready for worker in self._crew.values()):
-            greet, self._ready = self._ready, None
-            greet()
-
-    def _rest_s(self) -> float:
-        """For how long nothing has to be done that nothing gives a sign of."""
-        if self._ready or self._preparation or self._reload_wanted or self._due or self._coming or self._leaving:
-            return TICK_S
-        due = [worker.due_at for worker in self._crew.values()]
-        due += [self._not_before.get(place, 0.0) for place in range(self._plan.workers) if place not in self._crew]
-        return max(min(due) - time.monotonic(), 0.0)
-
-    def _obey(self) -> None:
-        while self._signals and self._code is None:
-            name = name_of(self._signals.pop(0))
-            if name == "SIGHUP":
-                self._reload_wanted = True
-            elif name == "SIGQUIT":
-                self._code = FORCED[name]
-            else:
-                _log.info("%s: accepting no more, ending what was begun", name)
-                self._code = 0
-
-    def _fill(self) -> None:
-        """Have a worker at every place, and none beyond."""
-        for place in range(self._plan.workers):
-            if place not in self._crew and time.monotonic() >= self._not_before.get(place, 0.0):
-                self._begin(place)
-        for place in [each for each in self._crew if each >= self._plan.workers]:
-            self._dismiss(self._crew.pop(place))
-
-    def _begin(self, place: int) -> None:
-        """Start a worker at a place. Where there is no room for one the others serve on; the first start fails."""
-        try:
-            self._crew[place] = self._new(place)
-        except OSError as error:
-            if self._ready is not None:
-                _log.error("worker %d could not be started: %s", place + 1, error)
-                self._code = 1
-                return
-            pause_s = self._put_off(place, lasted=False)
-            _log.error("worker %d could not be started: %s; it is tried again in %g s", place + 1, error, pause_s)
-
-    def _put_off(self, place: int, *, lasted: bool) -> float:
-        """For how long its place stays empty: longer and longer, if who takes it does not last."""
-        pause_s = 0.0 if lasted else min(max(2 * self._pauses.get(place, 0.0), 1.0), LONGEST_PAUSE_S)
-        self._pauses[place], self._not_before[place] = pause_s, time.monotonic() + pause_s
-        return pause_s
-
-    def _new(self, place: int) -> Worker:
-        if self._plan.admin is not None:
-            self._folder.provide()
-        return Worker(place, self._plan, [self._listener, *self._administration[place : place + 1]])
-
-    def _dismiss(self, worker: Worker) -> None:
-        worker.leave(worker.plan.graceful_timeout_s + END_S)
-        self._leaving.append(worker)
-
-    def _clear(self) -> None:
-        """Forget who has left; end who should have."""
-        for worker in list(self._leaving):
-            if not worker.is_alive:
-                self._leaving.remove(worker)
-                worker.bury()
-            elif worker.leaves_by is not None and time.monotonic() > worker.leaves_by:
-                _log.error("%s did not end in time, and is killed", worker)
-                worker.kill()
-
-    def _replace_dead(self) -> None:
-        for place, worker in list(self._crew.items()):
-            if worker.is_alive and not worker.hangs:
-                continue
-            if worker.is_alive:
-                _log.error("%s hangs, and is killed", worker)
-                worker.kill()
-            self._lose(place, worker)
-        self._fill()
-
-    def _lose(self, place: int, worker: Worker) -> None:
-        """One has died. Who dies young waits longer and longer; if none was ever ready, none will be."""
-        del self._crew[place]
-        told, age_s = str(worker), time.monotonic() - worker.began_at
-        code = worker.bury()
-        if self._ready is not None:
-            _log.error("%s could not start; see above", told)
-            self._code = 1
-            return
-        pause_s = self._put_off(place, lasted=age_s > LASTING_S)
-        _log.error("%s died with %s; another takes its place in %g s", told, code, pause_s)
-
-    def _take_plan(self) -> None:
-        """On SIGHUP read the configuration anew. What is not valid changes nothing."""
-        if self._preparation is None:
-            if self._reload_wanted and self._plan.in_memory:
-                self._reload_wanted = False
-                _log.error("nothing changes: what is kept in memory would be lost; end the server and start anew")
-            if self._reload_wanted and not self._due and self._coming is None and self._ready is None:
-                self._reload_wanted = False
-                _log.info("SIGHUP: reading the configuration anew")
-                self._prepare()
-            return
-        if not self._preparation.is_done:
-            return
-        try:
-            with self._preparation as preparation:
-                self._put_in_force(preparation.plan())
-        except RouterError as error:
-            _log.error("nothing changes, the configuration is not valid: %s", error)
-        finally:
-            self._preparation = None
-
-    def _prepare(self) -> None:
-        try:
-            self._preparation = Preparation(self._asked)
-        except RouterError as error:
-            _log.error("nothing changes: %s", error)
-
-    def _put_in_force(self, prepared: Prepared) -> None:
-        for warning in prepared.warnings:
-            _log.warning("%s", warning)
-        here = {name: getattr(self._plan, name) for name in FIXED}
-        for name in FIXED[:-1]:
-            asked = getattr(prepared.plan, name)
-            if not _is_same(asked, here[name]):
-                _log.warning("the %s stays what it is until the next start", name)
-        plan = replace(prepared.plan, **here)
-        if plan.in_memory and plan.workers > 1:
-            _log.error("nothing changes: a store in memory cannot be shared by %d workers", plan.workers)
-            return
-        self._plan = plan
-        self._add_administration()
-        self._due = [place for place in self._crew if place < plan.workers]
-        self._fill()
-
-    def _add_administration(self) -> None:
-        first = self._plan.admin
-        if first is None:
-            return
-        with suppress(ValidationFailed):
-            while len(self._administration) < self._plan.workers:
-                port = first.port + len(self._administration)
-                self._administration.append(listen(Address(first.host, port), "admin.port"))
-            return
-        _log.error("no port from %d on is free for more workers: these have no health checks", first.port)
-
-    def _exchange(self) -> None:
-        """Bring one new worker to its place at a time. One that cannot start leaves the rest as it is."""
-        coming = self._coming
-        if coming is None:
-            if self._due:
-                self._bring(self._due.pop(0))
-        elif not coming.is_alive or coming.hangs:
-            _log.error("%s could not start; the one before it stays, and all that follow", coming)
-            coming.kill()
-            coming.bury()
-            self._coming, self._due = None, []
-        elif coming.is_ready:
-            before = self._crew.get(coming.place)
-            self._crew[coming.place], self._coming = coming, None
-            if before is not None:
-                self._dismiss(before)
-            if not self._due:
-                _log.info("the new configuration is in force")
-
-    def _bring(self, place: int) -> None:
-        try:
-            self._coming = self._new(place)
-        except OSError as error:
-            _log.error(
-                "worker %d could not be started: %s; the one before it stays, and all that follow", place + 1, error
-            )
-            self._due = []
-
-    def _all(self) -> list[Worker]:
-        return [*self._crew.values(), *([self._coming] if self._coming else []), *self._leaving]
-
-    def _end(self) -> int:
-        """Let all end what they have begun; a second Ctrl-C ends them at once."""
-        assert self._code is not None
-        self._listener.close()
-        for listener in self._administration:
-            listener.close()
-        if self._preparation is not None:
-            self._preparation.__exit__(None, None, None)
-        if self._code in FORCED.values():
-            return self._code
-        self._leaving, self._crew, self._coming = self._all(), {}, None
-        for worker in self._leaving:
-            worker.leave(worker.plan.graceful_timeout_s + END_S)
-        while self._leaving:
-            time.sleep(TICK_S)
-            self._clear()
-            forced = [FORCED[name] for name in map(name_of, self._signals) if name in FORCED]
-            self._signals.clear()
-            if forced:
-                return forced[0]
-        return self._code
+    def _note(self, number: int, _: object) -> None:
+        name = signal.Signals(number).name
+        if name == "SIGHUP":
+            self.reload = True
+        elif name in _FORCED and (self.ending or name == "SIGQUIT"):
+            raise SystemExit(_FORCED[name])
+        else:
+            self.ending = True
 
 
 @contextmanager
-def _woken_by_signals() -> Iterator[socket]:
-    """A socket that can be read from once there was a signal."""
-    bell, ringer = socketpair()
-    with bell, ringer:
-        bell.setblocking(False)
-        ringer.setblocking(False)
-        before = signal.set_wakeup_fd(ringer.fileno(), warn_on_full_buffer=False)
+def _starting() -> Iterator[None]:
+    """Start processes that ignore a terminal's signals, which the supervisor answers, and without the process that
+    multiprocessing starts to clean up shared memory (12 MB), of which there is none."""
+    if os.name != "posix":
+        yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+    nowhere, getfd = os.open(os.devnull, os.O_WRONLY), resource_tracker.getfd
+    resource_tracker.getfd = lambda: nowhere
+    try:
+        yield
+    finally:
+        resource_tracker.getfd = getfd
+        os.close(nowhere)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+class Preparation:
+    """A process that reads the configuration, then prepares the store. Leaving the ``with`` ends it."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._line, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_prepare, args=(asked, theirs), name="routewright-prepare")
+        with _starting():
+            self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.close()
+        self._process.join(5)
+        self._process.kill()
+
+    def plan(self) -> Prepared:
+        """The checked configuration. Raises ``RouterError``."""
+        prepared: Prepared = self._received()
+        return prepared
+
+    def begin(self) -> Begun:
+        """Create what is missing in the store. Raises ``RouterError``."""
+        self._line.send("begin")
+        begun: Begun = self._received()
+        return begun
+
+    def _received(self) -> Any:
         try:
-            yield bell
+            received = self._line.recv()
+        except Exception as error:  # it died, or another version of the library was installed meanwhile
+            raise InternalError("the process that reads the configuration failed: see above") from error
+        if isinstance(received, RouterError):
+            raise received
+        return received
+
+
+def _prepare(asked: Asked, line: Connection) -> None:
+    from .prepare import run  # loads the library, which the supervisor does not need
+
+    run(asked, line)
+
+
+class Worker(Process):
+    """A worker process of uvicorn's supervisor. It is healthy while its event loop answers."""
+
+    def __init__(self, place: int, plan: Plan, sockets: list[socket.socket]) -> None:
+        self.place, self.plan = place, plan
+        self.began_at = monotonic()
+        self.leaves_by = 0.0
+        super().__init__(Config("", log_config=None), sockets)  # the worker makes its own configuration
+
+    def __str__(self) -> str:
+        return f"worker {self.place + 1} (process {self.pid})"
+
+    @property
+    def age_s(self) -> float:
+        """Since its start."""
+        return monotonic() - self.began_at
+
+    def start(self) -> None:
+        """Start the process. Raises ``OSError``."""
+        with _starting():
+            super().start()
+
+    def leave(self) -> None:
+        """Let it end what it has begun, and end."""
+        self.leaves_by = monotonic() + self.plan.graceful_timeout_s + END_S
+        if self.process.is_alive():
+            self.terminate()
+
+    def end(self) -> None:
+        """Kill it if it is alive, and take its exit code."""
+        if self.pid is not None:  # it was started
+            self.kill()
+            self.join()
+
+    def target(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve. Runs in the process."""
+        from .worker import WorkerServer  # loads the library, which the supervisor does not need
+
+        set_up(self.plan.log_level, access=self.plan.access_log)
+        self._server = self._serving = WorkerServer(self.plan)
+        threading.Thread(target=_end_with_supervisor, daemon=True).start()
+        super().target(sockets)
+
+    def pong(self) -> None:
+        """Answer a health check from the event loop."""
+        self.child_conn.recv()
+        self._serving.answer(self.child_conn.send)
+
+
+def _end_with_supervisor() -> None:
+    supervisor = parent_process()
+    assert supervisor is not None
+    supervisor.join()
+    signal.raise_signal(signal.SIGTERM)
+
+
+class Supervisor:
+    """Runs the workers of a plan. ``listeners``: the one of requests, then the administrator's, one a worker. ``ready``
+    is called once, when all workers are ready."""
+
+    def __init__(
+        self, plan: Plan, asked: Asked, listeners: Sequence[socket.socket], signals: Signals, ready: Callable[[], None]
+    ) -> None:
+        self._plan, self._asked, self._signals, self._ready = plan, asked, signals, ready
+        self._listener, *self._administration = listeners
+        self._workers: dict[int, Worker] = {}
+        self._leaving: list[Worker] = []
+        self._pauses: dict[int, float] = {}
+        self._not_before: dict[int, float] = {}
+        self._checked_at = monotonic()
+        self.has_served = False
+        """All workers were ready once."""
+
+    def run(self) -> int:
+        """Supervise until a signal ends it. Returns the exit code."""
+        try:
+            with _shared_metrics(self._plan):
+                self._workers = {place: self._start(place, self._plan) for place in range(self._plan.workers)}
+                if not all(map(self._becomes_ready, self._workers.values())):
+                    return 0 if self._signals.ending else 1
+                self.has_served = True
+                self._ready()
+                while not self._signals.ending:
+                    sleep(TICK_S)
+                    if self._signals.reload:
+                        self._reload()
+                    self._keep_alive()
+                    self._clear()
+                self._drain()
+                return 0
         finally:
-            signal.set_wakeup_fd(before)
+            for worker in (*self._workers.values(), *self._leaving):
+                worker.end()
+
+    def _start(self, place: int, plan: Plan) -> Worker:
+        """Start a worker. If the system has no room for a process, the log says so, and it is not alive."""
+        worker = Worker(place, plan, [self._listener, *self._administration[place : place + 1]])
+        try:
+            if METRICS_FOLDER in os.environ:  # a cleaner of temporary files may have removed it
+                os.makedirs(os.environ[METRICS_FOLDER], exist_ok=True)
+            worker.start()
+        except OSError as error:
+            _log.error("%s: %s", worker, error)
+        return worker
+
+    def _becomes_ready(self, worker: Worker) -> bool:
+        """Wait until it is ready. False if it cannot become so, or the server is to end."""
+        while not worker.is_ready(timeout=1):
+            if self._signals.ending:
+                return False
+            if not worker.process.is_alive() or worker.age_s > START_S:
+                _log.error("%s could not start; see above", worker)
+                return False
+            sleep(TICK_S / 5)
+        return True
+
+    def _keep_alive(self) -> None:
+        """Replace workers that died or hang."""
+        if is_due := monotonic() - self._checked_at > CHECK_EVERY_S:
+            self._checked_at = monotonic()
+        for place, worker in list(self._workers.items()):
+            if worker.process.is_alive():
+                if not is_due or worker.age_s < START_S or worker.is_ready(SILENT_S):
+                    continue
+                _log.error("%s hangs, and is killed", worker)
+            pause_s = 0.0
+            if worker.age_s < LASTING_S:
+                pause_s = min(max(2 * self._pauses.get(place, 0.0), 1.0), LONGEST_PAUSE_S)
+            self._pauses[place], self._not_before[place] = pause_s, monotonic() + pause_s
+            del self._workers[place]
+            worker.end()
+            _log.error("%s died with %s; another takes its place in %g s", worker, worker.exitcode, pause_s)
+        for place in range(self._plan.workers):
+            if place not in self._workers and monotonic() >= self._not_before.get(place, 0.0):
+                self._workers[place] = self._start(place, self._plan)
+
+    def _clear(self) -> None:
+        """Forget workers that have left, and kill those that should have."""
+        for worker in list(self._leaving):
+            if worker.process.is_alive():
+                if monotonic() < worker.leaves_by:
+                    continue
+                _log.error("%s did not end in time, and is killed", worker)
+            self._leaving.remove(worker)
+            worker.end()
+
+    def _reload(self) -> None:
+        """Read the configuration anew, and exchange one worker after another. What is not valid changes nothing."""
+        self._signals.reload = False
+        if self._plan.in_memory:
+            _log.error("nothing changes: what is kept in memory would be lost; end the server and start anew")
+            return
+        _log.info("SIGHUP: reading the configuration anew")
+        try:
+            with Preparation(self._asked) as preparation:
+                prepared = preparation.plan()
+        except (RouterError, OSError) as error:
+            _log.error("nothing changes, the configuration is not valid: %s", error)
+            return
+        for warning in prepared.warnings:
+            _log.warning("%s", warning)
+        plan = self._with_what_stays(prepared.plan)
+        self._add_administration(plan)
+        for place in range(plan.workers):
+            worker, before = self._start(place, plan), self._workers.get(place)
+            if not self._becomes_ready(worker):
+                worker.end()
+                if not self._signals.ending:
+                    _log.error("the worker before it stays, and all that follow")
+                return
+            self._workers[place] = worker
+            if before is not None:
+                self._dismiss(before)
+        for place in [each for each in self._workers if each >= plan.workers]:
+            self._dismiss(self._workers.pop(place))
+        self._plan = plan
+        _log.info("the new configuration is in force")
+
+    def _with_what_stays(self, plan: Plan) -> Plan:
+        """The new plan, with all that only a new start changes."""
+        for name in ("address", "admin", "store"):
+            asked, here = getattr(plan, name), getattr(self._plan, name)
+            if isinstance(asked, Address) and isinstance(here, Address) and asked.port == 0:
+                asked = replace(asked, port=here.port)  # any port, so the one it became
+            if asked != here:
+                _log.warning("the %s stays what it is until the next start", name)
+        here = self._plan
+        return replace(plan, address=here.address, admin=here.admin, store=here.store, seed=here.seed)
+
+    def _add_administration(self, plan: Plan) -> None:
+        """Have a socket of the administrator for each worker."""
+        try:
+            while plan.admin is not None and len(self._administration) < plan.workers:
+                address = replace(plan.admin, port=plan.admin.port + len(self._administration))
+                self._administration.append(listen(address, "admin.port"))
+        except ValidationFailed as error:
+            _log.error("more workers have no health checks: %s", error)
+
+    def _dismiss(self, worker: Worker) -> None:
+        worker.leave()
+        self._leaving.append(worker)
+
+    def _drain(self) -> None:
+        """Let all workers end what they have begun."""
+        _log.info("accepting no more, ending what was begun")
+        for listener in (self._listener, *self._administration):
+            listener.close()
+        for place in list(self._workers):
+            self._dismiss(self._workers.pop(place))
+        while self._leaving:
+            sleep(TICK_S / 5)
+            self._clear()
 
 
-def _empty(bell: socket) -> None:
-    with suppress(BlockingIOError):
-        while bell.recv(64):
-            pass
+@contextmanager
+def _shared_metrics(plan: Plan) -> Iterator[None]:
+    """Give workers a folder in which ``prometheus_client`` shares their figures, unless the operator has."""
+    if plan.admin is None or METRICS_FOLDER in os.environ:
+        yield
+        return
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="routewright-metrics-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise InternalError(f"the workers have no folder to share figures in: {error}; set TMPDIR") from error
+    with folder:
+        os.environ[METRICS_FOLDER] = folder.name
+        try:
+            yield
+        finally:
+            del os.environ[METRICS_FOLDER]
 
 
-def _is_same(asked: object, here: object) -> bool:
-    """A port that was left to chance is whichever it became."""
-    if isinstance(asked, Address) and isinstance(here, Address) and asked.port == 0:
-        return asked.host == here.host
-    return asked == here
+def listening(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, list[socket.socket]]:
+    """Take all ports: the listener of requests, then one for the administrator of each worker, and the plan with the
+    ports that they got. ``names``: of the flags. Raises ``ValidationFailed``."""
+    listener = listen(plan.address, names["port"])
+    plan = replace(plan, address=replace(plan.address, port=listener.getsockname()[1]))
+    if plan.admin is None:
+        return plan, [listener]
+    first = listen(plan.admin, names["admin.port"])
+    admin = replace(plan.admin, port=first.getsockname()[1])
+    further = (replace(admin, port=admin.port + place) for place in range(1, plan.workers))
+    others = [listen(address, names["admin.port"]) for address in further]
+    return replace(plan, admin=admin), [listener, first, *others]
+
+
+def listen(address: Address, name: str) -> socket.socket:
+    """Listen at an address, which ``name`` stands for in errors. Raises ``ValidationFailed``."""
+    listener = None
+    try:
+        (family, *_, place), *_ = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY of these
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        said = f"nothing can listen at {address.host} port {address.port}: {error.strerror}"
+        raise ValidationFailed.of(Problem(name, said, "take another one, or end what is there")) from error
+    return listener

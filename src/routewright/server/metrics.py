@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -102,9 +101,6 @@ FIGURES: dict[str, Figure] = {
     "hooks_waiting": _gauge("hooks_waiting", "Calls that hooks are still to hear of"),
     "hooks_failed": _counter("hooks_failed", "", "Times that a hook raised"),
     "hooks_lost": _counter("hooks_lost", "", "Calls that hooks do not hear of; these figures miss them as well"),
-    "log_lines_lost": _counter(
-        "log_lines_lost", "", "Lines of the logs of `routewright serve` that nobody read in time, or that had no room"
-    ),
 }
 """By our own short words."""
 
@@ -128,7 +124,6 @@ class Metrics:
         self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         self._models: set[str] = set()
         self._told: dict[str, int] = {}
-        self._followed: dict[str, Callable[[], int]] = {}
         self._router = router
         self._subscription = router.on_trace(self.tell)
         if self._shared is not None:
@@ -194,10 +189,6 @@ class Metrics:
             self._models.add(model)
         return model
 
-    def follow(self, word: str, count: Callable[[], int]) -> None:
-        """Render as the figure of this word what another part of the process counts."""
-        self._followed[word] = count
-
     def render(self) -> bytes:
         """All metrics as Prometheus reads them, with ``CONTENT_TYPE``. Reads files where processes share them."""
         self.refresh()
@@ -228,7 +219,6 @@ class Metrics:
             "limits_alone": limits.alone,
             "hooks_failed": hooks.failed,
             "hooks_lost": hooks.lost,
-            **{word: count() for word, count in self._followed.items()},
         }
         for word, value in gauges.items():
             self._made[word].set(int(value))

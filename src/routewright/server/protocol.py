@@ -66,10 +66,15 @@ class BoundedProtocol(HttpToolsProtocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: AbstractEventLoop | None = None,
+        *,
+        app: Any = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._shared = server_state if isinstance(server_state, ListenerState) else ListenerState(ConnectionLimits())
-        self._limits = self._shared.limits
+        self._limits = limits or self._shared.limits
+        if app is not None:
+            self.app = app
         self._timer: TimerHandle | None = None
         self._stuck: TimerHandle | None = None
         self._unread = 0

@@ -1,8 +1,13 @@
-"""The configuration file of ``routewright serve``, and which environment variable says what."""
+"""The configuration of ``routewright serve``: its keys, and where the value of each comes from.
+
+A flag goes before an environment variable, a variable before the file, and the file before the default.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -12,54 +17,61 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from routewright._core.attempts.limits import ExecutionLimits
-from routewright.config import STRICT, Name, Strict, Switch
+from routewright._core.request.problems import did_you_mean
+from routewright.config import STRICT, Name, Strict, Switch, shaped
 from routewright.contrib.semconv import Version
+from routewright.document import read
+from routewright.errors import Problem, ValidationFailed
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.settings import Limits, Settings
 from routewright.wire import Durability, Environment
 
 LogLevel = Literal["debug", "info", "warning", "error"]
-SECRETS = frozenset({"tls.key_password"})
+CONFIG = "ROUTEWRIGHT_CONFIG"
+"""The variable that names the file if ``--config`` does not."""
+OTHERS = {CONFIG, "ROUTEWRIGHT_SECRET", "ROUTEWRIGHT_SECRET_BEFORE", "ROUTEWRIGHT_KEY", "ROUTEWRIGHT_URL"}
+"""Our variables that configure something else. The last two are for clients, in our examples."""
+SECRETS = {"tls.key_password"}
 """Keys whose values are never shown."""
 
 
-def _from(least: int, most: int) -> AfterValidator:
-    def check(value: int) -> int:
-        if not least <= value <= most:
-            raise PydanticCustomError("range", "must be from {least} to {most}", {"least": least, "most": most})
+def _must(says: str, holds: Callable[[Any], bool]) -> AfterValidator:
+    """Refuse values that do not hold, in these words."""
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise PydanticCustomError("range", f"must {says}")
         return value
 
     return AfterValidator(check)
 
 
-def _above_0(value: float) -> float:
-    if not 0 < value < float("inf"):
-        raise PydanticCustomError("range", "must be above 0")
-    return value
+def _from(least: int, most: int) -> AfterValidator:
+    return _must(f"be from {least} to {most}", lambda value: least <= value <= most)
 
 
-def _prefix(path: str) -> str:
-    if path and (not path.startswith("/") or path.endswith("/") or not path.isascii() or not path.isprintable()):
-        raise PydanticCustomError("prefix", "must begin with a slash and not end with one, as /llm")
-    return path
+def _is_prefix(path: str) -> bool:
+    return not path or (path[0] == "/" and path[-1] != "/" and path.isascii() and path.isprintable())
 
 
-def _network(text: str) -> str:
+def _is_network(text: str) -> bool:
     try:
         ip_network(text)
-    except ValueError:  # it would trust nobody, or with a star whoever sends the header
-        raise PydanticCustomError("network", "must be an address, or a network as 10.0.0.0/8") from None
-    return text
+    except ValueError:  # uvicorn would trust nobody; with a star, whoever sends the header
+        return False
+    return True
 
 
 Port = Annotated[int, STRICT, _from(0, 65_535)]
 Whole = Annotated[int, STRICT, _from(1, 1 << 40)]
-Number = Annotated[float, STRICT, AfterValidator(_above_0)]
+Number = Annotated[float, STRICT, _must("be above 0", lambda value: 0 < value < float("inf"))]
 Days = Number | Literal["forever"]
+Prefix = Annotated[str, _must("begin with a slash and not end with one, as /llm", _is_prefix)]
+Network = Annotated[Name, _must("be an address, or a network as 10.0.0.0/8", _is_network)]
 
 
 def _entry(name: str, limits: type[Struct]) -> type[Strict]:
-    """The table of a file that gives a struct of numbers; what each may be, the struct says itself."""
+    """The table of a file for a struct of numbers, which checks them itself."""
     kinds = {int: Annotated[int, STRICT], float: Annotated[float, STRICT]}
     hints = get_type_hints(limits)
     defaults = dict(zip(limits.__struct_fields__, limits.__struct_defaults__, strict=True))
@@ -151,9 +163,9 @@ class ServeFile(Strict):
     """The port; 0 takes any that is free."""
     insecure_bind: Switch = False
     """Speak plain HTTP at an address that other machines reach: for a proxy in front that ends TLS."""
-    root_path: Annotated[str, AfterValidator(_prefix)] = ""
+    root_path: Prefix = ""
     """What a proxy puts in front of all paths, as `/llm`."""
-    trusted_proxies: tuple[Annotated[Name, AfterValidator(_network)], ...] = ()
+    trusted_proxies: tuple[Network, ...] = ()
     """Addresses, or networks, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
     workers: Annotated[int, STRICT, _from(1, 256)] = 1
     """Processes that answer. Rate limits hold over all of them."""
@@ -196,10 +208,100 @@ def keys_of(entry: type[Strict], before: str = "") -> Iterator[tuple[str, pydant
 
 
 def table_of(field: pydantic.fields.FieldInfo) -> type[Strict] | None:
-    """The table that a key holds; None: it holds a value."""
+    """The table that a key holds; None if it holds a value."""
     kinds = getattr(field.annotation, "__args__", (field.annotation,))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Strict)), None)
 
 
-VARIABLES: dict[str, str] = {f"ROUTEWRIGHT_{path.upper().replace('.', '_')}": path for path, _ in keys_of(ServeFile)}
-"""What each environment variable says, by the path of its key in a file."""
+_KINDS = {path: str(field.annotation) for path, field in keys_of(ServeFile)}
+VARIABLES = {f"ROUTEWRIGHT_{path.upper().replace('.', '_')}": path for path in _KINDS}
+"""The path of the key that each environment variable sets."""
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_READ: dict[str, Callable[[str], Any]] = {
+    "tuple": lambda text: [each.strip() for each in text.split(",")],
+    "bool": lambda text: _WORDS.get(text.lower(), text),
+    "int": int,
+    "float": float,
+}
+"""How the text of a variable is read, by the kind of its key."""
+
+
+class Sources:
+    """The configuration, read from all its sources. ``flags``: values by the paths of their keys; ``names``: the names
+    of all flags. Raises ``ValidationFailed`` naming the flag, the variable, or file, line and key."""
+
+    def __init__(
+        self, flags: Mapping[str, Any], names: Mapping[str, str], environ: Mapping[str, str], config: str | None
+    ) -> None:
+        path = config or environ.get(CONFIG)
+        self.document = read(path) if path else None
+        self._names = names
+        self._set_by: dict[str, str] = {}
+        """The flag or variable behind a key. Other values are the document's, or defaults."""
+        content: dict[str, Any] = {}
+        if self.document is not None:
+            with self.document.naming():
+                shaped(self.document.content, ServeFile)
+            content = deepcopy(self.document.content)
+        for variable, key in VARIABLES.items():
+            text = environ.get(variable, "")
+            if variable == "ROUTEWRIGHT_PORT" and text.startswith(("tcp://", "udp://")):
+                continue  # Kubernetes sets it for a service called routewright
+            if text:
+                self._put(content, key, _value(key, text), variable)
+        for key, value in flags.items():
+            self._put(content, key, value, names[key])
+        with self.naming():
+            self.file = shaped(content, ServeFile)
+        known = {*VARIABLES, *OTHERS}
+        strange = sorted(name for name in environ if name.startswith("ROUTEWRIGHT_") and name not in known)
+        hints = {name: did_you_mean(name, known) for name in strange}
+        self.unknown = tuple(f"{name} says nothing here; {hint}" for name, hint in hints.items() if hint)
+        """Variables that look like ours, with what they may mean."""
+
+    def _put(self, content: dict[str, Any], path: str, value: Any, source: str) -> None:
+        *tables, key = path.split(".")
+        for table in tables:
+            content = content.setdefault(table, {})
+        content[key] = value
+        self._set_by[path] = source
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Let problems that are raised inside, with the paths of keys, name what was written where."""
+        try:
+            yield
+        except ValidationFailed as error:
+            found = [self._placed(each) for each in error.problems]
+        else:
+            return
+        raise ValidationFailed.of(*found)
+
+    def _placed(self, problem: Problem) -> Problem:
+        key = problem.path.partition("[")[0]
+        if key in SECRETS:
+            problem = problem._replace(problem=problem.problem.partition(", got ")[0])
+        if key in self._set_by:
+            return problem._replace(path=self._set_by[key])
+        if self.document is not None and _holds(self.document.content, key):
+            return problem._replace(path=f"{self.document.path}: {problem.path}")
+        return problem._replace(path=self._names.get(key, problem.path))
+
+
+def _holds(content: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(content, dict) or part not in content:
+            return False
+        content = content[part]
+    return True
+
+
+def _value(path: str, text: str) -> Any:
+    """The text of a variable as a value of its key, or as it is: then the shape refuses it."""
+    for kind, read_as in _READ.items():
+        if kind in _KINDS[path]:
+            try:
+                return read_as(text)
+            except ValueError:
+                pass
+    return text

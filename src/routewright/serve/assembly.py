@@ -1,0 +1,147 @@
+"""Builds what a plan describes: the Router, the Console, the TLS context, the export to OpenTelemetry."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio.to_thread
+
+from routewright.catalogue import Catalogue
+from routewright.console import Console
+from routewright.contrib.semconv import Version
+from routewright.errors import Problem, StorageUnavailable, ValidationFailed
+from routewright.policies import PolicyFile
+from routewright.protocols import LocalStorage, Storage
+from routewright.router import Router
+from routewright.settings import Capture, ExecutionLimits, Limits, Retention, Settings
+from routewright.storage import open_storage
+from routewright.wire import PutAccount, PutKey
+
+from .plan import Plan, Tls
+
+SERVICE = "routewright"
+"""The service name of exported spans, unless ``OTEL_SERVICE_NAME`` gives another."""
+
+
+def settings_of(plan: Plan) -> Settings:
+    """The settings of a Router that shares its limits with all workers. Raises ``ValidationFailed``."""
+    given = dict(plan.settings)
+    most, stale_after = given.pop("default_max_output_tokens"), given.pop("stale_after_days")
+    retention, capture, execution = (given.pop(name) for name in ("retention", "capture", "execution"))
+    if retention is not None:
+        retention = Retention(**{name: None if days == "forever" else days for name, days in retention.items()})
+    return Settings(
+        limits=Limits(default_max_output_tokens=most, workers=plan.workers),
+        execution=ExecutionLimits(**execution),
+        retention=retention,
+        capture=None if capture is None else Capture(**capture),
+        stale_after_days=None if stale_after == "never" else stale_after,
+        **given,
+    )
+
+
+def router_of(plan: Plan, storage: Storage) -> Router:
+    """The Router, with its models and policies loaded. Raises ``ValidationFailed``."""
+    router = Router(
+        catalogue=None if plan.catalogue is None else Catalogue.load(plan.catalogue),
+        policies=() if plan.policies is None else PolicyFile(plan.policies),
+        storage=storage,
+        settings=settings_of(plan),
+    )
+    router.models()
+    router.policies()
+    return router
+
+
+@asynccontextmanager
+async def opened(plan: Plan) -> AsyncIterator[tuple[Router, Console]]:
+    """The Router and the Console of a worker, over the store that the start has prepared. Raises ``RouterError``."""
+    storage = open_storage(plan.store)
+    if isinstance(storage, LocalStorage) and not storage.path.is_file():
+        # a new one would know no account, key or balance
+        what = "restore a backup, or end the server and start anew; without a backup it begins empty"
+        raise StorageUnavailable(f"the store {storage.path} was removed while it was in use: {what}")
+    if plan.seed is not None:
+        name = plan.seed.account.name
+        await storage.apply(name, [PutAccount(plan.seed.account, expect="absent")])
+        await storage.apply(name, [PutKey(key, expect="absent") for key in plan.seed.keys])
+    router = router_of(plan, storage)
+    stop_export = None if plan.semconv is None else export(router, plan.semconv)
+    secret = None if plan.seed is None else plan.seed.secret
+    try:
+        console = Console(storage, coordination=router.coordination, secret=secret)
+        await console.accounts()  # raises where the store cannot be read
+        yield router, console
+    finally:
+        await router.aclose()
+        if stop_export is not None:
+            await anyio.to_thread.run_sync(stop_export)
+
+
+def export(router: Router, semconv: Version) -> Callable[[], None]:
+    """Export spans and metrics of a Router's calls by OTLP, to where ``OTEL_EXPORTER_OTLP_ENDPOINT`` says. Call what is
+    returned once the Router is closed: it sends what waits."""
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from routewright.contrib.otel import OpenTelemetry
+
+    resource = Resource({"service.name": SERVICE}).merge(OTELResourceDetector().detect())
+    spans = TracerProvider(resource=resource, shutdown_on_exit=False)
+    spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    metrics = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())], resource, shutdown_on_exit=False)
+    OpenTelemetry(spans, metrics, semconv=semconv).watch(router)
+
+    def stop() -> None:
+        spans.shutdown()
+        metrics.shutdown()
+
+    return stop
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """TLS 1.2 or higher (spec 1), with HTTP/1.1. Raises ``ValidationFailed`` naming the key of the configuration."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    for name, path in (("tls.cert", tls.cert), ("tls.key", tls.key or tls.cert)):
+        try:
+            Path(path).read_bytes()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no path"
+            problem = Problem(name, f"{path} cannot be read: {reason}", "name a file in PEM")
+            raise ValidationFailed.of(problem) from error
+    asked = False
+
+    def password() -> str:  # without it OpenSSL asks at the terminal
+        nonlocal asked
+        asked = True
+        return tls.key_password or ""
+
+    try:
+        context.load_cert_chain(tls.cert, tls.key, password)
+    except (ssl.SSLError, ValueError) as error:
+        raise ValidationFailed.of(_tls_problem(tls, error, encrypted=asked)) from error
+    return context
+
+
+def _tls_problem(tls: Tls, error: Exception, *, encrypted: bool) -> Problem:
+    name, path = ("tls.cert", tls.cert) if tls.key is None else ("tls.key", tls.key)
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return Problem(name, f"{path} holds a private key that is not the one of the certificate", "name the one it is")
+    if encrypted and tls.key_password is None:
+        return Problem("tls.key_password", f"is missing, and the private key in {path} is encrypted", "set it")
+    if encrypted:
+        return Problem("tls.key_password", f"does not open the private key in {path}", "check it")
+    if "PRIVATE KEY" not in Path(path).read_text("latin-1"):
+        return Problem(name, f"{path} holds no private key in PEM", "name the file that does as the key")
+    return Problem("tls.cert", f"{tls.cert} holds no certificate in PEM, or {path} no usable key", "check both files")

@@ -1,0 +1,211 @@
+"""Turns the configuration into a plan, and prepares the store. What does not fit is refused before anything starts.
+
+This loads the library, so it runs in a process of its own, and the supervisor stays small.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from ipaddress import ip_address
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import anyio
+
+from routewright._core.request.problems import listed
+from routewright.backends.providers.environment import VENDORS, providers_from_environment
+from routewright.backends.storage.memory import MemoryStorage
+from routewright.console import Console
+from routewright.errors import Problem, RouterError, ValidationFailed
+from routewright.protocols import LocalStorage
+from routewright.router import Router
+from routewright.server.limits import ConnectionLimits, HttpLimits
+from routewright.storage import SCHEMES, open_storage
+from routewright.wire import Environment, Key
+
+from .assembly import router_of, server_context, settings_of
+from .config import ServeFile, Sources, TlsEntry
+from .plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared, Seed, Tls
+
+KEY_NAME = "first"
+"""The name of the keys that the first start creates."""
+_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
+_OTHERWISE = {"tls", "admin", "environment", "store"}
+_AS_WRITTEN = {name for name in ServeFile.model_fields if name in Plan.__struct_fields__} - _OTHERWISE
+"""Keys that a plan holds as the file does."""
+
+
+def run(asked: Asked, line: Connection) -> None:
+    """Send the plan; asked to ``begin``, prepare the store. What is wrong is sent as the ``RouterError``."""
+    with suppress(EOFError, BrokenPipeError):  # nobody waits any more
+        try:
+            prepared = prepare(asked, os.environ)
+            line.send(prepared)
+            if line.recv() == "begin":
+                line.send(anyio.run(begin, prepared.plan))
+        except RouterError as error:
+            line.send(error)
+
+
+def prepare(asked: Asked, environ: Mapping[str, str]) -> Prepared:
+    """Read the configuration, and load what a worker would: models, policies, providers. Raises ``RouterError``."""
+    sources = Sources(asked.flags, asked.names, environ, asked.config)
+    plan = plan_of(sources)
+    with sources.naming():
+        router = router_of(plan, MemoryStorage())
+    try:
+        facts = _facts(plan, router, None if sources.document is None else sources.document.path)
+    finally:
+        router.blocking.close()
+    warnings = list(sources.unknown)
+    if plan.admin is not None and find_spec("prometheus_client") is None:
+        missing = "admin.port: /metrics will have no figures: prometheus_client is not installed"
+        warnings.append(f"{missing}; run: pip install 'routewright[metrics]'")
+    found = {provider.name for provider in providers_from_environment(environ)}
+    variables = (
+        next(name for name in (*vendor.key_variables, vendor.url_variable or "") if environ.get(name, "").strip())
+        for vendor in VENDORS
+        if vendor.name in found
+    )
+    return Prepared(plan, facts, tuple(warnings), tuple(variables))
+
+
+def plan_of(sources: Sources) -> Plan:
+    """The checked configuration. Raises ``ValidationFailed`` naming what was written where."""
+    file = sources.file
+    as_written = file.model_dump(include=_AS_WRITTEN, warnings=False)  # warns of defaults that are no entries
+    with sources.naming():
+        plan = Plan(
+            address=Address(file.host, file.port),
+            admin=None if file.admin.port is None else Address(file.admin.host, file.admin.port),
+            tls=_tls(file.tls),
+            environment=None if file.environment == "both" else file.environment,
+            semconv=file.telemetry.semconv if file.telemetry.otel else None,
+            store=_store(file.store),
+            **as_written,
+        )
+        _check(plan, file)
+    return plan
+
+
+async def begin(plan: Plan) -> Begun:
+    """Create the store. The first start, which finds no account, creates one with the plan ``unlimited`` and a key for
+    each environment. Raises ``RouterError``."""
+    storage = open_storage(plan.store)
+    secret = secrets.token_hex(32) if isinstance(storage, MemoryStorage) else None
+    async with Console(storage, secret=secret) as console:
+        known = [account.name for account in await console.accounts()]
+        if not known:
+            try:
+                await console.create_account(ACCOUNT, plan="unlimited")
+            except ValidationFailed:
+                known = [ACCOUNT]  # another start was faster
+        account = await console.account(ACCOUNT if ACCOUNT in known or not known else known[0])
+        if known:
+            return Begun({}, account=account.name)
+        shown: dict[Environment, str] = {}
+        kept: list[Key] = []
+        for environment in plan.environments:
+            new = await console.create_key(ACCOUNT, name=KEY_NAME, environment=environment)
+            shown[environment] = new.secret.reveal()
+            kept.append(new.key)
+    return Begun(shown, None if secret is None else Seed(account, tuple(kept), secret))
+
+
+def _tls(entry: TlsEntry) -> Tls | None:
+    if entry.cert is None:
+        for name in ("key", "key_password"):
+            if getattr(entry, name) is not None:
+                raise ValidationFailed.of(Problem(f"tls.{name}", "is given without a certificate", "give that, too"))
+        return None
+    tls = Tls(entry.cert, entry.key, entry.key_password)
+    server_context(tls)
+    return tls
+
+
+def _store(given: str) -> str:
+    is_url = "://" in given or given.startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
+    url = given if is_url else f"sqlite:///{given}"
+    with _renamed("url", "store"):
+        open_storage(url)
+    return url
+
+
+def _check(plan: Plan, file: ServeFile) -> None:
+    """Raise ``ValidationFailed`` for values that do not go together."""
+    host, port, workers = file.host, file.port, plan.workers
+    try:
+        is_loopback = ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    if plan.tls is None and not is_loopback and not file.insecure_bind:
+        problem = f"is {host!r}, which other machines reach, and without TLS they would send their keys for all to read"
+        hint = "give --tls-cert and --tls-key, or --insecure-bind if a proxy in front speaks TLS"
+        raise ValidationFailed.of(Problem("host", problem, hint))
+    if plan.in_memory and workers > 1:
+        problem = f"is memory:, which {workers} workers cannot share: each would have keys and limits of its own"
+        raise ValidationFailed.of(Problem("store", problem, "name a file, or take one worker"))
+    if plan.admin is not None and plan.admin.port:
+        first, last = plan.admin.port, plan.admin.port + workers - 1
+        if last > 65_535:
+            problem = f"is {first}, and {workers} workers need as many ports from there on"
+            raise ValidationFailed.of(Problem("admin.port", problem, "take a lower one"))
+        if first <= port <= last:
+            taken = f"is {first}" if first == last else f"is {first}, so that workers take {first} to {last}"
+            problem = f"{taken}, and {port} is where requests are answered"
+            raise ValidationFailed.of(Problem("admin.port", problem, "take another one"))
+    if plan.semconv is not None and not _is_installed(_EXPORTER):
+        problem = f"needs {_EXPORTER}, which is not installed"
+        raise ValidationFailed.of(Problem("telemetry.otel", problem, "run: pip install 'routewright[otel]'"))
+    with _renamed("HttpLimits", "http"), _renamed("ConnectionLimits", "connections"):
+        HttpLimits(**plan.http)
+        ConnectionLimits(**plan.connections)
+    with _renamed("ExecutionLimits", "settings.execution"), _renamed("Settings|Limits", "settings"):
+        settings_of(plan)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@contextmanager
+def _renamed(theirs: str, ours: str) -> Iterator[None]:
+    """Let problems of a struct name the table of the configuration that it is made of."""
+    try:
+        yield
+    except ValidationFailed as error:
+        found = [each._replace(path=re.sub(rf"^({theirs})\b", ours, each.path)) for each in error.problems]
+    else:
+        return
+    raise ValidationFailed.of(*found)
+
+
+def _facts(plan: Plan, router: Router, config: Path | None) -> dict[str, str]:
+    """What ``--check`` prints, by name. Empty ones are left out."""
+    storage = open_storage(plan.store)
+    if isinstance(storage, LocalStorage):
+        store = plan.store.removeprefix("sqlite:///") + ("" if storage.path.is_file() else ", to be made")
+    else:
+        store = "in memory: it ends with the server"
+    policies = [policy.name for policy in router.policies()]
+    available = sum(model.availability.status == "available" for model in router.models())
+    return {
+        "address": f"{'http' if plan.tls is None else 'https'}://{plan.address}{plan.root_path}",
+        "admin": "" if plan.admin is None else f"http://{plan.admin} for health checks and metrics, without a key",
+        "workers": str(plan.workers),
+        "keys": "live and test" if plan.environment is None else f"of {plan.environment} alone",
+        "store": store,
+        "certificate": "" if plan.tls is None else plan.tls.cert,
+        "policies": "" if plan.policies is None else f"{plan.policies}: {listed(policies) or 'none'}",
+        "catalogue": plan.catalogue or "",
+        "models": f"{available} for live keys",
+        "configuration": "" if config is None else str(config),
+    }
