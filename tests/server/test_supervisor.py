@@ -6,6 +6,8 @@ import errno
 import logging
 import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
@@ -73,22 +75,18 @@ class Hand:
         self.alive, self.ended = False, True
 
 
-class Reading:
-    """A preparation that has come to its end."""
+found: list[Plan | RouterError] = []
 
-    outcome: Plan | RouterError
 
-    def __init__(self, asked: Asked) -> None: ...
+@contextmanager
+def preparing(asked: Asked) -> Iterator[Callable[[str], Prepared]]:
+    def ask(what: str) -> Prepared:
+        outcome = found.pop()
+        if isinstance(outcome, RouterError):
+            raise outcome
+        return Prepared(outcome, {}, (), ())
 
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def plan(self) -> Prepared:
-        if isinstance(self.outcome, RouterError):
-            raise self.outcome
-        return Prepared(self.outcome, {}, (), ())
+    yield ask
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Supervisor:
     """One with two workers that are ready."""
     Hand.made, Hand.starts, Hand.no_room = [], True, None
     monkeypatch.setattr(room, "Worker", Hand)
-    monkeypatch.setattr(room, "Preparation", Reading)
+    monkeypatch.setattr(room, "preparing", preparing)
     made = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], Signals(), lambda: None)
     made._keep_alive()
     assert sorted(made._workers) == [0, 1]
@@ -117,7 +115,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Supervisor:
 
 
 def reload(supervisor: Supervisor, outcome: Plan | RouterError) -> None:
-    Reading.outcome = outcome
+    found.append(outcome)
     supervisor._reload()
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from msgspec.structs import replace
 
 from routewright.errors import Problem, ValidationFailed
-from routewright.serve.plan import Asked
+from routewright.serve.plan import Asked, Begun, Prepared
 
 from .blocks import Block, Line, facts
 from .exits import OK
@@ -45,16 +45,16 @@ def _check(asked: Asked, screen: Screen) -> int:
 
 def _serve(asked: Asked, screen: Screen) -> int:
     from routewright.serve.logs import set_up
-    from routewright.serve.supervisor import Preparation, Signals, Supervisor, listening
+    from routewright.serve.supervisor import Signals, Supervisor, listening, preparing
 
     with Signals() as signals:
-        with Preparation(asked) as preparation:
-            found = preparation.plan()
+        with preparing(asked) as ask:
+            found: Prepared = ask("plan")
             _warn(found.warnings, screen)
             plan, listeners = listening(found.plan, FLAGS)
             if signals.ending:
                 return OK
-            begun = preparation.begin()
+            begun: Begun = ask("begin")
         plan = replace(plan, seed=begun.seed)
         set_up(plan.log_level)
         show = partial(_show, started_page(plan, begun, found.providers), screen)

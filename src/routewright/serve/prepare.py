@@ -40,14 +40,15 @@ _AS_WRITTEN = {name for name in ServeFile.model_fields if name in Plan.__struct_
 """Keys that a plan holds as the file does."""
 
 
-def run(asked: Asked, line: Connection) -> None:
-    """Send the plan; asked to ``begin``, prepare the store. What is wrong is sent as the ``RouterError``."""
-    with suppress(EOFError, BrokenPipeError):  # nobody waits any more
+def answer(asked: Asked, line: Connection) -> None:
+    """Answer ``plan`` with a ``Prepared``, then ``begin`` with a ``Begun``, or either with the ``RouterError``."""
+    with suppress(EOFError, BrokenPipeError):  # nobody asks any more
         try:
+            line.recv()
             prepared = prepare(asked, os.environ)
             line.send(prepared)
-            if line.recv() == "begin":
-                line.send(anyio.run(begin, prepared.plan))
+            line.recv()
+            line.send(anyio.run(begin, prepared.plan))
         except RouterError as error:
             line.send(error)
 

@@ -26,7 +26,7 @@ from uvicorn.supervisors.multiprocess import Process
 from routewright.errors import InternalError, Problem, RouterError, ValidationFailed
 
 from .logs import set_up
-from .plan import Address, Asked, Begun, Plan, Prepared
+from .plan import Address, Asked, Plan, Prepared
 
 TICK_S = 0.25
 START_S = 60.0
@@ -92,49 +92,38 @@ def _starting() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-class Preparation:
-    """A process that reads the configuration, then prepares the store. Leaving the ``with`` ends it."""
+@contextmanager
+def preparing(asked: Asked) -> Iterator[Callable[[str], Any]]:
+    """A process that loads the library, which the supervisor does not need. Ask it for the ``plan``, which is a
+    ``Prepared``, then to ``begin``, which gives a ``Begun``. Raises ``RouterError``."""
+    line, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_prepare, args=(asked, theirs), name="routewright-prepare")
 
-    def __init__(self, asked: Asked) -> None:
-        self._line, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_prepare, args=(asked, theirs), name="routewright-prepare")
-        with _starting():
-            self._process.start()
-        theirs.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._line.close()
-        self._process.join(5)
-        self._process.kill()
-
-    def plan(self) -> Prepared:
-        """The checked configuration. Raises ``RouterError``."""
-        prepared: Prepared = self._received()
-        return prepared
-
-    def begin(self) -> Begun:
-        """Create what is missing in the store. Raises ``RouterError``."""
-        self._line.send("begin")
-        begun: Begun = self._received()
-        return begun
-
-    def _received(self) -> Any:
+    def ask(what: str) -> Any:
         try:
-            received = self._line.recv()
+            line.send(what)
+            answer = line.recv()
         except Exception as error:  # it died, or another version of the library was installed meanwhile
             raise InternalError("the process that reads the configuration failed: see above") from error
-        if isinstance(received, RouterError):
-            raise received
-        return received
+        if isinstance(answer, RouterError):
+            raise answer
+        return answer
+
+    with _starting():
+        process.start()
+    theirs.close()
+    try:
+        yield ask
+    finally:
+        line.close()
+        process.join(5)
+        process.kill()
 
 
 def _prepare(asked: Asked, line: Connection) -> None:
-    from .prepare import run  # loads the library, which the supervisor does not need
+    from .prepare import answer
 
-    run(asked, line)
+    answer(asked, line)
 
 
 class Worker(Process):
@@ -291,15 +280,14 @@ class Supervisor:
             return
         _log.info("SIGHUP: reading the configuration anew")
         try:
-            with Preparation(self._asked) as preparation:
-                prepared = preparation.plan()
+            with preparing(self._asked) as ask:
+                prepared: Prepared = ask("plan")
         except (RouterError, OSError) as error:
             _log.error("nothing changes, the configuration is not valid: %s", error)
             return
         for warning in prepared.warnings:
             _log.warning("%s", warning)
         plan = self._with_what_stays(prepared.plan)
-        self._add_administration(plan)
         for place in range(plan.workers):
             worker, before = self._start(place, plan), self._workers.get(place)
             if not self._becomes_ready(worker):
@@ -316,24 +304,21 @@ class Supervisor:
         _log.info("the new configuration is in force")
 
     def _with_what_stays(self, plan: Plan) -> Plan:
-        """The new plan, with all that only a new start changes."""
-        for name in ("address", "admin", "store"):
-            asked, here = getattr(plan, name), getattr(self._plan, name)
-            if isinstance(asked, Address) and isinstance(here, Address) and asked.port == 0:
-                asked = replace(asked, port=here.port)  # any port, so the one it became
-            if asked != here:
-                _log.warning("the %s stays what it is until the next start", name)
+        """The new plan, with all that only a new start changes, and a socket of the administrator for each worker."""
         here = self._plan
-        return replace(plan, address=here.address, admin=here.admin, store=here.store, seed=here.seed)
-
-    def _add_administration(self, plan: Plan) -> None:
-        """Have a socket of the administrator for each worker."""
+        for name in ("address", "admin", "store"):
+            asked, stays = getattr(plan, name), getattr(here, name)
+            if isinstance(asked, Address) and isinstance(stays, Address) and asked.port == 0:
+                asked = replace(asked, port=stays.port)  # any port, so the one it became
+            if asked != stays:
+                _log.warning("the %s stays what it is until the next start", name)
         try:
-            while plan.admin is not None and len(self._administration) < plan.workers:
-                address = replace(plan.admin, port=plan.admin.port + len(self._administration))
+            while here.admin is not None and len(self._administration) < plan.workers:
+                address = replace(here.admin, port=here.admin.port + len(self._administration))
                 self._administration.append(listen(address, "admin.port"))
         except ValidationFailed as error:
             _log.error("more workers have no health checks: %s", error)
+        return replace(plan, address=here.address, admin=here.admin, store=here.store, seed=here.seed)
 
     def _dismiss(self, worker: Worker) -> None:
         worker.leave()
@@ -385,20 +370,13 @@ def listening(plan: Plan, names: Mapping[str, str]) -> tuple[Plan, list[socket.s
 
 def listen(address: Address, name: str) -> socket.socket:
     """Listen at an address, which ``name`` stands for in errors. Raises ``ValidationFailed``."""
-    listener = None
+    at = (address.host, address.port)
     try:
-        (family, *_, place), *_ = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY of these
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(_BACKLOG)
+        (family, *_), *_ = socket.getaddrinfo(*at, type=socket.SOCK_STREAM)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        listener = socket.create_server(at, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        if listener is not None:
-            listener.close()
-        said = f"nothing can listen at {address.host} port {address.port}: {error.strerror}"
+        reason = str(error.strerror).partition(" (while")[0]
+        said = f"nothing can listen at {address.host} port {address.port}: {reason}"
         raise ValidationFailed.of(Problem(name, said, "take another one, or end what is there")) from error
-    return listener
+    return socket.socket(fileno=listener.detach())  # it finds out that it is TCP, or asyncio sends nothing at once
