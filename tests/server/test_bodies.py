@@ -130,8 +130,7 @@ async def test_one_account_leaves_room_for_others_and_short_bodies_always_have_s
             client.leave()
     assert (more.status, other.status, late.status, brief.status) == (429, 200, 429, 200)
     assert [client.json["error"]["detail"]["level"] for client in (more, late)] == ["account", "server"]
-    room = app._service.bodies._room
-    assert (room._bytes, room._of) == (0, {})
+    assert app._service.bodies.waiting == {}
 
 
 @pytest.mark.anyio

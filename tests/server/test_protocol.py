@@ -6,10 +6,9 @@ import json
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import uvicorn
@@ -17,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routewright.serve.worker import Listener
-from routewright.server import protocol
 from routewright.server.limits import ConnectionLimits
-from routewright.server.protocol import TURNED_AWAY, BoundedProtocol
+from routewright.server.protocol import BoundedProtocol
 from routewright.server.refusal import Refusal, Refused
 
 from .serving import PATIENCE_S, Site, bearer
@@ -150,13 +148,12 @@ def test_what_is_no_request_gets_one_answer_and_is_cut_off(port: int, sent: byte
     assert error["request_id"].encode() in head
 
 
-def test_who_is_refused_is_told_to_observers_and_one_that_fails_harms_nobody(port: int) -> None:
+def test_observers_are_told_who_is_refused(port: int) -> None:
     told: list[Refused] = []
-    observers, shared = [cast(Any, None), told.append], _servers[-1].server_state
-    shared.observers = observers
+    shared = _servers[-1].server_state
+    shared.observers = [told.append]
     try:
         heard = said(port, GET.replace(b"/1.1", b"/2.0") + b"\r\n")
-        assert statuses(said(port, GET + b"Authorization: Bearer none\r\nConnection: close\r\n\r\n")) == [401]
     finally:
         shared.observers = ()
     (refused,) = told
@@ -387,21 +384,6 @@ def test_open_connections_are_bounded() -> None:
         while statuses(heard := said(port, GET + b"Connection: close\r\n\r\n")) == [503]:
             pass
         assert statuses(heard) == [401]
-
-
-def test_those_turned_away_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "DEAF_S", 60.0)
-    with listening(Site().app, ConnectionLimits(open=2, header_s=20)) as port:
-        clients = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(2 + TURNED_AWAY + 40)]
-        heard = [client.recv(4_096) for client in clients[2:]]
-        assert [statuses(each) for each in heard] == [[503]] * (TURNED_AWAY + 40)
-        open_ones, never = _servers[-1].server_state.connections, threading.Event()
-        ends = time.monotonic() + PATIENCE_S
-        while len(open_ones) > 2 + TURNED_AWAY and time.monotonic() < ends:
-            never.wait(0.01)
-        assert len(open_ones) == 2 + TURNED_AWAY
-        for client in clients:
-            client.close()
 
 
 def test_a_kept_connection_is_answered_once_more_while_the_server_ends() -> None:

@@ -1,4 +1,4 @@
-"""Has the client left? Then what is done for it ends, and is settled."""
+"""Cancels the work for a client that leaves, so that it ends and is settled."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from typing import Any, TypeVar
 import anyio
 
 from routewright.backends.alarms import Entry, alarms_of
-from routewright.loop import this_task
+from routewright.loop import current_task
 
 from .exchange import ClientLeft, Exchange
 
 T = TypeVar("T")
 
 WATCH_AFTER_S = 0.01
-"""Most answers are there sooner, so that nobody need watch."""
+"""Most answers are there sooner, without a task that watches."""
 
 
 async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
-    """What the work brings. It is cancelled when the client leaves, and ``ClientLeft`` raised."""
-    task = None if exchange.clock.virtual else this_task()
+    """The result of the work, which is cancelled when the client leaves. Raises ``ClientLeft``."""
+    try:
+        task = None if exchange.clock.virtual else current_task(asyncio.get_running_loop())
+    except RuntimeError:  # trio
+        task = None
     if task is None:
         return await _watched(exchange, work)
     watch = _Watch()
@@ -43,8 +46,8 @@ async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) 
 
 
 class _Watch:
-    """Watches for a client to leave, in asyncio, where a task group costs as much as a decision. It begins late: until
-    then it waits among the deadlines of the loop, which have one timer."""
+    """Watches for a client to leave, on asyncio, where a task group would cost as much as a decision. It begins late,
+    and waits until then among the deadlines of the loop, which share one timer."""
 
     entry: Entry | None
     exchange: Exchange
@@ -65,7 +68,7 @@ class _Watch:
 
 
 async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
-    """The same in any loop."""
+    """The same on any loop."""
     ended: list[T | Exception] = []
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""One HTTP request and its response, as ASGI has them. Reads what was sent, within limits; sends what is to be said."""
+"""One HTTP request and its response over ASGI: reads what was sent, within limits, and sends the answer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from typing import Any
 import msgspec
 
 from routewright._core.request.json_scan import quoted
-from routewright.errors import (
-    Problem,
-    UnsupportedMediaType,
-    ValidationFailed,
-)
+from routewright.errors import Problem, UnsupportedMediaType, ValidationFailed
 from routewright.protocols import Clock
 from routewright.wire import Caller
 
@@ -25,54 +21,28 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 """What ASGI passes to an application."""
-
 Observer = Callable[["Exchange"], object]
-"""Is told of an exchange that has ended."""
+"""Called with each exchange that has ended."""
 
 JSON = b"application/json"
 _encode = msgspec.json.encode
 LAST_WORDS_S = 1.0
-"""So long a client may take to hear that its request was cut short."""
+"""How long a client may take to read that its request was cut short."""
 _ONCE = frozenset(
     (b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-length", b"content-encoding")
 )
-"""Headers that nobody may send twice: which of the two holds would be anybody's guess."""
-
-
+"""Headers that may be sent once: of two, each reader would believe another one."""
 _METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT".split())
 CLIENT_LEFT = 499
-"""The status of an answer that its client did not wait for: for figures, logs, and middleware."""
+"""The status, for logs and middleware, of an answer that its client did not wait for."""
 
 
 class ClientLeft(Exception):
-    """Nobody waits for the response any more."""
+    """The client left before the end of the response."""
 
 
 class Exchange:
     """One request, and its response."""
-
-    __slots__ = (
-        "_send",
-        "caller",
-        "clock",
-        "code",
-        "ended_at",
-        "endpoint",
-        "headers",
-        "left",
-        "limits",
-        "method",
-        "parameter",
-        "path",
-        "receive",
-        "request_id",
-        "scope",
-        "sent",
-        "sent_bytes",
-        "started_at",
-        "status",
-        "trace_id",
-    )
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, request_id: str, clock: Clock, limits: HttpLimits
@@ -160,57 +130,49 @@ class Exchange:
         """Answer with JSON."""
         return self.respond(_encode(value), 200, JSON, headers)
 
+    def start(self, status: int, content_type: bytes, headers: Mapping[str, str] | None = None) -> Awaitable[None]:
+        """Begin an answer, whose pieces follow."""
+        return self.respond(None, status, content_type, headers)
+
     async def respond(
-        self, body: bytes, status: int, content_type: bytes, headers: Mapping[str, str] | None = None
+        self, body: bytes | None, status: int, content_type: bytes, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Answer."""
-        start = self._start(status, content_type, headers, len(body))
-        if self.method == "HEAD":
-            body = b""
-        try:
-            await self._send(start)
-            self.sent_bytes += len(body)
-            await self._send({"type": "http.response.body", "body": body})
-        except OSError:  # so ASGI has servers tell that nobody reads
-            raise ClientLeft from None
-
-    async def start(self, status: int, content_type: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Begin an answer: what follows are pieces of it."""
-        await self._say(self._start(status, content_type, headers, None))
-
-    def _start(
-        self, status: int, content_type: bytes, headers: Mapping[str, str] | None, length: int | None
-    ) -> Message:
+        """Answer; without a body, begin to. Raises ``ClientLeft``."""
         self.status = status
-        told = {
+        sent = {
             b"content-type": content_type,
             b"x-request-id": self.request_id.encode(),
             b"cache-control": b"no-store",
             b"x-content-type-options": b"nosniff",
         }
-        if length is not None:
-            told[b"content-length"] = b"%d" % length
+        if body is not None:
+            sent[b"content-length"] = b"%d" % len(body)
         for named in (self.headers, headers):
             if named:
                 for name, value in named.items():
-                    told[name.lower().encode()] = value.encode("latin-1", "replace")
-        return {"type": "http.response.start", "status": status, "headers": [*told.items()]}
+                    sent[name.lower().encode()] = value.encode("latin-1", "replace")
+        try:
+            await self._send({"type": "http.response.start", "status": status, "headers": [*sent.items()]})
+            if body is not None:
+                if self.method == "HEAD":
+                    body = b""
+                self.sent_bytes += len(body)
+                await self._send({"type": "http.response.body", "body": body})
+        except OSError:  # which ASGI servers raise once the client has left
+            raise ClientLeft from None
 
     async def piece(self, body: bytes, *, more: bool = True) -> None:
-        """Send a piece of the answer."""
+        """Send a piece of the answer. Raises ``ClientLeft``."""
         self.sent_bytes += len(body)
-        await self._say({"type": "http.response.body", "body": body, "more_body": more})
+        try:
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        except OSError:
+            raise ClientLeft from None
 
     async def shielded(self, saying: Awaitable[None]) -> None:
-        """Say a last thing though the request is cancelled, to a client that takes it soon."""
+        """Send a last thing although the request is cancelled, if the client takes it soon."""
         with self.clock.deadline(self.clock.monotonic() + LAST_WORDS_S, shield=True), suppress(Exception):
             await saying
-
-    async def _say(self, message: Message) -> None:
-        try:
-            await self._send(message)
-        except OSError:  # so ASGI has servers tell that nobody reads
-            raise ClientLeft from None
 
 
 def _path_of(scope: Scope) -> str:

@@ -1,12 +1,11 @@
-"""HTTP/1.1 at the socket, within bounds: what is no request is refused, once, in its turn, and in a bounded time.
+"""HTTP/1.1 on one connection, within bounds. What is not a request gets one error, in its turn, and is closed.
 
-uvicorn's protocol reads requests and starts the application. This one counts what comes before a request is there, asks
-for what RFC 9112 asks for, and keeps answers in their order when one is an error.
+uvicorn's protocol parses requests and runs the application. This one bounds what comes before there is a request,
+checks what RFC 9112 requires, and keeps answers in order when one of them is an error.
 """
 
 from __future__ import annotations
 
-import logging
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -21,20 +20,13 @@ from .limits import ConnectionLimits
 from .refusal import Refusal, Refused, refused
 
 LINGER_S = 0.5
-"""So long a connection without a request stays open when the server ends, so that what is on its way is answered."""
+"""How long an idle connection stays open when the server ends: a request may be on its way."""
 FLUSH_S = 5.0
-"""So long a client may take to fetch what stands written when its connection is closed."""
+"""How long a client may take to read what was written before its connection is closed."""
 DEAF_S = 1.0
-"""So long a refused client is listened to, and nothing heard: closed at once, it might lose the answer."""
-TURNED_AWAY = 32
-"""So many connections beyond the most that may be open stay until their clients have read that. Further ones are closed
-at once: each is a file."""
-_OVERHEAD = 128 << 10
-_OVERHEAD_SHARE = 8
-"""What chunks may take besides what they bring: sizes, extensions, trailers."""
-
-
-_log = logging.getLogger(__name__)
+"""How long the connection of a refused client stays open, unread: closed at once, the client might lose the answer."""
+OVERHEAD_BYTES, OVERHEAD_SHARE = 128 << 10, 8
+"""What chunks may take besides their data (sizes, extensions, trailers): so much, and so many times the data."""
 
 
 class ListenerState(ServerState):
@@ -44,21 +36,13 @@ class ListenerState(ServerState):
         super().__init__()
         self.limits = limits
         self.is_ending = False
-        """Each connection is closed after the next answer."""
+        """Each connection is closed after its next answer."""
         self.observers: Sequence[Callable[[Refused], None]] = ()
-        """They are told of each client that is refused; they must not take long."""
-
-    def tell(self, told: Refused) -> None:
-        """Let them know of one. What they raise is logged, and harms nobody."""
-        for observer in self.observers:
-            try:
-                observer(told)
-            except Exception:
-                _log.exception("an observer of refusals failed; it is called again all the same")
+        """Called for each client that is refused; they must not take long."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection. ``app`` and ``limits`` take the place of those that the listener has."""
 
     def __init__(
         self,
@@ -73,34 +57,33 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._shared = server_state if isinstance(server_state, ListenerState) else ListenerState(ConnectionLimits())
         self._limits = limits or self._shared.limits
-        if app is not None:
-            self.app = app
+        self.app = app or self.app
         self._timer: TimerHandle | None = None
         self._stuck: TimerHandle | None = None
-        self._unread = 0
-        """Bytes that were written and not sent when it was looked last."""
+        self._unsent = 0
+        """Bytes in the write buffer when it was last looked at."""
         self._reason = Refusal.MALFORMED
-        """Why the parser is stopped by one of its own callbacks."""
+        """Why one of our callbacks stopped the parser."""
         self._refusal: Refusal | None = None
-        """What is to be said once all before it is; nothing is read any more."""
+        """The error to send after all answers before it. Nothing is read any more."""
         self._unanswered = 0
         self._in_head = True
-        """The next byte belongs to a request line, or to headers."""
-        self._heads = self._head_bytes = 0
-        self._begin_head()
+        """The next byte belongs to a request line or to headers."""
+        self._part = 0
+        """Counts heads and bodies."""
+        self._fed = 0
+        """Bytes of this head, or of this body besides its data, from reads that hold nothing else; 1 for any others."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
         if len(self.connections) > self._limits.open:
             self._refuse(Refusal.BUSY)
-            if len(self.connections) > self._limits.open + TURNED_AWAY:
-                self.transport.close()
-            return
-        self._wait(self._limits.header_s, self._head_is_late)
+        else:
+            self._wait(self._limits.header_s, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget all that waits."""
+        """Stop all timers."""
         self._stop_waiting()
         if self._stuck is not None:
             self._stuck.cancel()
@@ -109,43 +92,54 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read what came, unless this client is refused already."""
+        """Parse what came, unless this client was refused."""
         if self._refusal is not None:
             return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
+        part = self._part
         try:
-            self._feed(data)
+            self.parser.feed_data(data)
+            if part == self._part:
+                self._fed += len(data)
+            if self._in_head and self._fed > self._limits.header_bytes:
+                self._stop(Refusal.TOO_LARGE)
+            if not self._in_head and self._fed > OVERHEAD_BYTES:
+                self._stop(Refusal.MALFORMED)
+            if self.headers and self._is_too_large():  # as far as they have come
+                self._stop(Refusal.TOO_LARGE)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse(self._reason)
             return
-        if self._timer is None and self._in_head and self._head_bytes and not self._unanswered:
+        if self._timer is None and self._in_head and self._fed and not self._unanswered:
             self._wait(self._limits.header_s, self._head_is_late)
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._head_bytes = self._head_bytes or 1
+        self._fed = self._fed or 1
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Let a request in that is one."""
+        """Start a request, if its head is valid."""
         refusal = self._refused()
         if refusal is not None:
             self._stop(refusal)
         super().on_headers_complete()
-        self.headers = []  # of what stands behind the body: it could pass for headers that were checked
+        self.headers = []  # trailers go there, and are no headers
         self._in_head = False
+        self._part += 1
+        self._fed = 0
         self._unanswered += 1
         if self._timer is not None:
             self._stop_waiting()
         if self.root_path:
-            self._place()
+            self._drop_second_prefix()
         if self._shared.is_ending:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of a body."""
-        self._body_bytes += len(body)
+        self._fed -= len(body) * (1 + OVERHEAD_SHARE)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -154,10 +148,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stop(Refusal.TOO_LARGE)
         super().on_message_complete()
         self._in_head = True
-        self._begin_head()
-        if not self._unanswered:  # it was answered before it was there
+        self._part += 1
+        self._fed = 0
+        if not self._unanswered:  # it was answered before its body had come
             self._stop_waiting()
-            self._idle()
+            wait_s = LINGER_S if self._shared.is_ending else self.timeout_keep_alive
+            self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
         """Go on with what waits on this connection: a request, an error, or nothing."""
@@ -166,21 +162,22 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser is None:
             return
         if self.transport.is_closing():
-            self._abort_later()
+            self._wait(FLUSH_S, self.transport.abort)
+        elif self._unanswered:
+            return
         elif self._refusal is not None:
-            if not self._unanswered:
-                self._say(self._refusal)
-        elif not self._unanswered and not self._in_head:
+            self._say(self._refusal)
+        elif not self._in_head:  # the rest of a body that nobody reads
             self._unset_keepalive_if_required()
-            self._wait(self._limits.header_s, self._close)  # the rest of a body that nobody reads
-        elif not self._unanswered and self._head_bytes:
+            self._wait(self._limits.header_s, self._close)
+        elif self._fed:
             self._unset_keepalive_if_required()
             self._wait(self._limits.header_s, self._head_is_late)
 
     def pause_writing(self) -> None:
-        """Give a client that does not read a time to go on."""
+        """Begin to watch whether the client reads."""
         super().pause_writing()
-        self._unread = self.transport.get_write_buffer_size()
+        self._unsent = self.transport.get_write_buffer_size()
         self._stuck = self.loop.call_later(self._limits.send_s, self._is_stuck)
 
     def resume_writing(self) -> None:
@@ -191,65 +188,33 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stuck = None
 
     def _is_stuck(self) -> None:
-        """Cut off a client that has taken nothing since; one that is slow has more time."""
-        unread = self.transport.get_write_buffer_size()
-        if unread >= self._unread:
+        """Cut off a client that has read nothing since; a slow one has more time."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent >= self._unsent:
             self.transport.abort()
             return
-        self._unread = unread
+        self._unsent = unsent
         self._stuck = self.loop.call_later(self._limits.send_s, self._is_stuck)
 
     def shutdown(self) -> None:
-        """Answer what is there, and close; without a request a little later, since one may be on its way."""
+        """Close after the answers to what has come; without a request a little later."""
         if self._unanswered:
             self.cycle.keep_alive = False
-        elif not self._head_bytes:
+        elif not (self._in_head and self._fed):
             self._wait(LINGER_S, self._close)
 
     def timeout_keep_alive_handler(self) -> None:
-        """End a connection on which nothing was asked for long."""
+        """Close an idle connection."""
         self._close()
 
-    def _feed(self, data: bytes) -> None:
-        """Parse, in pieces that no head can exceed."""
-        while data:
-            if not self._in_head:
-                piece, data = data, b""
-            else:
-                room = self._limits.header_bytes - self._head_fed
-                if room <= 0:
-                    self._stop(Refusal.TOO_LARGE)
-                piece, data = data[:room], data[room:]
-            self._head_bytes += len(piece)
-            heads = self._heads
-            self.parser.feed_data(piece)
-            if not self._in_head:
-                self._body_fed += len(piece)
-                if self._body_fed - self._body_bytes > _OVERHEAD + _OVERHEAD_SHARE * self._body_bytes:
-                    self._stop(Refusal.MALFORMED)
-                if self.headers and self._is_too_large():
-                    self._stop(Refusal.TOO_LARGE)
-            else:
-                if heads == self._heads:
-                    self._head_fed += len(piece)
-                if self._head_bytes and self._is_too_large():
-                    self._stop(Refusal.TOO_LARGE)
-
-    def _begin_head(self) -> None:
-        self._heads += 1
-        self._head_fed = self._head_bytes = self._body_fed = self._body_bytes = 0
-
     def _is_too_large(self) -> bool:
-        """Whether a head, or what stands behind a body, is beyond its bounds as far as it has come. Asked once for a
-        head that comes whole; until then it holds no more than was read at once, and ``header_bytes``."""
+        """Whether a head, or trailers, as far as they have come, are beyond their bounds."""
         headers, limits = self.headers, self._limits
-        if headers is None:  # nothing has come of it but empty lines
-            return False
         size = len(self.url) + 4 * len(headers) + sum(map(len, chain.from_iterable(headers)))
         return size > limits.header_bytes or len(headers) > limits.headers
 
     def _refused(self) -> Refusal | None:
-        """What is wrong with a head that the parser let pass."""
+        """What is wrong with a head that the parser accepts."""
         if self._is_too_large():
             return Refusal.TOO_LARGE
         version = self.parser.get_http_version()
@@ -267,31 +232,28 @@ class BoundedProtocol(HttpToolsProtocol):
         if b"transfer-encoding" in sent:
             if version == "1.0":
                 return Refusal.MALFORMED  # RFC 9112, 6.1: it may have been smuggled past a proxy
-            codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
-            if codings != [b"chunked"]:
+            if [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"] != [b"chunked"]:
                 return Refusal.CODING  # RFC 9112, 6.1
-        if len(self.pipeline) >= self._limits.pipelined:
-            return Refusal.PIPELINED
-        return None
+        return Refusal.PIPELINED if len(self.pipeline) >= self._limits.pipelined else None
 
-    def _place(self) -> None:
-        """Let the prefix of a proxy stand there once: ASGI has it before a path, where some proxies leave it, too."""
+    def _drop_second_prefix(self) -> None:
+        """ASGI puts the prefix of a proxy before each path; some proxies leave it in the path as well."""
         prefix = self.root_path
-        if prefix and str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):
+        if str(self.scope["path"]).startswith(f"{prefix}{prefix}/"):
             self.scope["path"] = self.scope["path"][len(prefix) :]
             self.scope["raw_path"] = (self.scope["raw_path"] or b"")[len(prefix) :]
 
     def _stop(self, refusal: Refusal) -> None:
-        """End parsing, from inside the parser's callbacks too."""
+        """Stop the parser, also from inside its callbacks."""
         self._reason = refusal
         raise httptools.HttpParserError(refusal.name)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Read no more, and say so, after all answers that come before it. A request of which an answer has begun gets
+        """Read no more, and send the error after all answers that come before it. A request whose answer has begun gets
         no second one."""
         self._refusal = refusal
         self._stop_waiting()
-        if not self._in_head:
+        if not self._in_head:  # its body is invalid
             cycle = self.cycle
             if cycle.response_complete:
                 self._close()
@@ -299,43 +261,34 @@ class BoundedProtocol(HttpToolsProtocol):
             if cycle.response_started:
                 cycle.keep_alive = False
                 return
-            self._drop()
+            cycle.disconnected = True  # for the application its client has left
+            cycle.message_event.set()
+            waiting = [each for each in self.pipeline if each[0] is not cycle]
+            self.pipeline.clear()
+            self.pipeline.extend(waiting)
+            self._unanswered -= 1
         if not self._unanswered:
             self._say(refusal)
-
-    def _drop(self) -> None:
-        """Leave a request whose body is none: for the application its client has left."""
-        cycle = self.cycle
-        cycle.disconnected = True
-        cycle.message_event.set()
-        waiting = [each for each in self.pipeline if each[0] is not cycle]
-        self.pipeline.clear()
-        self.pipeline.extend(waiting)
-        self._unanswered -= 1
 
     def _say(self, refusal: Refusal) -> None:
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
-        self.logger.debug("a client is refused: %s", refusal.name)
         told = refused(refusal, self.client[0] if self.client else None, self.server_state.default_headers)
         self.transport.write(told.response)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
         self._wait(DEAF_S, self._close)
-        self._shared.tell(told)
+        for observer in self._shared.observers:
+            observer(told)
 
     def _head_is_late(self) -> None:
         self._timer = None
-        if self._head_bytes:
+        if self._fed:
             self._refuse(Refusal.LATE)
         else:
             self._close()
-
-    def _idle(self) -> None:
-        wait_s = LINGER_S if self._shared.is_ending else self.timeout_keep_alive
-        self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         self._stop_waiting()
@@ -347,11 +300,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _close(self) -> None:
-        self._stop_waiting()
         if not self.transport.is_closing():
             self.transport.close()
-        self._abort_later()
-
-    def _abort_later(self) -> None:
-        """Not wait for ever for a client to fetch what it was sent."""
         self._wait(FLUSH_S, self.transport.abort)

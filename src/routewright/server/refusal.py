@@ -1,4 +1,4 @@
-"""What a client is told that does not speak HTTP as it should, before there is a request to answer."""
+"""The error that a client gets whose bytes are not a valid request, before there is one to answer."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ class Refusal(Enum):
 
 
 class Refused(NamedTuple):
-    """One client that was refused."""
+    """A client that was refused."""
 
     refusal: Refusal
     request_id: str
     client: str | None
-    """Its address, where that is known."""
+    """Its address, if known."""
     at: float
     """In Unix seconds."""
     response: bytes
-    """All that it is sent; the connection is to be closed after it."""
+    """All that it is sent before the connection is closed."""
 
 
 def refused(refusal: Refusal, client: str | None, headers: Iterable[tuple[bytes, bytes]]) -> Refused:
-    """Refuse one. ``headers`` are those that every response has."""
+    """Refuse a client. ``headers`` are those that every response has."""
     kind, said = refusal.value
-    error: RouterError = kind(said, request_id=_ids("req_"))
-    assert error.request_id is not None
-    body = envelope(error)
-    lines = [
-        b"HTTP/1.1 %d %s" % (error.status, HTTPStatus(error.status).phrase.encode()),
-        *(b"%s: %s" % header for header in headers),
-        b"content-type: application/json",
-        b"content-length: %d" % len(body),
-        b"x-request-id: %s" % error.request_id.encode(),
-        b"cache-control: no-store",
-        b"connection: close",
-    ]
+    request_id = _ids("req_")
+    body = envelope(kind(said, request_id=request_id))
+    phrase = HTTPStatus(kind.status).phrase
+    own = {
+        "content-type": "application/json",
+        "content-length": len(body),
+        "x-request-id": request_id,
+        "cache-control": "no-store",
+        "connection": "close",
+    }
     if refusal is Refusal.BUSY:
-        lines.append(b"retry-after: 1")
-    return Refused(refusal, error.request_id, client, _clock.time(), b"\r\n".join([*lines, b"", body]))
+        own["retry-after"] = 1
+    lines = [f"{name}: {value}".encode() for name, value in own.items()]
+    head = [f"HTTP/1.1 {kind.status} {phrase}".encode(), *(b"%s: %s" % header for header in headers), *lines]
+    return Refused(refusal, request_id, client, _clock.time(), b"\r\n".join([*head, b"", body]))
