@@ -47,8 +47,9 @@ class Hand:
     no_room: OSError | None = None
     exitcode = -9
 
-    def __init__(self, place: int, plan: Plan, sockets: object) -> None:
+    def __init__(self, place: int, plan: Plan, sockets: object, pause_s: float = 0.0) -> None:
         self.place, self.plan, self.process = place, plan, self
+        self.pause_s, self.restarts_at = pause_s, None
         self.age_s, self.leaves_by = 0.0, 0.0
         self.alive = self.answers = self.left = self.ended = False
         self.made.append(self)
@@ -109,8 +110,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Supervisor:
     monkeypatch.setattr(room, "Worker", Hand)
     monkeypatch.setattr(room, "preparing", preparing)
     made = Supervisor(PLAN, Asked(None, {}, {}), [cast(Any, None)], Signals(), lambda: None)
-    made._keep_alive()
-    assert sorted(made._workers) == [0, 1]
+    made._workers = [made._start(place, PLAN) for place in range(PLAN.workers)]
     return made
 
 
@@ -131,7 +131,7 @@ def test_each_worker_leaves_when_its_successor_is_ready(supervisor: Supervisor) 
 def test_a_successor_that_cannot_start_leaves_all_as_it_is(
     supervisor: Supervisor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    before = dict(supervisor._workers)
+    before = list(supervisor._workers)
     if why == "it ends":
         Hand.starts = False
     elif why == "it never becomes ready":
@@ -158,9 +158,9 @@ def test_a_configuration_that_is_not_valid_changes_nothing(
 
 def test_more_and_fewer_workers_are_taken_at_a_reload(supervisor: Supervisor) -> None:
     reload(supervisor, replace(PLAN, workers=3))
-    assert sorted(supervisor._workers) == [0, 1, 2]
+    assert [worker.place for worker in supervisor._workers] == [0, 1, 2]
     reload(supervisor, replace(PLAN, workers=1))
-    assert sorted(supervisor._workers) == [0]
+    assert [worker.place for worker in supervisor._workers] == [0]
     assert [worker.left for worker in Hand.made] == [True] * 5 + [False]
 
 
@@ -184,14 +184,17 @@ def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(
 ) -> None:
     pauses = []
     for number in range(8):
-        supervisor._workers[0].end()
+        worker = supervisor._workers[0]
+        worker.end()
         Hand.no_room = OSError(errno.EMFILE, "Too many open files") if no_room and number else None
         supervisor._keep_alive()
-        assert sorted(supervisor._workers) == [1]
-        pauses.append(supervisor._not_before[0] - now[0])
-        now[0] = supervisor._not_before[0]
+        assert supervisor._workers[0] is worker
+        assert worker.restarts_at is not None
+        pauses.append(worker.restarts_at - now[0])
+        now[0] = worker.restarts_at
         supervisor._keep_alive()
-        assert sorted(supervisor._workers) == [0, 1]
+        assert supervisor._workers[0] is not worker
+        assert supervisor._workers[1].process.is_alive()
     assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
@@ -199,8 +202,7 @@ def test_one_that_has_lived_long_is_replaced_at_once(supervisor: Supervisor) -> 
     Hand.made[0].age_s = 60.0
     Hand.made[0].end()
     supervisor._keep_alive()
-    assert sorted(supervisor._workers) == [0, 1]
-    assert len(Hand.made) == 3
+    assert [id(worker) for worker in supervisor._workers] == [id(Hand.made[2]), id(Hand.made[1])]
 
 
 def test_one_whose_event_loop_hangs_is_replaced(

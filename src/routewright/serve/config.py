@@ -88,64 +88,64 @@ class TlsEntry(Strict):
     """TLS. Without a certificate the server speaks plain HTTP."""
 
     cert: Name | None = None
-    """File of the certificate, with those that lead to its root, as PEM."""
+    """File of the certificate and its chain, in PEM."""
     key: Name | None = None
-    """File of its private key, where that is not in the same file."""
+    """File of its private key, if that is not in the same file."""
     key_password: Name | None = None
-    """Opens the private key. It is better off in the environment."""
+    """The password of the private key. It belongs in the environment."""
 
 
 class AdminEntry(Strict):
-    """The listener for health checks and metrics. It asks for no key."""
+    """The listener for health checks and metrics, which need no key."""
 
     port: Port | None = None
-    """Where it listens; of several workers the first, and each further one a port higher. Without it there is none."""
+    """The port of the first worker; each further worker takes the next one. Without it there is no listener."""
     host: Name = "127.0.0.1"
-    """Whom it is open to: this machine alone, unless another address is named."""
+    """The address to listen at."""
 
 
 class TelemetryEntry(Strict):
-    """OpenTelemetry. Spans and figures of calls go by OTLP to where `OTEL_EXPORTER_OTLP_ENDPOINT` says."""
+    """OpenTelemetry. Spans and metrics of calls go by OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`."""
 
     otel: Switch = False
     """Export them. It needs the extra `otel`."""
     semconv: Version = "1.44"
-    """The version of the semantic conventions whose names they have."""
+    """The version of the semantic conventions."""
 
 
 class RetentionEntry(Strict):
-    """How long traces are kept. Without the table it is as the store was told before: 30 days, and 1."""
+    """How long traces are kept. Without the table the store keeps to what it was told before: 30 days, and 1."""
 
     production_days: Days = 30
     """Days, or `"forever"`."""
     sandbox_days: Days = 1
-    """The same of the sandbox."""
+    """The same for the sandbox."""
 
 
 class CaptureEntry(Strict):
-    """What is said in calls is kept in traces, behind the built-in redactor. Without the table none of it is."""
+    """Keeps prompts and answers in traces, behind the built-in redactor. Without the table neither is kept."""
 
     prompts: Switch = True
-    """Keep what is asked."""
+    """Keep prompts."""
     answers: Switch = True
-    """Keep what is answered."""
+    """Keep answers."""
 
 
 class SettingsEntry(Strict):
     """How the Router works inside."""
 
     default_max_output_tokens: Whole = Limits().default_max_output_tokens
-    """Output cap where money or tokens are limited and a request names none."""
+    """Output cap of requests that name none, where money or tokens are limited."""
     durability: Durability = Settings().durability
-    """When an answer is given: `buffered`, at once, its trace within 50 ms; `committed`, with its trace on the disk."""
+    """`buffered`: an answer is given at once, its trace written within 50 ms; `committed`: once the trace is on disk."""
     lease_s: Number = Settings().lease_s
-    """After so long what a worker held that died is free again."""
+    """Seconds until what a worker held is free again after it died."""
     traceparent_to: tuple[Name, ...] = ()
-    """Providers that are sent the header `traceparent` of calls that had one; `"*"` is all."""
+    """Providers that are sent the `traceparent` of calls; `"*"` is all."""
     rollup_keys: tuple[Name, ...] = ()
-    """Metadata that usage reports can group by: at most 8 keys."""
+    """Keys of metadata that usage reports can group by, at most 8."""
     stale_after_days: Whole | Literal["never"] = Settings().stale_after_days or "never"
-    """Days after which prices are said to be old, or `"never"`."""
+    """Days after which prices are reported as old, or `"never"`."""
     retention: RetentionEntry | None = None
     """See below."""
     capture: CaptureEntry | None = None
@@ -160,27 +160,27 @@ class ServeFile(Strict):
     host: Name = "127.0.0.1"
     """The address to listen at. One that other machines reach needs TLS, or `insecure_bind`."""
     port: Port = 8080
-    """The port; 0 takes any that is free."""
+    """The port; 0 is any that is free."""
     insecure_bind: Switch = False
     """Speak plain HTTP at an address that other machines reach: for a proxy in front that ends TLS."""
     root_path: Prefix = ""
-    """What a proxy puts in front of all paths, as `/llm`."""
+    """The prefix that a proxy puts before all paths, as `/llm`."""
     trusted_proxies: tuple[Network, ...] = ()
-    """Addresses, or networks, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+    """Addresses or networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted."""
     workers: Annotated[int, STRICT, _from(1, 256)] = 1
-    """Processes that answer. Rate limits hold over all of them."""
+    """Processes that answer. They share rate limits."""
     environment: Environment | Literal["both"] = "both"
-    """Whose keys are taken: live ones, test ones, or both."""
+    """The keys that are accepted: live ones, test ones, or both."""
     store: Name = "sqlite:///routewright.db"
-    """The store: a file as `routewright.db`, its URL, or `memory:`, which ends with the server."""
+    """The store: a file such as `routewright.db`, its URL, or `memory:`, which ends with the server."""
     policies: Name | None = None
-    """File of policies. Changes of it are taken within two seconds."""
+    """File of policies. Changes take effect within two seconds."""
     catalogue: Name | None = None
-    """File of models and prices that is put over the bundled ones."""
+    """File of models and prices that overlay the bundled ones."""
     graceful_timeout_s: Number = 30
-    """When the server ends, or takes a new configuration, requests may take so long to end by themselves."""
+    """Seconds that requests may take to end when the server ends or reloads."""
     log_level: LogLevel = "info"
-    """What is logged at least."""
+    """The lowest level that is logged."""
     access_log: Switch = True
     """Write [a line of JSON](#the-access-log) to standard output for each request."""
     tls: TlsEntry = TlsEntry()

@@ -93,11 +93,6 @@ class Plan(Struct, frozen=True, kw_only=True):
         """The store ends with the worker."""
         return self.store.startswith("memory:")
 
-    @property
-    def environments(self) -> tuple[Environment, ...]:
-        """Those whose keys are accepted."""
-        return ("production", "sandbox") if self.environment is None else (self.environment,)
-
 
 class Asked(Struct, frozen=True):
     """What the command line says of a server."""

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import get_args
 
 import anyio
 
@@ -111,7 +112,7 @@ async def begin(plan: Plan) -> Begun:
             return Begun({}, account=account.name)
         shown: dict[Environment, str] = {}
         kept: list[Key] = []
-        for environment in plan.environments:
+        for environment in get_args(Environment) if plan.environment is None else (plan.environment,):
             new = await console.create_key(ACCOUNT, name=KEY_NAME, environment=environment)
             shown[environment] = new.secret.reveal()
             kept.append(new.key)

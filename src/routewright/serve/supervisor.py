@@ -129,11 +129,15 @@ def _prepare(asked: Asked, line: Connection) -> None:
 class Worker(Process):
     """A worker process of uvicorn's supervisor. It is healthy while its event loop answers."""
 
-    def __init__(self, place: int, plan: Plan, sockets: list[socket.socket]) -> None:
+    def __init__(self, place: int, plan: Plan, sockets: list[socket.socket], pause_s: float = 0.0) -> None:
         self.place, self.plan = place, plan
+        self.pause_s = pause_s
+        """How long its place was empty before it."""
+        self.restarts_at: float | None = None
+        """When another takes its place; None: it has not died."""
         self.began_at = monotonic()
         self.leaves_by = 0.0
-        super().__init__(Config("", log_config=None), sockets)  # the worker makes its own configuration
+        super().__init__(Config("", log_config=None), sockets)  # the process makes its own configuration
 
     def __str__(self) -> str:
         return f"worker {self.place + 1} (process {self.pid})"
@@ -191,10 +195,8 @@ class Supervisor:
     ) -> None:
         self._plan, self._asked, self._signals, self._ready = plan, asked, signals, ready
         self._listener, *self._administration = listeners
-        self._workers: dict[int, Worker] = {}
+        self._workers: list[Worker] = []
         self._leaving: list[Worker] = []
-        self._pauses: dict[int, float] = {}
-        self._not_before: dict[int, float] = {}
         self._checked_at = monotonic()
         self.has_served = False
         """All workers were ready once."""
@@ -203,8 +205,8 @@ class Supervisor:
         """Supervise until a signal ends it. Returns the exit code."""
         try:
             with _shared_metrics(self._plan):
-                self._workers = {place: self._start(place, self._plan) for place in range(self._plan.workers)}
-                if not all(map(self._becomes_ready, self._workers.values())):
+                self._workers = [self._start(place, self._plan) for place in range(self._plan.workers)]
+                if not all(map(self._becomes_ready, self._workers)):
                     return 0 if self._signals.ending else 1
                 self.has_served = True
                 self._ready()
@@ -217,12 +219,12 @@ class Supervisor:
                 self._drain()
                 return 0
         finally:
-            for worker in (*self._workers.values(), *self._leaving):
+            for worker in (*self._workers, *self._leaving):
                 worker.end()
 
-    def _start(self, place: int, plan: Plan) -> Worker:
-        """Start a worker. If the system has no room for a process, the log says so, and it is not alive."""
-        worker = Worker(place, plan, [self._listener, *self._administration[place : place + 1]])
+    def _start(self, place: int, plan: Plan, pause_s: float = 0.0) -> Worker:
+        """Start a worker. If the system has no room for a process, the log says so, and the worker is not alive."""
+        worker = Worker(place, plan, [self._listener, *self._administration[place : place + 1]], pause_s)
         try:
             if METRICS_FOLDER in os.environ:  # a cleaner of temporary files may have removed it
                 os.makedirs(os.environ[METRICS_FOLDER], exist_ok=True)
@@ -243,34 +245,21 @@ class Supervisor:
         return True
 
     def _keep_alive(self) -> None:
-        """Replace workers that died or hang."""
+        """Replace workers that died or hang: at once, or after longer and longer pauses if they die young."""
         if is_due := monotonic() - self._checked_at > CHECK_EVERY_S:
             self._checked_at = monotonic()
-        for place, worker in list(self._workers.items()):
+        for place, worker in enumerate(self._workers):
             if worker.process.is_alive():
                 if not is_due or worker.age_s < START_S or worker.is_ready(SILENT_S):
                     continue
                 _log.error("%s hangs, and is killed", worker)
-            pause_s = 0.0
-            if worker.age_s < LASTING_S:
-                pause_s = min(max(2 * self._pauses.get(place, 0.0), 1.0), LONGEST_PAUSE_S)
-            self._pauses[place], self._not_before[place] = pause_s, monotonic() + pause_s
-            del self._workers[place]
-            worker.end()
-            _log.error("%s died with %s; another takes its place in %g s", worker, worker.exitcode, pause_s)
-        for place in range(self._plan.workers):
-            if place not in self._workers and monotonic() >= self._not_before.get(place, 0.0):
-                self._workers[place] = self._start(place, self._plan)
-
-    def _clear(self) -> None:
-        """Forget workers that have left, and kill those that should have."""
-        for worker in list(self._leaving):
-            if worker.process.is_alive():
-                if monotonic() < worker.leaves_by:
-                    continue
-                _log.error("%s did not end in time, and is killed", worker)
-            self._leaving.remove(worker)
-            worker.end()
+            if worker.restarts_at is None:
+                worker.end()
+                pause_s = 0.0 if worker.age_s > LASTING_S else min(max(2 * worker.pause_s, 1.0), LONGEST_PAUSE_S)
+                worker.pause_s, worker.restarts_at = pause_s, monotonic() + pause_s
+                _log.error("%s died with %s; another takes its place in %g s", worker, worker.exitcode, pause_s)
+            if monotonic() >= worker.restarts_at:
+                self._workers[place] = self._start(place, self._plan, worker.pause_s)
 
     def _reload(self) -> None:
         """Read the configuration anew, and exchange one worker after another. What is not valid changes nothing."""
@@ -289,17 +278,15 @@ class Supervisor:
             _log.warning("%s", warning)
         plan = self._with_what_stays(prepared.plan)
         for place in range(plan.workers):
-            worker, before = self._start(place, plan), self._workers.get(place)
+            worker = self._start(place, plan)
             if not self._becomes_ready(worker):
                 worker.end()
-                if not self._signals.ending:
-                    _log.error("the worker before it stays, and all that follow")
+                _log.error("the worker before it stays, and all that follow")
                 return
-            self._workers[place] = worker
-            if before is not None:
-                self._dismiss(before)
-        for place in [each for each in self._workers if each >= plan.workers]:
-            self._dismiss(self._workers.pop(place))
+            self._dismiss(self._workers[place : place + 1])
+            self._workers[place : place + 1] = [worker]
+        self._dismiss(self._workers[plan.workers :])
+        del self._workers[plan.workers :]
         self._plan = plan
         _log.info("the new configuration is in force")
 
@@ -320,17 +307,27 @@ class Supervisor:
             _log.error("more workers have no health checks: %s", error)
         return replace(plan, address=here.address, admin=here.admin, store=here.store, seed=here.seed)
 
-    def _dismiss(self, worker: Worker) -> None:
-        worker.leave()
-        self._leaving.append(worker)
+    def _dismiss(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
+            worker.leave()
+            self._leaving.append(worker)
+
+    def _clear(self) -> None:
+        """Forget workers that have left, and kill those that should have."""
+        for worker in list(self._leaving):
+            if worker.process.is_alive():
+                if monotonic() < worker.leaves_by:
+                    continue
+                _log.error("%s did not end in time, and is killed", worker)
+            self._leaving.remove(worker)
+            worker.end()
 
     def _drain(self) -> None:
         """Let all workers end what they have begun."""
         _log.info("accepting no more, ending what was begun")
         for listener in (self._listener, *self._administration):
             listener.close()
-        for place in list(self._workers):
-            self._dismiss(self._workers.pop(place))
+        self._dismiss(self._workers)
         while self._leaving:
             sleep(TICK_S / 5)
             self._clear()

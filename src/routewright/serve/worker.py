@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from socket import socket
@@ -20,23 +20,22 @@ from routewright.errors import RouterError
 from routewright.router import Router
 from routewright.server.access_log import AccessLog
 from routewright.server.admin import Admin, create_admin
-from routewright.server.app import create_app
+from routewright.server.app import App, create_app
 from routewright.server.limits import ConnectionLimits, HttpLimits
 from routewright.server.protocol import BoundedProtocol, ListenerState
 
 from .assembly import opened, server_context
 from .plan import Plan
 
-_Asgi = Callable[..., Awaitable[None]]
 LAST_WORDS_S = 2.0
 """How long requests that are cut short may take to say so."""
 OPERATORS = 32
-"""Connections of the administrator beyond the most of clients."""
+"""Connections for the administrator, besides those for clients."""
 _log = logging.getLogger("routewright.serve")
 
 
 class Listener(uvicorn.Server):
-    """uvicorn's server, whose connections share bounds."""
+    """uvicorn's server, whose connections share limits."""
 
     def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
         super().__init__(config)
@@ -51,10 +50,26 @@ class Listener(uvicorn.Server):
 
 
 class WorkerServer(Listener):
-    """The server of a plan."""
+    """The server of a plan, for requests and for the administrator."""
 
     def __init__(self, plan: Plan) -> None:
-        super().__init__(_config(plan), ConnectionLimits(**plan.connections))
+        tls = plan.tls
+        config = uvicorn.Config(
+            "",
+            interface="asgi3",
+            http=BoundedProtocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=bool(plan.trusted_proxies),
+            forwarded_allow_ips=list(plan.trusted_proxies),
+            root_path=plan.root_path,
+            timeout_keep_alive=plan.connections["keep_alive_s"],
+            timeout_graceful_shutdown=plan.graceful_timeout_s,  # type: ignore[arg-type]  # parts of seconds, too
+            ssl_context_factory=None if tls is None else lambda config, default: server_context(tls),
+        )
+        super().__init__(config, ConnectionLimits(**plan.connections))
         self._plan = plan
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admin: Admin | None = None
@@ -62,9 +77,9 @@ class WorkerServer(Listener):
     async def serve(self, sockets: list[socket] | None = None) -> None:
         """Serve until SIGTERM. ``sockets``: that of requests, and that of the administrator, if there is one."""
         assert sockets, "the supervisor holds them"
-        _raise_file_limit()
         self._loop = asyncio.get_running_loop()
-        with self.capture_signals():
+        _raise_file_limit()
+        with self.capture_signals():  # around all, since it ends the process
             try:
                 async with opened(self._plan) as (router, console):
                     self._assemble(router, console, administered=len(sockets) > 1)
@@ -76,12 +91,11 @@ class WorkerServer(Listener):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Begin to accept."""
         assert sockets
-        first, *rest = sockets
-        await super().startup([first])
+        await super().startup(sockets[:1])
         state = self.server_state
         limits = replace(state.limits, open=state.limits.open + OPERATORS)
         admin = partial(BoundedProtocol, self.config, state, self.lifespan.state, app=self._admin, limits=limits)
-        self.servers += [await asyncio.get_running_loop().create_server(admin, sock=each) for each in rest]
+        self.servers += [await asyncio.get_running_loop().create_server(admin, sock=each) for each in sockets[1:]]
 
     def answer(self, send: Callable[[bool], object]) -> None:
         """Say whether it serves, from its event loop. Called in a thread."""
@@ -91,11 +105,10 @@ class WorkerServer(Listener):
             self._loop.call_soon_threadsafe(lambda: send(self.started))
 
     def _assemble(self, router: Router, console: Console, *, administered: bool) -> None:
-        plan = self._plan
+        plan, metrics = self._plan, None
         observers: list[Any] = [AccessLog(client=True)] if plan.access_log else []
         if administered:
-            metrics = None
-            with suppress(ModuleNotFoundError):  # without the extra; the administrator is told so
+            with suppress(ModuleNotFoundError):  # the extra is missing, which the administrator is told
                 from routewright.server.metrics import Metrics
 
                 metrics = Metrics(router)
@@ -104,41 +117,19 @@ class WorkerServer(Listener):
         self.server_state.observers = [each.refused for each in observers]
         limits = HttpLimits(**plan.http)
         app = create_app(router, console, environment=plan.environment, limits=limits, observers=observers)
-        self.config.app = _quiet(app)
+        self.config.app = partial(_serve, app)
 
 
-def _config(plan: Plan) -> uvicorn.Config:
-    tls = plan.tls
-    return uvicorn.Config(
-        "",
-        http=BoundedProtocol,
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=bool(plan.trusted_proxies),
-        forwarded_allow_ips=list(plan.trusted_proxies),
-        root_path=plan.root_path,
-        timeout_keep_alive=plan.connections["keep_alive_s"],
-        timeout_graceful_shutdown=plan.graceful_timeout_s,  # type: ignore[arg-type]  # a part of a second is one, too
-        ssl_context_factory=None if tls is None else lambda config, default: server_context(tls),
-    )
+async def _serve(app: App, scope: Any, receive: Any, send: Any) -> None:
+    """Serve a request. One that the end of the server cut short is no error in uvicorn's log."""
+    with suppress(asyncio.CancelledError):
+        await app(scope, receive, send)
 
 
 def _raise_file_limit() -> None:
     """Let this process open as many files as it may: each connection is one."""
-    with suppress(ModuleNotFoundError, ValueError, OSError):  # Windows; macOS has a second limit
+    with suppress(ModuleNotFoundError, ValueError, OSError):  # Windows has none; macOS has a second limit
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _quiet(app: _Asgi) -> _Asgi:
-    """The application, without the error in uvicorn's log of a request that the end of the server cut short."""
-
-    async def serve(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        with suppress(asyncio.CancelledError):
-            await app(scope, receive, send)
-
-    return serve

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from routewright.backends.alarms import Entry, alarms_of
+from routewright.backends.alarms import Entry, alarms_of, here
 from routewright.loop import current_task
 
 from .exchange import ClientLeft, Exchange
@@ -32,7 +32,10 @@ async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) 
         return await _watched(exchange, work)
     watch = _Watch()
     watch.exchange, watch.task, watch.context = exchange, task, copy_context()
-    alarms_of(task.get_loop()).add(monotonic() + WATCH_AFTER_S, watch)
+    alarms = here.alarms
+    if alarms is None or alarms.loop() is not task.get_loop():
+        alarms = alarms_of(task.get_loop())
+    alarms.add(monotonic() + WATCH_AFTER_S, watch)
     try:
         return await work()
     except asyncio.CancelledError:
