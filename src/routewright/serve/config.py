@@ -137,7 +137,7 @@ class SettingsEntry(Strict):
     default_max_output_tokens: Whole = Limits().default_max_output_tokens
     """Output cap of requests that name none, where money or tokens are limited."""
     durability: Durability = Settings().durability
-    """`buffered`: an answer is given at once, its trace written within 50 ms; `committed`: once the trace is on disk."""
+    """`buffered`: answers are given at once, traces written within 50 ms; `committed`: once the trace is on disk."""
     lease_s: Number = Settings().lease_s
     """Seconds until what a worker held is free again after it died."""
     traceparent_to: tuple[Name, ...] = ()

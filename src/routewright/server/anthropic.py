@@ -48,10 +48,9 @@ from routewright.wire import (
     ToolCallDelta,
 )
 
-from .departure import while_connected
 from .endpoints import Service
 from .errors import fit, told
-from .exchange import Exchange
+from .exchange import Exchange, while_connected
 from .sse import Frame
 from .vendors import (
     AUTO,

@@ -32,9 +32,8 @@ from routewright.wire import (
 
 from .auth import Auth
 from .bodies import Bodies
-from .departure import while_connected
 from .errors import envelope, told
-from .exchange import Exchange
+from .exchange import Exchange, while_connected
 from .sse import EventStream, Frame, Frames
 
 Decode = Callable[[bytes], RouteRequest]

@@ -1,16 +1,24 @@
-"""One HTTP request and its response over ASGI: reads what was sent, within limits, and sends the answer."""
+"""One HTTP request and its response over ASGI: what was sent, the answer, and a client that leaves before it."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
-from typing import Any
+from contextvars import Context, copy_context
+from math import inf
+from time import monotonic
+from typing import Any, TypeVar
 
+import anyio
 import msgspec
 
 from routewright._core.request.json_scan import quoted
+from routewright.backends.alarms import Entry, alarms_of, here
 from routewright.errors import Problem, UnsupportedMediaType, ValidationFailed
+from routewright.loop import current_task
 from routewright.protocols import Clock
 from routewright.wire import Caller
 
@@ -24,6 +32,8 @@ Send = Callable[[Message], Awaitable[None]]
 Observer = Callable[["Exchange"], object]
 """Called with each exchange that has ended."""
 
+T = TypeVar("T")
+
 JSON = b"application/json"
 _encode = msgspec.json.encode
 LAST_WORDS_S = 1.0
@@ -32,9 +42,14 @@ _ONCE = frozenset(
     (b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-length", b"content-encoding")
 )
 """Headers that may be sent once: of two, each reader would believe another one."""
+_CHARSET = re.compile(r"""(?:^|;)\s*charset\s*=\s*"?\s*([^\s;"]+)""", re.IGNORECASE)
 _METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT".split())
 CLIENT_LEFT = 499
 """The status, for logs and middleware, of an answer that its client did not wait for."""
+
+
+WATCH_AFTER_S = 0.01
+"""Most answers are there sooner, without a task that watches."""
 
 
 class ClientLeft(Exception):
@@ -112,11 +127,9 @@ class Exchange:
         if media.strip().lower() != "application/json":
             got = "none" if kind is None else quoted(kind)
             raise UnsupportedMediaType(f"the Content-Type is {got}: send 'Content-Type: application/json'")
-        told = (each.partition("=") for each in rest.split(";"))
-        charset = next((value for name, _, value in told if name.strip().lower() == "charset"), "")
-        charset = charset.strip().strip('"').lower()
-        if charset not in ("", "utf-8", "utf8"):
-            raise UnsupportedMediaType(f"the charset is {quoted(charset)}: send UTF-8")  # spec 1
+        charset = _CHARSET.search(rest)
+        if charset is not None and charset[1].lower() not in ("utf-8", "utf8"):
+            raise UnsupportedMediaType(f"the charset is {quoted(charset[1].lower())}: send UTF-8")  # spec 1
         encoding = self.header(b"content-encoding")
         if encoding is not None and encoding.strip().lower() != "identity":
             raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body as it is")
@@ -173,6 +186,76 @@ class Exchange:
         """Send a last thing although the request is cancelled, if the client takes it soon."""
         with self.clock.deadline(self.clock.monotonic() + LAST_WORDS_S, shield=True), suppress(Exception):
             await saying
+
+
+async def while_connected(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
+    """The result of the work, which is cancelled when the client leaves. Raises ``ClientLeft``."""
+    try:
+        task = None if exchange.clock.virtual else current_task(asyncio.get_running_loop())
+    except RuntimeError:  # trio
+        task = None
+    if task is None:
+        return await _watched(exchange, work)
+    watch = _Watch()
+    watch.exchange, watch.task, watch.context = exchange, task, copy_context()
+    alarms = here.alarms
+    if alarms is None or alarms.loop() is not task.get_loop():
+        alarms = alarms_of(task.get_loop())
+    alarms.add(monotonic() + WATCH_AFTER_S, watch)
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        if watch.left and not task.uncancel():
+            raise ClientLeft from None
+        raise
+    finally:
+        watch.entry = None
+        if watch.watcher is not None:
+            watch.watcher.cancel()
+
+
+class _Watch:
+    """Watches for a client to leave, on asyncio, where a task group would cost as much as a decision. It begins late,
+    and waits until then among the deadlines of the loop, which share one timer."""
+
+    entry: Entry | None
+    exchange: Exchange
+    task: asyncio.Task[Any]
+    context: Context
+    watcher: asyncio.Task[None] | None = None
+    left = False
+
+    def ring(self, now: float) -> float:
+        """Begin to watch (``Waiting``)."""
+        self.watcher = self.task.get_loop().create_task(self._watch(), context=self.context)
+        return inf
+
+    async def _watch(self) -> None:
+        await self.exchange.disconnected()
+        self.left = True
+        self.task.cancel()
+
+
+async def _watched(exchange: Exchange, work: Callable[[], Awaitable[T]]) -> T:
+    """The same on any loop."""
+    ended: list[T | Exception] = []
+
+    async def watch() -> None:
+        await exchange.disconnected()
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(watch)
+        try:
+            ended.append(await work())
+        except Exception as error:  # a group would wrap it
+            ended.append(error)
+        group.cancel_scope.cancel()
+    if not ended:
+        raise ClientLeft
+    if isinstance(ended[0], Exception):
+        raise ended[0]
+    return ended[0]
 
 
 def _path_of(scope: Scope) -> str:
