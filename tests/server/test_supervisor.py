@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from routewright.cli.serve_options import FLAGS
 from routewright.errors import RouterError, ValidationFailed
 from routewright.serve import supervisor as room
 from routewright.serve.plan import Address, Asked, Plan, Prepared
-from routewright.serve.supervisor import CHECK_EVERY_S, END_S, LONGEST_PAUSE_S, START_S, Signals, Supervisor
+from routewright.serve.supervisor import (
+    CHECK_EVERY_S,
+    END_S,
+    LONGEST_PAUSE_S,
+    METRICS_FOLDER,
+    START_S,
+    Signals,
+    Supervisor,
+    _shared_metrics,
+    listening,
+)
+
+from .command import free_ports
 
 PLAN = Plan(
     address=Address("127.0.0.1", 8080),
@@ -229,6 +244,32 @@ def test_one_that_does_not_leave_in_time_is_killed(supervisor: Supervisor, now: 
     supervisor._clear()
     assert Hand.made[0].ended
     assert supervisor._leaving == []
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_workers_share_figures_in_the_operators_folder_or_one_that_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: bool
+) -> None:
+    monkeypatch.delenv(METRICS_FOLDER, raising=False)
+    if given:
+        monkeypatch.setenv(METRICS_FOLDER, str(tmp_path))
+    with _shared_metrics(replace(PLAN, admin=Address("127.0.0.1", 0))):
+        folder = Path(os.environ[METRICS_FOLDER])
+        assert folder.is_dir()
+    assert (folder == tmp_path) == given
+    assert (folder.is_dir(), METRICS_FOLDER in os.environ) == (given, given)
+
+
+def test_ports_are_taken_in_a_row_for_the_administrator_of_each_worker() -> None:
+    first = free_ports(2)
+    asked = replace(PLAN, address=Address("127.0.0.1", 0), admin=Address("127.0.0.1", first))
+    plan, listeners = listening(asked, FLAGS)
+    ports = [listener.getsockname()[1] for listener in listeners]
+    assert ports == [plan.address.port, first, first + 1]
+    with pytest.raises(ValidationFailed, match=rf"--port: nothing can listen at 127.0.0.1 port {ports[0]}: Address al"):
+        listening(plan, FLAGS)
+    for listener in listeners:
+        listener.close()
 
 
 ENDING = [("SIGTERM", None), ("SIGINT", 130), ("SIGQUIT", 131)]
