@@ -109,8 +109,11 @@ def preparing(asked: Asked) -> Iterator[Callable[[str], Any]]:
             raise answer
         return answer
 
-    with _starting():
-        process.start()
+    try:
+        with _starting():
+            process.start()
+    except OSError as error:
+        raise InternalError(f"the process that reads the configuration cannot be started: {error}") from error
     theirs.close()
     try:
         yield ask
@@ -151,6 +154,12 @@ class Worker(Process):
         """Start the process. Raises ``OSError``."""
         with _starting():
             super().start()
+
+    def is_ready(self, timeout: float = 5) -> bool:
+        """Whether it serves, and answers in time."""
+        while self.parent_conn.poll():  # late answers to earlier checks
+            self.parent_conn.recv()
+        return super().is_ready(timeout)
 
     def leave(self) -> None:
         """Let it end what it has begun, and end."""
@@ -271,7 +280,7 @@ class Supervisor:
         try:
             with preparing(self._asked) as ask:
                 prepared: Prepared = ask("plan")
-        except (RouterError, OSError) as error:
+        except RouterError as error:
             _log.error("nothing changes, the configuration is not valid: %s", error)
             return
         for warning in prepared.warnings:

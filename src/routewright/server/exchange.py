@@ -35,21 +35,19 @@ Observer = Callable[["Exchange"], object]
 T = TypeVar("T")
 
 JSON = b"application/json"
-_encode = msgspec.json.encode
+CLIENT_LEFT = 499
+"""The status, for logs and middleware, of an answer that its client did not wait for."""
 LAST_WORDS_S = 1.0
 """How long a client may take to read that its request was cut short."""
+WATCH_AFTER_S = 0.01
+"""Most answers are there sooner, without a task that watches."""
 _ONCE = frozenset(
     (b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-length", b"content-encoding")
 )
 """Headers that may be sent once: of two, each reader would believe another one."""
 _CHARSET = re.compile(r"""(?:^|;)\s*charset\s*=\s*"?\s*([^\s;"]+)""", re.IGNORECASE)
 _METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT".split())
-CLIENT_LEFT = 499
-"""The status, for logs and middleware, of an answer that its client did not wait for."""
-
-
-WATCH_AFTER_S = 0.01
-"""Most answers are there sooner, without a task that watches."""
+_encode = msgspec.json.encode
 
 
 class ClientLeft(Exception):
@@ -66,62 +64,62 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"] if not scope.get("root_path") else _path_of(scope)
         self.sent: dict[bytes, bytes] = dict(scope["headers"])
-        """Headers by their names in small letters; of one that came more than once the last."""
+        """Headers by their lower-case names; the last one of each."""
         self.request_id = request_id
         self.clock = clock
         self.limits = limits
         self.headers: dict[str, str] = {}
-        """Of the response, whatever it turns out to be."""
+        """Of any response to this request."""
         self.started_at = self.ended_at = clock.monotonic()
         self.left = False
-        """The client did not wait for the end."""
+        """The client left before the end."""
         self.sent_bytes = 0
         """Of the body."""
         self.status: int | None = None
-        """That was sent; None: none was yet."""
+        """None until it is sent."""
         self.endpoint: str | None = None
-        """The address as the table of endpoints has it; None: there is none."""
+        """The path of the endpoint; None if there is none."""
         self.parameter = ""
-        """The last part of an address that may be anything there."""
+        """The last part of the path, if the endpoint takes one."""
         self.caller: Caller | None = None
-        """Who asks, once that is known."""
+        """None until the request is authenticated."""
         self.trace_id: str | None = None
         self.code: str | None = None
-        """Of the error that it ended in."""
+        """Of the error, if it ended in one."""
         self.receive = receive
         self._send = send
 
     def header(self, name: bytes) -> str | None:
-        """A header by its name in small letters; None: it was not sent."""
+        """A header by its lower-case name; None if it was not sent."""
         value = self.sent.get(name)
         return None if value is None else value.decode("latin-1")
 
     def check_twice(self) -> None:
-        """Raise ``ValidationFailed`` for a header that may be sent once and came twice."""
+        """Raise ``ValidationFailed`` for a header that may be sent only once, and came twice."""
         counts = Counter([name for name, _ in self.scope["headers"]])
         for name, count in counts.items():
             if count > 1 and name in _ONCE:
                 raise ValidationFailed.of(Problem(name.decode("latin-1"), "is sent twice", "send this header once"))
-        if counts[b"traceparent"] > 1:  # which of them holds is nowhere said
+        if counts[b"traceparent"] > 1:  # the standard does not say which one counts
             del self.sent[b"traceparent"]
 
     @property
     def final_status(self) -> int:
-        """How it ended, for figures and logs; 499 where nobody waited for that."""
+        """For metrics and logs; 499 if the client left."""
         return CLIENT_LEFT if self.left or self.status is None else self.status
 
     @property
     def known_method(self) -> str:
-        """The method, if it is one that HTTP has; ``other`` for the rest, which anybody may make up."""
+        """The method if it is one of HTTP, else ``other``: clients may send any word."""
         return self.method if self.method in _METHODS else "other"
 
     @property
     def duration_s(self) -> float:
-        """From its first byte to its end."""
+        """From the start of the request to the end of the response."""
         return self.ended_at - self.started_at
 
     def check_kind(self) -> None:
-        """Hold the body to JSON by its headers. Raises ``UnsupportedMediaType``."""
+        """Raise ``UnsupportedMediaType`` if the headers say that the body is not JSON in UTF-8."""
         kind = self.header(b"content-type")
         media, _, rest = (kind or "").partition(";")
         if media.strip().lower() != "application/json":
@@ -135,7 +133,7 @@ class Exchange:
             raise UnsupportedMediaType(f"the Content-Encoding is {quoted(encoding)}: send the body as it is")
 
     async def disconnected(self) -> None:
-        """Wait until the client has left. Only once the body was read."""
+        """Wait until the client has left. Call it once the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
