@@ -19,11 +19,11 @@ from uvicorn.server import ServerState
 from .limits import ConnectionLimits
 from .refusal import Refusal, Refused, refused
 
-LINGER_S = 0.5
+IDLE_CLOSE_S = 0.5
 """How long an idle connection stays open when the server ends: a request may be on its way."""
-FLUSH_S = 5.0
+FLUSH_TIMEOUT_S = 5.0
 """How long a client may take to read what was written before its connection is closed."""
-DEAF_S = 1.0
+REFUSED_CLOSE_S = 1.0
 """How long the connection of a refused client stays open, unread: closed at once, the client might lose the answer."""
 OVERHEAD_BYTES, OVERHEAD_SHARE = 128 << 10, 8
 """What chunks may take besides their data (sizes, extensions, trailers): so much, and so many times the data."""
@@ -152,7 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._fed = 0
         if not self._unanswered:  # it was answered before its body had come
             self._stop_waiting()
-            wait_s = LINGER_S if self._shared.is_ending else self.timeout_keep_alive
+            wait_s = IDLE_CLOSE_S if self._shared.is_ending else self.timeout_keep_alive
             self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
@@ -162,11 +162,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser is None:
             return
         if self.transport.is_closing():
-            self._wait(FLUSH_S, self.transport.abort)
+            self._wait(FLUSH_TIMEOUT_S, self.transport.abort)
         elif self._unanswered:
             return
         elif self._refusal is not None:
-            self._say(self._refusal)
+            self._send_refusal(self._refusal)
         elif not self._in_head:  # the rest of a body that nobody reads
             self._unset_keepalive_if_required()
             self._wait(self._limits.header_s, self._close)
@@ -178,7 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begin to watch whether the client reads."""
         super().pause_writing()
         self._unsent = self.transport.get_write_buffer_size()
-        self._stuck = self.loop.call_later(self._limits.send_s, self._is_stuck)
+        self._stuck = self.loop.call_later(self._limits.send_s, self._cut_off_if_stuck)
 
     def resume_writing(self) -> None:
         """Go on: it reads."""
@@ -187,21 +187,21 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stuck.cancel()
             self._stuck = None
 
-    def _is_stuck(self) -> None:
+    def _cut_off_if_stuck(self) -> None:
         """Cut off a client that has read nothing since; a slow one has more time."""
         unsent = self.transport.get_write_buffer_size()
         if unsent >= self._unsent:
             self.transport.abort()
             return
         self._unsent = unsent
-        self._stuck = self.loop.call_later(self._limits.send_s, self._is_stuck)
+        self._stuck = self.loop.call_later(self._limits.send_s, self._cut_off_if_stuck)
 
     def shutdown(self) -> None:
         """Close after the answers to what has come; without a request a little later."""
         if self._unanswered:
             self.cycle.keep_alive = False
         elif not (self._in_head and self._fed):
-            self._wait(LINGER_S, self._close)
+            self._wait(IDLE_CLOSE_S, self._close)
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection."""
@@ -268,9 +268,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self.pipeline.extend(waiting)
             self._unanswered -= 1
         if not self._unanswered:
-            self._say(refusal)
+            self._send_refusal(refusal)
 
-    def _say(self, refusal: Refusal) -> None:
+    def _send_refusal(self, refusal: Refusal) -> None:
         if self.transport.is_closing():
             return
         self._unset_keepalive_if_required()
@@ -279,7 +279,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
-        self._wait(DEAF_S, self._close)
+        self._wait(REFUSED_CLOSE_S, self._close)
         for observer in self._shared.observers:
             observer(told)
 
@@ -302,4 +302,4 @@ class BoundedProtocol(HttpToolsProtocol):
     def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
-        self._wait(FLUSH_S, self.transport.abort)
+        self._wait(FLUSH_TIMEOUT_S, self.transport.abort)
