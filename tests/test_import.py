@@ -66,10 +66,12 @@ print(threading.active_count())
     assert run(code) == "1"
 
 
-def test_a_supervisor_of_workers_loads_no_event_loop() -> None:
-    code = "import routewright.cli.serve, routewright.cli.dispatch, sys; print(*sys.modules)"
+def test_a_supervisor_of_workers_does_not_load_the_library() -> None:
+    code = (
+        "import routewright.cli.serve, routewright.cli.dispatch, routewright.serve.supervisor, sys; print(*sys.modules)"
+    )
     loaded = run(code).split()
-    assert [name for name in ("asyncio", "anyio", "ssl", "numpy", "pydantic", "uvicorn") if name in loaded] == []
+    assert [name for name in ("anyio", "numpy", "pydantic", "httptools", "routewright.router") if name in loaded] == []
 
 
 def test_a_worker_loads_no_command_line() -> None:
