@@ -275,13 +275,13 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         told = refused(refusal, self.client[0] if self.client else None, self.server_state.default_headers)
+        for observer in self._shared.observers:
+            observer(told)
         self.transport.write(told.response)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
         self._wait(REFUSED_CLOSE_S, self._close)
-        for observer in self._shared.observers:
-            observer(told)
 
     def _head_is_late(self) -> None:
         self._timer = None
