@@ -52,8 +52,8 @@ LIMITS = {
     "limited": Path(557, 55, target="120"),
     "everything in memory": Path(736, 62),
     "everything in SQLite": Path(2094, 84, target="250", slack=60),
-    "http": Path(101, 38, target="110"),
-    "http with a key": Path(411, 67, target="180"),
+    "http": Path(94, 35, target="110"),
+    "http with a key": Path(375, 65, target="180"),
 }
 MEASURED_ON = (3, 11)
 """Python 3.12 inlines comprehensions, and each version has its own asyncio."""
