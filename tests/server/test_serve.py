@@ -24,7 +24,7 @@ import pytest
 
 from routewright import Console
 from routewright.cli import main
-from routewright.testing.faulty.certificate import _PEM
+from routewright.testing.faulty.server import PEM
 
 from .command import HELLO, Server, Vendor, free_ports, serving
 
@@ -257,10 +257,10 @@ def test_workers_end_when_nobody_supervises_them(tmp_path: Path) -> None:
 
 
 def test_tls_is_1_2_or_higher_and_speaks_http_1_1(tmp_path: Path) -> None:
-    (tmp_path / "both.pem").write_text(_PEM)
+    (tmp_path / "both.pem").write_text(PEM)
     with serving(tmp_path, "--tls-cert", "both.pem") as server:
         assert "https://127.0.0.1:" in server.page
-        context = ssl.create_default_context(cadata=_PEM[_PEM.index("-----BEGIN CERT") :])
+        context = ssl.create_default_context(cadata=PEM[PEM.index("-----BEGIN CERT") :])
         context.check_hostname = False
         context.set_alpn_protocols(["h2", "http/1.1"])
         assert server.ask(server.keys["test"], server.connect(context)).status == 200

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from routewright.serve.planning import plan_of
 
 from routewright.cli import main
 from routewright.cli.serve_options import FLAGS
@@ -19,8 +20,7 @@ from routewright.serve import prepare
 from routewright.serve.assembly import settings_of
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
 from routewright.serve.plan import Plan, Tls
-from routewright.serve.prepare import plan_of
-from routewright.testing.faulty.certificate import _PEM
+from routewright.testing.faulty.server import PEM
 
 from .keys import LOCKED, OTHER, PASSWORD
 
@@ -178,7 +178,7 @@ def test_the_administrator_has_ports_of_his_own(refused: Refused) -> None:
 
 
 def test_files_of_tls_are_tried_before_anything_starts(refused: Refused, monkeypatch: Patch) -> None:
-    key, certificate = (f"-----BEGIN {each}" for each in _PEM.split("-----BEGIN ")[1:])
+    key, certificate = (f"-----BEGIN {each}" for each in PEM.split("-----BEGIN ")[1:])
     Path("key.pem").write_text(key)
     Path("cert.pem").write_text(certificate)
     Path("other.pem").write_text(OTHER)

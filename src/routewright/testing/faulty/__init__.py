@@ -1,11 +1,9 @@
 """Faults of providers as data, and three ways to meet them: over TCP, in memory, and as a ready provider."""
 
-from .cells import CELLS, Cell, Play
-from .provider import FaultyProvider
-from .script import Request
+from .cells import CELLS, Cell, Play, Request
 from .server import FaultyServer
 from .steps import FOREVER, Break, Connection, Drip, Head, Repeat, Step
-from .transport import FaultyTransport
+from .transport import FaultyProvider, FaultyTransport
 
 __all__ = [
     "CELLS",

@@ -1,20 +1,23 @@
-"""The ways in which a provider fails, as data: what the server does, and what that is taken for.
+"""The ways in which a provider fails, as data: what the server does, and which kind of fault a client makes of it.
 
-One row a fault, in both forms of a call. What follows from the kind is in the table of faults
-(``_core/attempts/faults.py``).
+One row a fault, in both forms of a call. ``Script`` serves requests with them, one by one. What the Router does about
+each kind is in the table of faults (``_core/attempts/faults.py``).
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
+from routewright._core.request.problems import did_you_mean, shown
+from routewright.errors import Problem, ValidationFailed
 from routewright.testing.provider import Pause
 from routewright.wire import FaultKind
 
 from . import completion as says
-from .completion import EVENTS, JSON
+from .completion import ANSWER, EVENTS, JSON, asks_for_stream
 from .steps import FOREVER, Break, Connection, Drip, Head, Repeat, Step
 
 SLOW_S = 60.0
@@ -290,3 +293,54 @@ CELLS: dict[str, Cell] = {
     cell.name: cell for cell in (*_UNREACHED, *_STATUSES, *_BROKEN, *_UNFINISHED, *_NONE, *_LONG, *_ODD)
 }
 """All faults, by name."""
+
+Faults = str | Cell | Iterable[str | Cell | None]
+"""One fault for all requests, or one a request, by name; None is a good answer, and so is what comes after the last."""
+
+
+class Request(NamedTuple):
+    """A request as it came, without its headers, which hold the key."""
+
+    method: str
+    url: str
+    body: bytes
+
+
+class Script:
+    """How each request is served, in turn; remembers the requests."""
+
+    def __init__(self, faults: Faults = (), answer: str = ANSWER) -> None:
+        self.requests: list[Request] = []
+        self.known = _known(faults)
+        """The given faults; empty where they come from an iterator."""
+        self._good = good(answer)
+        if isinstance(faults, str | Cell):
+            self._cells = repeat(self.known[0])
+        else:
+            self._cells = iter(self.known) if isinstance(faults, Sequence) else map(_cell, faults)
+
+    def play(self, request: Request) -> Play:
+        """Take the next fault for a request."""
+        self.requests.append(request)
+        cell = next(self._cells, None) or self._good
+        return cell.play(asks_for_stream(request.body))
+
+
+def _known(faults: object) -> list[Cell | None]:
+    if isinstance(faults, str | Cell):
+        return [_cell(faults)]
+    if isinstance(faults, Sequence):
+        return [_cell(fault, f"faults[{place}]") for place, fault in enumerate(faults)]
+    if isinstance(faults, Iterable):
+        return []
+    hint = "name one of routewright.testing.CELLS"
+    raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is neither a fault nor a list of them", hint))
+
+
+def _cell(fault: object, place: str = "faults") -> Cell | None:
+    if fault is None or isinstance(fault, Cell):
+        return fault
+    if isinstance(fault, str) and fault in CELLS:
+        return CELLS[fault]
+    hint = did_you_mean(fault, CELLS) or "see routewright.testing.CELLS, or pass None for a good answer"
+    raise ValidationFailed.of(Problem(place, f"no fault is known as {shown(fault)}", hint))

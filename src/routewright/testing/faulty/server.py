@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
+import tempfile
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from routewright.errors import Problem, ValidationFailed
 from routewright.testing.provider import Pause
 
-from .certificate import untrusted_context
+from .cells import Faults, Request, Script
 from .completion import ANSWER
-from .script import Faults, Request, Script
 from .steps import FOREVER, Break, Connection, Head, moments
 
 PATIENCE_S = 10.0
@@ -26,6 +28,26 @@ _LONGEST_S = 86_400.0
 _HOST = "127.0.0.1"
 _SECURE = (Connection.UNTRUSTED, Connection.MUTE)
 _DEAF = (Connection.REFUSED, Connection.UNRESOLVED)
+PEM = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgckt3lgGPDeqV1FvD
+VDqnWHl2j/9nfyRPkzAeXoX8tk+hRANCAATfMo4qM/Q4pGp2pOx6GpBfFGCOr8SJ
+xd0rhiinCBBsTuPxQ5yrI1wGdZAt5GUUOfrNXvVZklhU5V9FUoluI3h2
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBrTCCAVOgAwIBAgIUI7EE35Tqcs0oKJLs2i2JDmKdVNUwCgYIKoZIzj0EAwIw
+HDEaMBgGA1UEAwwRdW50cnVzdGVkLmludmFsaWQwIBcNMjYxMTIxMjIzMDM2WhgP
+MjEyNjEwMjgyMjMwMzZaMBwxGjAYBgNVBAMMEXVudHJ1c3RlZC5pbnZhbGlkMFkw
+EwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE3zKOKjP0OKRqdqTsehqQXxRgjq/EicXd
+K4YopwgQbE7j8UOcqyNcBnWQLeRlFDn6zV71WZJYVOVfRVKJbiN4dqNxMG8wHQYD
+VR0OBBYEFAGynkZt7dtGpsXe8Ae8UTyyAao9MB8GA1UdIwQYMBaAFAGynkZt7dtG
+psXe8Ae8UTyyAao9MA8GA1UdEwEB/wQFMAMBAf8wHAYDVR0RBBUwE4IRdW50cnVz
+dGVkLmludmFsaWQwCgYIKoZIzj0EAwIDSAAwRQIgR0ewokcTHYbmZnRQn4kDewPU
+4OBcwjUNQjx8N61Az18CIQDsq4RPxZwL7aCTqRDEKVEyQg2jILtQiXWD5gRIQJo+
+xA==
+-----END CERTIFICATE-----
+"""
+"""A certificate that no client trusts, valid until 2126, with its key, which is no secret."""
 
 
 class FaultyServer:
@@ -95,7 +117,7 @@ class FaultyServer:
         loop, served = self._loop, set[_Served]()
         asyncio.set_event_loop(loop)
         if self.connection not in _DEAF:
-            context = untrusted_context() if self.connection is Connection.UNTRUSTED else None
+            context = _untrusted_context() if self.connection is Connection.UNTRUSTED else None
             serving = loop.create_server(lambda: _Served(self, served), sock=self._socket, ssl=context)
             listening = loop.run_until_complete(serving)
             loop.call_later(_LONGEST_S, listening.close)  # it is not to be collected before
@@ -193,6 +215,16 @@ def _connection_of(script: Script) -> Connection | None:
         hint = "start a server for it alone"
         raise ValidationFailed.of(Problem("faults", "a fault of the connection is that of all requests", hint))
     return found[0] if found else None
+
+
+def _untrusted_context() -> ssl.SSLContext:
+    """TLS with a certificate that no client trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "untrusted.pem"
+        file.write_text(PEM, "ascii")
+        context.load_cert_chain(file)
+    return context
 
 
 def _unheard() -> socket.socket:

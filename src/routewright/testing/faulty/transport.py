@@ -1,24 +1,26 @@
-"""Faults in memory: a ``Transport`` that plays them on any clock, so that stalls of minutes take no time."""
+"""Faults in memory: a ``Transport`` that plays them on any clock, with no real waiting, and a provider over it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
-from types import TracebackType
 from typing import NoReturn
 
 import anyio.lowlevel
 
+from routewright._core.catalogue.models import models_of
 from routewright.backends.clock import SystemClock
+from routewright.backends.providers.openai import OpenAIProvider
 from routewright.backends.transport import TransportLimits
 from routewright.backends.transport.connections import Body
 from routewright.errors import ProviderFault
 from routewright.protocols import Clock
 from routewright.testing.provider import Pause
+from routewright.wire import Chunk, Model, UpstreamCall
 
+from .cells import Faults, Request, Script
 from .completion import ANSWER
-from .script import Faults, Request, Script
 from .steps import Break, Connection, Head, Moment, moments
 
 
@@ -49,35 +51,20 @@ class FaultyTransport:
         """What was sent."""
         return self._script.requests
 
-    def request(
+    @asynccontextmanager
+    async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AbstractAsyncContextManager[FaultyResponse]:
+    ) -> AsyncIterator[FaultyResponse]:
         """Send one request (``protocols.Transport``)."""
-        return _Exchange(self, self._script, Request(method, url, body or b""))
+        self.open_calls += 1
+        try:
+            play = self._script.play(Request(method, url, body or b""))
+            yield await FaultyResponse.begin(self, moments(play.steps))
+        finally:
+            self.open_calls -= 1
 
     async def aclose(self) -> None:
-        """Nothing is held."""
-
-
-class _Exchange:
-    def __init__(self, transport: FaultyTransport, script: Script, request: Request) -> None:
-        self._transport = transport
-        self._script = script
-        self._request = request
-
-    async def __aenter__(self) -> FaultyResponse:
-        transport = self._transport
-        transport.open_calls += 1
-        try:
-            return await FaultyResponse.begin(transport, moments(self._script.play(self._request).steps))
-        except BaseException:
-            transport.open_calls -= 1
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._transport.open_calls -= 1
+        """Do nothing: no connection is held."""
 
 
 class FaultyResponse:
@@ -136,6 +123,54 @@ class FaultyResponse:
     def _break(self, how: Break) -> None:
         if how is Break.RESET or self._missing > 0 or "content-length" not in self.headers:
             raise _reset()
+
+
+class FaultyProvider(OpenAIProvider):
+    """Serves calls with faults by name, and remembers the calls: what a real provider makes of what a vendor sent.
+
+        provider = FaultyProvider(["rate_limited", None], models=[Model(id="test/one", quality=0.5)])
+
+    ``faults`` names one for all calls, or one a call; None, and what comes after the last, is an answer that says
+    ``answer``. The names are those of ``routewright.testing.CELLS``. Pauses are spent on ``clock``.
+    """
+
+    def __init__(
+        self,
+        faults: Faults = (),
+        *,
+        models: Sequence[Model] = (),
+        name: str = "",
+        clock: Clock | None = None,
+        answer: str = ANSWER,
+        limits: TransportLimits | None = None,
+    ) -> None:
+        self.calls: list[UpstreamCall] = []
+        """What was asked."""
+        self._faulty = FaultyTransport(faults, clock, answer=answer, limits=limits)
+        super().__init__(
+            "faulty-key",
+            name=name or next((model.id.partition("/")[0] for model in models_of(models)), "faulty"),
+            base_url="http://faulty.invalid/v1",
+            models=models,
+            transport=self._faulty,
+            environ={},
+            clock=clock,
+        )
+
+    @property
+    def open_calls(self) -> int:
+        """Requests begun and not yet left."""
+        return self._faulty.open_calls
+
+    @property
+    def requests(self) -> list[Request]:
+        """What was sent for the calls."""
+        return self._faulty.requests
+
+    def open(self, call: UpstreamCall) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
+        """Start one call (``protocols.Provider``)."""
+        self.calls.append(call)
+        return super().open(call)
 
 
 async def _fail_to_connect(how: Connection, transport: FaultyTransport) -> NoReturn:
