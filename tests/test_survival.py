@@ -24,8 +24,8 @@ from routewright import (
     ValidationFailed,
 )
 from routewright.testing import SITUATIONS, NotSurvived, situations
-from routewright.testing.stage import Ended
 from routewright.testing.storage import make_trace
+from routewright.testing.survival import Ended
 
 
 def lost(policy: Policy, **options: Any) -> dict[str, str]:

@@ -7,9 +7,7 @@ faults are made are in ``routewright.testing.faulty``, the opt-in plug-in of pyt
 from .clock import FakeClock
 from .faulty import CELLS, Cell, FaultyProvider, FaultyServer, FaultyTransport
 from .provider import Pause, ScriptedProvider
-from .situation import SITUATIONS, Situation
-from .stage import NotSurvived
-from .survival import SituationCase, situations
+from .survival import SITUATIONS, NotSurvived, Situation, SituationCase, situations
 
 __all__ = [
     "CELLS",

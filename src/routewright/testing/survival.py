@@ -1,31 +1,104 @@
-"""Does a policy survive what providers do? One case a policy and situation, for any test runner."""
+"""Does a policy survive what providers do? One case a policy and situation, for any test runner.
+
+A case plays its situation to a whole Router on virtual time, whose every provider is a faulty one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 import anyio
 
+from routewright._core.guardrails.gate import RequestGate, guardrails_of
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import as_request
+from routewright._core.routing.decision import Decision
+from routewright._engine.guardrail import done_now, pass_gate
 from routewright.arguments import RequestLike, checked_policies
+from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import (
+    ContentRefused,
+    Problem,
+    RouterError,
+    RouterTimeoutError,
+    UpstreamFailed,
+    ValidationFailed,
+)
 from routewright.loop import this_loop
-from routewright.wire import Policy
+from routewright.router import Router
+from routewright.settings import Settings
+from routewright.wire import Fallback, ModelSpan, Policy, PolicyFallback, RouteRequest, Trace, Usage
 
-from .situation import SITUATIONS, Situation
-from .stage import NotSurvived, Setup, Stage
+from .clock import FakeClock
+from .faulty import FaultyProvider
+
+BACK_WITHIN_S = 16
+"""Seconds after its recovery within which a provider is in service again."""
+DOWN_S = 20
+"""How long a flapping provider is down. It is called once a second."""
+
+
+class Situation(NamedTuple):
+    """What the provider of the chosen model does, while all others are well."""
+
+    name: str
+    what: str
+    """In words, after "the provider"."""
+    fault: str
+    """One of ``routewright.testing.CELLS``."""
+    times: int | None = None
+    """How many calls fail; None: all."""
+
+
+SITUATIONS = (
+    Situation("rate_limited", "says 429 once, with Retry-After: 1", "rate_limited_second", 1),
+    Situation("rate_limited_for_ever", "says 429 to every call", "rate_limited"),
+    Situation("unavailable_for_ever", "says 503 to every call", "unavailable"),
+    Situation("server_error_once", "says 500 once", "server_error", 1),
+    Situation("reset", "resets the connection once", "reset_before_headers", 1),
+    Situation("silent", "takes every call and says nothing", "silent"),
+    Situation("slow_first_token", "makes callers wait a minute for the first token", "slow_first_token"),
+    Situation("stream_cut", "resets every connection in the midst of the answer", "reset_mid_body"),
+    Situation("stream_stalled", "stalls in the midst of every answer", "stall_mid_answer"),
+    Situation("malformed_chunk", "sends broken JSON in the midst of every answer", "malformed_chunk"),
+    Situation("missing_end", "ends every answer without its end", "truncated"),
+    Situation("context_overflow", "says that the prompt is too long", "context_overflow"),
+    Situation("moderation", "refuses the content", "moderation"),
+    Situation("cut_not_continued", "cuts every answer, which no other model would continue", "error_event"),
+    Situation("flapping", "is down for a while, and then well again", "unavailable"),
+    Situation("usage_after_fallback", "cuts every answer, and bills what came of it", "reset_mid_body"),
+)
+_CUT = ("stream_cut", "stream_stalled", "malformed_chunk", "missing_end", "cut_not_continued", "usage_after_fallback")
+"""Situations in which content comes before the fault."""
+
+
+class NotSurvived(AssertionError):
+    """A policy does not survive a situation. The message says which, what happened, and what to change."""
+
+    __module__ = "routewright.testing"
 
 
 class SituationCase:
     """One policy in one situation."""
 
-    def __init__(self, policy: Policy, situation: Situation, setup: Setup) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        situation: Situation,
+        *,
+        policies: Sequence[Policy],
+        catalogue: Catalogue,
+        request: RouteRequest,
+    ) -> None:
         self.policy = policy
         self.situation = situation
-        self._setup = setup
+        self._policies = policies
+        self._catalogue = catalogue
+        self._request = request
 
     def __repr__(self) -> str:
         return f"{self.policy.name}-{self.situation.name}"
@@ -42,9 +115,9 @@ class SituationCase:
             )
         for streamed in (False, True):
             try:
-                anyio.run(Stage(self.policy, self.situation, self._setup, streamed=streamed).play)
+                anyio.run(_Stage(self, streamed=streamed).play)
             except NotSurvived as error:
-                raise error.with_traceback(None) from None  # of a policy, so our own frames tell nothing
+                raise error.with_traceback(None) from None  # it is about the policy: our own frames tell nothing
 
 
 def situations(
@@ -67,26 +140,209 @@ def situations(
     if policy is not None and not chosen:
         hint = did_you_mean(policy, [each.name for each in given]) or "give the name or the id of one"
         raise ValidationFailed.of(Problem("policy", f"there is no policy {shown(policy)}", hint))
-    setup = Setup(given, Catalogue() if catalogue is None else catalogue, as_request(request, {}))
-    return [SituationCase(each, situation, setup) for each in chosen for situation in SITUATIONS]
+    models, asked = Catalogue() if catalogue is None else catalogue, as_request(request, {})
+    return [
+        SituationCase(each, situation, policies=given, catalogue=models, request=asked)
+        for each in chosen
+        for situation in SITUATIONS
+    ]
 
 
-def _read(policies: str | Path | Sequence[Policy]) -> Sequence[Policy]:
-    path = str(policies) if isinstance(policies, str | Path) else None
-    given = _checked(policies) if path is None else _read_file(path)
+def _read(policies: object) -> Sequence[Policy]:
+    place = "policies"
+    given: Sequence[Policy]
+    if isinstance(policies, str | Path):
+        from routewright.policies import read_policies  # loads pydantic
+
+        place = str(policies)
+        given = read_policies(place)
+    elif isinstance(policies, Sequence):
+        given = checked_policies(policies)
+    else:
+        hint = "pass the path of a file, or a list: [Policy(...)]"
+        raise ValidationFailed.of(Problem(place, f"{shown(policies)} is not a list of policies", hint))
     if not given:
-        raise ValidationFailed.of(Problem(path or "policies", "there is no policy", "write one that is to be tried"))
+        raise ValidationFailed.of(Problem(place, "there is no policy", "write one that is to be tried"))
     return given
 
 
-def _read_file(path: str) -> Sequence[Policy]:
-    from routewright.policies import read_policies  # loads pydantic
+class Ended(NamedTuple):
+    """How a call ended."""
 
-    return read_policies(path)
+    error: RouterError | None
+    trace: Trace
+
+    @property
+    def attempts(self) -> list[ModelSpan]:
+        """What was tried, in order."""
+        return [span for span in self.trace.spans if isinstance(span, ModelSpan)]
+
+    @property
+    def calls(self) -> str:
+        """How many there were, and of which models."""
+        if not self.attempts:
+            return "nothing was called"
+        count = "1 call" if len(self.attempts) == 1 else f"{len(self.attempts)} calls"
+        return f"{count}, of {', then '.join(dict.fromkeys(span.model for span in self.attempts))}"
 
 
-def _checked(policies: object) -> Sequence[Policy]:
-    if not isinstance(policies, Sequence):
-        hint = "pass the path of a file, or a list: [Policy(...)]"
-        raise ValidationFailed.of(Problem("policies", f"{shown(policies)} is not a list of policies", hint))
-    return checked_policies(policies)
+class _Script:
+    """What one provider does, call after call."""
+
+    def __init__(self) -> None:
+        self.fault: str | None = None
+        self.times: int | None = None
+
+    def faults(self) -> Iterator[str | None]:
+        """Without end: the fault as often as it comes, else None."""
+        while True:
+            due = self.times is None or self.times > 0
+            self.times = None if self.times is None else self.times - 1
+            yield self.fault if due else None
+
+
+class _Stage:
+    """One policy in one situation, with calls of one form."""
+
+    def __init__(self, case: SituationCase, *, streamed: bool) -> None:
+        self._policy = case.policy
+        self._rules = case.policy.fallback or PolicyFallback()
+        self._situation = case.situation
+        self._request = case._request
+        self._catalogue = case._catalogue
+        self._streamed = streamed
+        self._models = {model.id: model for model in self._catalogue.models}
+        self._clock = FakeClock(SystemClock().time())
+        self._scripts = {name: _Script() for name in sorted({model.provider for model in self._models.values()})}
+        self._providers = [
+            FaultyProvider(script.faults(), name=name, clock=self._clock) for name, script in self._scripts.items()
+        ]
+        self._router = Router(
+            providers=self._providers,
+            catalogue=self._catalogue,
+            policies=case._policies,
+            settings=Settings(clock=self._clock, rng=Random(0), stale_after_days=None),
+        )
+
+    async def play(self) -> None:
+        """Raises ``NotSurvived``."""
+        sent = self._past_guardrails()
+        try:
+            decided = self._router.decide(sent, policy_id=self._policy.name)
+        except RouterError as error:
+            raise NotSurvived(f"policy {self._policy.name!r} serves nobody, fault or none: {error}") from None
+        script = self._scripts[self._provider_of(decided.model)]
+        script.fault, script.times = self._situation.fault, self._situation.times
+        if self._situation.name == "flapping":
+            await self._flap(decided, script)
+            return
+        ended = await self._call()
+        self._check_end(decided, ended)
+        self._check_messages(decided, sent)
+        self._check_costs(decided, ended)
+
+    def _past_guardrails(self) -> RouteRequest:
+        """What the policy's guardrails leave of the request."""
+        gate = RequestGate(self._request, guardrails_of(self._policy))
+        done_now(pass_gate(gate))
+        if gate.blocked is None:
+            return gate.request
+        by = f"guardrail {gate.blocked.guardrail!r} blocks the request itself, by its rule {gate.blocked.rule!r}"
+        raise NotSurvived(f"policy {self._policy.name!r} cannot be tried: its {by}; pass another 'request='")
+
+    async def _flap(self, decided: Decision, script: _Script) -> None:
+        """Be down, then well, with a caller who goes on calling."""
+        for second in range(DOWN_S + BACK_WITHIN_S):
+            if second == DOWN_S:
+                script.fault = None
+            self._check_end(decided, await self._call())
+            await self._clock.sleep(1.0)
+        candidates = self._router.decide(self._request, policy_id=self._policy.name).candidates
+        if decided.model not in [candidate.model for candidate in candidates]:
+            raise self._lost(decided, f"it is not in service {BACK_WITHIN_S} s after its recovery")
+
+    async def _call(self) -> Ended:
+        error, asked, policy_id = None, self._request, self._policy.name
+        try:
+            if self._streamed:
+                async with self._router.stream(asked, policy_id=policy_id) as stream:
+                    async for _ in stream:
+                        pass
+                trace_id = stream.result.trace_id
+            else:
+                trace_id = (await self._router.route(asked, policy_id=policy_id)).trace_id
+        except RouterError as failed:
+            error, trace_id = failed, failed.trace_id or ""
+        return Ended(error, await self._router.trace(trace_id))
+
+    def _check_end(self, decided: Decision, ended: Ended) -> None:
+        error = ended.error
+        if error is None:
+            if self._is_refused:
+                raise self._lost(decided, "a refusal was routed around, which nobody asked for")
+            return
+        if self._may_tell(decided, error):
+            return
+        said = f"the caller got {type(error).__name__} ({error.status}); {ended.calls}"
+        raise self._lost(decided, said, self._remedy(decided, error))
+
+    @property
+    def _is_refused(self) -> bool:
+        """The content is refused, and the policy has it told."""
+        return self._situation.name == "moderation" and self._rules.on_refusal == "fail"
+
+    def _may_tell(self, decided: Decision, error: RouterError) -> bool:
+        """Whether an error is what the caller is to get."""
+        if self._is_refused:
+            return isinstance(error, ContentRefused)
+        if not isinstance(error, UpstreamFailed):
+            return False
+        if self._situation.name == "context_overflow":
+            return not any(self._window(model) > self._window(decided.model) for model in decided.chain)
+        cut = self._situation.name in _CUT and self._streamed
+        asked = self._request.fallback or Fallback()
+        return cut and (asked.on_partial or self._rules.on_partial) == "error"
+
+    def _window(self, model: str) -> int:
+        return self._models[model].context_window or 0
+
+    def _provider_of(self, model: str) -> str:
+        return self._models[model].provider
+
+    def _check_messages(self, decided: Decision, sent: RouteRequest) -> None:
+        """What came of an answer is never in the prompt of the next."""
+        calls = [call for provider in self._providers for call in provider.calls]
+        if any([*call.messages] != sent.messages for call in calls):
+            raise self._lost(decided, "a fallback was not asked with the messages of the request")
+
+    def _check_costs(self, decided: Decision, ended: Ended) -> None:
+        """Each attempt is priced at its own model's prices."""
+        day = ended.trace.created_at[:10]
+        for span in ended.attempts:
+            tokens, priced = span.tokens, self._models[span.model].pricing_per_1m is not None
+            if tokens is None or not priced:
+                continue
+            usage = Usage(tokens.input, tokens.output, tokens.cached)
+            due = self._catalogue.bill(span.model, usage, on=day).total_usd
+            if abs(due - span.cost_usd) > 1e-9:
+                raise self._lost(decided, f"{span.model} costs ${due:.9f}, and ${span.cost_usd:.9f} is in the trace")
+
+    def _remedy(self, decided: Decision, error: RouterError) -> str:
+        """What to change."""
+        provider, chain = self._provider_of(decided.model), decided.chain
+        again = "; or let 'fallback.max_retries' be 1" if self._rules.max_retries == 0 and self._situation.times else ""
+        if not chain and self._rules.models == []:
+            return f"'fallback.models' is empty: leave it out, or name a model of another provider there{again}"
+        if not chain:
+            return f"its plan is {decided.model} alone: let 'models' or 'fallback.models' allow another provider{again}"
+        if all(self._provider_of(model) == provider for model in chain):
+            return f"its whole plan is served by {provider}: let 'models' or 'fallback.models' allow another{again}"
+        if isinstance(error, RouterTimeoutError):
+            return "allow more time in 'timeout_ms': a stream may be silent for a second"
+        return "raise 'budget', which is to pay for a second attempt, or allow cheaper models"
+
+    def _lost(self, decided: Decision, said: str, remedy: str = "") -> NotSurvived:
+        form = "streamed" if self._streamed else "plain"
+        who = f"{decided.model}, whose provider {self._situation.what}"
+        told = f"policy {self._policy.name!r} does not survive {self._situation.name!r} ({form}; {who}): {said}"
+        return NotSurvived(f"{told}; {remedy}" if remedy else told)

@@ -7,7 +7,7 @@ each kind is in the table of faults (``_core/attempts/faults.py``).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -314,10 +314,11 @@ class Script:
         self.known = _known(faults)
         """The given faults; empty where they come from an iterator."""
         self._good = good(answer)
+        self._cells: Iterator[Cell | None] = iter(self.known)
         if isinstance(faults, str | Cell):
             self._cells = repeat(self.known[0])
-        else:
-            self._cells = iter(self.known) if isinstance(faults, Sequence) else map(_cell, faults)
+        elif not isinstance(faults, Sequence):
+            self._cells = map(_cell, faults)
 
     def play(self, request: Request) -> Play:
         """Take the next fault for a request."""
