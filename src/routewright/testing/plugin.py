@@ -1,4 +1,4 @@
-"""A plug-in of pytest that hands a test each situation its policies must survive. To be asked for:
+"""A pytest plug-in that runs a test once for each situation its policies must survive. It is opt-in:
 
     pytest_plugins = ["routewright.testing.plugin"]  # in conftest.py; or: pytest -p routewright.testing.plugin
 
@@ -13,7 +13,7 @@ pytest was started, then in pytest's root directory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import BoundArguments, signature
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes ``situation`` once for each."""
     test = metafunc.definition
-    if "situation" not in metafunc.fixturenames:
-        _refuse_idle_marker(test)
-        return
-    marker = test.get_closest_marker("routewright")
-    if marker is not None:
-        metafunc.parametrize("situation", _cases(marker, _folders(test)), ids=_id, indirect=True)
+    if "situation" in metafunc.fixturenames:
+        marker = test.get_closest_marker("routewright")
+        if marker is not None:
+            metafunc.parametrize("situation", _cases(marker, test), ids=_id, indirect=True)
+    elif any(marker.name == "routewright" for marker in test.own_markers):  # that of a class may be for other tests
+        said = f"{test.name} has the marker 'routewright' and tries nothing"
+        pytest.fail(f"{said}: take 'situation' as an argument, and call situation.check()", pytrace=False)
 
 
 @pytest.fixture
@@ -52,47 +53,30 @@ def situation(request: pytest.FixtureRequest) -> SituationCase:
     pytest.fail(given, pytrace=False)
 
 
-def _refuse_idle_marker(test: pytest.Item) -> None:
-    """Refuse a test that would pass without having tried anything. One of a class or module need not be for it."""
-    if any(marker.name == "routewright" for marker in test.own_markers):
-        said = f"{test.name} has the marker 'routewright' and tries nothing"
-        pytest.fail(f"{said}: take 'situation' as an argument, and call situation.check()", pytrace=False)
-
-
-def _cases(marker: pytest.Mark, folders: Sequence[Path]) -> Sequence[SituationCase | str]:
-    """What the test runs with; or what is wrong with its marker, which the fixture tells."""
+def _cases(marker: pytest.Mark, test: pytest.Item) -> Sequence[SituationCase | str]:
+    """What the test runs with, or what is wrong with its marker: the fixture fails with that."""
     try:
-        given = _bound(marker)
-        given.arguments["policies"] = _found(given.arguments["policies"], folders)
+        given = signature(situations).bind(*marker.args, **marker.kwargs)
+    except TypeError as error:
+        return [str(ValidationFailed.of(Problem("@pytest.mark.routewright", str(error), f"write {_MARKER}")))]
+    try:
+        given.arguments["policies"] = _found(given.arguments["policies"], test)
         return situations(*given.args, **given.kwargs)
     except ValidationFailed as error:
         return [str(error)]
 
 
-def _bound(marker: pytest.Mark) -> BoundArguments:
-    """What the marker says, by the names of what ``situations`` takes. Raises ``ValidationFailed``."""
-    try:
-        return signature(situations).bind(*marker.args, **marker.kwargs)
-    except TypeError as error:
-        raise ValidationFailed.of(Problem("@pytest.mark.routewright", str(error), f"write {_MARKER}")) from None
-
-
-def _id(case: SituationCase | str) -> str:
-    return repr(case) if isinstance(case, SituationCase) else "unusable"
-
-
-def _folders(test: pytest.Item) -> Sequence[Path]:
-    """Where a file is looked for, in this order."""
-    config = test.config
-    return [*dict.fromkeys((test.path.parent, config.invocation_params.dir, config.rootpath))]
-
-
-def _found(policies: Any, folders: Sequence[Path]) -> Any:
+def _found(policies: Any, test: pytest.Item) -> Any:
     """The policies as they were given, or the path of their file. Raises ``ValidationFailed``."""
     if not isinstance(policies, str | Path) or Path(policies).is_absolute():
         return policies
+    folders = dict.fromkeys((test.path.parent, test.config.invocation_params.dir, test.config.rootpath))
     for folder in folders:
         if (folder / policies).exists():
             return folder / policies
     problem = f"is not in {', nor in '.join(map(str, folders))}"
     raise ValidationFailed.of(Problem(str(policies), problem, "check the path"))
+
+
+def _id(case: SituationCase | str) -> str:
+    return repr(case) if isinstance(case, SituationCase) else "unusable"
