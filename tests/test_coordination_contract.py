@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from inspect import signature
 from random import Random
 from typing import Any
 
@@ -15,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from routewright import MemoryCoordination
 from routewright.testing import FakeClock
 from routewright.testing.coordination import CoordinationContract, Walk
+from routewright.testing.coordination.contract import Subject
 from routewright.wire import Denied, Heard, Take, Taken
 
 pytestmark = pytest.mark.anyio
@@ -117,19 +117,18 @@ def of(kind: type[MemoryCoordination]) -> Callable[[FakeClock], MemoryCoordinati
 
 BROKEN: dict[str, tuple[Callable[[FakeClock], MemoryCoordination], str]] = {
     "rounding": (Rounding, "test_a_window_slides_and_is_open_at_its_beginning"),
-    "in parts": (of(InParts), "test_what_is_refused_by_one_takes_of_none"),
-    "uncorrected": (of(Uncorrected), "test_what_was_not_needed_is_given_back_to_each_window"),
-    "everlasting": (Everlasting, "test_it_is_free_when_its_owner_was_not_heard_of_for_a_lease"),
+    "in parts": (of(InParts), "test_a_step_that_one_limit_refuses_takes_of_none"),
+    "uncorrected": (of(Uncorrected), "test_unused_tokens_are_given_back_to_each_window"),
+    "everlasting": (Everlasting, "test_a_slot_is_free_when_its_owners_lease_is_over"),
     "abandoned": (of(Abandoned), "test_a_take_that_is_cancelled_has_taken_nothing"),
     "guessing": (of(Guessing), "test_the_wait_is_for_as_many_to_leave_as_stand_in_the_way"),
-    "deaf": (of(Deaf), "test_what_was_said_since_is_heard_in_order_and_once"),
+    "deaf": (of(Deaf), "test_news_are_heard_in_order_and_once"),
 }
 
 
 async def keep(promise: str, make: Callable[[FakeClock], MemoryCoordination]) -> None:
-    clock, test = FakeClock(), getattr(suite, promise)
-    given = {"coordination": make(clock), "clock": clock}
-    await test(**{name: value for name, value in given.items() if name in signature(test).parameters})
+    clock = FakeClock()
+    await getattr(suite, promise)(Subject(make(clock), clock))
 
 
 async def walk(make: Callable[[FakeClock], MemoryCoordination]) -> None:
@@ -140,8 +139,9 @@ async def walk(make: Callable[[FakeClock], MemoryCoordination]) -> None:
 
 async def meet(coordination: Callable[[FakeClock], MemoryCoordination], backend: str) -> None:
     for _ in range(20):
-        made = coordination(FakeClock())
-        await suite.test_threads_with_loops_of_their_own_get_no_more_than_there_is(made, backend)
+        clock = FakeClock()
+        subject = Subject(coordination(clock), clock)
+        await suite.test_threads_with_loops_of_their_own_get_no_more_than_there_is(subject, backend)
 
 
 @pytest.mark.parametrize("name", BROKEN)
