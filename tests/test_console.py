@@ -41,7 +41,7 @@ from routewright.errors import InternalError
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
-from routewright.testing.storage.money import make_row, reservation
+from routewright.testing.storage.samples import make_row, reservation
 from routewright.wire import SYSTEM_ACCOUNT, Events, LedgerRow, LedgerRows, Notice, Settle
 
 from .offices import START, Watched, bearer, fake_clock, holds

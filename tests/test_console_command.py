@@ -17,7 +17,7 @@ import pytest
 from routewright import AuthenticationFailed, Console, RateLimits, SqliteCoordination, SqliteStorage
 from routewright.cli import main
 from routewright.root_secret import secret_path
-from routewright.testing.storage.money import make_row, reservation
+from routewright.testing.storage.samples import make_row, reservation
 from routewright.wire import Notice, Settle
 
 from .test_console_changes import Interrupted

@@ -22,7 +22,7 @@ import msgspec
 
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import PreconditionFailed
-from routewright.testing.storage.money import AT, make_row, reservation
+from routewright.testing.storage.samples import AT, make_row, reservation
 from routewright.wire import SYSTEM_ACCOUNT, ClaimKey, Durability, EndClaim, KeepLease, RunLimit, Settle
 
 WORST = (3_000_000, 4_000_000, 5_000_000)

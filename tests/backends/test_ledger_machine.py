@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from routewright.errors import PreconditionFailed
-from routewright.testing.storage.money import make_account, make_key, make_row
+from routewright.testing.storage.samples import make_account, make_key, make_row
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     AddCredit,

@@ -18,8 +18,7 @@ from routewright.backends.storage.sqlite import SqliteStorage, writer
 from routewright.backends.storage.sqlite.connection import Connection, connect
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.backends.storage.sqlite.writer import Writer
-from routewright.testing.storage.claims import NOW, claim, end
-from routewright.testing.storage.money import AT, EVENTS, Till, make_key, make_row, reservation
+from routewright.testing.storage.samples import AT, EVENTS, NOW, Till, claim, end, make_key, make_row, reservation
 from routewright.wire import ClaimByKey, LedgerRow, LedgerRows, Settle, Stands
 
 from .power import Disk, Files, fill

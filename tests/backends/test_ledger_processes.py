@@ -19,7 +19,7 @@ import pytest
 from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.upkeep import check
-from routewright.testing.storage.money import AT, Till, make_key
+from routewright.testing.storage.samples import AT, Till, make_key
 from routewright.wire import ClaimByKey, KeepLease, LedgerRow, LedgerRows, LedgerSums, Purse, RunLimit, Stands
 
 from .ledger_child import KEYS, NESTED, OF_RUN, RUN_LIMIT, WORST, Orders

@@ -31,7 +31,7 @@ from routewright.errors import (
 from routewright.protocols import LocalStorage, Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
-from routewright.testing.storage.snapshots import health_chain
+from routewright.testing.storage.analytics import health_chain
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Content,

@@ -20,9 +20,20 @@ from routewright.backends.storage.sqlite.books import upkeep as sweep
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.errors import InternalError, PreconditionFailed, StorageCorrupt
 from routewright.testing.storage import make_trace
-from routewright.testing.storage.books import INCIDENT, writes_of
-from routewright.testing.storage.claims import NOW, claim, end
-from routewright.testing.storage.money import AT, EVENTS, RUN, Till, make_account, make_key, make_row, reservation
+from routewright.testing.storage.accounts import INCIDENT, writes_of
+from routewright.testing.storage.samples import (
+    AT,
+    EVENTS,
+    NOW,
+    RUN,
+    Till,
+    claim,
+    end,
+    make_account,
+    make_key,
+    make_row,
+    reservation,
+)
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Accounts,

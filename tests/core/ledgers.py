@@ -9,7 +9,7 @@ import pytest
 from routewright._core.books import Books
 from routewright._core.lease import Owners
 from routewright.errors import PreconditionFailed
-from routewright.testing.storage.money import AT, make_account, reservation
+from routewright.testing.storage.samples import AT, make_account, reservation
 from routewright.wire import Key, LedgerRow, Purse, PutAccount, PutKey, Settle, Standing, Stands, Written
 
 

@@ -27,7 +27,7 @@ from routewright._core.account import (
     without_keys,
 )
 from routewright.errors import AuthenticationFailed
-from routewright.testing.storage.money import make_account, make_key
+from routewright.testing.storage.samples import make_account, make_key
 from routewright.wire import Environment, PlanName, RateLimits, Scope
 
 LIVE = new_key("production", bytes(range(RANDOM_BYTES)))

@@ -10,7 +10,7 @@ from routewright._core.allowance import headers_of, refusal, takes_of
 from routewright._core.limiter import Limiter
 from routewright._core.shortage import held_by_others
 from routewright.errors import RateLimited
-from routewright.testing.storage.money import make_account
+from routewright.testing.storage.samples import make_account
 from routewright.wire import Caller, Denied, Purse, RateLimits, Standing, Take, WindowState
 
 NOW = 1_800_000_000.0

@@ -15,7 +15,7 @@ from routewright._core.idempotency import KEPT_S
 from routewright._core.lease import Owners, is_held
 from routewright._core.moment import timestamp
 from routewright._core.rows import key_of, summed
-from routewright.testing.storage.money import AT, make_row
+from routewright.testing.storage.samples import AT, make_row
 from routewright.wire import (
     ClaimKey,
     EndClaim,

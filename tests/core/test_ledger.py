@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routewright._core.ledger import THRESHOLDS, level_of
-from routewright.testing.storage.money import AT, EVENTS, NEXT_MONTH, RUN, make_account, make_key, make_row
+from routewright.testing.storage.samples import AT, EVENTS, NEXT_MONTH, RUN, make_account, make_key, make_row
 from routewright.wire import AddCredit, KeepLease, LedgerRow, PutAccount, PutKey, RunLimit, StoredEvent
 
 from .ledgers import Ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from routewright.testing.storage.money import AT, make_row
+from routewright.testing.storage.samples import AT, make_row
 from routewright.wire import AddCredit, RunLimit
 
 from .ledgers import Ledger

@@ -3,34 +3,20 @@
 ``StorageContract`` is about traces, which every storage keeps. ``BooksContract`` is about accounts, keys, money,
 idempotency keys and events: a storage keeps all of that, or refuses it with ``UnsupportedWrite``.
 
-Each file holds the promises about one thing; ``samples.py`` and ``money.py`` make what is stored. A test's name is the
-promise.
+A test's name is the promise. ``samples.py`` makes what is stored.
 """
 
-from __future__ import annotations
-
-from .accounting import Accounting
-from .accounts import AccountsAndKeys, Revoking
-from .batches import Batches
-from .books import Bookkeeping
-from .claims import Claims
-from .deletion import Deletion
-from .events import Happenings
-from .isolation import Isolation
-from .keeping import Keeping
-from .reserving import Leasing, Reserving
-from .retention import Aging
-from .rollups import Counting
+from .accounts import AccountsAndKeys, Bookkeeping, Claims, Happenings
+from .analytics import Counting, Snapshots
+from .basics import Aging, Batches, Deletion, Isolation, Keeping, Selecting
+from .ledger import Accounting, Alerting, Leasing, Reserving, Settling
 from .samples import make_trace
-from .selection import Selecting
-from .settling import Alerting, Settling
-from .snapshots import Snapshots
-from .threads import Threads
+from .walk import Loads
 
 __all__ = ["BooksContract", "StorageContract", "make_trace"]
 
 
-class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Snapshots, Isolation, Threads):
+class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Snapshots, Isolation, Loads):
     """Inherit it and override ``make``. Each test makes a storage of its own, uses it in one event loop, one of them
     in threads besides, and closes it.
 
@@ -43,7 +29,7 @@ class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Sn
 
 
 class BooksContract(
-    AccountsAndKeys, Revoking, Reserving, Leasing, Settling, Alerting, Accounting, Claims, Happenings, Bookkeeping
+    AccountsAndKeys, Reserving, Leasing, Settling, Alerting, Accounting, Claims, Happenings, Bookkeeping
 ):
     """The same for all that a storage may keep besides traces. One that does inherits both.
 

@@ -1,31 +1,61 @@
-"""What the suite stores: traces that are all alike but for what a test is about, and traces of a seeded chance."""
+"""What the suites store: traces, and the accounts, reservations and claims of calls.
+
+They are alike but for what a test is about, or of a seeded chance. ``expected_answers`` says how traces are counted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
+import pytest
 from msgspec.structs import replace
 
+from routewright._core.analytics.rollup import Rollups
+from routewright._core.idempotency import KEPT_S
 from routewright._core.routing.inputs import RULES
 from routewright._core.trace.filter import FLAGS, METADATA, NUMBERS, TEXTS
+from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    Account,
+    AddCredit,
+    CacheCounts,
     CacheSpan,
     Candidate,
+    ClaimKey,
     Content,
     DecisionInput,
     DecisionSpan,
+    EndClaim,
     Environment,
+    FallbackCounts,
     FallbackSpan,
     FilterOp,
     FunctionCall,
     GuardrailSpan,
     ImagePart,
     ImageUrl,
+    KeepLease,
+    Key,
+    LatencyCounts,
+    LedgerRow,
+    LedgerRows,
     Message,
     ModelSpan,
+    PutAccount,
+    PutKey,
+    PutTrace,
+    Reserve,
+    RunLimit,
+    SetRetention,
+    Settle,
     Span,
+    Standing,
+    Stands,
+    StoredEvent,
     Term,
     TextPart,
     TokenBounds,
@@ -35,10 +65,17 @@ from routewright.wire import (
     TraceItem,
     TraceItems,
     TraceStatus,
+    UsageCounts,
+    Write,
+    Written,
 )
 
-T = TypeVar("T")
+Counts = UsageCounts | CacheCounts | FallbackCounts | LatencyCounts
 
+NOW = 1_795_478_400.0  # 2026-11-24T00:00:00Z
+HOUR_S = 3_600.0
+DAY_S = 24 * HOUR_S
+FOR_EVER = SetRetention()
 ODD_TEXTS = (
     'it\'s "quoted" \\ `so`',
     "x'; DROP TABLE trace; --",
@@ -60,9 +97,26 @@ LONG_NAMES = tuple("n" * 199 + end for end in "12")
 """Of accounts, as long as they may be, and alike up to the last character."""
 LONG_IDS = tuple("t" * 99 + end for end in "12")
 """Of traces, likewise."""
+ALIKE = (
+    *("acme", "Acme", "acme ", " acme", "acm", "acme2", "acme%", "acm_", "acmé", "acme\u0301", "a'cme", "*", "default"),
+    *ODD_NAMES,
+    *LONG_NAMES,
+)
+"""Names of accounts."""
 HOURS = tuple(f"2026-11-{day}T{hour:02}" for day in (19, 20, 21) for hour in (0, 1, 13, 23))
 """In which the traces of chance were created."""
 ROLLUP_KEYS = ("team", "it's")
+
+AT = "2026-11-21T09:30:00.000Z"
+NEXT_MONTH = "2026-12-01T00:00:00.000Z"
+LEASE_S = 30.0
+RUN = RunLimit("r", 1_000)
+EVENTS = ("evt_1", "evt_2", "evt_3")
+"""Ids for the events of a settlement."""
+BIG = 2**62
+MONTH = "month:2026-11"
+PURSES = ("run:r", "key:k", "key:k:2026-11", "account", MONTH)
+"""All purses that a call of a key in a run is paid from, the innermost first."""
 
 _MODELS = (None, "a/one", "a/two", "b/one", "x'; DROP TABLE usage; --/two")
 _ERRORS = (None, None, "router.upstream_failed", "a\0b")
@@ -228,12 +282,160 @@ def newest_first(traces: list[Trace]) -> list[Trace]:
     return sorted(traces, key=lambda trace: trace.key, reverse=True)
 
 
-async def all_items(
-    storage: Storage, query: TraceItems, account: str = "default", *, limit: int = 7
-) -> list[TraceItem]:
+async def all_items(storage: Storage, query: TraceItems, *, limit: int = 7) -> list[TraceItem]:
     """All that a scan gives, page by page."""
-    found: list[TraceItem] = []
-    while page := await storage.scan(account, query, after=found[-1].key if found else None, limit=limit):
+    return await all_pages(storage, "default", query, lambda item: item.key, limit)
+
+
+async def all_pages(storage: Storage, account: str, query: Any, key: Callable[[Any], str], limit: int) -> list[Any]:
+    """All that a scan gives, page by page, each behind the key of the last thing before it."""
+    found: list[Any] = []
+    while page := await storage.scan(account, query, after=key(found[-1]) if found else None, limit=limit):
         assert len(page) <= limit
+        assert not found or key(page[0]) < key(found[-1]), "a page begins behind the one before it"
         found += page
     return found
+
+
+def all_counts(first: str = HOURS[0][:10], last: str = HOURS[-1][:10]) -> Iterator[Counts]:
+    """Every kind of query for counts, over the days of the traces of chance or these."""
+    for environment in (None, *_ENVIRONMENTS):
+        days: dict[str, Any] = {"first": first, "last": last, "environment": environment}
+        yield from (CacheCounts(**days), FallbackCounts(**days), LatencyCounts(**days))
+        for group_by in ("model", "tenant", "workflow", *(METADATA + key for key in (*ROLLUP_KEYS, "none"))):
+            yield UsageCounts(**days, group_by=group_by)
+            yield UsageCounts(**days, group_by=group_by, hourly=True, groups=2)
+
+
+async def answers(storage: Storage, account: str = "default") -> list[Any]:
+    """What a storage answers to all queries for counts."""
+    return [await storage.read(account, query) for query in all_counts()]
+
+
+def expected_answers(puts: Sequence[PutTrace]) -> list[Any]:
+    """What it has to answer if these traces and no others are counted."""
+    counted = counted_anew(puts)
+    return [answer(counted, query) for query in all_counts()]
+
+
+def counted_anew(puts: Sequence[PutTrace]) -> Rollups:
+    """The roll-ups of these traces."""
+    counted = Rollups()
+    for put in puts:
+        counted.add(put.trace, put.rollup_keys)
+    return counted
+
+
+def answer(counted: Rollups, query: Counts) -> Any:
+    """What roll-ups answer."""
+    if isinstance(query, UsageCounts):
+        return counted.usage_counts(query)
+    if isinstance(query, CacheCounts):
+        return counted.cache_counts(query)
+    return counted.fallback_counts(query) if isinstance(query, FallbackCounts) else counted.latency_counts(query)
+
+
+def make_account(**given: Any) -> Account:
+    """An account, by default ``acme``."""
+    return Account(**{"name": "acme", "created_at": AT} | given)
+
+
+def make_key(**given: Any) -> Key:
+    """A key, by default ``k`` of ``acme``."""
+    facts = {"id": "k", "account": "acme", "environment": "production", "name": "mine", "prefix": "sk_live_abcd"}
+    return Key(**facts | {"digest": "00", "created_at": AT} | given)
+
+
+def make_row(call: str = "c", attempt: int = 1, charge: int = 0, cost: int | None = None, **given: Any) -> LedgerRow:
+    """A row of the ledger, which by default costs what it charges."""
+    paid = charge if cost is None else cost
+    facts: dict[str, Any] = {"at": AT, "model": "a/one", "provider": "a", "charge_nanos": charge, "cost_nanos": paid}
+    return LedgerRow(request_id=call, attempt=attempt, **facts | given)
+
+
+def reservation(call: str, nanos: int, **given: Any) -> Reserve:
+    """Money for a call, by default of the owner ``own`` at the beginning of the clock."""
+    facts: dict[str, Any] = {"owner": "own", "lease_s": LEASE_S, "clock_s": 0.0, "at": AT}
+    return Reserve(id=call, nanos=nanos, **facts | given)
+
+
+def make_event(number: int = 1, created_at: str = AT, account: str = "acme", **given: Any) -> StoredEvent:
+    """An event whose id grows with ``number``."""
+    facts: dict[str, Any] = {"type": "router.error_burst", "data": {"requests": number}, "environment": "production"}
+    return StoredEvent(id=f"evt_{number:026}", created_at=created_at, account=account, **facts | given)
+
+
+def claim(call: str = "c", **given: Any) -> ClaimKey:
+    """A call that wants the idempotency key ``i``."""
+    facts: dict[str, Any] = {"key": "i", "environment": "production", "fingerprint": f"of {call}", "owner": "own"}
+    return ClaimKey(call=call, **facts | {"lease_s": LEASE_S, "clock_s": 0.0, "at": NOW} | given)
+
+
+def end(call: str = "c", result: bytes | None = b'\x00{"output":"\xff"}', **given: Any) -> EndClaim:
+    """The end of a call that has the key ``i``."""
+    facts: dict[str, Any] = {"key": "i", "environment": "production", "until": NOW + KEPT_S}
+    return EndClaim(call=call, result=result, **facts | given)
+
+
+class Till:
+    """One account of a storage, and what the tests ask of it most."""
+
+    def __init__(self, storage: Storage, account: str = "acme") -> None:
+        self.storage = storage
+        self.account = account
+
+    async def open(self, *keys: Key, credit: int | None = None, **terms: Any) -> Till:
+        """Set the account up, with keys and a balance."""
+        writes: list[Write] = [PutAccount(make_account(name=self.account, **terms)), *map(PutKey, keys)]
+        if credit is not None:
+            writes.append(AddCredit("cr", credit, AT))
+        await self.storage.apply(self.account, writes)
+        return self
+
+    async def open_full(self) -> Till:
+        """Set it up with a key and a limit of 1,000 at every level."""
+        key = make_key(account=self.account, digest=f"of {self.account}", budget_nanos=1_000, monthly_nanos=1_000)
+        return await self.open(key, credit=1_000, prepaid=True, monthly_nanos=1_000)
+
+    async def put(self, write: Write) -> Written:
+        """Apply one write."""
+        (written,) = await self.storage.apply(self.account, [write])
+        return written
+
+    async def reserve(self, call: str, nanos: int, **given: Any) -> Written:
+        """Reserve money."""
+        return await self.put(reservation(call, nanos, **given))
+
+    async def refused(self, call: str, nanos: int, **given: Any) -> dict[str, Any]:
+        """What a reservation is refused with."""
+        with pytest.raises(PreconditionFailed) as full:
+            await self.reserve(call, nanos, **given)
+        assert full.value.index == 0
+        assert full.value.detail is not None
+        return full.value.detail
+
+    async def settle(self, call: str, *rows: LedgerRow, **given: Any) -> Written:
+        """Settle a call."""
+        return await self.put(Settle(id=call, rows=rows, **{"at": AT} | given))
+
+    async def keep(self, owner: str, clock_s: float, lease_s: float = LEASE_S) -> None:
+        """Renew an owner's lease."""
+        await self.storage.apply(SYSTEM_ACCOUNT, [KeepLease(owner, lease_s, clock_s)])
+
+    async def standing(self, at: str = AT, key_id: str | None = "k", run: RunLimit | None = RUN) -> Standing:
+        """The account, key and purses."""
+        return await self.storage.read(self.account, Stands(at, key_id, run))
+
+    async def purses(self, at: str = AT, **given: Any) -> dict[str, tuple[int, int]]:
+        """What is spent and reserved, by purse."""
+        purses = (await self.standing(at, **given)).purses
+        return {purse.name: (purse.spent_nanos, purse.reserved_nanos) for purse in purses}
+
+    async def rows(self, **given: Any) -> list[LedgerRow]:
+        """All rows, newest first."""
+        return await self.storage.scan(self.account, LedgerRows(**given), after=None, limit=1_000)
+
+    async def kinds(self) -> list[str]:
+        """Kinds of the rows other than credit, ordered by the rows' names."""
+        rows = sorted(await self.rows(), key=lambda row: (row.request_id, row.attempt))
+        return [row.kind for row in rows if row.kind != "credit"]

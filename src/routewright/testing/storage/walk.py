@@ -1,17 +1,16 @@
-"""A random walk: accounts write, delete and ask, and a dict an account says what each of them has to see.
-
-Chance may be that of ``random.Random(seed)``, or hypothesis's ``st.randoms()``, which then finds the shortest walk that
-goes wrong.
-"""
+"""A storage under load: random walks of several accounts, and several threads at once."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from datetime import datetime
+from functools import partial
 from random import Random
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from msgspec.structs import asdict
 
@@ -20,6 +19,7 @@ from routewright._core.moment import timestamp
 from routewright._core.trace.filter import selects
 from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
+from routewright.testing.threads import Meet, run_in_threads
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     DeleteTraces,
@@ -35,14 +35,29 @@ from routewright.wire import (
     Traces,
 )
 
-from .retention import DAY_S, FOR_EVER
-from .rollups import all_counts, answer
-from .samples import HOURS, ROLLUP_KEYS, all_terms, make_trace, newest_first, random_trace
+from .basics import Suite
+from .samples import (
+    DAY_S,
+    FOR_EVER,
+    HOURS,
+    ROLLUP_KEYS,
+    all_counts,
+    all_items,
+    all_terms,
+    answer,
+    answers,
+    expected_answers,
+    make_trace,
+    newest_first,
+    random_trace,
+)
 
 ENVIRONMENTS: tuple[Environment, ...] = ("production", "sandbox")
 IDS = tuple(make_trace(number).id for number in range(8))
 TERMS = all_terms()
 COUNTS = tuple(all_counts())
+THREADS, ROUNDS = 8, 25
+PATIENCE_S = 10.0
 
 
 class Seen:
@@ -51,7 +66,7 @@ class Seen:
     def __init__(self) -> None:
         self.puts: dict[str, PutTrace] = {}
         self.swept = Rollups()
-        """Of those that are gone by their age, and are counted still."""
+        """Traces that were removed for their age are still counted."""
         self.feedback: dict[str, PutFeedback] = {}
 
     def counted(self) -> Rollups:
@@ -68,16 +83,19 @@ class Seen:
 
 
 class Walk:
-    """The accounts of one storage, each of which uses the same ids."""
+    """Accounts of one storage that write, delete and ask, all with the same ids, and what each of them has to see.
+
+    Chance may be that of ``random.Random(seed)``, or hypothesis's ``st.randoms()``, which then finds the shortest walk
+    that goes wrong.
+    """
 
     def __init__(self, storage: Storage, rng: Random, accounts: Sequence[str]) -> None:
         self._storage = storage
         self._rng = rng
         self._seen = {account: Seen() for account in accounts}
         self._steps: tuple[Callable[[str, Seen], Awaitable[None]], ...] = (
-            *(self.put,) * 4,
-            *(self.rate, self.read, self.read_feedback, self.scan, self.scan, self.count, self.count),
-            *(self.delete, self.expect, self.list_keys, self.sweep),
+            *(*(self.put,) * 4, self.expect, self.rate, self.delete, self.sweep),
+            *(*(self.read,) * 2, *(self.scan,) * 2, *(self.count,) * 2),
         )
 
     async def step(self) -> None:
@@ -86,7 +104,7 @@ class Walk:
         await self._rng.choice(self._steps)(account, self._seen[account])
 
     async def put(self, account: str, seen: Seen) -> None:
-        """Keep one to three traces, new ones or in the place of others."""
+        """Put one to three traces."""
         puts = [self._random_put(account) for _ in range(self._rng.randint(1, 3))]
         results = await self._storage.apply(account, puts)
         for put, written in zip(puts, results, strict=True):
@@ -94,7 +112,7 @@ class Walk:
             seen.puts[put.trace.id] = put
 
     async def expect(self, account: str, seen: Seen) -> None:
-        """Put a trace that should be there, or should not."""
+        """Put a trace with a precondition."""
         put = self._random_put(account, expect=self._rng.choice(("absent", "present")))
         if (put.trace.id in seen.puts) == (put.expect == "present"):
             await self._storage.apply(account, [put])
@@ -104,7 +122,7 @@ class Walk:
             await self._storage.apply(account, [self._random_put(account, other_than=put), put])
 
     async def rate(self, account: str, seen: Seen) -> None:
-        """Say what an answer was worth, if the account has it."""
+        """Put feedback on a trace, if the account has it."""
         said = PutFeedback(self._rng.choice(IDS), self._rng.random(), account, 0.0, expect="present")
         if said.trace_id not in seen.puts:
             with pytest.raises(PreconditionFailed):
@@ -115,14 +133,10 @@ class Walk:
         seen.feedback[said.trace_id] = said
 
     async def read(self, account: str, seen: Seen) -> None:
-        """Read a trace."""
+        """Read a trace and the feedback on it."""
         trace_id = self._rng.choice(IDS)
         put = seen.puts.get(trace_id)
         assert await self._storage.read(account, TraceById(trace_id)) == (None if put is None else put.trace)
-
-    async def read_feedback(self, account: str, seen: Seen) -> None:
-        """Read what was said of an answer."""
-        trace_id = self._rng.choice(IDS)
         found = await self._storage.read(account, FeedbackByTrace(trace_id))
         said = seen.feedback.get(trace_id)
         assert (found and (found.score, found.comment)) == (said and (said.score, said.comment))
@@ -139,13 +153,11 @@ class Walk:
         assert await self._storage.scan(account, whole, after=after, limit=limit) == expected
 
     async def count(self, account: str, seen: Seen) -> None:
-        """Ask for some counts."""
+        """Ask for some counts, and what usage is counted by."""
         query: Any = self._rng.choice(COUNTS)
-        assert await self._storage.read(account, query) == answer(seen.counted(), query), query
-
-    async def list_keys(self, account: str, seen: Seen) -> None:
-        """Ask what usage is counted by."""
-        assert await self._storage.read(account, RollupKeys()) == seen.counted().rollup_keys()
+        counted = seen.counted()
+        assert await self._storage.read(account, query) == answer(counted, query), query
+        assert await self._storage.read(account, RollupKeys()) == counted.rollup_keys()
 
     async def delete(self, account: str, seen: Seen) -> None:
         """Delete one by its id, or some of those that a query selects."""
@@ -159,7 +171,7 @@ class Walk:
             seen.drop(trace.id)
 
     async def sweep(self, account: str, seen: Seen) -> None:
-        """Remove what is old, from all accounts."""
+        """Remove what is old from all accounts."""
         now = datetime.fromisoformat(f"{self._rng.choice(HOURS)}:00:00Z").timestamp()
         environment = self._rng.choice(ENVIRONMENTS)
         told = {"production": SetRetention(production_s=DAY_S), "sandbox": SetRetention(sandbox_s=DAY_S)}
@@ -191,7 +203,51 @@ class Walk:
 
 
 async def walk(storage: Storage, rng: Random, *, steps: int, accounts: Sequence[str]) -> None:
-    """Take so many steps in an empty storage that keeps everything for ever."""
+    """Take that many steps in an empty storage that keeps everything for ever."""
     taken = Walk(storage, rng, accounts)
     for _ in range(steps):
         await taken.step()
+
+
+class Loads(Suite):
+    """Random walks and threads."""
+
+    @pytest.mark.parametrize("seed", range(4))
+    async def test_a_random_walk_of_two_accounts_finds_in_each_what_was_put_there(
+        self, storage: Storage, seed: int
+    ) -> None:
+        accounts = [("one", "two"), ("acme", "acme%"), ("a'; --", "a"), ("one", SYSTEM_ACCOUNT)][seed]
+        await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
+        await walk(storage, Random(seed), steps=150, accounts=accounts)
+
+    async def test_threads_with_loops_of_their_own_lose_nothing_and_double_nothing(
+        self, storage: Storage, anyio_backend_name: str
+    ) -> None:
+        won = list[PutTrace]()
+
+        def contested(number: int, turn: int) -> PutTrace:
+            return PutTrace(make_trace(10_000 + turn, error=f"of thread {number}"), expect="absent")
+
+        def own(number: int, turn: int) -> PutTrace:
+            return PutTrace(make_trace(number * ROUNDS + turn, cost_usd=0.25), rollup_keys=ROLLUP_KEYS)
+
+        async def take_part(number: int, meet: Meet) -> None:
+            for turn in range(ROUNDS):
+                mine, of_all = own(number, turn), contested(number, turn)
+                meet()
+                (written,) = await storage.apply("default", [mine])
+                assert written.created
+                with suppress(PreconditionFailed):
+                    await storage.apply("default", [of_all])
+                    won.append(of_all)
+                assert await storage.read("default", TraceById(mine.trace.id)) == mine.trace
+                newest = await storage.scan("default", TraceItems(), after=None, limit=ROUNDS)
+                assert len(newest) >= min(turn + 2, ROUNDS)
+
+        together = partial(run_in_threads, many=THREADS, backend=anyio_backend_name, patience_s=PATIENCE_S)
+        await anyio.to_thread.run_sync(together, take_part)
+        assert sorted(put.trace.id for put in won) == [contested(0, turn).trace.id for turn in range(ROUNDS)]
+        puts = [*won, *(own(number, turn) for number in range(THREADS) for turn in range(ROUNDS))]
+        expected = [trace.item for trace in newest_first([put.trace for put in puts])]
+        assert await all_items(storage, TraceItems(), limit=100) == expected
+        assert await answers(storage) == expected_answers(puts)

@@ -1,0 +1,301 @@
+"""Roll-ups, which are counted as traces are written, and the snapshots that decisions were made from."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from routewright.errors import PreconditionFailed
+from routewright.protocols import Storage
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    CacheSpan,
+    CatalogueSnapshot,
+    DeleteTraces,
+    HealthSnapshot,
+    Model,
+    ModelHealth,
+    Policy,
+    PolicySnapshot,
+    Pricing,
+    PutSnapshot,
+    PutTrace,
+    RollupKeys,
+    Snapshot,
+    SnapshotById,
+    Span,
+    Term,
+    Tokens,
+    TraceItems,
+    UsageCounts,
+    Written,
+)
+
+from .basics import Suite
+from .samples import (
+    DAY_S,
+    FOR_EVER,
+    HOUR_S,
+    NOW,
+    ODD_TEXTS,
+    ROLLUP_KEYS,
+    all_counts,
+    all_items,
+    answer,
+    answers,
+    counted_anew,
+    decision_input,
+    expected_answers,
+    make_trace,
+    model_span,
+    random_trace,
+)
+
+WINDOWS = (
+    ("2026-11-19", "2026-11-21"),
+    ("2026-11-20", "2026-11-20"),
+    ("2026-11-20", "2026-11-30"),
+    ("2026-11-01", "2026-11-19"),
+    ("2026-11-22", "2026-11-23"),
+    ("2026-11-21", "2026-11-19"),
+)
+"""First and last days: all that there are, one, some, none, and a window that ends before it begins."""
+BY_MODEL = UsageCounts(first="2026-11-19", last="2026-11-21", group_by="model")
+EACH: tuple[Snapshot, ...] = (
+    CatalogueSnapshot("cat_1", "2026-11-21", (Model(id="a/one", pricing_per_1m=Pricing(1.0, 4.0)),)),
+    PolicySnapshot("pos_1", "one@2026-11-21", Policy(name="one", models=["a/one"]), chain=("a/one",)),
+    HealthSnapshot("hea_1", {"a/one": ModelHealth(stability=1, open=True, probe_at_ms=1)}),
+)
+
+
+def kind(snapshot: Snapshot) -> str:
+    """The field of ``DecisionInput`` that names a snapshot."""
+    return type(snapshot).__name__.removesuffix("Snapshot").lower()
+
+
+each_kind = pytest.mark.parametrize("snapshot", EACH, ids=kind)
+
+
+def chance_puts(seed: int, many: int = 60) -> list[PutTrace]:
+    """Traces of chance, counted by different keys."""
+    rng, puts = Random(seed), list[PutTrace]()
+    for number in range(many):
+        trace = replace(random_trace(rng, number), duration_ms=rng.lognormvariate(6, 2))
+        puts.append(PutTrace(trace, rollup_keys=rng.choice(((), ROLLUP_KEYS, ROLLUP_KEYS[:1]))))
+    return puts
+
+
+def health_chain(many: int) -> list[HealthSnapshot]:
+    """Health as it changes: a model or two at a time, now and then one that is new or gone, and once all."""
+    rng = Random(9)
+    models = {f"a/{number}": ModelHealth(stability=number) for number in range(30)}
+    chain = []
+    for number in range(many):
+        name = rng.choice([*models])
+        models = models | {name: ModelHealth(stability=rng.randrange(1_000), ttft_ms=rng.choice((None, 5)))}
+        if number % 7 == 3:
+            models = {**models, f"new/{number}": ModelHealth()}
+        if number % 11 == 5:
+            models = {other: health for other, health in models.items() if other != name}
+        if number == many // 2:
+            models = dict.fromkeys(models, ModelHealth(open=True))
+        chain.append(HealthSnapshot(f"hea_{number}", models))
+    return chain
+
+
+class Counting(Suite):
+    """Roll-ups equal what counting all traces anew gives (``_core/analytics/rollup.py``)."""
+
+    async def test_counts_are_those_that_counting_all_traces_anew_gives(self, storage: Storage) -> None:
+        puts = chance_puts(11)
+        for place in range(0, len(puts), 13):
+            await storage.apply("default", puts[place : place + 13])
+        counted = counted_anew(puts)
+        for query in (query for window in WINDOWS for query in all_counts(*window)):
+            assert await storage.read("default", query) == answer(counted, query), query
+
+    async def test_a_trace_that_takes_anothers_place_is_counted_in_place_of_it(self, storage: Storage) -> None:
+        first, second = chance_puts(12, 30), chance_puts(13, 20)
+        await storage.apply("default", first)
+        await storage.apply("default", second[:5])
+        await storage.apply("default", [*second[5:], *second[:3], *first[:3]])  # some twice in one batch
+        assert await answers(storage) == expected_answers([*first[:3], *second[3:], *first[20:]])
+
+    @pytest.mark.parametrize("groups", [0, 1, 2, 3, 100])
+    @pytest.mark.parametrize("hourly", [False, True], ids=["days", "hours"])
+    async def test_the_largest_groups_have_rows_and_the_others_share_one(
+        self, storage: Storage, groups: int, hourly: bool
+    ) -> None:
+        puts = [
+            PutTrace(make_trace(n, created_at=f"2026-11-{day}T0{n % 2}:00:00.000Z", selected_model=f"a/{model}"))
+            for n, (day, model) in enumerate(zip((19, 20, 20, 20, 21, 21, 21), "abbccda", strict=True))
+        ]
+        await storage.apply("default", puts)
+        query = replace(BY_MODEL, hourly=hourly, groups=groups)
+        found = await storage.read("default", query)
+        assert found == answer(counted_anew(puts), query)
+        named = {row.group for row in found.groups} - {None}
+        assert named == {f"a/{model}" for model in "abcd"[:groups]}, "by requests, then by name"
+        for rows in (found.groups, found.all):
+            assert sum(row.requests for row in rows) == len(puts)
+
+    async def test_a_trace_is_of_the_model_that_served_else_of_the_last_that_was_tried(self, storage: Storage) -> None:
+        tried: list[Span] = [model_span("a/one", "error"), model_span("b/two", "error")]
+        served = make_trace(1, selected_model="a/one", spans=[*tried[:1], model_span("a/one")])
+        failed = make_trace(2, selected_model=None, status="failed", spans=tried)
+        refused = make_trace(3, selected_model=None, status="failed")
+        await storage.apply("default", [PutTrace(trace) for trace in (served, failed, refused)])
+        for key, values in {"model": ("a/one", "b/two", ""), "provider": ("a", "b", "")}.items():
+            for value, trace in zip(values, (served, failed, refused), strict=True):
+                assert await all_items(storage, TraceItems(terms=(Term(key, "=", value),))) == [trace.item]
+        found = await storage.read("default", BY_MODEL)
+        assert [(row.group, row.requests, row.errors) for row in found.groups if row.group] == [
+            ("a/one", 1, 0), ("b/two", 1, 1)
+        ]  # fmt: skip
+        await storage.apply("default", [DeleteTraces(id=failed.id)])
+        found = await storage.read("default", BY_MODEL)
+        assert [(row.group, row.requests) for row in found.groups if row.group] == [("a/one", 1)]
+
+    async def test_groups_have_the_very_names_that_were_given(self, storage: Storage) -> None:
+        texts = [*ODD_TEXTS, "acme", "Acme", "ACME", "acme ", "1", "true"]
+        values: list[Any] = [*texts, 1, True, 1.0, "", None, ["acme"]]
+        puts = [PutTrace(make_trace(number, metadata={"tenant": value})) for number, value in enumerate(values)]
+        await storage.apply("default", puts)
+        query = replace(BY_MODEL, group_by="tenant")
+        found = await storage.read("default", query)
+        assert found == answer(counted_anew(puts), query)
+        assert [row.group for row in found.groups] == sorted(texts)
+        assert {row.group: row.requests for row in found.groups if row.requests > 1} == {"1": 3, "true": 2}
+        assert [(row.group, row.requests) for row in found.all] == [(None, len(values))]
+
+    async def test_the_metadata_that_usage_is_counted_by_is_listed_in_order(self, storage: Storage) -> None:
+        assert await storage.read("default", RollupKeys()) == []
+        keys = ("team", "it's", "a\0b", "Ünïcødé", "%", "model")
+        counted = {"tenant": "acme", "workflow": "w"} | dict.fromkeys(keys, "x")
+        await storage.apply("default", [PutTrace(make_trace(1, metadata=counted), rollup_keys=keys)])
+        await storage.apply("default", [PutTrace(make_trace(2, metadata={"other": "x"}), rollup_keys=("absent",))])
+        assert await storage.read("default", RollupKeys()) == sorted(keys)
+
+    async def test_large_amounts_are_counted_exactly(self, storage: Storage) -> None:
+        dollars = (999_999.999999999, 0.000000001, 0.1, 0.2, 1e6)
+        puts = [PutTrace(make_trace(number, cost_usd=usd, charged_usd=usd)) for number, usd in enumerate(dollars)]
+        await storage.apply("default", puts)
+        (row,) = (await storage.read("default", BY_MODEL)).groups
+        assert row.cost_nanos == row.charged_nanos == 2_000_000_300_000_000
+        assert await answers(storage) == expected_answers(puts)
+
+    async def test_an_amount_beyond_all_measure_is_counted_as_the_most_that_is(self, storage: Storage) -> None:
+        spans: list[Span] = [CacheSpan(id=1, name="cache", start_ms=0.0, hit=True, age_s=1e300, saved_usd=1e13)]
+        huge: dict[str, Any] = {"cost_usd": 1e13, "charged_usd": 1e300, "tokens": Tokens(2**53, 2**62, 2**63)}
+        puts = [PutTrace(make_trace(number, spans=spans, duration_ms=1e300, **huge)) for number in range(9)]
+        last = PutTrace(make_trace(9, cost_usd=0.5))
+        await storage.apply("default", [*puts, last])
+        (row,) = (await storage.read("default", BY_MODEL)).groups
+        assert row.cost_nanos == 9 * 10**15 + 500_000_000
+        assert row.input_tokens == row.cached_tokens == 9 * 10**12
+        for put in puts:
+            await storage.apply("default", [DeleteTraces(id=put.trace.id)])
+        assert await answers(storage) == expected_answers([last])
+
+
+class Snapshots(Suite):
+    """Snapshots come back as they were, and stay while a trace names them."""
+
+    @each_kind
+    async def test_a_snapshot_comes_back_as_it_was_and_twice_is_once(
+        self, storage: Storage, snapshot: Snapshot
+    ) -> None:
+        results = await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot), PutSnapshot(snapshot)])
+        results += await _put(storage, snapshot)
+        assert [result.created for result in results] == [True, False, False]
+        assert await _read(storage, snapshot.id) == snapshot
+        assert await storage.read("default", SnapshotById(snapshot.id)) is None
+
+    @pytest.mark.parametrize("at_once", [1, 7, 100])
+    async def test_every_snapshot_of_a_long_chain_of_small_changes_comes_back(
+        self, storage: Storage, at_once: int
+    ) -> None:
+        chain = health_chain(100)
+        for place in range(0, len(chain), at_once):
+            await _put(storage, *chain[place : place + at_once])
+            await _put(storage, chain[place // 2])  # again one of before
+        for snapshot in Random(1).sample(chain, len(chain)):
+            assert await _read(storage, snapshot.id) == snapshot
+
+    async def test_snapshots_of_a_batch_that_failed_are_not_there_and_nothing_depends_on_them(
+        self, storage: Storage
+    ) -> None:
+        chain = health_chain(12)
+        for before, failing, after in zip(chain[::3], chain[1::3], chain[2::3], strict=True):
+            await _put(storage, before)
+            with pytest.raises(PreconditionFailed):
+                await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(failing), PutSnapshot(before, expect="absent")])
+            assert await _read(storage, failing.id) is None
+            await _put(storage, after)
+            assert await _read(storage, after.id) == after
+
+    @each_kind
+    async def test_a_snapshot_stays_while_a_trace_names_it_and_goes_some_time_after(
+        self, storage: Storage, snapshot: Snapshot
+    ) -> None:
+        await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
+        given = decision_input(**{kind(snapshot): snapshot.id})
+        traces = [make_trace(number, decision_input=given) for number in (1, 2)]
+        await _put(storage, snapshot)
+        await storage.apply("one", [PutTrace(traces[0])])
+        await storage.apply("two", [PutTrace(traces[1]), PutTrace(traces[1])])
+        await storage.sweep(NOW + 30 * DAY_S)
+        assert await _read(storage, snapshot.id) == snapshot
+        await storage.apply("one", [DeleteTraces(id=traces[0].id)])
+        await storage.sweep(NOW + 31 * DAY_S)
+        assert await _read(storage, snapshot.id) == snapshot
+        await storage.apply("two", [PutTrace(make_trace(2, decision_input=None))])
+        await storage.sweep(NOW + 60 * DAY_S)
+        assert await _read(storage, snapshot.id) is None
+
+    @each_kind
+    async def test_a_snapshot_stays_a_day_for_the_trace_that_is_on_its_way(
+        self, storage: Storage, snapshot: Snapshot
+    ) -> None:
+        await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
+        trace = make_trace(1, decision_input=decision_input(**{kind(snapshot): snapshot.id}))
+        await storage.apply("default", [PutTrace(trace)])
+        await storage.sweep(NOW)
+        assert await _read(storage, snapshot.id) is None, "it comes after the trace"
+        await _put(storage, snapshot)
+        await storage.sweep(NOW + 30 * HOUR_S)
+        assert await _read(storage, snapshot.id) == snapshot
+        await storage.apply("default", [DeleteTraces(id=trace.id)])
+        await _put(storage, snapshot, at=NOW + DAY_S)
+        await _put(storage, snapshot)  # from a process whose clock is late
+        await storage.sweep(NOW + 2 * DAY_S - 1.0)
+        assert await _read(storage, snapshot.id) == snapshot
+        assert await storage.sweep(NOW + 3 * DAY_S) == 1
+        assert await _read(storage, snapshot.id) is None
+
+    async def test_of_a_chain_those_stay_whole_that_a_trace_names(self, storage: Storage) -> None:
+        await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
+        chain = health_chain(70)
+        named = [chain[number] for number in (10, 11, 33, 69)]
+        await _put(storage, *chain)
+        inputs = [decision_input(health=snapshot.id) for snapshot in named]
+        traces = [make_trace(number, decision_input=each) for number, each in enumerate(inputs)]
+        await storage.apply("default", [PutTrace(trace) for trace in traces])
+        await storage.sweep(NOW + 30 * DAY_S)
+        for snapshot in named:
+            assert await _read(storage, snapshot.id) == snapshot
+        assert await _read(storage, chain[-2].id) in (None, chain[-2])  # others may depend on it
+        await storage.apply("default", [DeleteTraces()])
+        await storage.sweep(NOW + 60 * DAY_S)
+        assert [await _read(storage, snapshot.id) for snapshot in chain] == [None] * len(chain)
+
+
+async def _put(storage: Storage, *snapshots: Snapshot, at: float = NOW) -> list[Written]:
+    return await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot, at=at) for snapshot in snapshots])
+
+
+async def _read(storage: Storage, snapshot_id: str) -> Snapshot | None:
+    return await storage.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
