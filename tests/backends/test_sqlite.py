@@ -31,7 +31,6 @@ from routewright.errors import (
 from routewright.protocols import LocalStorage, Storage
 from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
-from routewright.testing.storage.analytics import health_chain
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Content,
@@ -53,6 +52,7 @@ from routewright.wire import (
 )
 
 from .processes import run, running
+from .test_snapshot_chain import health_chain
 
 pytestmark = pytest.mark.anyio
 

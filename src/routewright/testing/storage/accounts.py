@@ -230,7 +230,7 @@ class AccountsAndKeys(Suite):
         assert (await Till(storage).standing()).key == revoked
 
     @pytest.mark.parametrize("revoked_first", [True, False])
-    async def test_calls_of_a_revoked_key_are_compromised_from_a_day_before_on_whenever_they_are_put(
+    async def test_calls_of_a_revoked_key_are_compromised_from_a_day_before_on(
         self, storage: Storage, revoked_first: bool
     ) -> None:
         early, on_time, late, own = (
@@ -255,12 +255,6 @@ class AccountsAndKeys(Suite):
 class Claims(Suite):
     """One key, one call, one result: an idempotency key is one call's at a time, and its result is kept for a day."""
 
-    async def test_one_call_has_a_key_and_the_next_is_told_which(self, storage: Storage) -> None:
-        assert await _holder(storage) is None
-        assert (await _put(storage, claim("c"))).created
-        assert not (await _put(storage, claim("d", owner="other"))).created
-        assert await _holder(storage) == KeyClaim("of c", "c", None)
-
     async def test_of_many_calls_at_once_one_gets_a_key(self, storage: Storage) -> None:
         won: list[str] = []
 
@@ -275,8 +269,11 @@ class Claims(Suite):
         assert found is not None
         assert won == [found.call]
 
-    async def test_a_result_is_kept_for_a_day_and_not_a_moment_longer(self, storage: Storage) -> None:
-        await _put(storage, claim("c"))
+    async def test_one_call_has_a_key_and_its_result_is_kept_for_exactly_a_day(self, storage: Storage) -> None:
+        assert await _holder(storage) is None
+        assert (await _put(storage, claim("c"))).created
+        assert not (await _put(storage, claim("d", owner="other"))).created
+        assert await _holder(storage) == KeyClaim("of c", "c", None)
         written = await _put(storage, end("c"))
         assert (written.created, written.count) == (False, 1)
         for at, clock_s in ((NOW, 0.0), (NOW + KEPT_S - 0.001, 1e6)):
@@ -285,12 +282,6 @@ class Claims(Suite):
         assert await _holder(storage, at=NOW + KEPT_S) is None
         assert (await _put(storage, claim("d", at=NOW + KEPT_S))).created
         assert await _holder(storage) == KeyClaim("of d", "d", None)
-
-    async def test_a_call_that_failed_gives_the_key_back(self, storage: Storage) -> None:
-        await _put(storage, claim("c"))
-        assert (await _put(storage, end("c", None))).count == 1
-        assert await _holder(storage) is None
-        assert (await _put(storage, claim("d"))).created
 
     async def test_a_key_is_taken_over_when_the_lease_of_its_owner_is_over(self, storage: Storage) -> None:
         await _put(storage, claim("c"))
@@ -309,9 +300,7 @@ class Claims(Suite):
         assert (await _put(storage, claim("d", owner="other", clock_s=5.0))).created
 
     @pytest.mark.parametrize("ended", [False, True])
-    async def test_a_call_whose_key_was_taken_over_fails_with_all_of_its_batch(
-        self, storage: Storage, ended: bool
-    ) -> None:
+    async def test_a_call_that_lost_its_key_fails_with_all_of_its_batch(self, storage: Storage, ended: bool) -> None:
         till = await Till(storage).open()
         await till.reserve("c", 10, owner="dead")
         await _put(storage, claim("c", owner="dead"))
@@ -336,9 +325,7 @@ class Claims(Suite):
         assert await _holder(storage, clock_s=31.0) == KeyClaim("of c", "c", RESULT)
 
     @pytest.mark.parametrize("left", ["given back", "never there"])
-    async def test_a_result_is_put_back_with_its_batch_where_nobody_has_the_key_any_more(
-        self, storage: Storage, left: str
-    ) -> None:
+    async def test_a_result_is_put_back_where_nobody_has_the_key_any_more(self, storage: Storage, left: str) -> None:
         till = await Till(storage).open()
         await till.reserve("c", 10, owner="dead")
         if left == "given back":
@@ -362,9 +349,7 @@ class Claims(Suite):
             assert await _put(storage, failure) == Written(created=False, count=0)
         assert (await _put(storage, claim("d"))).created
 
-    async def test_of_two_results_for_a_key_of_nobody_one_is_put_back_and_the_other_refused(
-        self, storage: Storage
-    ) -> None:
+    async def test_of_two_results_for_a_key_of_nobody_only_one_is_put_back(self, storage: Storage) -> None:
         ends = [end(call, call.encode(), fingerprint=f"of {call}") for call in ("c", "d")]
         with pytest.raises(PreconditionFailed) as failed:
             await storage.apply("acme", ends)
@@ -375,7 +360,10 @@ class Claims(Suite):
             await _put(storage, ends[1])
         assert await _holder(storage) == KeyClaim("of c", "c", b"c")
 
-    async def test_a_claim_and_its_end_may_be_said_twice(self, storage: Storage) -> None:
+    async def test_a_failure_gives_the_key_back_and_what_is_said_twice_changes_nothing(self, storage: Storage) -> None:
+        await _put(storage, claim("failed"))
+        assert (await _put(storage, end("failed", None))).count == 1
+        assert await _holder(storage) is None
         assert [(await _put(storage, claim("c"))).created for _ in range(2)] == [True, True]
         for _ in range(2):
             await _put(storage, end("c"))
@@ -398,7 +386,7 @@ class Claims(Suite):
             assert found == KeyClaim(f"of c{number}", f"c{number}", result)
 
     @pytest.mark.parametrize("environment", ["production", "sandbox", None])
-    async def test_results_are_deleted_and_calls_that_run_are_not(
+    async def test_results_are_deleted_and_running_calls_are_not(
         self, storage: Storage, environment: Environment | None
     ) -> None:
         names = [(account, each, key) for account in ("acme", "other") for each in BOTH for key in ("a", "b", "runs")]
@@ -437,9 +425,7 @@ class Happenings(Suite):
         assert written == [Written(created=True, events=(event,)), Written(created=False)]
         assert await _kept(storage) == [event]
 
-    async def test_what_is_told_once_is_told_again_only_after_the_time_that_the_next_event_asks_for(
-        self, storage: Storage
-    ) -> None:
+    async def test_what_is_told_once_is_told_again_only_after_a_quiet_time(self, storage: Storage) -> None:
         asked = [
             (100.0, 300.0, True), (100.0, 300.0, False), (399.999, 300.0, False), (400.0, 300.0, True),
             (699.0, 300.0, False), (50.0, 300.0, False), (700.0, 301.0, False), (403.0, 3.0, True), (403.0, 0.0, True),
@@ -538,7 +524,7 @@ class Bookkeeping(Suite):
             *((name, [write]) for name in ("other", SYSTEM_ACCOUNT) for write in writes_of("acme")[:2]),
         ],
     )
-    async def test_a_write_in_the_wrong_place_is_refused_with_its_batch(
+    async def test_a_misplaced_write_is_refused_with_its_batch(
         self, storage: Storage, account: str, wrong: list[Write]
     ) -> None:
         before = await seen(storage, account)

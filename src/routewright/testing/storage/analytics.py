@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from routewright.errors import PreconditionFailed
 from routewright.protocols import Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -88,24 +87,6 @@ def chance_puts(seed: int, many: int = 60) -> list[PutTrace]:
     return puts
 
 
-def health_chain(many: int) -> list[HealthSnapshot]:
-    """Health as it changes: a model or two at a time, now and then one that is new or gone, and once all."""
-    rng = Random(9)
-    models = {f"a/{number}": ModelHealth(stability=number) for number in range(30)}
-    chain = []
-    for number in range(many):
-        name = rng.choice([*models])
-        models = models | {name: ModelHealth(stability=rng.randrange(1_000), ttft_ms=rng.choice((None, 5)))}
-        if number % 7 == 3:
-            models = {**models, f"new/{number}": ModelHealth()}
-        if number % 11 == 5:
-            models = {other: health for other, health in models.items() if other != name}
-        if number == many // 2:
-            models = dict.fromkeys(models, ModelHealth(open=True))
-        chain.append(HealthSnapshot(f"hea_{number}", models))
-    return chain
-
-
 class Counting(Suite):
     """Roll-ups equal what counting all traces anew gives (``_core/analytics/rollup.py``)."""
 
@@ -126,9 +107,7 @@ class Counting(Suite):
 
     @pytest.mark.parametrize("groups", [0, 1, 2, 3, 100])
     @pytest.mark.parametrize("hourly", [False, True], ids=["days", "hours"])
-    async def test_the_largest_groups_have_rows_and_the_others_share_one(
-        self, storage: Storage, groups: int, hourly: bool
-    ) -> None:
+    async def test_the_largest_groups_have_rows_of_their_own(self, storage: Storage, groups: int, hourly: bool) -> None:
         puts = [
             PutTrace(make_trace(n, created_at=f"2026-11-{day}T0{n % 2}:00:00.000Z", selected_model=f"a/{model}"))
             for n, (day, model) in enumerate(zip((19, 20, 20, 20, 21, 21, 21), "abbccda", strict=True))
@@ -205,42 +184,15 @@ class Snapshots(Suite):
     """Snapshots come back as they were, and stay while a trace names them."""
 
     @each_kind
-    async def test_a_snapshot_comes_back_as_it_was_and_twice_is_once(
-        self, storage: Storage, snapshot: Snapshot
-    ) -> None:
+    async def test_a_snapshot_comes_back_as_it_was_put_once(self, storage: Storage, snapshot: Snapshot) -> None:
         results = await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(snapshot), PutSnapshot(snapshot)])
         results += await _put(storage, snapshot)
         assert [result.created for result in results] == [True, False, False]
         assert await _read(storage, snapshot.id) == snapshot
         assert await storage.read("default", SnapshotById(snapshot.id)) is None
 
-    @pytest.mark.parametrize("at_once", [1, 7, 100])
-    async def test_every_snapshot_of_a_long_chain_of_small_changes_comes_back(
-        self, storage: Storage, at_once: int
-    ) -> None:
-        chain = health_chain(100)
-        for place in range(0, len(chain), at_once):
-            await _put(storage, *chain[place : place + at_once])
-            await _put(storage, chain[place // 2])  # again one of before
-        for snapshot in Random(1).sample(chain, len(chain)):
-            assert await _read(storage, snapshot.id) == snapshot
-
-    async def test_snapshots_of_a_batch_that_failed_are_not_there_and_nothing_depends_on_them(
-        self, storage: Storage
-    ) -> None:
-        chain = health_chain(12)
-        for before, failing, after in zip(chain[::3], chain[1::3], chain[2::3], strict=True):
-            await _put(storage, before)
-            with pytest.raises(PreconditionFailed):
-                await storage.apply(SYSTEM_ACCOUNT, [PutSnapshot(failing), PutSnapshot(before, expect="absent")])
-            assert await _read(storage, failing.id) is None
-            await _put(storage, after)
-            assert await _read(storage, after.id) == after
-
     @each_kind
-    async def test_a_snapshot_stays_while_a_trace_names_it_and_goes_some_time_after(
-        self, storage: Storage, snapshot: Snapshot
-    ) -> None:
+    async def test_a_snapshot_stays_while_a_trace_names_it(self, storage: Storage, snapshot: Snapshot) -> None:
         await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
         given = decision_input(**{kind(snapshot): snapshot.id})
         traces = [make_trace(number, decision_input=given) for number in (1, 2)]
@@ -257,9 +209,7 @@ class Snapshots(Suite):
         assert await _read(storage, snapshot.id) is None
 
     @each_kind
-    async def test_a_snapshot_stays_a_day_for_the_trace_that_is_on_its_way(
-        self, storage: Storage, snapshot: Snapshot
-    ) -> None:
+    async def test_a_snapshot_stays_a_day_for_a_trace_on_its_way(self, storage: Storage, snapshot: Snapshot) -> None:
         await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
         trace = make_trace(1, decision_input=decision_input(**{kind(snapshot): snapshot.id}))
         await storage.apply("default", [PutTrace(trace)])
@@ -275,22 +225,6 @@ class Snapshots(Suite):
         assert await _read(storage, snapshot.id) == snapshot
         assert await storage.sweep(NOW + 3 * DAY_S) == 1
         assert await _read(storage, snapshot.id) is None
-
-    async def test_of_a_chain_those_stay_whole_that_a_trace_names(self, storage: Storage) -> None:
-        await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
-        chain = health_chain(70)
-        named = [chain[number] for number in (10, 11, 33, 69)]
-        await _put(storage, *chain)
-        inputs = [decision_input(health=snapshot.id) for snapshot in named]
-        traces = [make_trace(number, decision_input=each) for number, each in enumerate(inputs)]
-        await storage.apply("default", [PutTrace(trace) for trace in traces])
-        await storage.sweep(NOW + 30 * DAY_S)
-        for snapshot in named:
-            assert await _read(storage, snapshot.id) == snapshot
-        assert await _read(storage, chain[-2].id) in (None, chain[-2])  # others may depend on it
-        await storage.apply("default", [DeleteTraces()])
-        await storage.sweep(NOW + 60 * DAY_S)
-        assert [await _read(storage, snapshot.id) for snapshot in chain] == [None] * len(chain)
 
 
 async def _put(storage: Storage, *snapshots: Snapshot, at: float = NOW) -> list[Written]:

@@ -106,12 +106,6 @@ class Reserving(Money):
             for level, name in zip(("agent_run", "key", "key", "account", "month"), PURSES, strict=True)
         ]
 
-    async def test_money_is_counted_without_limits_too(self, storage: Storage) -> None:
-        till = await Till(storage).open(make_key())
-        await till.reserve("c", BIG - 5, key_id="k")
-        assert await till.purses(run=None) == dict.fromkeys(PURSES[1:], (0, BIG - 5))
-        assert {purse.limit_nanos for purse in (await till.standing(run=None)).purses} == {None}
-
     @pytest.mark.parametrize("short", PURSES)
     async def test_money_is_held_at_all_levels_or_at_none(self, storage: Storage, short: str) -> None:
         run = RunLimit("r", 500) if short == "run:r" else RUN
@@ -165,13 +159,14 @@ class Reserving(Money):
         assert (await till.purses())[MONTH] == (200, 0)
         assert (await till.purses(NEXT_MONTH))["month:2026-12"] == (200, 0)
 
-    async def test_amounts_beyond_any_float_are_exact(self, storage: Storage) -> None:
-        till = await Till(storage).open(monthly_nanos=BIG)
-        await till.reserve("c", BIG - 1)
+    async def test_money_is_counted_exactly_beyond_any_float_and_without_limits_too(self, storage: Storage) -> None:
+        till = await Till(storage).open(make_key(), monthly_nanos=BIG)
+        await till.reserve("c", BIG - 1, key_id="k")
         assert (await till.refused("d", 2))["reserved_nanos"] == BIG - 1
-        await till.reserve("d", 1)
+        assert await till.purses(run=None) == dict.fromkeys(PURSES[1:], (0, BIG - 1))
+        assert [purse.limit_nanos for purse in (await till.standing(run=None)).purses] == [None, None, None, BIG]
         await till.settle("c", make_row(charge=BIG - 1))
-        assert (await till.purses())[MONTH] == (BIG - 1, 1)
+        assert await till.purses(run=None) == dict.fromkeys(PURSES[1:], (BIG - 1, 0))
 
     async def test_no_more_calls_at_once_are_admitted_than_there_is_money_for(self, till: Till) -> None:
         won: list[str] = []
@@ -245,12 +240,13 @@ class Leasing(Money):
         assert (await till.purses(), await till.rows()) == before
 
     @pytest.mark.parametrize("charge", [None, 0, 100])
-    async def test_a_call_that_settles_after_all_is_booked_and_no_longer_unknown(
-        self, till: Till, charge: int | None
-    ) -> None:
+    async def test_a_lost_call_that_settles_after_all_is_booked(self, till: Till, charge: int | None) -> None:
         await till.reserve("lost", 800, key_id="k", run=RUN, owner="dead")
         await till.reserve("c", 1_000, clock_s=31.0)
         rows = [] if charge is None else [make_row("lost", charge=charge)]
+        asked = LedgerSums("2026-11-21", "2026-11-21")
+        found = await till.storage.read("acme", asked)
+        assert [(each.kind, each.rows, each.most_nanos) for each in found] == [("credit", 1, 0), ("expired", 1, 800)]
         for is_first in (True, False):
             assert (await till.settle("lost", *rows, at=NEXT_MONTH)).created is is_first
             purses = await till.purses()
@@ -259,6 +255,7 @@ class Leasing(Money):
         assert [(row.kind, row.overrun_nanos) for row in await till.rows(request_id="lost")] == [
             ("attempt", row.charge_nanos) for row in rows
         ]
+        assert "expired" not in [each.kind for each in await till.storage.read("acme", asked)]
 
     async def test_a_call_that_reserves_again_after_its_lease_was_over_is_counted_once(self, till: Till) -> None:
         await till.reserve("slow", 300, run=RUN, owner="paused")
@@ -294,9 +291,7 @@ class Settling(Money):
         assert await till.rows(request_id="c") == [rows[1], rows[0]]
 
     @pytest.mark.parametrize(("run_nanos", "counted"), [(None, 30), (20, 30), (300, 300)])
-    async def test_a_run_counts_the_most_that_is_possible(
-        self, till: Till, run_nanos: int | None, counted: int
-    ) -> None:
+    async def test_a_run_counts_the_most_possible(self, till: Till, run_nanos: int | None, counted: int) -> None:
         await till.reserve("c", 400, run=RUN)
         await till.settle("c", make_row(charge=30), run_nanos=run_nanos)
         assert (await till.purses())["run:r"] == (counted, 0)
@@ -310,15 +305,12 @@ class Settling(Money):
             assert await till.purses() == (spent if rows else dict.fromkeys(PURSES, (0, 0)))
             assert await till.rows(request_id="c") == rows
 
-    async def test_of_rows_that_are_partly_there_the_others_are_booked(self, till: Till) -> None:
-        await till.settle("c", make_row(attempt=1, charge=10))
-        assert (await till.settle("c", make_row(attempt=1, charge=10), make_row(attempt=2, charge=20))).created
-        assert (await till.purses())["account"] == (30, 0)
-
-    async def test_rows_are_booked_without_a_reservation_too(self, till: Till) -> None:
-        await till.settle("c", make_row(charge=10), key_id="k", run=RUN)
-        assert await till.purses() == dict.fromkeys(PURSES, (10, 0))
-        assert [row.overrun_nanos for row in await till.rows(request_id="c")] == [0]
+    async def test_rows_are_booked_once_and_without_a_reservation_too(self, till: Till) -> None:
+        first, second = make_row(attempt=1, charge=10), make_row(attempt=2, charge=20)
+        for rows, spent in (([first], 10), ([first, second], 30)):
+            assert (await till.settle("c", *rows, key_id="k", run=RUN)).created
+            assert await till.purses() == dict.fromkeys(PURSES, (spent, 0))
+        assert await till.rows(request_id="c") == [second, first], "nothing is overrun"
 
     async def test_the_last_row_tells_the_overrun_and_nothing_else_is_admitted(self, till: Till) -> None:
         await till.reserve("c", 1_000)
@@ -376,9 +368,7 @@ class Settling(Money):
         ]
 
     @pytest.mark.parametrize("sign", [1, -1])
-    async def test_credit_has_a_bound_in_all_and_what_is_beyond_it_changes_nothing(
-        self, storage: Storage, sign: int
-    ) -> None:
+    async def test_credit_beyond_its_bound_changes_nothing(self, storage: Storage, sign: int) -> None:
         till = await Till(storage).open(credit=sign * (MOST_CREDIT - 5), prepaid=True)
         given = AddCredit("all", sign * 5, AT)
         for refused in (AddCredit("cr_1", sign * 6, AT), AddCredit("cr_1", sign * 2**70, AT)):
@@ -408,7 +398,7 @@ class Alerting(Money):
             ([500, -400, 400], [[50], [], []]),
         ],
     )
-    async def test_each_threshold_is_told_once_in_order(
+    async def test_each_threshold_is_told_once(
         self, storage: Storage, charges: list[int], expected: list[list[int]]
     ) -> None:
         till = await Till(storage).open(monthly_nanos=1_000)
@@ -492,15 +482,6 @@ class Accounting(Money):
         assert (total.charge_nanos, total.cost_nanos, total.most_nanos) == (5 * BIG, -5 * BIG, -5 * BIG)
         (total,) = await storage.read(SYSTEM_ACCOUNT, LedgerSumsOfAll("2026-11-21", "2026-11-21"))
         assert (total.rows, total.charge_nanos, total.cost_nanos) == (10, 10 * BIG, -10 * BIG)
-
-    async def test_a_row_that_goes_is_no_longer_in_the_sums(self, till: Till) -> None:
-        await till.reserve("lost", 800, owner="dead")
-        await till.reserve("c", 1_000, clock_s=31.0)
-        asked = LedgerSums("2026-11-21", "2026-11-21")
-        found = await till.storage.read("acme", asked)
-        assert [(each.kind, each.rows, each.most_nanos) for each in found] == [("credit", 1, 0), ("expired", 1, 800)]
-        await till.settle("lost")
-        assert [each.kind for each in await till.storage.read("acme", asked)] == ["credit"]
 
     async def test_deleting_traces_leaves_the_ledger(self, till: Till) -> None:
         await till.put(PutTrace(make_trace(1, account="acme")))

@@ -213,9 +213,7 @@ class Loads(Suite):
     """Random walks and threads."""
 
     @pytest.mark.parametrize("seed", range(4))
-    async def test_a_random_walk_of_two_accounts_finds_in_each_what_was_put_there(
-        self, storage: Storage, seed: int
-    ) -> None:
+    async def test_a_random_walk_goes_as_a_dict_says(self, storage: Storage, seed: int) -> None:
         accounts = [("one", "two"), ("acme", "acme%"), ("a'; --", "a"), ("one", SYSTEM_ACCOUNT)][seed]
         await storage.apply(SYSTEM_ACCOUNT, [FOR_EVER])
         await walk(storage, Random(seed), steps=150, accounts=accounts)
