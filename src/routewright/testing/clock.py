@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import trio
 
 START = 1_767_225_600.0  # 2026-01-01T00:00:00Z
-QUIET_PASSES = 5  # where a loop hides what is ready: so many times in a row every task must be seen waiting
+QUIET_PASSES = 5  # where a loop hides its ready callbacks: every task must be seen waiting that many times in a row
 
 
 class FakeClock:
@@ -105,7 +105,7 @@ class FakeClock:
                 return False
             self._move(schedule.next_at(), schedule)
             await schedule.settle()
-            return True
+        return True
 
     def _set_timer(self, at: float, action: Callable[[], object]) -> Timer:
         timer = Timer(action)
@@ -121,12 +121,13 @@ class FakeClock:
             schedule.wake()
 
     def _schedule(self) -> Schedule:
-        key = this_loop()
+        key: Any = this_loop()
         schedule = self._schedules.get(key)
         if schedule is None:
+            kind = AsyncioSchedule if isinstance(key, asyncio.AbstractEventLoop) else TrioSchedule
             with self._guard.lock:  # loops that ended with timers set must not be kept by them
                 self._schedules = {key: other for key, other in self._schedules.items() if other.wake()}
-                schedule = self._schedules[key] = _make_schedule(self, key)
+                schedule = self._schedules[key] = kind(self, key)
         return schedule
 
 
@@ -151,7 +152,7 @@ class FakeDeadline:
         return self
 
     def move(self, at: float) -> None:
-        """Put the time off, or forward."""
+        """Put the deadline off, or forward."""
         self._at = at
         if self._timer is None:
             return
@@ -170,7 +171,7 @@ class FakeDeadline:
 
 
 class Timer:
-    """What happens at a moment, unless it is cancelled before."""
+    """An action at a moment, unless it is cancelled before."""
 
     __slots__ = ("action",)
 
@@ -178,12 +179,12 @@ class Timer:
         self.action: Callable[[], object] | None = action
 
     def cancel(self) -> None:
-        """Do nothing when the time comes. Twice is once."""
+        """Do nothing when the time comes. Cancelling twice is cancelling once."""
         self.action = None
 
 
 class Schedule(ABC):
-    """What one event loop waits for, and the watch that notices when all its tasks wait."""
+    """The timers of one event loop, and the watch that notices when all its tasks wait."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -306,37 +307,29 @@ class TrioSchedule(Schedule):
     """Watches by a system task."""
 
     def __init__(self, clock: FakeClock, token: trio.lowlevel.TrioToken) -> None:
+        import trio.testing
+
         super().__init__(clock)
+        self._trio = trio
         self._token = token
 
     def wake(self) -> bool:
         """Look again at what is due; from any thread. False if the run is over."""
-        import trio
-
         try:
             self._token.run_sync_soon(self.watch, idempotent=True)
-        except trio.RunFinishedError:
+        except self._trio.RunFinishedError:
             return False
         return True
 
     def _start_watch(self) -> None:
-        import trio
-
-        trio.lowlevel.spawn_system_task(self._watch)
+        self._trio.lowlevel.spawn_system_task(self._watch)
 
     async def _watch(self) -> None:
-        import trio
-        import trio.testing
-
-        with trio.CancelScope(shield=True):  # clean-up at the end of the run may still wait for time to pass
+        with self._trio.CancelScope(shield=True):  # clean-up at the end of the run may still wait for time to pass
             while True:
-                await trio.testing.wait_all_tasks_blocked()
+                await self._trio.testing.wait_all_tasks_blocked()
                 if not self.act_when_idle():
                     return
-
-
-def _make_schedule(clock: FakeClock, loop: Any) -> Schedule:
-    return AsyncioSchedule(clock, loop) if isinstance(loop, asyncio.AbstractEventLoop) else TrioSchedule(clock, loop)
 
 
 def _is_a_watch(handle: Any) -> bool:
