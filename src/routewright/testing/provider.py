@@ -46,7 +46,9 @@ class ScriptedProvider:
         self._turns: Iterator[Turn] = iter(()) if callable(script) else iter(script)
         self._function = script if callable(script) else None
         self._clock = clock
-        if clock is None and isinstance(script, list | tuple) and any(map(_pauses, script)):
+        turns = script if isinstance(script, list | tuple) else ()
+        pieces = (piece for turn in turns if isinstance(turn, list | tuple) for piece in turn)
+        if clock is None and any(isinstance(piece, Pause) for piece in pieces):
             raise ValidationFailed.of(Problem("script", "holds a Pause", "give clock=..., as to Settings"))
 
     def models(self) -> Sequence[Model]:
@@ -70,7 +72,8 @@ class ScriptedProvider:
                 "request", f"the script of {self.name!r} is at its end after {len(self.calls) - 1} calls"
             )
         if isinstance(turn, str):
-            return [Delta(turn), Usage(_words(call), len(turn.split())), Finish("stop")]
+            texts = [message.content for message in call.messages if isinstance(message.content, str)]
+            return [Delta(turn), Usage(sum(len(text.split()) for text in texts), len(turn.split())), Finish("stop")]
         return [turn] if isinstance(turn, ProviderFault) else turn
 
     async def pause(self, seconds: float) -> None:
@@ -111,11 +114,3 @@ class ScriptedCall:
                 case _:
                     return line
         raise StopAsyncIteration
-
-
-def _pauses(turn: Turn) -> bool:
-    return isinstance(turn, list | tuple) and any(isinstance(line, Pause) for line in turn)
-
-
-def _words(call: UpstreamCall) -> int:
-    return sum(len(message.content.split()) for message in call.messages if isinstance(message.content, str))

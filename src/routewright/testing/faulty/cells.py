@@ -112,7 +112,7 @@ def _calls(name: str, what: str, *calls: tuple[str, str]) -> Cell:
 
 def _long(encoding: str = "") -> tuple[Play, Play]:
     """1 GiB of letters, perhaps compressed."""
-    start, _ = says.around(b"LETTERS")
+    start = says.document("LETTERS").partition(b"LETTERS")[0]
     tokens = says.delta(says.LETTERS.decode())
     plain = _packed(start, says.LETTERS) if encoding else (start, Repeat(says.LETTERS, _GIB))
     streamed = _packed(b"", tokens) if encoding else (Repeat(tokens, _GIB),)
@@ -130,8 +130,8 @@ def _packed(start: bytes, piece: bytes) -> tuple[Step, ...]:
 
 
 def _one_line() -> tuple[Play, Play]:
-    before, after = says.around(b"LETTERS")
-    first, last = says.around_event(b"LETTERS")
+    before, after = says.document("LETTERS").split(b"LETTERS")
+    first, last = says.delta("LETTERS").split(b"LETTERS")
     letters = Repeat(says.LETTERS, _TEN_MB)
     plain = Play((JSON, before, letters, after), None)
     return plain, Play((EVENTS, first, letters, last, says.ending()), FaultKind.MALFORMED)

@@ -52,18 +52,6 @@ def error(message: str, code: str | int, type: str = "invalid_request_error") ->
     return json.dumps({"error": {"message": message, "type": type, "code": code}}).encode()
 
 
-def around(said: bytes) -> tuple[bytes, bytes]:
-    """A whole answer, cut where the text ``said`` stood."""
-    before, after = document(said.decode()).split(said)
-    return before, after
-
-
-def around_event(said: bytes) -> tuple[bytes, bytes]:
-    """An event, cut where the text ``said`` stood."""
-    before, after = delta(said.decode()).split(said)
-    return before, after
-
-
 def asks_for_stream(body: bytes | None) -> bool:
     """Whether a request wants its answer streamed."""
     try:

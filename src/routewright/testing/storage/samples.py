@@ -102,7 +102,7 @@ ALIKE = (
     *ODD_NAMES,
     *LONG_NAMES,
 )
-"""Names of accounts."""
+"""Names of accounts that must not be taken for each other."""
 HOURS = tuple(f"2026-11-{day}T{hour:02}" for day in (19, 20, 21) for hour in (0, 1, 13, 23))
 """In which the traces of chance were created."""
 ROLLUP_KEYS = ("team", "it's")
