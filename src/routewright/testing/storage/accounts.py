@@ -514,6 +514,8 @@ class Bookkeeping(Suite):
                 await storage.apply("acme", [*some, RevokeKey("k", AT), DeleteResults(), wrong])
             assert failed.value.index == len(some) + 2
             assert await seen(storage, "acme") == before
+        (written,) = await storage.apply("acme", [write for write in some if isinstance(write, PutEvent)])
+        assert written.created, "it was not told yet"
 
     @pytest.mark.parametrize(
         ("account", "wrong"),
