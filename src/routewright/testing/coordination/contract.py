@@ -334,10 +334,10 @@ class CoordinationContract:
 
     async def test_news_are_heard_in_order_and_once(self, subject: Subject) -> None:
         start = await subject.last()
-        for notice in (FIRST, SECOND, FIRST):
+        for notice in (FIRST, FIRST, SECOND):
             await subject.announce(notice)
         heard = await subject.coordination.hear(start)
-        assert heard.notices == (FIRST, SECOND, FIRST)
+        assert heard.notices == (FIRST, FIRST, SECOND)
         await subject.announce(SECOND)
         assert await subject.heard(heard.last) == (SECOND,)
 
