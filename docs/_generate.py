@@ -37,8 +37,8 @@ from routewright._core.trace.filter import NUMBERS as NUMBERS_OF_FILTERS
 from routewright.arguments import RequestLike
 from routewright.backends.providers.endpoint import Endpoint
 from routewright.backends.providers.environment import VENDORS, providers_from_environment
-from routewright.cli.exits import EXIT_CODES
-from routewright.cli.serve_options import FLAGS as FLAGS_OF_SERVE
+from routewright.cli.command import EXIT_CODES
+from routewright.cli.serve import FLAGS as FLAGS_OF_SERVE
 from routewright.config import BudgetEntry, CacheEntry, FallbackEntry, GuardrailEntry, PolicyEntry, Strict, WeightsEntry
 from routewright.contrib.invoices import Compared, ReconciledModel, Reconciliation, UnmatchedName
 from routewright.contrib.semconv import ATTRIBUTES, HISTOGRAMS

@@ -14,9 +14,8 @@ import pytest
 
 from routewright import Router
 from routewright.cli import main
-from routewright.cli.analytics_page import usage_page
-from routewright.cli.bars import Bar, drawn, stand_ins
-from routewright.cli.blocks import Table
+from routewright.cli.analytics import usage_page
+from routewright.cli.show import Bar, Table, drawn, stand_ins
 from routewright.storage import open_storage
 from routewright.wire import CacheSpan, Tokens, Trace, UsageReport, UsageRow, UsageTotals
 

@@ -207,7 +207,7 @@ def test_a_catalogue_of_one_s_own_is_carried_over_to_a_new_file() -> None:
     ("argv", "said"),
     [
         (["--output", "models.json"], "--output: 'models.json' is no TOML file, which is written; give --output"),
-        (["--output", "no/such/models.toml"], "no/such/models.toml: cannot be written: No such file"),
+        (["--output", "no/such/models.toml"], "--output: no/such/models.toml cannot be written: No such file"),
         (["--provider", "opnai"], "--provider: 'opnai' is not in the list; did you mean 'openai'?"),
         (["--starts", "soon"], "--starts: must be a date, got 'soon'; write YYYY-MM-DD"),
         (["--as-of", "2026-13-01"], "--as-of: must be a date"),

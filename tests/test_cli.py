@@ -19,15 +19,14 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import ProviderFault, Router, RouteRequest, RouterError, UpstreamCall, __version__, cli
+from routewright import ProviderFault, Router, RouteRequest, RouterError, UpstreamCall, __version__
 from routewright.backends.providers.environment import VENDORS
 from routewright.backends.providers.sandbox import last_user_text
 from routewright.cli import main
-from routewright.cli.blocks import Line, Row, Table, plain
-from routewright.cli.exits import EXIT_CODES, exit_code
-from routewright.cli.options import Arguments, parser
-from routewright.cli.request import request_of
-from routewright.cli.span_tree import trace_page
+from routewright.cli.command import EXIT_CODES, exit_code, parser
+from routewright.cli.route import request_of
+from routewright.cli.show import Line, Row, Table, plain
+from routewright.cli.spans import trace_page
 from routewright.wire import Budget, Fallback, ImagePart, ImageUrl, Message, ModelSpan, Params, TextPart, Trace
 
 COMMAND = [sys.executable, "-m", "routewright"]
@@ -68,7 +67,7 @@ def on_terminal(monkeypatch: Patch, *streams: str) -> None:
 
 
 def request(*argv: str) -> RouteRequest:
-    return request_of(parser().parse_args(argv, Arguments()), Router.sandbox().models())
+    return request_of(parser().parse_args(argv), Router.sandbox().models())
 
 
 # what goes where
@@ -277,13 +276,12 @@ def test_every_error_has_a_documented_exit_code() -> None:
         assert code, kind
 
 
-def test_help_and_docstring_list_every_exit_code(capsys: Capture) -> None:
+def test_help_lists_every_exit_code(capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     said = capsys.readouterr().out
     for code, meaning in EXIT_CODES.items():
         assert f"{code}  {meaning}" in said
-        assert re.search(rf"\b{code}  \w", cli.__doc__ or "")
 
 
 @pytest.mark.parametrize(
@@ -459,7 +457,7 @@ def test_a_row_of_a_table_is_one_line_however_narrow_the_terminal(monkeypatch: P
 
 
 def test_without_rich_a_terminal_gets_the_plain_page(monkeypatch: Patch, capsys: Capture) -> None:
-    monkeypatch.setitem(sys.modules, "routewright.cli.colour", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
     on_terminal(monkeypatch, "stdout")
     assert main(["decide", "--sandbox", "Hello"]) == 0
     assert "\x1b[" not in capsys.readouterr().out
@@ -679,14 +677,13 @@ def test_output_that_cannot_be_written_is_a_sentence_and_1(argv: list[str]) -> N
 @pytest.mark.parametrize(
     ("line", "code", "out", "err"),
     [
-        ("models >&-", 1, "", "routewright: the output cannot be written: standard output is closed\n"),
-        ("route --sandbox hi >&-", 1, "", "routewright: the output cannot be written: standard output is closed\n"),
-        ("models >&- 2>&-", 1, "", ""),
+        ("route --sandbox -q hi >&-", 0, "", ""),
+        ("models >&- 2>&-", 0, "", ""),
         ("route --sandbox --explain hi 2>&-", 0, "This is a canned answer", ""),
-        ("route --sandbox - <&-", 2, "", "routewright: standard input: is closed; give it as an argument"),
+        ("route --sandbox - <&-", 2, "", "routewright: prompt: is empty; give it as an argument"),
     ],
 )
-def test_a_closed_stream_is_a_sentence_or_done_without(line: str, code: int, out: str, err: str) -> None:
+def test_a_closed_stream_is_as_good_as_the_null_device(line: str, code: int, out: str, err: str) -> None:
     command = f"{shlex.join(COMMAND)} {line}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == code

@@ -459,7 +459,7 @@ def interrupted(monkeypatch: Patch, change: Callable[[Console], Awaitable[object
 
     storage = Interrupted(SqliteStorage("traces.db"))
     storage.between = [between]
-    monkeypatch.setattr("routewright.cli.place.existing_store", lambda args: storage)
+    monkeypatch.setattr("routewright.cli.accounts.existing_store", lambda args: storage)
 
 
 def test_two_who_change_limits_of_an_account_at_once_both_do(acme: str, capsys: Capture, monkeypatch: Patch) -> None:

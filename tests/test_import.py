@@ -68,7 +68,7 @@ print(threading.active_count())
 
 def test_a_supervisor_of_workers_does_not_load_the_library() -> None:
     code = (
-        "import routewright.cli.serve, routewright.cli.dispatch, routewright.serve.supervisor, sys; print(*sys.modules)"
+        "import routewright.cli.serve, routewright.cli.command, routewright.serve.supervisor, sys; print(*sys.modules)"
     )
     loaded = run(code).split()
     assert [name for name in ("anyio", "numpy", "pydantic", "httptools", "routewright.router") if name in loaded] == []

@@ -252,4 +252,4 @@ def test_a_time_that_is_none_is_refused(days: str, capsys: Capture) -> None:
 def test_a_time_that_is_no_number_is_a_wrong_command_line(capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         store("retain", "--sandbox-days", "long")
-    assert "'long' is neither a number of days nor 'forever'" in capsys.readouterr().err
+    assert "'long' is neither a number nor 'forever'" in capsys.readouterr().err

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from routewright.cli import main
-from routewright.cli.blocks import plain
-from routewright.cli.span_tree import span_table
+from routewright.cli.show import plain
+from routewright.cli.spans import span_table
 from routewright.wire import Content, FunctionCall, ImagePart, ImageUrl, Message, TextPart, ToolCall, Trace
 
 from .recorded import few, listed, model, record, rescued, trace

@@ -170,4 +170,4 @@ def test_commands_about_a_store_do_not_load_the_router(argv: list[str], tmp_path
     code = f"import sys; from routewright.cli import main; main({[*argv, '--store', str(path)]}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     loaded = done.stdout.split()
-    assert not {"routewright.router", "routewright.cli.commands", "pydantic", "aiohttp", "tiktoken"} & set(loaded)
+    assert not {"routewright.router", "routewright.cli.route", "pydantic", "aiohttp", "tiktoken"} & set(loaded)

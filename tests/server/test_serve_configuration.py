@@ -12,14 +12,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from routewright.serve.planning import plan_of
 
 from routewright.cli import main
-from routewright.cli.serve_options import FLAGS
+from routewright.cli.serve import FLAGS
 from routewright.serve import prepare
 from routewright.serve.assembly import settings_of
 from routewright.serve.config import VARIABLES, ServeFile, Sources, keys_of
 from routewright.serve.plan import Plan, Tls
+from routewright.serve.prepare import plan_of
 from routewright.testing.faulty.server import PEM
 
 from .keys import LOCKED, OTHER, PASSWORD

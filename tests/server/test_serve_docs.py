@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from routewright import Router
 from routewright.cli import main
-from routewright.cli.blocks import plain
-from routewright.cli.serve_page import started_page
+from routewright.cli.serve import started_page
+from routewright.cli.show import plain
 from routewright.serve.plan import Address, Begun
 from routewright.server.admin import Admin
 

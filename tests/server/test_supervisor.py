@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from routewright.cli.serve_options import FLAGS
+from routewright.cli.serve import FLAGS
 from routewright.errors import RouterError, ValidationFailed
 from routewright.serve import supervisor as room
 from routewright.serve.plan import Address, Asked, Plan, Prepared

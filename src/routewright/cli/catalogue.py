@@ -1,153 +1,159 @@
-"""The command ``catalogue``: ``import``, ``deprecations`` and ``show``."""
+"""The commands ``catalogue``, with ``import``, ``deprecations`` and ``show``, and ``policies``, with ``check``."""
 
 from __future__ import annotations
 
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from routewright._core.catalogue.models import resolve_one
+from routewright._core.check import PolicyCheck
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
-from routewright._core.request.problems import listed as listed_names
+from routewright._core.request.problems import listed as in_quotes
 from routewright._core.request.rules import is_date
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
-from routewright.config import read_catalogue
+from routewright.config import policies_of, read_catalogue, read_policy_document
 from routewright.contrib.price_lists import PriceList, provider_of, read_price_list
-from routewright.contrib.proposals import Proposal, Wish, is_ours, overlay_text, propose, with_proposal
+from routewright.contrib.proposals import (
+    ENDS,
+    Proposal,
+    Wish,
+    is_ours,
+    named_prices,
+    overlay_text,
+    propose,
+    with_proposal,
+)
 from routewright.document import read
-from routewright.errors import Problem, ValidationFailed
 from routewright.policies import read_policies
-from routewright.policy_loss import policy_losses
+from routewright.policy_loss import PolicyLoss, policy_losses
+from routewright.router import Router
+from routewright.wire import Model
 
-from .blocks import Line
-from .catalogue_page import deprecations_page, losses_page, proposal_page, show_page
-from .draft import SHARED, replacing
-from .options import Arguments
-from .screen import Screen
+from .command import NOBODY_FITS, OK, Parser, add, add_catalogue_file, add_json, names, refused
+from .route import CHOICE, add_prompt, request_of
+from .show import Block, Line, Row, Screen, Style, Table, dollars, facts, replacing
+from .store import is_same
 
-_OUTPUT = "models.toml"
-
-
-def run_catalogue(args: Arguments, screen: Screen) -> None:
-    """Do what the command line says. Raises ``RouterError``."""
-    match args.topic:
-        case "import":
-            _import(args, screen)
-        case "deprecations":
-            _deprecations(args, screen)
-        case _:
-            _show(args, screen)
+_NAMED = 10
+"""How many lines of one sort are shown."""
+_SUSPECT = 5
+"""A price that becomes so many times as large or as small is marked: lists slip by powers of ten."""
 
 
-def _import(args: Arguments, screen: Screen) -> None:
-    source = args.file or ""
-    output = Path(args.output or args.catalogue or _OUTPUT)
-    wish = _wish(args)
+def add_catalogue(command: Parser) -> None:
+    """Give the command ``catalogue`` its own commands."""
+    take = command.command("import FILE", _import)
+    add(take, "file FILE", "the price list")
+    add(take, "--output FILE", "the TOML file to write (default: that of --catalogue, else models.toml)")
+    only = "only prices of these providers; the list's own names settle contradictions"
+    add(take, "--provider NAME,...", only, action="extend", type=names)
+    add(take, "--starts DATE", "the prices hold from this day on (default: now, in the place of today's)")
+    add(take, "--as-of DATE", "the day of the list's facts (default: today)")
+    more = "also new models whose ids match, as mistral/*; may be repeated"
+    add(take, "--add GLOB", more, action="append", default=[])
+    add(take, "--dry-run", "only show what would change", action="store_true")
+    add(take, "--force", "overwrite a file that would lose its comments and layout", action="store_true")
+    ends = command.command("deprecations", _deprecations)
+    add(ends, "--within DAYS", "only what ends within so many days", type=int)
+    add(ends, "--policies FILE", "policies to ask what they lose, TOML or JSON")
+    show = command.command("show MODEL", _show)
+    add(show, "model_id MODEL", "its id, or an alias")
+    for each in (take, ends, show):
+        add_catalogue_file(each)
+        add_json(each)
+
+
+def _catalogue(args: Namespace) -> Catalogue:
+    return Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
+
+
+def _today() -> date:
+    return datetime.fromtimestamp(SystemClock().time(), UTC).date()
+
+
+# catalogue import
+
+
+def _import(args: Namespace, screen: Screen) -> None:
+    """Import prices from somebody else's price list.
+
+    FILE is a JSON file like litellm's price map or models.dev's api.json, or a models.dev folder. Changes
+    are shown line by line, then written to a catalogue file. What the list does not mention stays as it is.
+    """
+    output = Path(args.output or args.catalogue or "models.toml")
+    starts, as_of = _checked_day("--starts", args.starts), _checked_day("--as-of", args.as_of)
+    wish = Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
     content = _content(args, output)
-    catalogue = _base(args, output)
-    listed = read_price_list(source)
+    base = args.catalogue or (output if output.exists() else None)
+    catalogue = Catalogue() if base is None else Catalogue.load(base)
+    listed = read_price_list(args.file)
     _check_named(wish, listed)
     proposal = propose(catalogue.models, listed, wish)
     if not args.json:
-        screen.show(*proposal_page(listed, proposal))
-    text = overlay_text(with_proposal(content, proposal, _as_of(args)))
+        screen.show(*_proposal_page(listed, proposal))
+    if as_of is None and args.provider is None:  # a list that is taken in part does not make the rest younger
+        as_of = _today().isoformat()
+    text = overlay_text(with_proposal(content, proposal, as_of))
     writes = text != overlay_text(content) and not args.dry_run
     if writes:
-        _write(output, text)
-    if args.json:
-        screen.json(_proposal_json(listed, proposal, str(output) if writes else None))
-    elif writes:
-        screen.say(
-            Line(f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})", "dim")
-        )
-    else:
-        screen.say(Line("nothing is written", "dim"))
-
-
-def _wish(args: Arguments) -> Wish:
-    starts = _checked_day("--starts", args.starts)
-    return Wish(_today().isoformat(), tuple(args.add), frozenset(args.provider or ()), starts)
-
-
-def _check_named(wish: Wish, listed: PriceList) -> None:
-    """Refuse a provider, and a glob of new models, that the list does not have: a slip would change nothing, unsaid."""
-    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
-    for name in sorted(wish.providers - known):
-        hint = did_you_mean(name, known) or f"it has {listed_names(sorted(known))}"
-        raise ValidationFailed.of(Problem("--provider", f"{quoted(name)} is not in the list", hint))
-    ids = {row.model.id for row in listed.rows}
-    for glob in wish.add:
-        if not any(fnmatchcase(each, glob) for each in ids):
-            hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
-            raise ValidationFailed.of(Problem("--add", f"{quoted(glob)} picks no model of the list", hint))
-
-
-def _as_of(args: Arguments) -> str | None:
-    """The day of the facts. A list that is taken in part does not make the rest younger."""
-    told = _checked_day("--as-of", args.as_of)
-    return told or (_today().isoformat() if args.provider is None else None)
+        with replacing(output, 0o666) as file:
+            file.write(text)
+            file.flush()
+            Catalogue.load(file.name)  # what is written can be read again
+    use = f"written to {output}: use it as --catalogue {output}, or Catalogue.load({str(output)!r})"
+    note = use if writes else "nothing is written"
+    screen.report(_proposal_json(listed, proposal, str(output) if writes else None), note=note)
 
 
 def _checked_day(option: str, text: str | None) -> str | None:
     if text is not None and not (len(text) == len("YYYY-MM-DD") and is_date(text)):
-        raise ValidationFailed.of(Problem(option, f"must be a date, got {shown(text)}", "write YYYY-MM-DD"))
+        raise refused(option, f"must be a date, got {shown(text)}", "write YYYY-MM-DD")
     return text
 
 
-def _content(args: Arguments, output: Path) -> dict[str, Any]:
-    """What the file to be written says already, or the one that it takes the place of."""
+def _check_named(wish: Wish, listed: PriceList) -> None:
+    """Refuse providers and globs that match nothing in the list: a slip would change nothing without a word."""
+    known = {name for row in listed.rows for name in (row.source, provider_of(row.source))}
+    for name in sorted(wish.providers - known):
+        hint = did_you_mean(name, known) or f"it has {in_quotes(sorted(known))}"
+        raise refused("--provider", f"{quoted(name)} is not in the list", hint)
+    ids = {row.model.id for row in listed.rows}
+    for glob in wish.add:
+        if not any(fnmatchcase(each, glob) for each in ids):
+            hint = did_you_mean(glob, ids) or "write a glob over ids, such as 'openai/*'"
+            raise refused("--add", f"{quoted(glob)} picks no model of the list", hint)
+
+
+def _content(args: Namespace, output: Path) -> dict[str, Any]:
+    """The content of the file to write, or of the one that it replaces. Raises ``ValidationFailed``."""
     if output.suffix.lower() != ".toml":
         hint = "give --output models.toml"
-        raise ValidationFailed.of(Problem("--output", f"{shown(str(output))} is no TOML file, which is written", hint))
-    told = None if args.catalogue is None else Path(args.catalogue)
-    if output.exists() and told is not None and not _is_same(output, told):
+        raise refused("--output", f"{shown(str(output))} is no TOML file, which is written", hint)
+    named = None if args.catalogue is None else Path(args.catalogue)
+    if output.exists() and named is not None and not is_same(output, named):
         hint = "leave out --catalogue to write over it, or name a new file"
-        raise ValidationFailed.of(Problem("--output", f"{output} exists, and is not the file of --catalogue", hint))
-    source = output if output.exists() else told
+        raise refused("--output", f"{output} exists, and is not the file of --catalogue", hint)
+    source = output if output.exists() else named
     if source is None:
         return {}
-    content = _checked(source)
-    if source == output and not args.force and not args.dry_run and not is_ours(source, content):
-        hint = "give --force, or another --output"
-        problem = "was written by hand: its comments and layout would be lost"
-        raise ValidationFailed.of(Problem(str(source), problem, hint))
-    return content
-
-
-def _is_same(first: Path, second: Path) -> bool:
-    return second.exists() and first.samefile(second)
-
-
-def _checked(path: Path) -> dict[str, Any]:
-    """The content of a catalogue file, as it stands there. Raises ``ValidationFailed`` for what is none."""
-    document = read(path)
+    document = read(source)
     with document.naming():
         read_catalogue(document, known=[model.id for model in Catalogue().models])
-    assert isinstance(document.content, dict)
-    return document.content
-
-
-def _base(args: Arguments, output: Path) -> Catalogue:
-    """The catalogue that the list is compared with."""
-    path = args.catalogue or (output if output.exists() else None)
-    return Catalogue() if path is None else Catalogue.load(path)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a catalogue file that can be read again; nobody ever reads half of it."""
-    try:
-        with replacing(path, SHARED) as file:
-            file.write(text)
-            file.flush()
-            Catalogue.load(file.name)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror}"
-        raise ValidationFailed.of(Problem(str(path), problem, "check the path")) from error
+    content = document.content
+    assert isinstance(content, dict)
+    if source == output and not args.force and not args.dry_run and not is_ours(source, content):
+        problem = "was written by hand: its comments and layout would be lost"
+        raise refused(str(source), problem, "give --force, or another --output")
+    return content
 
 
 def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -> dict[str, Any]:
@@ -169,40 +175,213 @@ def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -
     }
 
 
-def _deprecations(args: Arguments, screen: Screen) -> None:
+def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
+    """What a price list would change, line by line, and what of it could not be taken."""
+    yield Line(f"a price list of {listed.shape}'s shape", "dim")
+    yield Table([*_change_rows(proposal)])
+    yield from (Line(f"{model}  new", "good") for model in proposal.added)
+    for each in proposal.contradictions[:_NAMED]:
+        rows = ", ".join(place.strip("[]") for place in each.places)
+        sources = " or ".join(dict.fromkeys(each.sources))
+        said = f"{each.model}: its rows ({rows}) differ in {', '.join(each.what)}, so none is taken"
+        yield Line(f"{said}; choose with --provider {sources}", "bad")
+    yield from _and_more(len(proposal.contradictions))
+    unread = (*proposal.refused, *listed.unread)
+    yield from (Line(str(problem), "bad") for problem in unread[:_NAMED])
+    yield from _and_more(len(unread))
+    counts = {
+        "changed": len(proposal.updates) - len(proposal.added),
+        "new": len(proposal.added),
+        "as they are": proposal.same,
+        "contradictory": len(proposal.contradictions),
+        "unread": len(unread),
+    }
+    yield from (Line(), Line(f"models: {', '.join(f'{count} {what}' for what, count in counts.items())}"))
+    more = f"not asked for: {proposal.unknown} other models; no chat models: {_kinds(listed.left_out)}"
+    yield Line(more, "dim")
+
+
+def _change_rows(proposal: Proposal) -> Iterator[Row]:
+    for model, changes in groupby(proposal.changes, key=lambda change: change.model):
+        name = model
+        for change in changes:
+            unit = "" if change.what == ENDS else "$/1M"
+            mark = f"{change.factor:.3g} times" if change.factor >= _SUSPECT else ""
+            figures = f"{_value(change.before)} -> {_value(change.after)}"
+            yield Row((name, change.what, figures, unit, mark), "bad" if mark else "plain")
+            name = ""
+        yield from (Row(("", what, "stays", "", ""), "dim") for what in proposal.kept.get(model, ()))
+
+
+def _and_more(count: int) -> Iterator[Line]:
+    if count > _NAMED:
+        yield Line(f"and {count - _NAMED} more; --json lists all", "dim")
+
+
+def _kinds(left_out: Mapping[str, int]) -> str:
+    most = sorted(left_out.items(), key=lambda each: (-each[1], each[0]))
+    named = [f"{count} {kind}" for kind, count in most[:4]]
+    rest = sum(count for _, count in most[4:])
+    return ", ".join([*named, f"{rest} others"] if rest else named) or "none"
+
+
+def _value(value: float | str | None) -> str:
+    """As few digits as say it, two decimals at least for money."""
+    if value is None or isinstance(value, str):
+        return value or "none"
+    text = f"{value:.12f}".rstrip("0")
+    return f"{value:.2f}" if len(text.partition(".")[2]) < 2 else text
+
+
+# catalogue deprecations
+
+
+def _deprecations(args: Namespace, screen: Screen) -> None:
+    """List which models end when, and which policies break then.
+
+    Models that have ended are listed, too, unless they are disabled.
+    """
     if args.within is not None and args.within < 0:
-        raise ValidationFailed.of(Problem("--within", f"must be at least 0, got {args.within}", ""))
+        raise refused("--within", f"must be at least 0, got {args.within}")
     today, catalogue = _today(), _catalogue(args)
     policies = [] if args.policies is None else read_policies(args.policies)
     found = catalogue.deprecations(args.within, today=today)
     lost = policy_losses(catalogue, policies, today, args.within)
-    if args.json:
-        screen.json({"models": found, "policies": lost})
-        return
-    if found:
-        screen.show(*deprecations_page(found))
-    else:
-        screen.say(Line("no model ends in this time", "dim"))
-    if lost:
-        screen.show(Line(), *losses_page(lost))
-    elif policies:
-        screen.say(Line("every policy keeps its first choice", "dim"))
+    rows = []
+    for each in found:
+        style: Style = "dim" if each.days_left <= 0 else "bad" if each.days_left <= 30 else "plain"
+        left = str(each.days_left) if each.days_left > 0 else "ended"
+        rows.append(Row((each.ends, left, each.model, each.replacement or "none"), style))
+    ending = Table(rows, ("ends", "days left", "model", "nearest replacement"), frozenset({1}))
+    head = ("policy", "first choice", "lost on", "then", "no model from")
+    losing = Table([_loss_row(each) for each in lost], head)
+    notes = [] if found else ["no model ends in this time"]
+    notes += ["every policy keeps its first choice"] if policies and not lost else []
+    blocks = (ending, Line(), losing) if lost else (ending,)
+    screen.report({"models": found, "policies": lost}, *blocks, note="\n".join(notes))
 
 
-def _show(args: Arguments, screen: Screen) -> None:
+def _loss_row(each: PolicyLoss) -> Row:
+    choices = (each.first_choice or "none", each.lost_on or "", each.next_choice or "none", each.empty_from or "")
+    return Row((each.policy, *choices), "bad" if each.empty_from else "plain")
+
+
+# catalogue show
+
+
+def _show(args: Namespace, screen: Screen) -> None:
+    """Show all that is known of one model.
+
+    Prices are US dollars per million tokens.
+    """
     catalogue = _catalogue(args)
     known = {model.id: place for place, model in enumerate(catalogue.models)}
-    named = resolve_one(args.model_id or "", catalogue.aliases, known, "MODEL")
+    named = resolve_one(args.model_id, catalogue.aliases, known, "MODEL")
     model = catalogue.models[known[named]]
-    if args.json:
-        screen.json(msgspec.to_builtins(model))
-    else:
-        screen.show(*show_page(model, _today().isoformat()))
+    screen.report(msgspec.to_builtins(model), *_model_page(model, _today().isoformat()))
 
 
-def _catalogue(args: Arguments) -> Catalogue:
-    return Catalogue() if args.catalogue is None else Catalogue.load(args.catalogue)
+def _model_page(model: Model, today: str) -> Iterator[Block]:
+    """All that is known of one model."""
+    abilities = {"reason": model.reasoning, "give JSON": model.structured_output}
+    speed = {
+        f"first token after {model.ttft_s or 0:g} s": model.ttft_s is not None,
+        f"{model.tokens_per_s or 0:g} tokens a second": model.tokens_per_s is not None,
+    }
+    named = {
+        "name": model.display_name,
+        "provider": f"{model.provider}, which calls it {model.provider_model_id}",
+        "window": _tokens(model.context_window),
+        "output": _tokens(model.max_output_tokens),
+        "takes": ", ".join(model.modalities or ()),
+        "can": ", ".join(name for name, can in abilities.items() if can),
+        "quality": "" if model.quality is None else f"{model.quality:.2f}",
+        "speed": ", ".join(said for said, is_known in speed.items() if is_known),
+        "regions": ", ".join(model.availability.regions),
+        "released": model.released_at or "",
+        "ends": "" if model.deprecated_at is None else model.deprecated_at[:10],
+        "free": "a vendor's offer without a promise, picked only by name" if model.free_tier else "",
+        "disabled": "yes" if model.disabled else "",
+    }
+    yield from (Line(model.id, "title"), Line(), facts(named), Line())
+    prices = {"": model.pricing_per_1m}
+    prices |= {change.starts: change.pricing_per_1m for change in model.price_changes or ()}
+    now = max(day for day in prices if day <= today)
+    for day, pricing in prices.items():
+        usd = named_prices(pricing)
+        since, note = f" from {day}" if day else "", ", today's" if day == now and len(prices) > 1 else ""
+        yield Line(f"prices{since}{note}:{'' if usd else ' unknown'}")
+        yield Table([Row((f"  {what}", _value(each), "$/1M")) for what, each in usd.items()], right=frozenset({1}))
 
 
-def _today() -> date:
-    return datetime.fromtimestamp(SystemClock().time(), UTC).date()
+def _tokens(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,} tokens"
+
+
+# policies check
+
+
+def add_policies(command: Parser) -> None:
+    """Give the command ``policies`` its own command."""
+    check = command.command("check FILE [PROMPT | @FILE]", _check_policies)
+    add(check, "policy_file FILE", "policies, TOML, JSON or Python")
+    add_prompt(check)
+    add(check, "--strict", "a policy that depends on one provider fails, too", action="store_true")
+    add(check, "--sandbox", "as if there were a key for every provider", action="store_true")
+    add_catalogue_file(check)
+    add_json(check)
+    check.set_defaults(**dict.fromkeys(CHOICE))
+
+
+def _check_policies(args: Namespace, screen: Screen) -> int:
+    """Show how each policy would route, and what breaks it.
+
+    Decides a request under each policy of FILE as routing would, and again without each provider: who serves it, at
+    what cost, and what breaks when a provider is lost. Nothing is called. Without a key the whole catalogue counts.
+
+    The request is a short one, unless a PROMPT or @FILE is given, or what --request holds.
+    """
+    if args.prompt is None and args.file is None and args.request is None:
+        args.prompt = "Hello"
+    request = request_of(args, ())
+    document = read_policy_document(args.policy_file)
+    with document.naming():
+        policies, catalogue = policies_of(document), _catalogue(args)
+        router = (Router.sandbox if args.sandbox else Router)(catalogue=catalogue, policies=policies)
+        if all(model.availability.status == "unavailable" for model in router.models()):
+            screen.note("no provider is configured: checked against the whole catalogue")
+            router = Router.sandbox(catalogue=catalogue, policies=policies)
+        router.policies()  # names what no model fits
+    found = router.check_policies(request)
+    notes = [note for each in found for note in _check_notes(each)]
+    head = ("policy", "served by", "models that fit", "expected", "at most", "if a provider is lost")
+    table = Table([_check_row(each) for each in found], head, frozenset({2, 3, 4}))
+    told = [
+        {**msgspec.to_builtins(each), "servable": each.servable, "breaks_without": each.breaks_without}
+        for each in found
+    ]  # fmt: skip
+    screen.report({"policies": told}, table, *([Line(), *map(Line, notes)] if notes else []))
+    fails = any(not each.servable or (args.strict and each.breaks_without) for each in found)
+    return NOBODY_FITS if fails else OK
+
+
+def _check_row(check: PolicyCheck) -> Row:
+    fits = f"{check.fitting} of {check.allowed}"
+    style: Style = "plain" if check.servable and not check.breaks_without else "bad"
+    if check.model is None:
+        return Row((check.policy, "nobody", fits, "", "", ""), style)
+    first = next((loss for loss in check.losses if loss.model != check.model), None)
+    loss = "nothing changes" if first is None else f"without {first.provider}: {first.model}"
+    if check.breaks_without:
+        loss = f"breaks without {', '.join(check.breaks_without)}"
+    costs = ("unknown" if usd is None else dollars(usd) for usd in (check.estimated_cost_usd, check.worst_cost_usd))
+    return Row((check.policy, check.model, fits, *costs, loss), style)
+
+
+def _check_notes(check: PolicyCheck) -> Iterator[str]:
+    if check.problem is not None:
+        yield f"{check.policy}: {check.problem}"
+    if not check.fallback_affordable:
+        yield f"{check.policy}: the budget pays for no fallback after {check.model}"
+    for end in check.ends:
+        yield f"{check.policy}: {end.model} is served until {end.deprecated_at[:10]}"

@@ -2,35 +2,99 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import shlex
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from routewright.errors import Problem, ValidationFailed
-from routewright.serve.plan import Asked, Begun, Prepared
+from routewright.serve.plan import ACCOUNT, Address, Asked, Begun, Plan, Prepared
+from routewright.wire import Environment
 
-from .blocks import Block, Line, facts
-from .exits import OK
-from .options import Arguments
-from .screen import Screen
-from .serve_options import FLAGS
-from .serve_page import started_page
+from .command import OK, Parser, add, refused
+from .show import Block, Line, Row, Screen, Table, facts
 
-_NEEDED = ("uvicorn", "httptools")
+_GROUPS = {
+    "where": {
+        "host": ("--host ADDRESS", "the address to listen at (default: 127.0.0.1)"),
+        "port": ("--port N", "the port; 0 is any that is free (default: 8080)"),
+        "tls.cert": ("--tls-cert FILE", "speak TLS with this certificate, in PEM"),
+        "tls.key": ("--tls-key FILE", "its private key"),
+        "insecure_bind": ("--insecure-bind", "plain HTTP for other machines: behind a proxy that terminates TLS"),
+        "root_path": ("--root-path /PREFIX", "what a proxy puts in front of all paths, as /llm"),
+        "admin.port": ("--admin-port N", "answer /healthz, /readyz and /metrics there, without a key"),
+        "admin.host": ("--admin-host ADDRESS", "for others than this machine (default: 127.0.0.1)"),
+    },
+    "what": {
+        "store": ("--store URL", "a file, its URL, or memory: (default: sqlite:///routewright.db)"),
+        "policies": ("--policies FILE", "policies that requests can name: TOML, JSON or Python"),
+        "catalogue": ("--catalogue FILE", "models and prices to put over the bundled ones"),
+        "environment": ("--environment WHICH", "whose keys are taken: production, sandbox or both (default: both)"),
+    },
+    "how": {
+        "workers": ("--workers N", "processes that answer (default: 1)"),
+        "graceful_timeout_s": ("--graceful-timeout SECONDS", "time for running requests at the end (default: 30)"),
+        "log_level": ("--log-level LEVEL", "debug, info, warning or error (default: info)"),
+        "access_log": ("--access-log", "a line of JSON for each request, on standard output (default: yes)"),
+    },
+}
+"""Flags and what they do, by the keys of the configuration that they set."""
+_READ: dict[str, dict[str, Any]] = {
+    "port": {"type": int},
+    "insecure_bind": {"action": "store_true"},
+    "admin.port": {"type": int},
+    "environment": {"choices": (*get_args(Environment), "both")},
+    "workers": {"type": int},
+    "graceful_timeout_s": {"type": float},
+    "log_level": {"choices": ("debug", "info", "warning", "error")},
+    "access_log": {"action": argparse.BooleanOptionalAction},
+}
+"""How flags that are no texts are read."""
+FLAGS = {key: option.split()[0] for flags in _GROUPS.values() for key, (option, _) in flags.items()}
+"""The flag of each key of the configuration."""
+
+_BODY = json.dumps({"messages": [{"role": "user", "content": "Why is the sky blue?"}]})
+_EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that stand for all of a machine, and one that reaches it from itself."""
+_KEYS: dict[Environment, tuple[str, str]] = {
+    "production": ("live key", "calls the models of your providers, for money"),
+    "sandbox": ("test key", "canned answers, no provider, never billed"),
+}
 
 
-def run_serve(args: Arguments, screen: Screen) -> int:
-    """Serve until told to end, and give the exit code. Raises ``RouterError``."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+def add_serve(command: Parser) -> None:
+    """Give the command ``serve`` its options. Flags that are not given are not in the parsed arguments."""
+    command.performs(_run)
+    command.set_defaults(json=False)
+    for title, flags in _GROUPS.items():
+        group = command.add_argument_group(title)
+        for key, (option, does) in flags.items():
+            add(group, option, does, dest=key, default=argparse.SUPPRESS, **_READ.get(key, {}))
+    said = command.add_argument_group("configuration")
+    add(said, "--config FILE", "a file in TOML (default: ROUTEWRIGHT_CONFIG, else none)")
+    add(said, "--check", "say what would be served, and whether that can be; start nothing", action="store_true")
+
+
+def _run(args: Namespace, screen: Screen) -> int:
+    """Answer requests over HTTP at /v1.
+
+    The first start creates a store, an account and its keys, and prints a request to try.
+
+    Options that are not given come from the environment (ROUTEWRIGHT_PORT, ...), else from the file of --config, else
+    from the defaults. SIGHUP reads the file again; SIGTERM and Ctrl-C finish running requests, then end the server.
+    """
+    missing = [name for name in ("uvicorn", "httptools") if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
         problem = f"'routewright serve' needs {' and '.join(missing)}, which {are} not installed"
-        raise ValidationFailed.of(Problem("", problem, "run: pip install 'routewright[server]'"))
-
-    given = vars(args)
-    asked = Asked(args.config, {key: given[key] for key in FLAGS if key in given}, FLAGS)
+        raise refused("", problem, "run: pip install 'routewright[server]'")
+    asked = Asked(args.config, {key: value for key, value in vars(args).items() if key in FLAGS}, FLAGS)
     return _check(asked, screen) if args.check else _serve(asked, screen)
 
 
@@ -57,7 +121,7 @@ def _serve(asked: Asked, screen: Screen) -> int:
             begun: Begun = ask("begin")
         plan = replace(plan, seed=begun.seed)
         set_up(plan.log_level)
-        show = partial(_show, started_page(plan, begun, found.providers), screen)
+        show = partial(_show, [*started_page(plan, begun, found.providers)], screen)
         supervisor = Supervisor(plan, asked, listeners, signals, show)
         try:
             return supervisor.run()
@@ -66,11 +130,71 @@ def _serve(asked: Asked, screen: Screen) -> int:
                 show()  # the keys are made, and are shown this once
 
 
-def _show(page: list[Block], screen: Screen) -> None:
+def _show(page: Sequence[Block], screen: Screen) -> None:
     screen.show(*page)
     screen.end_text()  # at once, in a pipe too
 
 
-def _warn(warnings: tuple[str, ...], screen: Screen) -> None:
+def _warn(warnings: Sequence[str], screen: Screen) -> None:
     for warning in warnings:
-        screen.say(Line(f"routewright: {warning}", "dim"))
+        screen.note(f"routewright: {warning}")
+
+
+def started_page(plan: Plan, begun: Begun, providers: Sequence[str]) -> Iterator[Block]:
+    """Where it serves, and how to ask. Only the first start has keys; ``providers`` are variables."""
+    workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
+    yield Line(f"routewright serves at {_url(plan)} with {workers}", "title")
+    if plan.admin is not None:
+        further = "" if plan.workers == 1 else " (of each further worker a port higher)"
+        yield Line(f"health checks and metrics, without a key: http://{_place(plan.admin)}{further}")
+    store = shlex.quote(plan.store.removeprefix("sqlite:///"))
+    if begun.keys:
+        yield from _first(plan, begun, store)
+    elif not plan.in_memory:
+        yield Line(f"another key: routewright keys create {shlex.quote(begun.account)} --name NAME --store {store}")
+        sandbox = "with --environment sandbox for a test key; 'routewright accounts ls' lists the accounts"
+        yield Line(f"             {sandbox}")
+    yield Line()
+    if plan.environment == "sandbox":
+        return
+    if providers:
+        yield Line(f"Live keys reach the models of these, found in the environment: {', '.join(providers)}")
+    else:
+        yield Line("Live keys reach no model yet: no provider's key is in the environment. Set one, as OPENAI_API_KEY,")
+        yield Line("and start again.")
+
+
+def _first(plan: Plan, begun: Begun, store: str) -> Iterator[Block]:
+    where = "in memory; it ends with the server" if plan.in_memory else store
+    yield from (
+        Line(),
+        Line(f"This is the first start. The store is {where}. The account {ACCOUNT!r} was set up."),
+        Line("ITS PLAN IS 'unlimited': NOTHING BOUNDS HOW MUCH ITS LIVE KEYS MAY ASK, OR SPEND.", "bad"),
+    )
+    if not plan.in_memory:
+        yield Line(f"To bound it: routewright accounts change {ACCOUNT} --plan pro --store {store}")
+    headers = f'-H "Authorization: Bearer {begun.keys.get("sandbox") or begun.keys["production"]}"'
+    yield from (
+        Line(),
+        Table([Row((_KEYS[each][0], key, _KEYS[each][1])) for each, key in begun.keys.items()]),
+        Line("Keep them now: they are not shown again."),
+        Line(),
+        Line("Ask, from another terminal:"),
+        Line(),
+        Line(f"curl {_url(plan)}/v1/route {headers} -H \"Content-Type: application/json\" -d '{_BODY}'"),
+    )
+    if plan.tls is not None:
+        yield Line("(curl has to trust the certificate, and the address has to be a name in it: --cacert, --resolve)")
+    if not plan.in_memory:
+        ls = f"routewright traces ls --account {ACCOUNT} --store {store}"
+        yield from (Line(), Line("See what became of it:"), Line(), Line(ls))
+
+
+def _url(plan: Plan) -> str:
+    """The address as a client on this machine would write it."""
+    return f"{'http' if plan.tls is None else 'https'}://{_place(plan.address)}"
+
+
+def _place(address: Address) -> str:
+    host = _EVERY.get(address.host, address.host)
+    return f"[{host}]:{address.port}" if ":" in host else f"{host}:{address.port}"

@@ -1,64 +1,175 @@
-"""The command ``store``: ``backup``, ``check``, ``upgrade`` and ``retain``."""
+"""The command ``store``, and what all commands about a store share: which store, whose traces, and times."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-import anyio
 from msgspec.structs import replace
 
+from routewright._core.moment import timestamp
+from routewright._core.request.json_scan import is_unicode
+from routewright._core.request.problems import listed
 from routewright.authentication import strangers
+from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
-from routewright.errors import Problem, StorageUnavailable, ValidationFailed
+from routewright.console import Console
+from routewright.coordination import limits_path
+from routewright.errors import NotFound, StorageUnavailable, ValidationFailed
+from routewright.protocols import LocalStorage, Storage
 from routewright.root_secret import VARIABLE as SECRET
 from routewright.root_secret import RootSecret, secret_path
 from routewright.settings import Retention
+from routewright.storage import SCHEMES, open_storage
+from routewright.trace import TraceStore
+from routewright.wire import Environment
 
-from .blocks import Line, facts
-from .exits import INTERNAL, OK
-from .options import Arguments
-from .place import check_apart, existing_store, opened_traces, store_file
-from .screen import Screen
-from .store_page import Keys, check_page, retention_page
-from .wording import arguments_named
+from .command import INTERNAL, OK, Parser, add, add_json, number_or, refused
+from .show import Line, Screen, facts, picked
+
+VARIABLE = "ROUTEWRIGHT_STORE"
+"""The environment variable that names the store where ``--store`` does not."""
+WHEN = "a day, a time as 2026-11-22T09:30:00Z, or how long ago, as 30m, 2h, 7d"
+
+_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
+_HINT = "name a file, as traces.db, or its URL, sqlite:///traces.db"
+_NAMED = 5
+"""More accounts than these are not listed in one line."""
 
 
-def run_store(args: Arguments, screen: Screen) -> int:
-    """Do what the command line says, and give the exit code. Raises ``RouterError``."""
-    with arguments_named():
-        return _TOPICS[args.topic](args, screen)
+def add_store(command: Parser) -> None:
+    """Give the command ``store`` its own commands."""
+    copy = command.command("backup TARGET", _backup)
+    add(copy, "target TARGET", "the file to make")
+    sound, newer = command.command("check [STORE]", _check), command.command("upgrade [STORE]", _upgrade)
+    for each in (sound, newer):
+        add(each, "named STORE", "the same as --store", nargs="?")
+    retain = command.command("retain", _retain)
+    retain.set_defaults(hints={"or None": "or forever"})
+    kept: dict[str, Any] = {"type": number_or("forever"), "default": argparse.SUPPRESS, "metavar": "N | forever"}
+    add(retain, "--production-days", "how long production traces are kept (initially 30)", **kept)
+    add(retain, "--sandbox-days", "how long sandbox traces are kept (initially 1)", **kept)
+    add_store_options(copy, sound, newer, retain)
 
 
-def _backup(args: Arguments, screen: Screen) -> int:
-    source, target = store_file(args), Path(args.target)
-    secret = secret_path(target) if target.name and secret_path(source).is_file() else None
-    _check_free(target, secret)
+def add_place(command: Parser, *, writes: bool = False) -> None:
+    """Add ``--store``."""
+    does = "keep the trace there; it" if writes else "the store, which"
+    add(command, "--store URL", f"{does} is a file as traces.db, or sqlite:///traces.db (default: {VARIABLE})")
+
+
+def add_store_options(*commands: Parser) -> None:
+    """Add ``--store`` and ``--json``."""
+    for each in commands:
+        add_place(each)
+        add_json(each)
+
+
+def add_whose(command: Parser) -> None:
+    """Add ``--account`` and ``--environment``."""
+    add(command, "--account NAME", "whose they are (default: default)", default="default")
+    add(command, "--environment", "only those of this one (default: both)", choices=get_args(Environment))
+
+
+def named_store(args: Namespace) -> Storage | None:
+    """The store of ``--store``, else of the environment; None: neither names one. Raises ``ValidationFailed``."""
+    said_by, said = ("--store", args.store) if args.store is not None else (VARIABLE, os.environ.get(VARIABLE) or None)
+    if said is None:
+        return None
+    problem = "is empty" if not said.strip() else "is memory:, which ends with the command"
+    if not said.strip() or said.startswith("memory:"):
+        raise refused(said_by, problem, _HINT)
+    if not is_unicode(said):
+        raise refused(said_by, "holds bytes that are no text", _HINT)
+    is_url = "://" in said or said.startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
+    try:
+        return open_storage(said if is_url else f"sqlite:///{said}")
+    except ValidationFailed as error:
+        found = [each._replace(path=said_by, hint=each.hint.replace("memory: or ", "")) for each in error.problems]
+        raise ValidationFailed.of(*found) from error
+
+
+def existing_store(args: Namespace) -> Storage:
+    """The named store, which has to exist. Raises ``ValidationFailed`` and ``NotFound``."""
+    storage = named_store(args)
+    if storage is None:
+        raise refused("--store", "is missing", f"give --store traces.db, or set {VARIABLE}")
+    if isinstance(storage, LocalStorage) and not storage.path.is_file():
+        begins = "'routewright route' and 'routewright accounts create' begin one"
+        raise NotFound(f"there is no store {storage.path}; {begins}")
+    return storage
+
+
+def check_apart(said_by: str, target: Path, store: Storage) -> None:
+    """Refuse to write over a file of a store, by whatever name. Raises ``ValidationFailed``."""
+    if not isinstance(store, LocalStorage):
+        return
+    for path in (store.path, store.path.resolve()):  # SQLite puts its files beside the target of a link
+        ends = ("", "-wal", "-shm", "-journal")
+        databases = [Path(f"{base}{end}") for base in (path, limits_path(path)) for end in ends]
+        if any(is_same(target, own) for own in (*databases, secret_path(path))):
+            said = f"{target} belongs to the store {store.path}, which would be lost"
+            raise refused(said_by, said, "name another file")
+
+
+def is_same(first: Path, second: Path) -> bool:
+    """Whether two paths lead to one file, even if there is none yet."""
+    try:
+        return first.samefile(second)
+    except OSError:
+        return os.path.realpath(first) == os.path.realpath(second)
+
+
+async def other_accounts(args: Namespace) -> str | None:
+    """The end of a message that an account has nothing: the accounts there are. None: it is one of them."""
+    async with Console(existing_store(args)) as console:
+        names = [account.name for account in await console.accounts()]
+    if args.account in names:
+        return None
+    found = listed(names) if len(names) <= _NAMED else f"'routewright accounts ls' lists {len(names)}"
+    return f"; name another with --account: {found}" if names else ""
+
+
+def when(text: str | None) -> str | None:
+    """A time; one that is given as how long ago it is becomes a timestamp."""
+    ago = _AGO.fullmatch(text or "")
+    return text if ago is None else timestamp(max(0.0, SystemClock().time() - int(ago[1]) * _SECONDS[ago[2]]))
+
+
+def _backup(args: Namespace, screen: Screen) -> None:
+    """Copy the store, as it is at one moment.
+
+    Others may keep writing. The secret beside the store is copied to TARGET.secret: keep it as safe.
+    """
+    source, target = _file(args), Path(args.target)
+    if not target.name or "\0" in args.target:
+        raise refused("TARGET", "names no file", "name a new file, as copy.db")
+    secret = secret_path(target) if secret_path(source).is_file() else None
+    for path in (target, secret):
+        if path is not None and os.path.lexists(path):
+            raise refused("TARGET", f"{path} exists", "name a new file")
+    if not target.parent.is_dir():
+        raise refused("TARGET", f"there is no folder {target.parent}", "make it first")
     check_apart("TARGET", target, existing_store(args))
     backup(source, target)
     if secret is not None:
         _copy_secret(secret_path(source), secret)
-    if args.json:
-        screen.json({"backup": str(target), "secret": None if secret is None else str(secret)})
-        return OK
-    screen.show(facts({"backup": str(target), "secret": _secret_says(secret)}))
-    return OK
-
-
-def _check_free(target: Path, secret: Path | None) -> None:
-    """Refuse what names no file, and what exists, before anything is copied."""
-    if not target.name or "\0" in str(target):
-        raise ValidationFailed.of(Problem("TARGET", "names no file", "name a new file, as copy.db"))
-    for path in (target, secret):
-        if path is not None and os.path.lexists(path):
-            raise ValidationFailed.of(Problem("TARGET", f"{path} exists", "name a new file"))
-    if not target.parent.is_dir():
-        raise ValidationFailed.of(Problem("TARGET", f"there is no folder {target.parent}", "make it first"))
+        says = f"{secret}, which only you can read: keep it with the backup, and as safe"
+    elif os.environ.get(SECRET):
+        says = f"none was copied: it stands in {SECRET}"
+    else:
+        says = "none was copied: the store has none yet"
+    told = {"backup": str(target), "secret": None if secret is None else str(secret)}
+    screen.report(told, facts({"backup": str(target), "secret": says}))
 
 
 def _copy_secret(source: Path, target: Path) -> None:
-    """Copy the secret beside a store; only its owner can read the copy, from its first byte on."""
+    """Copy the secret beside a store. Only its owner can read the copy, from its first byte on."""
     try:
         content = source.read_bytes()
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -70,65 +181,82 @@ def _copy_secret(source: Path, target: Path) -> None:
         raise StorageUnavailable(problem) from error
 
 
-def _secret_says(copy: Path | None) -> str:
-    if copy is not None:
-        return f"{copy}, which only you can read: keep it with the backup, and as safe"
-    if os.environ.get(SECRET):
-        return f"none was copied: it stands in {SECRET}"
-    return "none was copied: the store has none yet"
+def _check(args: Namespace, screen: Screen) -> int:
+    """Read the whole store, and say what is damaged.
 
-
-def _check(args: Arguments, screen: Screen) -> int:
+    Takes some seconds a gigabyte; others may keep writing. The exit code of a damaged store is 1. Also counts keys
+    that are refused, since they were made with another root secret than the one known here.
+    """
     path = _file(args)
     found = check(path)
     digests = live_digests(path) if found.is_readable else []
-    keys = Keys(len(digests), strangers(digests, RootSecret(existing_store(args), os.environ)))
-    if args.json:
-        screen.json({"store": str(path), **found._asdict(), "keys": keys._asdict()})
-    else:
-        screen.show(*check_page(path, found, keys))
+    keys = {"live": len(digests), "of_another_secret": strangers(digests, RootSecret(existing_store(args), os.environ))}
+    named = {
+        "store": str(path),
+        "version": str(found.version),
+        "traces": f"{found.traces:,}",
+        "keys": f"{keys['live']:,} live" if keys["live"] else "",
+        "size": _size(found.bytes),
+    }
+    problems = [*found.problems]
+    if keys["of_another_secret"]:
+        problems.append(
+            f"{keys['of_another_secret']:,} of {keys['live']:,} live keys were made with another root secret than is "
+            f"known here, and are refused: put the file of its backup back, or set {SECRET}"
+        )
+    verdict = Line("damaged: restore a backup", "bad") if found.problems else Line("sound", "good")
+    told = {"store": str(path), **found._asdict(), "keys": keys}
+    screen.report(told, facts(named), Line(), *(Line(problem, "bad") for problem in problems), verdict)
     return INTERNAL if found.problems else OK
 
 
-def _upgrade(args: Arguments, screen: Screen) -> int:
+def _size(count: float) -> str:
+    unit = 0
+    while count >= 1000 and unit < 4:
+        count, unit = count / 1000, unit + 1
+    return f"{count:.1f} {('bytes', 'kB', 'MB', 'GB', 'TB')[unit]}" if unit else f"{count:.0f} bytes"
+
+
+def _upgrade(args: Namespace, screen: Screen) -> None:
+    """Upgrade the store to the version that this routewright needs.
+
+    A copy of the old one is left beside it. Stop everything that uses the store first.
+    """
     path = _file(args)
     kept = upgrade(path)
-    if args.json:
-        screen.json({"store": str(path), "upgraded": kept is not None, "backup": None if kept is None else str(kept)})
-    elif kept is None:
-        screen.say(Line(f"{path} is of the present version: there is nothing to do", "dim"))
-    else:
-        screen.say(Line(f"{path} was upgraded; as it was before, it is {kept}", "dim"))
-    return OK
+    note = f"{path} is of the present version: there is nothing to do"
+    if kept is not None:
+        note = f"{path} was upgraded; as it was before, it is {kept}"
+    told = {"store": str(path), "upgraded": kept is not None, "backup": None if kept is None else str(kept)}
+    screen.report(told, note=note)
 
 
-def _retain(args: Arguments, screen: Screen) -> int:
-    given = {name: getattr(args, name) for name in ("production_days", "sandbox_days") if name in args}
-    retention, removed = anyio.run(_retained, args, given)
-    if args.json:
-        said = {name: getattr(retention, name) for name in ("production_days", "sandbox_days")}
-        screen.json({**said, "removed": removed})
-    else:
-        screen.show(*retention_page(retention, removed))
-    return OK
+async def _retain(args: Namespace, screen: Screen) -> None:
+    """Set how long traces are kept, and remove older ones.
+
+    Without options it shows how long they are kept. Reports still count traces that were removed.
+    """
+    given = {name: value for name, value in vars(args).items() if name in ("production_days", "sandbox_days")}
+    removed = None
+    async with TraceStore(existing_store(args)) as store:
+        retention: Retention = await store.retention()
+        if given:
+            retention = replace(retention, **given)
+            removed = await store.retain(retention)
+    kept = picked(retention, "production_days sandbox_days")
+    said = ["for ever" if days is None else f"{days:g} day{'' if days == 1 else 's'}" for days in kept.values()]
+    gone = "" if removed is None else f"{removed:,} traces and snapshots that were past their time"
+    named = dict(zip(("production", "sandbox", "removed"), (*said, gone), strict=True))
+    screen.report({**kept, "removed": removed}, facts(named))
 
 
-async def _retained(args: Arguments, given: dict[str, Any]) -> tuple[Retention, int | None]:
-    """How long traces are kept from now on, and how much was removed; None: nothing was said."""
-    async with opened_traces(args) as store:
-        retention = await store.retention()
-        if not given:
-            return retention, None
-        retention = replace(retention, **given)
-        return retention, await store.retain(retention)
-
-
-def _file(args: Arguments) -> Path:
-    """The store that is named, behind the command or as an option."""
-    if args.named is not None and args.store is not None:
-        raise ValidationFailed.of(Problem("STORE", "is given twice", "give it alone, or as --store"))
-    args.store = args.named or args.store
-    return store_file(args)
-
-
-_TOPICS = {"backup": _backup, "check": _check, "upgrade": _upgrade, "retain": _retain}
+def _file(args: Namespace) -> Path:
+    """The file of the store that is named behind the command or as an option."""
+    named = getattr(args, "named", None)
+    if named is not None and args.store is not None:
+        raise refused("STORE", "is given twice", "give it alone, or as --store")
+    args.store = named or args.store
+    storage = existing_store(args)
+    if not isinstance(storage, LocalStorage):
+        raise refused("--store", "is not in a file of this machine", _HINT)
+    return storage.path

@@ -4,219 +4,358 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import AsyncIterator
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 import msgspec
 
+from routewright._core.moment import timestamp
+from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
-from routewright.errors import NotFound, Problem, StorageCorrupt, ValidationFailed
+from routewright._core.terms import told
+from routewright.errors import NotFound, StorageCorrupt
 from routewright.trace import TraceStore
-from routewright.wire import PutFeedback, Trace
+from routewright.wire import Content, DecisionInput, DecisionSpan, ImagePart, PutFeedback, ToolCall, Trace, TraceItem
+from routewright.wire.figures import time_short
 
-from .blocks import Line
-from .draft import PRIVATE, replacing
-from .exits import INTERRUPTED, OK
-from .options import Arguments
-from .place import check_apart, existing_store, opened_traces
-from .screen import Screen, json_line
-from .traces_page import list_page, show_page
-from .when import when
-from .whose import lack_of_traces
-from .wording import arguments_named
+from .command import INTERRUPTED, OK, Parser, add, add_json, refused
+from .show import (
+    LIST_PRICE,
+    USUAL_TIME,
+    Block,
+    Line,
+    Row,
+    Screen,
+    Table,
+    about,
+    cost,
+    dollars,
+    facts,
+    json_line,
+    moment,
+    picked,
+    replacing,
+    tokens,
+)
+from .spans import STATUS_STYLES, candidate_table, span_table
+from .store import WHEN, add_place, add_whose, check_apart, existing_store, other_accounts, when
 
 PAGE = 200
 COUNTED = 10_000
 """So many traces are counted before a person is asked; more are only said to be more."""
 
-_DEFAULTS = {"account": "default", "limit": 50}
-_OPERATOR = re.compile("[=<>]")
+_FILTER = """\
+FILTER is key=value,key>=value ... with the keys status, kind, model, provider, policy_id, goal, strategy, environment,
+cache_hit, fallback_used, error, cost_usd, duration_ms, compromised and metadata.NAME. Operators are = != >= <= > <;
+a value in double quotes may hold commas. Put it in quotes: a shell has other plans for < and >."""
+_LIST = ("trace", "created (UTC)", "status", "model", "duration", "cost", "")
 
 
-def run_traces(args: Arguments, screen: Screen) -> int:
-    """Do what the command line says, and give the exit code. Raises ``RouterError``."""
-    with arguments_named():
-        return anyio.run(_TOPICS[args.topic], args, screen)
+def add_traces(command: Parser) -> None:
+    """Give the command ``traces`` its own commands."""
+    ls = command.command("ls [FILTER]", _ls, _FILTER)
+    show = command.command("show [ID]", _show)
+    export = command.command("export [FILTER]", _export, _FILTER)
+    delete = command.command("delete [ID | FILTER]", _delete, _FILTER)
+    add(show, "trace_id ID", "the trace (default: the newest)", nargs="?")
+    add(delete, "which ID | FILTER", "the id of a trace, or which traces", nargs="?")
+    for each in (ls, export):
+        add(each, "filter FILTER", "which traces (default: all)", nargs="?", default="")
+    for each in (ls, export, delete):
+        add(each, "--since WHEN", f"created then or later: {WHEN}")
+        add(each, "--until WHEN", "created before then")
+    add(ls, "--limit N", "how many, 1 to 200 (default: 50)", type=int, default=50)
+    add(ls, "--cursor CURSOR", "continue after the last page, which printed it")
+    add(export, "--output FILE", "where to write them (default: standard output)")
+    export.set_defaults(json=False)
+    add(delete, "--everything", "all traces of the account", action="store_true")
+    delete.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    for each in (ls, show, export, delete):
+        if each is not export:
+            add_json(each)
+        add_place(each)
+        add_whose(each)
 
 
-def run_feedback(args: Arguments, screen: Screen) -> None:
-    """Keep what is said of an answer. Raises ``RouterError``."""
-    with arguments_named():
-        anyio.run(_feedback, args, screen)
+def add_feedback(command: Parser) -> None:
+    """Give the command ``feedback`` its arguments."""
+    command.performs(_feedback, "ID SCORE [COMMENT]")
+    add(command, "trace_id ID", "the trace of the answer")
+    add(command, "score SCORE", "from 0 (bad) to 1 (good)", type=float)
+    add(command, "comment COMMENT", "and why", nargs="?")
+    add_place(command)
+    add_whose(command)
+    add_json(command)
 
 
-async def _ls(args: Arguments, screen: Screen) -> int:
-    async with opened_traces(args) as store:
-        page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
-        lack = "" if page.data or args.json else await lack_of_traces(store, args)
-    if args.json:
-        screen.json(page)
-        return OK
-    if page.data:
-        screen.show(*list_page(page.data))
-    else:
-        screen.say(Line(lack or "no such trace", "dim"))
-    if page.next_cursor is not None:
-        screen.say(Line(f"older ones: {_older(args, page.next_cursor)}", "dim"))
-    return OK
+async def _feedback(args: Namespace, screen: Screen) -> None:
+    """Say how good an answer was.
+
+    The feedback is kept beside the trace.
+    """
+    async with TraceStore(existing_store(args)) as store:
+        await store.feedback(args.trace_id, args.score, args.comment, **picked(args, "account environment"))
+    screen.report(picked(args, "trace_id score comment"), note=f"kept: {args.score:g} for {args.trace_id}")
 
 
-def _older(args: Arguments, cursor: str) -> str:
-    """The command that lists the next page."""
-    asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": cursor}
-    asked.pop("filter")
-    given = {name: value for name, value in asked.items() if value not in (None, _DEFAULTS.get(name))}
-    # in one word with its name a value may begin with a dash; so may a filter behind two
-    words = [f"--{name}={shlex.quote(str(value))}" for name, value in given.items()]
-    words += ["--", shlex.quote(args.filter)] if args.filter else []
-    return " ".join(["routewright traces ls", *words])
-
-
-async def _show(args: Arguments, screen: Screen) -> int:
-    async with opened_traces(args) as store:
-        trace = await _shown(store, args)
-        feedback = await store.feedback_of(trace.id, account=args.account)
-    if args.json:
-        said = None if feedback is None else _feedback_json(feedback)
-        screen.json({**msgspec.to_builtins(trace), "feedback": said})
-    else:
-        screen.show(*show_page(trace, feedback))
-    return OK
-
-
-async def _shown(store: TraceStore, args: Arguments) -> Trace:
-    """The trace that is asked for. Raises ``NotFound``."""
-    try:
-        return await store.get(args.trace_id or await _newest(store, args), **_whose(args))
-    except NotFound as error:
-        lack = await lack_of_traces(store, args)
-        if not lack:
-            raise
-        raise NotFound(lack if args.trace_id is None else f"{error}; {lack}") from error
-
-
-async def _newest(store: TraceStore, args: Arguments) -> str:
-    page = await store.query(**_whose(args), limit=1)
-    if not page.data:
-        raise NotFound(f"the account {quoted(args.account)} has no trace in that environment")
-    return page.data[0].id
-
-
-async def _export(args: Arguments, screen: Screen) -> int:
-    if args.output is not None:
-        check_apart("--output", Path(args.output), existing_store(args))
-    async with opened_traces(args) as store, aclosing(store.export(**_selection(args))) as traces:
-        if args.output is None:
-            async for trace in traces:
-                screen.json_line(await _told(store, trace))
-            return OK
-        count = await _written((await _told(store, trace) async for trace in traces), args.output)
-    screen.say(Line(f"{_traces(count)} written to {args.output}", "dim"))
-    return OK
-
-
-async def _told(store: TraceStore, trace: Trace) -> Trace | dict[str, Any]:
-    """A trace, with what a user said of it."""
-    feedback = await store.feedback_of(trace.id, account=trace.account)
-    return trace if feedback is None else {**msgspec.to_builtins(trace), "feedback": _feedback_json(feedback)}
-
-
-def _feedback_json(feedback: PutFeedback) -> dict[str, Any]:
-    return {name: getattr(feedback, name) for name in ("score", "comment", "at")}
-
-
-async def _written(traces: AsyncIterator[Trace | dict[str, Any]], name: str) -> int:
-    """Write traces to a file, and count them. There are prompts in some: only its owner can read a new one."""
-    count = 0
-    try:
-        with replacing(Path(name), PRIVATE) as file:
-            async for trace in traces:
-                file.write(json_line(trace))
-                count += 1
-    except OSError as error:
-        problem = f"{name} cannot be written: {error.strerror}"
-        raise ValidationFailed.of(Problem("--output", problem, "check the path")) from error
-    return count
-
-
-async def _delete(args: Arguments, screen: Screen) -> int:
-    which = _condemned(args)
-    async with opened_traces(args) as store:
-        if not args.yes and not await _confirmed(store, which, args, screen):
-            screen.say(Line("nothing is deleted", "dim"))
-            return INTERRUPTED
-        count = await store.delete(**which)
-    if count == 0 and "trace_id" in which:
-        raise NotFound(f"no trace {quoted(which['trace_id'])}")
-    if args.json:
-        screen.json({"deleted": count})
-    else:
-        screen.say(Line(f"{_traces(count)} deleted", "dim"))
-    return OK
-
-
-def _condemned(args: Arguments) -> dict[str, Any]:
-    """Which traces are to be removed. Raises ``ValidationFailed`` where that is left open, or said twice."""
-    args.filter = args.which if args.which is not None and _OPERATOR.search(args.which) else ""
-    which = _selection(args)
-    if args.which is not None and not args.filter:
-        which["trace_id"] = args.which
-    limits = [name for name in ("trace_id", "filter", "since", "until") if which.get(name)]
-    if args.everything and limits:
-        raise ValidationFailed.of(Problem("--everything", "is more than what else is given", "leave out one of them"))
-    if not args.everything and not limits:
-        hint = "give an id, a filter, --since or --until; --everything means all of the account"
-        raise ValidationFailed.of(Problem("ID | FILTER", "is missing", hint))
-    return {**which, "everything": args.everything}
-
-
-async def _confirmed(store: TraceStore, which: dict[str, Any], args: Arguments, screen: Screen) -> bool:
-    """Ask a person. Raises ``ValidationFailed`` where nobody can be asked, and ``NotFound`` for an unknown id."""
-    count = await _count(store, which, args)
-    said = _traces(count) if count < COUNTED else f"{COUNTED:,} traces or more"
-    if not screen.asks:
-        raise ValidationFailed.of(Problem("", f"{said} would be deleted", "give --yes to have it done"))
-    return screen.ask(f"delete {said} of the account {args.account}?")
-
-
-async def _count(store: TraceStore, which: dict[str, Any], args: Arguments) -> int:
-    if "trace_id" in which:
-        with suppress(StorageCorrupt):  # which is one, too, and may have to go for being so
-            await store.get(which["trace_id"], **_whose(args))
-        return 1
-    asked = {name: value for name, value in which.items() if name != "everything"}
-    count, cursor = 0, None
-    while count < COUNTED:
-        page = await store.query(**asked, limit=PAGE, cursor=cursor)
-        count, cursor = count + len(page.data), page.next_cursor
-        if cursor is None:
-            break
-    return count
-
-
-async def _feedback(args: Arguments, screen: Screen) -> None:
-    async with opened_traces(args) as store:
-        await store.feedback(args.trace_id or "", args.score, args.comment, **_whose(args))
-    if args.json:
-        screen.json({"trace_id": args.trace_id, "score": args.score, "comment": args.comment})
-    else:
-        screen.say(Line(f"kept: {args.score:g} for {args.trace_id}", "dim"))
-
-
-def _whose(args: Arguments) -> dict[str, Any]:
-    return {"account": args.account, "environment": args.environment}
-
-
-def _selection(args: Arguments) -> dict[str, Any]:
+def _selection(args: Namespace) -> dict[str, Any]:
     """The arguments of a ``TraceStore`` that say which traces."""
-    return {"filter": args.filter, "since": when(args.since), "until": when(args.until), **_whose(args)}
+    return {
+        "filter": args.filter,
+        "since": when(args.since),
+        "until": when(args.until),
+        **picked(args, "account environment"),
+    }
+
+
+async def _lack(store: TraceStore, args: Namespace) -> str:
+    """What to say of an account without traces; nothing of one that has some."""
+    if (await store.query(account=args.account, limit=1)).data:
+        return ""
+    return f"the account {told(args.account)} has no trace there{await other_accounts(args) or ''}"
 
 
 def _traces(count: int) -> str:
     return f"{count:,} trace{'' if count == 1 else 's'}"
 
 
-_TOPICS = {"ls": _ls, "show": _show, "export": _export, "delete": _delete}
+# ls
+
+
+async def _ls(args: Namespace, screen: Screen) -> None:
+    """List traces, newest first."""
+    async with TraceStore(existing_store(args)) as store:
+        page = await store.query(**_selection(args), limit=args.limit, cursor=args.cursor)
+        note = "" if page.data or args.json else await _lack(store, args) or "no such trace"
+    if page.next_cursor is not None:
+        note = f"older ones: {_next_page(args, page.next_cursor)}"
+    rows = [Row(_item(each), STATUS_STYLES.get(each.status, "plain")) for each in page.data]
+    screen.report(page, Table(rows, _LIST, frozenset({4, 5})), note=note)
+
+
+def _item(item: TraceItem) -> tuple[str, ...]:
+    created = item.created_at[:19].replace("T", " ")
+    spent = about(item.cost_usd) if item.cost_usd else ""
+    flags = {"fallback": item.fallback_used, "cache hit": item.cache_hit, "compromised": item.compromised}
+    notes = [item.error or "", *(said for said, holds in flags.items() if holds)]
+    notes += [word for word in (item.kind, item.environment) if word not in ("route", "production")]
+    time = time_short(item.duration_ms)
+    return (item.id, created, item.status, item.selected_model or "", time, spent, ", ".join(filter(None, notes)))
+
+
+def _next_page(args: Namespace, cursor: str) -> str:
+    """The command that lists the next page."""
+    usual = {"account": "default", "limit": 50, "filter": args.filter}
+    asked = {**_selection(args), "limit": args.limit, "store": args.store, "cursor": cursor}
+    # in one word with its name a value may begin with a dash; so may a filter behind two
+    words = [
+        f"--{name}={shlex.quote(str(value))}"
+        for name, value in asked.items()
+        if value not in (None, usual.get(name))
+    ]  # fmt: skip
+    words += ["--", shlex.quote(args.filter)] if args.filter else []
+    return " ".join(["routewright traces ls", *words])
+
+
+# show
+
+
+async def _show(args: Namespace, screen: Screen) -> None:
+    """Show one trace: its spans, what they took and cost, the candidates of its decision.
+
+    Without an ID it is the newest.
+    """
+    async with TraceStore(existing_store(args)) as store:
+        trace = await _asked_for(store, args)
+        feedback = await store.feedback_of(trace.id, account=args.account)
+    body = {
+        **msgspec.to_builtins(trace),
+        "feedback": None if feedback is None else picked(feedback, "score comment at"),
+    }
+    screen.report(body, *_page(trace, feedback))
+
+
+async def _asked_for(store: TraceStore, args: Namespace) -> Trace:
+    """The trace that is named, else the newest. Raises ``NotFound``."""
+    try:
+        if args.trace_id is not None:
+            return await store.get(args.trace_id, **picked(args, "account environment"))
+        newest = (await store.query(**picked(args, "account environment"), limit=1)).data
+        if not newest:
+            raise NotFound(f"the account {quoted(args.account)} has no trace in that environment")
+        return await store.get(newest[0].id, **picked(args, "account environment"))
+    except NotFound as error:
+        lack = await _lack(store, args)
+        if not lack:
+            raise
+        raise NotFound(lack if args.trace_id is None else f"{error}; {lack}") from error
+
+
+def _page(trace: Trace, feedback: PutFeedback | None) -> Iterator[Block]:
+    """What came of a call, its spans, among whom was chosen, its words if they were kept."""
+    decision = next((span for span in trace.spans if isinstance(span, DecisionSpan)), None)
+    chosen = None if decision is None or not decision.candidates else decision.candidates[0].model
+    header = facts(_header(trace, chosen, feedback))
+    style = STATUS_STYLES.get(trace.status, "good" if trace.status == "completed" else "plain")
+    header.rows[0] = header.rows[0]._replace(style=style)
+    yield from (Line(f"Trace {trace.id}", "title"), Line(), header, Line(), span_table(trace))
+    if decision is not None:
+        yield from (Line(), Line(f"Decision {decision.digest}", "title"))
+        if chosen is not None:
+            yield from (Line(), candidate_table(decision.candidates, chosen=chosen, served=trace.selected_model))
+        if decision.rejected:
+            most_first = sorted(decision.rejected.items(), key=lambda each: -each[1])
+            said = ", ".join(f"{count:,} by {reason}" for reason, count in most_first)
+            yield from (Line(), facts({"rejected": said}))
+    if trace.content is not None:
+        yield from _words(trace.content)
+
+
+def _header(trace: Trace, chosen: str | None, feedback: PutFeedback | None) -> dict[str, str]:
+    sandbox = trace.environment == "sandbox"
+    stood_in = f", in place of {chosen}" if trace.fallback_used and chosen is not None else ""
+    charged = "" if trace.charged_usd in (0, trace.cost_usd) else f", of which {dollars(trace.charged_usd)} is charged"
+    account = [trace.account, trace.environment, "" if trace.key_id is None else f"key {trace.key_id}"]
+    account += ["compromised: the key was revoked"] if trace.compromised else []
+    model = f"{trace.selected_model}{stood_in}{', from the cache' if trace.cache_hit else ''}"
+    return {
+        "status": trace.status if trace.error is None else f"{trace.status}: {trace.error}",
+        "model": "none answered" if trace.selected_model is None else model,
+        "cost": cost(trace) + (LIST_PRICE if sandbox else charged),
+        "tokens": tokens(trace.tokens) if trace.selected_model else "",
+        "duration": time_short(trace.duration_ms) + (USUAL_TIME if sandbox and trace.selected_model else ""),
+        "created": moment(trace.created_at),
+        "asked for": f"{trace.goal} goal, {trace.strategy} strategy" if trace.goal else "",
+        "budget": _budget(trace.decision_input),
+        "policy": ", ".join(filter(None, (trace.policy_version, trace.policy_id))),
+        "account": ", ".join(filter(None, account)),
+        "metadata": _metadata(trace.metadata),
+        "children": ", ".join(trace.children),
+        "feedback": "" if feedback is None else _feedback_says(feedback),
+    }
+
+
+def _budget(given: DecisionInput | None) -> str:
+    limits = []
+    if given is not None and given.budget_nanos is not None:
+        limits.append(f"${usd_text(given.budget_nanos)}")
+    if given is not None and given.budget_tokens is not None:
+        limits.append(f"{given.budget_tokens:,} tokens")
+    return ", ".join(limits)
+
+
+def _metadata(metadata: Mapping[str, Any]) -> str:
+    """Texts stand without quotes where they read the same."""
+
+    def is_plain(value: object) -> bool:
+        return isinstance(value, str) and value.isprintable() and value != "" and not set(value) & set(',="')
+
+    return ", ".join(f"{key}={value if is_plain(value) else _json(value)}" for key, value in metadata.items())
+
+
+def _feedback_says(feedback: PutFeedback) -> str:
+    comment = "" if feedback.comment is None else f", {_json(feedback.comment)}"
+    return f"{feedback.score:g}{comment}, at {timestamp(feedback.at)[:16].replace('T', ' ')} UTC"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _words(content: Content) -> Iterator[Line]:
+    """Prompt and answer, as the redactor left them, indented so that no text is taken for a part of the page."""
+    for message in content.messages or ():
+        said = message.content
+        if said is not None and not isinstance(said, str):
+            said = "\n".join("[an image]" if isinstance(part, ImagePart) else part.text for part in said)
+        who = message.role if message.name is None else f"{message.role} {message.name}"
+        yield from _speech(who, said, message.tool_calls)
+    if content.output is not None or content.tool_calls:
+        yield from _speech("answer", content.output, content.tool_calls)
+
+
+def _speech(who: str, text: str | None, calls: Iterable[ToolCall] | None) -> Iterator[Line]:
+    yield from (Line(), Line(who, "title"))
+    said = [text or "", *(f"{call.function.name}({call.function.arguments})" for call in calls or ())]
+    yield from (Line(f"  {line}") for each in said for line in each.splitlines())
+
+
+# export
+
+
+async def _export(args: Namespace, screen: Screen) -> None:
+    """Write whole traces, each as one line of JSON, newest first."""
+    if args.output is not None:
+        check_apart("--output", Path(args.output), existing_store(args))
+    async with TraceStore(existing_store(args)) as store, aclosing(store.export(**_selection(args))) as traces:
+        if args.output is None:
+            async for trace in traces:
+                screen.json_line(await _with_feedback(store, trace))
+            return
+        count = 0
+        with replacing(Path(args.output), 0o600) as file:  # traces can hold prompts
+            async for trace in traces:
+                file.write(json_line(await _with_feedback(store, trace)))
+                count += 1
+    screen.note(f"{_traces(count)} written to {args.output}")
+
+
+async def _with_feedback(store: TraceStore, trace: Trace) -> Trace | dict[str, Any]:
+    feedback = await store.feedback_of(trace.id, account=trace.account)
+    if feedback is None:
+        return trace
+    return {**msgspec.to_builtins(trace), "feedback": picked(feedback, "score comment at")}
+
+
+# delete
+
+
+async def _delete(args: Namespace, screen: Screen) -> int:
+    """Remove traces for good, with their feedback, and from the reports.
+
+    Traces are removed that match everything given. A person is asked first; scripts need --yes.
+    """
+    which = _condemned(args)
+    async with TraceStore(existing_store(args)) as store:
+        if not args.yes and not await _confirmed(store, which, args, screen):
+            screen.note("nothing is deleted")
+            return INTERRUPTED
+        count = await store.delete(**which, everything=args.everything)
+    if count == 0 and "trace_id" in which:
+        raise NotFound(f"no trace {quoted(which['trace_id'])}")
+    screen.report({"deleted": count}, note=f"{_traces(count)} deleted")
+    return OK
+
+
+def _condemned(args: Namespace) -> dict[str, Any]:
+    """Which traces to remove. Raises ``ValidationFailed`` where that is left open, or said twice."""
+    args.filter = args.which if args.which is not None and re.search("[=<>]", args.which) else ""
+    which = _selection(args)
+    if args.which is not None and not args.filter:
+        which["trace_id"] = args.which
+    limits = [name for name in ("trace_id", "filter", "since", "until") if which.get(name)]
+    if args.everything and limits:
+        raise refused("--everything", "is more than what else is given", "leave out one of them")
+    if not args.everything and not limits:
+        hint = "give an id, a filter, --since or --until; --everything means all of the account"
+        raise refused("ID | FILTER", "is missing", hint)
+    return which
+
+
+async def _confirmed(store: TraceStore, which: dict[str, Any], args: Namespace, screen: Screen) -> bool:
+    """Ask a person. Raises ``ValidationFailed`` where nobody can be asked, and ``NotFound`` for an unknown id."""
+    count, cursor = 0, None
+    if "trace_id" in which:
+        count = 1
+        with suppress(StorageCorrupt):  # a damaged trace may have to go for being damaged
+            await store.get(which["trace_id"], **picked(args, "account environment"))
+    while "trace_id" not in which and count < COUNTED:
+        page = await store.query(**which, limit=PAGE, cursor=cursor)
+        count, cursor = count + len(page.data), page.next_cursor
+        if cursor is None:
+            break
+    said = _traces(count) if count < COUNTED else f"{COUNTED:,} traces or more"
+    return screen.ask(f"delete {said} of the account {args.account}?", otherwise=f"{said} would be deleted")

@@ -1,0 +1,330 @@
+"""The parser of the command line, the exit codes, and how a command is run.
+
+The module of a command is loaded when the command is chosen: ``--help`` does not load the library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from inspect import getdoc, iscoroutinefunction
+from io import BytesIO, TextIOWrapper
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+
+from routewright import __version__
+from routewright._core.account import without_keys
+from routewright.errors import Problem, RouterError, ValidationFailed
+from routewright.wire import error_envelope
+
+from .show import Line, Screen, discard_output, json_line
+
+OK = 0
+INTERNAL = 1
+DISAGREES = 1
+USAGE = 2
+NOBODY_FITS = 3
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES = {
+    OK: "done",
+    INTERNAL: "a fault of routewright's own, a store damaged or out of reach (500), or a bill that does not agree",
+    USAGE: "the command line, a file or the request is not valid (400, 404, 409, 413)",
+    NOBODY_FITS: "no model fits the constraints, or the budget (422)",
+    4: "a policy, a guardrail or the provider refuses the content (403)",
+    5: "every model that was tried failed (502)",
+    6: "--timeout-ms ran out (504)",
+    7: "the account's key is not accepted, or its money is used up (401, 402)",
+    8: "too many requests: wait, then try again (429)",
+    INTERRUPTED: "interrupted with Ctrl-C, or answered with no",
+    BROKEN_PIPE: "nobody reads the output any more, as in: routewright models | head",
+}
+"""Every code that the command ends with, and what it means."""
+_BY_STATUS = {422: NOBODY_FITS, 403: 4, 502: 5, 504: 6, 401: 7, 402: 7, 429: 8}
+
+_DESCRIPTION = """\
+Route chat requests across many language models: explainable choices, hard budgets, fallbacks, traces.
+
+Providers are found by their keys in the environment (OPENAI_API_KEY, ...); --sandbox needs none.
+Standard output holds the answer, or JSON, and nothing else; what is said about it goes to standard error."""
+
+_EXAMPLES = """\
+examples:
+  routewright route --sandbox --explain --trace "Why is the sky blue?"
+  routewright route --goal quality --max-cost 0.01 @question.txt
+  git diff | routewright route --system "Write a commit message for this diff."
+  routewright route --json "Name three rivers." | jq -r .output
+  routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
+  routewright models --modality image --provider google
+  routewright catalogue import model_prices.json --output models.toml
+  routewright policies check policies.toml
+  routewright traces ls --store traces.db "status=failed" --since 2h
+  routewright analytics usage --store traces.db --start-date 2026-11-01 --bucket week
+  routewright ledger reconcile openai_costs.json --store traces.db
+  KEY=$(routewright keys create acme --name website --store traces.db)
+  routewright serve --port 8080 --store routewright.db"""
+
+_COMMANDS = {
+    "route": ("route", "answer a prompt with the model that fits it best"),
+    "decide": ("route", "say which model would answer, and why; nothing is called"),
+    "serve": ("serve", "answer requests over HTTP at /v1"),
+    "models": ("route", "list the models that can be routed to"),
+    "catalogue": ("catalogue", "keep the catalogue up to date: import prices, list deprecations"),
+    "policies": ("catalogue", "check policies before they are live"),
+    "traces": ("traces", "list, show, export and delete the traces of a store"),
+    "analytics": ("analytics", "report what the traces of a store add up to"),
+    "feedback": ("traces", "say how good an answer was"),
+    "ledger": ("ledger", "read, reconcile and correct what was paid and billed"),
+    "accounts": ("accounts", "set up accounts: plans, limits, credit"),
+    "keys": ("accounts", "make, list, change and revoke the keys of an account"),
+    "incidents": ("accounts", "open and resolve incidents that concern many callers"),
+    "secret": ("accounts", "change the secret that keys and cursors depend on"),
+    "store": ("store", "back up, check and upgrade a store, set how long it keeps traces"),
+}
+"""The module of each command, and what it does."""
+
+_OF_REQUESTS = ("route", "decide", "models", "catalogue", "policies")
+_WORDS = {
+    "budget.maxCostUsd": "--max-cost",
+    "budget.maxTokens": "--max-tokens",
+    "params.max_output_tokens": "--max-output-tokens",
+    "timeout_ms": "--timeout-ms",
+    "policy_id": "--policy",
+    "pass it to Router(policies=...)": "give its file as --policies",
+    "Router.models()": "'routewright models --all'",
+    "pass Router(providers=[...]), or use Router.sandbox()": "or add --sandbox",
+}
+"""What the library's messages about requests name, and what that is on the command line."""
+_ARGUMENTS = {
+    "filter": "FILTER",
+    "limits": "--requests-per-min, --tokens-per-min, --concurrency",
+    "Retention.production_days": "--production-days",
+    "Retention.sandbox_days": "--sandbox-days",
+    "trace_id": "ID",
+    "usage": "--input, --output",
+}
+"""Arguments of the library that are called otherwise, or not at all, on the command line."""
+_HINTS = {
+    "0.01 is 1 %": "as 1%",
+    "bucket=day": "--bucket day",
+    "change_account() changes its terms": "'routewright accounts change' changes its terms",
+    "force=True ends them": "--force ends them",
+    "or pass a datetime with a time zone": "or how long ago, as 30m, 2h, 7d",
+    "pass cost_usd, too": "give --cost, too",
+    "pass one of them, or both": "give it, or --input and --output, or all of them",
+    "pass RateLimits(requests_per_min=..., ...)": "give one of them at least",
+    "Settings(rollup_keys=...)": "the setting rollup_keys",
+}
+"""What the library's hints say, and what that is on the command line."""
+
+Run = Callable[[Namespace, Screen], Any]
+"""Performs a command, as a function or a coroutine function, and returns its exit code; None is 0."""
+
+
+class TakesArguments(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *names: str, **rest: Any) -> Any:
+        """Add an argument."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Keeps line ends in its texts, and takes no abbreviated options: scripts outlive the options of their day."""
+
+    fill: Callable[[], None] | None = None
+    """Adds the arguments, once the command is chosen."""
+    _commands: Any = None
+
+    def __init__(self, *args: Any, **rest: Any) -> None:
+        rest |= {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(*args, **rest)
+
+    def command(self, usage: str, run: Run, more: str = "") -> Parser:
+        """Add a command below this one. ``usage`` is its name and its positional arguments."""
+        if self._commands is None:
+            self.usage = f"{self.prog} COMMAND [OPTIONS]"
+            self.description = f"{self.description} Each of its commands has a --help of its own."
+            self._commands = self.add_subparsers(
+                prog=self.prog, dest="topic", metavar="COMMAND", title="commands", required=True
+            )
+        name, _, takes = usage.partition(" ")
+        does = (run.__doc__ or name).partition("\n")[0].rstrip(".")
+        command: Parser = self._commands.add_parser(name, help=f"{does[0].lower()}{does[1:]}")
+        command.performs(run, takes, more)
+        return command
+
+    def performs(self, run: Run, takes: str = "", more: str = "") -> None:
+        """Let ``run`` perform this command. Its docstring is the help, before ``more``."""
+        self.usage = f"{self.prog} [OPTIONS] {takes}".rstrip()
+        self.description = f"{getdoc(run) or ''}\n\n{more}".strip()
+        self.set_defaults(run=run, parser=self)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and end. API keys in a wrong place are not repeated."""
+        super().error(without_keys(message))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse unknown arguments here, so that a command answers for its own options."""
+        if self.fill is not None:
+            self.fill()
+            self.fill = None
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            near = get_close_matches(unknown[0], self._option_string_actions, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return parsed, unknown
+
+    def spelling(self) -> dict[str, str]:
+        """What each argument is called on the command line: its long option, else its place."""
+        return {
+            each.dest: next((option for option in each.option_strings if option.startswith("--")), str(each.metavar))
+            for each in self._actions
+        }
+
+
+def parser() -> Parser:
+    """Make the parser of the whole command."""
+    codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    main = Parser("routewright", description=_DESCRIPTION, epilog=f"{_EXAMPLES}\n\nexit codes:\n{codes}")
+    main.add_argument("--version", action="version", version=f"routewright {__version__}")
+    commands = main.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, (module, does) in _COMMANDS.items():
+        command = commands.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.")
+        command.fill = partial(_fill, command, module, name)
+    return main
+
+
+def _fill(command: Parser, module: str, name: str) -> None:
+    getattr(import_module(f".{module}", __package__), f"add_{name}")(command)
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Run one command line and return its exit code. None: the command line of this process."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # a closed stream is as good as the null device
+            setattr(sys, name, TextIOWrapper(BytesIO()))
+    options = parser()
+    args = options.parse_args(argv)
+    if args.command is None:
+        options.print_help(sys.stderr)
+        return USAGE
+    try:
+        return _perform(args, Screen(as_json=args.json))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        discard_output()
+        return BROKEN_PIPE
+    except OSError as error:  # writing failed: what a command reads raises errors of its own
+        discard_output()
+        sys.stderr.write(f"routewright: the output cannot be written: {error.strerror}\n")
+        return INTERNAL
+
+
+def _perform(args: Namespace, screen: Screen) -> int:
+    try:
+        if iscoroutinefunction(args.run):
+            import anyio  # the supervisor of servers runs without an event loop
+
+            return anyio.run(args.run, args, screen) or OK
+        return args.run(args, screen) or OK
+    except RouterError as error:
+        return _failed(error, args, screen)
+    finally:
+        sys.stdout.flush()
+
+
+def _failed(error: RouterError, args: Namespace, screen: Screen) -> int:
+    """Show an error, with ``--json`` also the envelope of the HTTP API, and return its exit code."""
+    if isinstance(error, ValidationFailed) and args.command not in (*_OF_REQUESTS, "serve"):
+        error = _in_options(error, args)
+    if args.json:
+        error.request_id = error.request_id or _new_id()
+        screen.json(msgspec.json.decode(without_keys(json_line(error_envelope(error)))))
+    screen.say(Line(f"routewright: {in_words(error, args)}", "bad"))
+    return exit_code(error)
+
+
+def exit_code(error: RouterError) -> int:
+    """The exit code of an error, by its HTTP status."""
+    return _BY_STATUS.get(error.status, USAGE if error.status < 500 else INTERNAL)
+
+
+def in_words(text: object, args: Namespace) -> str:
+    """A message about a request, naming options in place of fields. Fields of a JSON request keep their names."""
+    message = str(text)
+    if args.command in _OF_REQUESTS and getattr(args, "request", None) is None:
+        for field, option in _WORDS.items():
+            message = message.replace(field, option)
+    return message
+
+
+def _in_options(error: ValidationFailed, args: Namespace) -> ValidationFailed:
+    """The same error about the arguments of the command line in place of those of the library."""
+    names = _ARGUMENTS | args.parser.spelling() | {"force": ""}
+    hints = _HINTS | getattr(args, "hints", {})
+    problems = []
+    for each in error.problems:
+        name, bracket, rest = each.path.partition("[")
+        hint = each.hint
+        for theirs, ours in hints.items():
+            hint = hint.replace(theirs, ours)
+        problems.append(each._replace(path=f"{names.get(name, name)}{bracket}{rest}", hint=hint))
+    return ValidationFailed.of(*problems) if problems else error
+
+
+def _new_id() -> str:
+    from random import SystemRandom
+
+    from routewright.backends.clock import SystemClock  # loads asyncio, too
+    from routewright.identity import Ids
+
+    return Ids(SystemClock(), SystemRandom())("req_")
+
+
+def refused(where: str, problem: str, hint: str = "") -> ValidationFailed:
+    """The error of one thing that is wrong with the command line. ``where`` is an argument, or empty."""
+    return ValidationFailed.of(Problem(where, problem, hint))
+
+
+def add(to: TakesArguments, argument: str, does: str, **rest: Any) -> None:
+    """Add an argument that is written with its metavar: ``--limit N``."""
+    name, _, metavar = argument.partition(" ")
+    to.add_argument(name, help=does, **{"metavar": metavar, **rest} if metavar else rest)
+
+
+def add_json(command: Parser, does: str = "one JSON object") -> None:
+    """Add ``--json``."""
+    add(command, "--json", does, action="store_true")
+
+
+def add_catalogue_file(to: TakesArguments) -> None:
+    """Add ``--catalogue``."""
+    add(to, "--catalogue FILE", "models and prices over the bundled ones, TOML or JSON")
+
+
+def number_or(word: str, number: Callable[[str], float] = float) -> Callable[[str], float | None]:
+    """A type of arguments: a number, or a word that means None."""
+
+    def read(text: str) -> float | None:
+        if text == word:
+            return None
+        try:
+            return number(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor '{word}'") from None
+
+    return read
+
+
+def names(text: str) -> list[str]:
+    """Names between commas, as an argument."""
+    return [name.strip() for name in text.split(",") if name.strip()]
