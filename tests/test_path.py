@@ -49,9 +49,9 @@ class Path(NamedTuple):
 LIMITS = {
     "plain": Path(60, 25, target="60 in 15"),
     "streamed": Path(88, 29, target="80 in 17"),
-    "limited": Path(557, 55, target="120"),
-    "everything in memory": Path(736, 62),
-    "everything in SQLite": Path(2094, 84, target="250", slack=60),
+    "limited": Path(553, 55, target="120"),
+    "everything in memory": Path(712, 62),
+    "everything in SQLite": Path(2020, 80, target="250", slack=60),
     "http": Path(94, 35, target="110"),
     "http with a key": Path(375, 65, target="180"),
 }
