@@ -48,7 +48,7 @@ class Path(NamedTuple):
 
 LIMITS = {
     "plain": Path(60, 25, target="60 in 15"),
-    "streamed": Path(88, 29, target="80 in 17"),
+    "streamed": Path(80, 29, target="80 in 17"),
     "limited": Path(553, 55, target="120"),
     "everything in memory": Path(712, 62),
     "everything in SQLite": Path(2020, 80, target="250", slack=60),

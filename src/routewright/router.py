@@ -28,7 +28,7 @@ from ._engine.detached import Detached
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import Prepared
-from ._engine.reading import Asked, Read
+from ._engine.reading import LARGE_CHARACTERS, Asked, Read
 from ._engine.standby import LimitCounts
 from ._engine.steps import HostedProgress, Steps, begin
 from ._engine.stream import Stream
@@ -199,7 +199,7 @@ class Router:
         """Answer a request piece by piece. Nothing happens before the first piece is asked for, but that a request
         of ordinary size is checked."""
         asked, parts = self._asked(request, options), self._parts
-        known = asked if asked.is_large and not parts.settings.clock.virtual else asked.read()
+        known = asked.read() if asked.is_short or parts.settings.clock.virtual or not asked.is_large else asked
         caller = self._caller if caller is None else self.resolve_caller(caller)
         return Stream(parts.running or parts.engine, known, caller)
 
@@ -473,7 +473,8 @@ class Router:
         held = tags_held()
         tags = None if held is NO_TAGS else held.get(self._parts.tags)
         parent = parent_here() if parent_held() is not None or "opentelemetry.trace" in sys.modules else None
-        return Asked(request, options, tags, form, parent)
+        is_short = type(request) is str and len(request) <= LARGE_CHARACTERS and not options
+        return Asked(request, options, tags, form, parent, is_short)
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self.resolve_caller(caller)

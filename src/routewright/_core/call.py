@@ -52,7 +52,7 @@ from .policy import Laid
 from .routing.board import Board
 from .routing.budget import Room, own_room
 from .routing.decision import Decision
-from .routing.plan import Plan
+from .routing.plan import ID, Plan
 from .traceparent import TraceParent
 
 BEST_KEPT = 5
@@ -224,10 +224,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def tokens(self) -> Tokens:
         """Of the attempt that served the request."""
-        served = self.served
-        if served is None or (usage := served.usage) is None:
-            return Tokens()
-        return Tokens(usage.input, usage.output, usage.cached)
+        return (None if self.served is None else _tokens_of(self.served.usage)) or Tokens()
 
     def end(self, error: RouterError | None, at: float) -> None:
         """Note how it ended, and drop what it worked with. Without answer and error the caller left."""
@@ -409,7 +406,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
         plan, served = self.plan, self.served
         assert plan is not None, "only what was decided can be served"
         assert served is not None, "there is an answer"
-        primary, *chain = [leg.id for leg in plan.legs]
+        usage, (primary, *chain) = served.usage, map(ID, plan.legs)
+        cost_nanos = served.cost_nanos if len(self.attempts) == 1 else self.cost_nanos
         sentence = plan.sentence
         if sentence is None or self.budget is not None:
             sentence = Decision(plan, self.given, None).reason
@@ -418,10 +416,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
             fallback_chain=chain,
             policy_version=self.policy_version,
             decision_reason=sentence,
-            cost_usd=usd(self.cost_nanos),
+            cost_usd=usd(cost_nanos),
             latency_ms=self.latency_ms,
             cache_hit=False,
-            tokens=self.tokens,
+            tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
         )
         return RouteResponse(
             trace_id=self.id,

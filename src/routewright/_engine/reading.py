@@ -42,6 +42,8 @@ class Asked(Struct, frozen=True, gc=False):
     tags: Tags | None = None
     form: Form | None = None
     traceparent: TraceParent | None = None
+    is_short: bool = False
+    """It is a text that is read at once: ``is_large`` need not be asked."""
 
     def read(self) -> Read:
         """Check the request and bound its length. Raises ``ValidationFailed``."""

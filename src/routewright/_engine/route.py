@@ -121,9 +121,8 @@ class Engine:
         if isinstance(asked, Read):
             read = asked
         else:
-            form, request = asked.form, asked.request
-            is_short = type(request) is str and len(request) <= LARGE_CHARACTERS and not asked.overrides
-            if is_short or self._clock.virtual or not asked.is_large:
+            form = asked.form
+            if asked.is_short or self._clock.virtual or not asked.is_large:
                 read = asked.read()
             else:
                 read = await self.read(asked)

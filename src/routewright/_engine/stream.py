@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from routewright._core.call import Call
+from routewright._core.routing.plan import ID
 from routewright.errors import RouterError
 from routewright.wire import (
     Caller,
@@ -115,6 +116,10 @@ class Stream:
                 if self._closed:
                     await self._leave()
                     raise StopAsyncIteration
+                if type(part) is Delta:
+                    self._event_id, exchange = self._event_id + 1, execution.exchange
+                    number = 0 if exchange is None else exchange.attempt.number
+                    return OutputDelta(self._event_id, OutputData(part.text, number))
                 event = None if part is None else self._event(part, execution)
                 if event is not None:
                     return event
@@ -233,7 +238,7 @@ class Stream:
         self._call, self._execution = call, execution
         if self._is_text:
             execution.expect_text()
-        model, *chain = [leg.id for leg in execution.plan.legs]
+        model, *chain = map(ID, execution.plan.legs)
         self._event_id = 1
         return RouteStarted(1, StartedData(call.id, StartedRouting(model, chain, call.policy_version)))
 
@@ -242,14 +247,11 @@ class Stream:
             self._hold.tell(error)
 
     def _event(self, part: Part, execution: Execution) -> RouteEvent | None:
-        number = 0 if execution.exchange is None else execution.exchange.attempt.number
         match part:
-            case Delta(text):
-                self._event_id = id = self._event_id + 1
-                return OutputDelta(id, OutputData(text, number))
             case ToolDelta(index, arguments, call_id, name):
+                number = execution.exchange.attempt.number if execution.exchange is not None else 0
                 return ToolCallDelta(self._next_id(), ToolCallData(index, call_id, name, arguments, number))
-            case Finish():
+            case Delta() | Finish():  # text was handed on by the caller
                 return None
             case AttemptStarted(attempt, from_model, reason, restart):
                 if from_model is None or (from_model == attempt.model and not restart):
@@ -267,7 +269,7 @@ class Stream:
             finally:
                 await self._give_back()
         if self._error is None:
-            return RouteCompleted(self._next_id(), self._answer.response)
+            return RouteCompleted(self._event_id + 1, self._answer.response)
         return StreamError(self._next_id(), msgspec.to_builtins(error_envelope(self._error)))
 
     def _next_id(self) -> int:

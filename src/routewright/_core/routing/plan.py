@@ -6,6 +6,7 @@ A plan refers to no board, pool or provider, so it may be kept with a trace and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from routewright._core.catalogue.prices import Price, Prices, dearest_at
 from routewright._core.money import PICOS_PER_NANO
@@ -75,6 +76,8 @@ class Leg:
         return self.dearest or dearest_at(self.prices_held, input_tokens)
 
 
+ID = attrgetter("id")
+"""Of a leg."""
 _NONE: frozenset[int] = frozenset()
 
 
@@ -131,7 +134,7 @@ class Plan:
     @property
     def models(self) -> list[str]:
         """Ids of the models, in order."""
-        return [leg.id for leg in self.legs]
+        return [*map(ID, self.legs)]
 
     def covers(
         self, tokens: TokenBounds, timeout_ms: int, budget_nanos: int | None = None, budget_tokens: int | None = None
