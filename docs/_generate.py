@@ -310,6 +310,19 @@ def name_table() -> str:
     return table(("name", "what it is"), [*rows, ("errors", "[a page of their own](errors.md)")])
 
 
+def further_name_table() -> str:
+    """What lives in modules of its own."""
+    public = ((name, getattr(routewright, name)) for name in routewright._ALSO)
+    rows = [(f"`{_home(name)}.{name}`", summary(each)) for name, each in public if not _is_error(each)]
+    return table(("name", "what it is"), rows)
+
+
+def _home(name: str) -> str:
+    """The public module that a name belongs to."""
+    home = routewright._HOME.get(name, "wire")
+    return "routewright.router" if home.startswith("_") else f"routewright.{home}"
+
+
 def _is_error(each: object) -> bool:
     return isinstance(each, type) and issubclass(each, Exception) and each is not routewright.ProviderFault
 
@@ -641,6 +654,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "http": http_reference,
     "ledger": ledger_tables,
     "names": name_table,
+    "further-names": further_name_table,
     "otel-attributes": attribute_table,
     "otel-metrics": histogram_table,
     "picks": picks,

@@ -26,8 +26,8 @@ SEAMS = (
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 REAL_TIME = (
     "backends/test_coordination_processes.py backends/test_kill.py backends/test_ledger_processes.py "
-    "engine/test_chaos_tcp.py engine/test_paying_processes.py engine/test_worker.py server/test_line_writer.py "
-    "server/test_protocol.py server/test_serve.py server/test_serve_signals.py server/test_workers.py "
+    "engine/test_chaos_tcp.py engine/test_paying_processes.py engine/test_worker.py "
+    "server/test_protocol.py server/test_serve.py server/test_workers.py "
     "test_revocation.py"
 ).split()
 """Tests that measure real time or start many processes. One worker runs them, so that no two run at once."""

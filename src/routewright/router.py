@@ -27,10 +27,10 @@ from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, withi
 from ._engine.detached import Detached
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
-from ._engine.prepared import Prepared
+from ._engine.prepared import InputTokens, Prepared
 from ._engine.reading import LARGE_CHARACTERS, Asked, Read
 from ._engine.standby import LimitCounts
-from ._engine.steps import HostedProgress, Steps, begin
+from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_log import TraceCounts
 from .arguments import (
@@ -55,6 +55,23 @@ from .replay import input_of
 from .settings import Settings
 from .trace import BlockingTraceStore, TraceStore
 from .wire import Budget, Caller, DecisionInput, Model, Policy, PolicyChanged, Trace, TraceItem
+
+__all__ = [
+    "BlockingRouter",
+    "HookCounts",
+    "InputTokens",
+    "LimitCounts",
+    "PolicyCheck",
+    "Prepared",
+    "Router",
+    "StepCall",
+    "StepDone",
+    "StepWait",
+    "Steps",
+    "Subscription",
+    "TraceCounts",
+    "WhyNot",
+]
 
 _CLOSED = "the router is closed"
 
