@@ -40,7 +40,7 @@ CORE_ORDER = (
     "limiter webhooks/signature salvage"
 ).split()
 ENGINE_ORDER = (
-    "cancel tasks worker detached context reading fault storage readiness retention retry_queue "
+    "cancel worker context reading fault storage readiness retention retry_queue "
     "capture counting replay answer account turn leases idempotency money settlement hooks trace_log standby "
     "fleet guardrail progress failure record admission execute hedge route many steps stream prepared"
 ).split()

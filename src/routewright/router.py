@@ -24,7 +24,6 @@ from ._core.trace.ids import normalise_trace_id
 from ._core.traceparent import parse_traceparent
 from ._engine.answer import Answer
 from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, within
-from ._engine.detached import Detached
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
@@ -33,6 +32,7 @@ from ._engine.standby import LimitCounts
 from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_log import TraceCounts
+from ._engine.worker import Detached
 from .arguments import (
     Options,
     RequestLike,

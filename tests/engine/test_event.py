@@ -349,7 +349,7 @@ async def test_what_too_slow_hooks_miss_is_counted(
     await router.flush()
     assert (len(ear.traces), router.hook_counts) == (3, (0, 0, 2))
     assert [record.getMessage() for record in caplog.records] == [
-        "hooks are too slow: 3 calls wait, and more are not told of"
+        "hooks are too slow: 3 calls wait, and more are not delivered"
     ]
 
 

@@ -21,8 +21,7 @@ import anyio.lowlevel
 import pytest
 
 from routewright import RouterClosed
-from routewright._engine.tasks import Job
-from routewright._engine.worker import Worker
+from routewright._engine.worker import Job, Worker
 from routewright.backends.clock import SystemClock
 from routewright.testing.clock import FakeClock
 
@@ -197,7 +196,7 @@ class TestThread:
         worker.start(fail, error)
         worker.close()
         (record,) = caplog.records
-        assert record.name == "routewright._engine.tasks"
+        assert record.name == "routewright._engine.worker"
         assert record.levelno == logging.ERROR
         assert record.exc_info is not None
         assert record.exc_info[1] is error
@@ -552,8 +551,7 @@ def assert_closed(worker: Worker, recorder: Recorder) -> None:
 PREAMBLE = """
     import os, sys, threading, time, anyio
     from routewright import RouterClosed
-    from routewright._engine.tasks import Job
-    from routewright._engine.worker import Worker
+    from routewright._engine.worker import Job, Worker
     from routewright.backends.clock import SystemClock
 
     worker = Worker(SystemClock())

@@ -26,8 +26,8 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._engine import readiness
-from routewright._engine.detached import Detached
 from routewright._engine.readiness import LEFT_S, WRITE_EVERY_S
+from routewright._engine.worker import Detached
 from routewright.server import create_admin
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock

@@ -113,7 +113,7 @@ class Admissions:
     def begin_to_listen(self) -> None:
         """Listen for changes of accounts from now on."""
         if self._listens:
-            self._worker.begin()  # a child listens anew
+            self._worker.home()  # a child listens anew
             return
         with self._guard.lock:
             if not self._listens:

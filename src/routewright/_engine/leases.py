@@ -109,7 +109,7 @@ class Leases:
 
     def _begin(self) -> None:
         if self._keeps:
-            self._worker.begin()  # a child renews anew
+            self._worker.home()  # a child renews anew
         else:
             self._worker.start_daemon(_keep, weakref.ref(self), self._clock, self.lease_s / RENEWALS)
             self._keeps = True

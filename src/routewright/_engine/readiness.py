@@ -12,9 +12,8 @@ from routewright.fork import renew_in_children
 from routewright.protocols import Clock, Storage
 from routewright.wire import SYSTEM_ACCOUNT, CurrentRetention, KeepLease
 
-from .detached import Detached
 from .storage import storage_faults
-from .worker import Worker
+from .worker import Detached, Worker
 
 LEFT_S = 10.0
 """A storage that has not answered by then is left, and asked again."""

@@ -91,7 +91,7 @@ class Records:
         kept = [PutEvent(event.stored, _once(changed), DAY_S, now) for event, changed in told]
         if kept:
             self._retry_queue.put(SYSTEM_ACCOUNT, kept)
-        self._hooks.announce(events)
+        self._hooks.put(None, events)
 
     def conclude(
         self,

@@ -15,8 +15,7 @@ from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import Write
 
 from .storage import storage_faults
-from .tasks import Job
-from .worker import Worker
+from .worker import Job, Worker
 
 LONGEST_DELAY_S = 5.0
 """Between two tries at a storage that is unavailable."""

@@ -57,8 +57,7 @@ from .hooks import Hooks
 from .retention import Snapshots
 from .settlement import Settlement, settle
 from .storage import GuardedStorage, checked_written, found_trace
-from .tasks import Job
-from .worker import Worker
+from .worker import Job, Worker
 
 QUEUE = 10_000
 """Traces that may be queued: some 20 MB, and their metadata."""

@@ -1,8 +1,8 @@
-"""Where does background work run? In one daemon thread a Router, with an asyncio loop of its own.
+"""Background work: one daemon thread a Router, with its own asyncio loop.
 
-The thread starts on first need, again in a child after ``fork``, and ends with ``close``, with the Worker itself, or
-within two seconds of the interpreter's exit. Under a virtual clock there is no thread: the same work runs as tasks of
-the caller's loop, and a test sees it happen in one order only.
+The thread starts on first need, and again in a forked child. It ends with ``close``, with the Worker itself, or within
+two seconds of the interpreter's exit. Under a virtual clock there is no thread: the same work runs as tasks of the
+caller's loop, in a deterministic order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -28,25 +28,28 @@ import anyio.to_thread
 
 from routewright.errors import RouterClosed
 from routewright.fork import Guard, importing
-from routewright.loop import is_closed, this_loop
+from routewright.loop import Signal, is_cancelled, is_closed, this_loop
 from routewright.protocols import Clock
-
-from .tasks import GRACE_S, NEVER, Call, Job, Tasks
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+Call = Callable[[], Awaitable[Any]]
 
 CLOSE_S = 2.0
+GRACE_S = 0.1
+"""For cancelled work to end."""
 CLOSED = "the router is closed; make a new one"
+NO_RESULT = "the router was closed before the call had a result"
+NEVER = -1
 
 _logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Runs coroutine functions in the background; usable from any thread, event loop and forked child.
+    """Runs async functions in the background. Safe to use from any thread, event loop and forked child.
 
-    What runs keeps alive what it refers to. Work that does not end by itself must not refer to the Worker's owner, or
-    an owner that is dropped without being closed stays.
+    Running work keeps alive what it refers to. Work that never ends by itself must not refer to the Worker's owner:
+    an owner that is dropped without ``close`` would stay alive.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -57,48 +60,46 @@ class Worker:
         self._closed = False
 
     def run(self, async_fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Run it in the background, in the caller's context, and block until its result is there.
+        """Run the function in the background, in the caller's context, and block until it returns or raises.
 
-        Blocks the event loop too where one runs in this thread. Raises what the function raises. An interrupt of the
-        wait (``KeyboardInterrupt``) cancels the call. Under a virtual clock it needs a thread where no loop runs.
+        It blocks the event loop of this thread too. Interrupting the wait (``KeyboardInterrupt``) cancels the call.
+        Under a virtual clock it must be called where no loop runs.
         """
-        return self._home_here().run(partial(async_fn, *args))
+        return self.home().run(partial(async_fn, *args))
 
     def start(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Run it in the background, in the caller's context. Closing waits for it; an error is logged."""
-        self._home_here().start(partial(async_fn, *args), contextvars.copy_context())
+        """Run the function in the background, in the caller's context. Closing waits for it; an error is logged."""
+        call, context = partial(async_fn, *args), contextvars.copy_context()
+        self.home().submit(lambda tasks: tasks.start(call, context))
 
     def start_daemon(self, async_fn: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
-        """Run what does not end by itself. Closing cancels it; wherever the background begins anew, so does it."""
-        home = self._home_here()
-        daemon = partial(async_fn, *args)
+        """Run a function that never ends by itself: closing cancels it, and it starts again in forked children."""
+        home, daemon = self.home(), partial(async_fn, *args)
         self._daemons.append(daemon)
-        home.start_daemon(daemon)
+        home.submit(lambda tasks: tasks.start_daemon(daemon))
 
-    def begin(self) -> None:
-        """Have the background begin with its daemons, if it has not in this process."""
-        self._home_here()
-
-    def poke(self, job: Job) -> bool:
-        """Ask for a run of the job. False: closed, none will come."""
-        if job.due_since == _forks:
-            return True
-        try:
-            self._home_here().poke(job)
-        except RouterClosed:
-            return False
-        return True
+    def home(self) -> _Thread | _CallersLoop:
+        """Where work runs in this process; started, with its daemons, if it was not. Raises ``RouterClosed``."""
+        home = self._home
+        if home is not None and home.forks == _forks:
+            return home
+        with _moving.lock:
+            if self._home is None or self._home.forks != _forks:
+                if self._closed:
+                    raise RouterClosed(CLOSED)
+                self._home = _CallersLoop(self._clock, self._daemons) if self._clock.virtual else self._thread()
+            return self._home
 
     def check_blocking(self) -> None:
-        """Raise ``RuntimeError`` in code that would wait for itself if it blocked until the background has ended."""
+        """Raise ``RuntimeError`` where blocking until the background has ended would never return."""
         home = self._home
         if isinstance(home, _Thread) and home.forks == _forks:
             home.check_blocking()
         elif self._clock.virtual:
-            _check_no_loop()
+            _check_no_loop("use aclose")
 
     def close(self, timeout: float = CLOSE_S) -> None:
-        """Block until all that was started or poked is done; cancel it after ``timeout`` seconds. Twice is once."""
+        """Block until all started and due work is done; cancel it after ``timeout`` seconds. Twice is once."""
         home = self._leave()
         if home is not None:
             home.close(timeout)
@@ -109,23 +110,9 @@ class Worker:
         if home is not None:
             await home.aclose(timeout)
 
-    def _home_here(self) -> _Thread | _CallersLoop:
-        home = self._home
-        return home if home is not None and home.forks == _forks else self._move_in()
-
-    def _move_in(self) -> _Thread | _CallersLoop:
-        with _moving.lock:
-            if self._home is None or self._home.forks != _forks:
-                if self._closed:
-                    raise RouterClosed(CLOSED)
-                self._home = self._make_home()
-            return self._home
-
-    def _make_home(self) -> _Thread | _CallersLoop:
-        if self._clock.virtual:
-            return _CallersLoop(self._clock, self._daemons)
+    def _thread(self) -> _Thread:
         if self._on_drop is not None:
-            self._on_drop.detach()  # it is for the thread of the process that this one was forked from
+            self._on_drop.detach()  # it would end the thread of the process that this one was forked from
         thread = _Thread(self._clock, self._daemons)
         self._on_drop = weakref.finalize(self, thread.begin_close, CLOSE_S)
         self._on_drop.atexit = False
@@ -137,18 +124,77 @@ class Worker:
             return self._home if self._home is not None and self._home.forks == _forks else None
 
 
+class Job:
+    """Work that many ask for and that is done once for all of them: a queue to write out, figures to publish.
+
+    It begins ``delay`` seconds after the first ``poke``, or at once when the Worker closes; never twice at a time, and
+    in an empty context. It sees everything done before each ``poke``.
+    """
+
+    def __init__(self, worker: Worker, async_fn: Callable[[], Awaitable[object]], delay: float) -> None:
+        self.async_fn = async_fn
+        self.delay = delay
+        self.due_since = NEVER
+        """The process, counted in forks, whose thread is about to begin it: pokes until then have nothing to do."""
+        self._worker = worker
+
+    def poke(self) -> bool:
+        """Ask for a run, from any thread; nearly free while one is due. False: the Worker is closed, none will come."""
+        if self.due_since != _forks:
+            try:
+                home = self._worker.home()
+                self.due_since = home.due_since  # before the thread can run it and undo this
+                home.submit(lambda tasks: tasks.poke(self))
+            except RouterClosed:
+                self.due_since = NEVER
+                return False
+        return True
+
+
+class Detached(Generic[T]):
+    """A call that runs to its end in the background, even if its caller leaves (contract 7)."""
+
+    def __init__(self, work: Callable[[], Awaitable[T]], worker: Worker) -> None:
+        self._work = work
+        self._ended = Signal()
+        self._result: Any = None
+        self._error: BaseException | None = RouterClosed(NO_RESULT)
+        worker.start(self._run)
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the result is known."""
+        return self._ended.is_set
+
+    async def result(self) -> T:
+        """Wait for the result; raises what the call raised. Cancelling the wait does not cancel the call."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        result: T = self._result
+        return result
+
+    async def _run(self) -> None:
+        try:
+            self._result, self._error = await self._work(), None
+        except Exception as error:
+            self._error = error
+        finally:
+            self._ended.set()
+
+
 class _Thread:
-    """A daemon thread with an event loop. It does not know its Worker, whose end is its own."""
+    """A daemon thread with an event loop. It does not refer to its Worker, whose end is its own."""
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
-        self.forks = _forks
-        self._tasks = Tasks(clock)
+        self.forks = self.due_since = _forks
+        self._tasks = _Tasks(clock)
         self._loop = asyncio.new_event_loop()
         self._has_ended = False
-        self._submitting = threading.RLock()  # a finaliser that the garbage collector runs in here may submit as well
+        self._submitting = threading.RLock()  # a finaliser run by the garbage collector may submit while it is held
         for daemon in daemons:
-            self.start_daemon(daemon)
-        with importing.lock:  # a child that is forked while the thread does it would find it half imported
+            self.submit(partial(_Tasks.start_daemon, daemon=daemon))
+        with importing.lock:  # a child that is forked during the thread's first import would find it half done
             import_module("anyio._backends._asyncio")
         self._thread = threading.Thread(target=self._serve, name="routewright-worker", daemon=True)
         try:
@@ -160,34 +206,41 @@ class _Thread:
 
     def run(self, call: Callable[[], Awaitable[T]]) -> T:
         self.check_blocking()
-        waiter = _Waiter(call)
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        scopes: list[anyio.CancelScope] = []
+
+        async def settle() -> None:
+            try:
+                answer.set_result(await call())
+            except BaseException as error:
+                answer.set_exception(error)
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+
+        def cancel(tasks: _Tasks) -> None:
+            for scope in scopes:
+                scope.cancel()
+
         try:
-            self._submit(partial(waiter.begin, self._tasks), contextvars.copy_context())
-            return waiter.answer.result()
+            self.submit(lambda tasks: scopes.append(tasks.start(settle, contextvars.copy_context())))
+            return answer.result()
         except asyncio.CancelledError:
-            raise RouterClosed("the router was closed before the call had a result") from None
+            raise RouterClosed(NO_RESULT) from None
         except BaseException:
-            if not waiter.answer.done():  # so it comes from outside, such as KeyboardInterrupt
+            if not answer.done():  # an interrupt of the wait, such as KeyboardInterrupt
                 with suppress(RouterClosed):
-                    self._submit(waiter.cancel)
+                    self.submit(cancel)
             raise
 
-    def start(self, call: Call, context: contextvars.Context) -> None:
-        self._submit(partial(self._tasks.start, call, context))
-
-    def start_daemon(self, call: Call) -> None:
-        self._submit(partial(self._tasks.start_daemon, call))
-
-    def poke(self, job: Job) -> None:
-        job.due_since = self.forks  # before the thread can hear of it, and undo it
-        try:
-            self._submit(partial(self._tasks.poke, job))
-        except RouterClosed:
-            job.due_since = NEVER
-            raise
+    def submit(self, action: Callable[[_Tasks], object]) -> None:
+        """Call it in the thread, in a copy of the present context."""
+        with self._submitting:
+            if self._has_ended:
+                raise RouterClosed(CLOSED)
+            self._loop.call_soon_threadsafe(action, self._tasks)
 
     def check_blocking(self) -> None:
-        if self._is_this_thread():
+        if threading.get_ident() == self._thread.ident:
             raise RuntimeError("this code runs in the background already and would wait for itself; await the call")
 
     def begin_close(self, timeout: float) -> None:
@@ -198,32 +251,26 @@ class _Thread:
 
     def close(self, timeout: float) -> None:
         self.begin_close(timeout)
-        if not self._is_this_thread():
-            self.join(timeout + 2 * GRACE_S)
+        self.join(timeout + 2 * GRACE_S)
 
     async def aclose(self, timeout: float) -> None:
         self.begin_close(timeout)
-        if not self._is_this_thread():
+        if threading.get_ident() != self._thread.ident:
             join = partial(self.join, timeout + 2 * GRACE_S)
             await anyio.to_thread.run_sync(join, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
 
     def join(self, timeout: float) -> None:
-        """Wait for the thread's end."""
+        """Wait for the thread's end, unless this is the thread."""
+        if threading.get_ident() == self._thread.ident:
+            return
         self._thread.join(timeout)
         if self._thread.is_alive():
             _logger.warning("background work blocks its thread and was left behind after %.1f s", timeout)
 
-    def _submit(self, action: Callable[[], object], context: contextvars.Context | None = None) -> None:
-        with self._submitting:
-            if self._has_ended:
-                raise RouterClosed(CLOSED)
-            self._loop.call_soon_threadsafe(action, context=context)
-
-    def _is_this_thread(self) -> bool:
-        return threading.get_ident() == self._thread.ident
-
     def _serve(self) -> None:
-        _mark_thread_as_asyncio()
+        sniffio = sys.modules.get("sniffio")
+        if sniffio is not None:  # a caller's context may say that trio runs: the thread itself overrides it
+            sniffio.thread_local.name = "asyncio"
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._main())
 
@@ -233,82 +280,48 @@ class _Thread:
         finally:
             with self._submitting:
                 self._has_ended = True
-        await asyncio.sleep(0)  # what was submitted until now becomes tasks,
-        await asyncio.sleep(0)  # and they begin, so that they notice when the runner cancels them
-
-
-class _Waiter(Generic[T]):
-    """A call in the thread that another thread waits for."""
-
-    def __init__(self, call: Callable[[], Awaitable[T]]) -> None:
-        self.answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._call = call
-        self._scope: anyio.CancelScope | None = None
-
-    def begin(self, tasks: Tasks) -> None:
-        self._scope = tasks.start(self._settle, contextvars.copy_context())
-
-    def cancel(self) -> None:
-        if self._scope is not None:  # else it never began
-            self._scope.cancel()
-
-    async def _settle(self) -> None:
-        try:
-            result = await self._call()
-        except BaseException as error:
-            self.answer.set_exception(error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-        else:
-            self.answer.set_result(result)
+        await asyncio.sleep(0)  # actions submitted until now become tasks,
+        await asyncio.sleep(0)  # and those begin, so that they notice when the runner cancels them
 
 
 class _CallersLoop:
-    """Whatever loop runs where work is asked for. What is asked for outside of any begins in the next one."""
+    """Runs work in the event loop that asks for it. Work requested outside of any loop begins in the next one."""
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
-        self.forks = _forks
+        self.forks, self.due_since = _forks, NEVER  # its loops may end before a job that is due has run
         self._clock = clock
         self._daemons = daemons
-        self._tasks_by_loop: weakref.WeakKeyDictionary[Any, Tasks] = weakref.WeakKeyDictionary()  # by loop
-        self._postponed: list[Callable[[Tasks], object]] = []
+        self._tasks_by_loop: weakref.WeakKeyDictionary[Any, _Tasks] = weakref.WeakKeyDictionary()
+        self._postponed: list[Callable[[_Tasks], object]] = []
         self._is_closed = False
 
     def run(self, call: Callable[[], Awaitable[T]]) -> T:
+        async def run_to_the_end() -> T:
+            self._tasks()
+            try:
+                return await call()
+            finally:
+                await self._drain(CLOSE_S)  # this loop ends here, and so would everything begun in it
+
         self._refuse_if_closed()
-        if this_loop() is not None:
-            raise RuntimeError("a virtual clock stands still while its event loop is blocked; await the call here")
-        return anyio.run(self._run_to_the_end, call)
+        _check_no_loop("await the call here")
+        return anyio.run(run_to_the_end)
 
-    def start(self, call: Call, context: contextvars.Context) -> None:
-        self._with_tasks(lambda tasks: tasks.start(call, context))
-
-    def start_daemon(self, call: Call) -> None:
+    def submit(self, action: Callable[[_Tasks], object]) -> None:
         self._refuse_if_closed()
-        loop = this_loop()
-        if loop in self._tasks_by_loop:
-            self._tasks_by_loop[loop].start_daemon(call)
-        elif loop is not None:
-            self._tasks()  # starts all
-
-    def poke(self, job: Job) -> None:
-        self._with_tasks(lambda tasks: tasks.poke(job))
+        if this_loop() is None:
+            self._postponed.append(action)
+        else:
+            action(self._tasks())
 
     def close(self, timeout: float) -> None:
-        _check_no_loop()
+        _check_no_loop("use aclose")
         anyio.run(self.aclose, timeout)
 
     async def aclose(self, timeout: float) -> None:
         if not self._is_closed:
             await self._drain(timeout)
             self._is_closed = True
-
-    async def _run_to_the_end(self, call: Callable[[], Awaitable[T]]) -> T:
-        self._tasks()
-        try:
-            return await call()
-        finally:
-            await self._drain(CLOSE_S)  # this loop ends here, and nobody else would finish what was begun in it
 
     async def _drain(self, timeout: float) -> None:
         tasks = self._tasks()
@@ -319,20 +332,13 @@ class _CallersLoop:
         if self._is_closed:
             raise RouterClosed(CLOSED)
 
-    def _with_tasks(self, action: Callable[[Tasks], object]) -> None:
-        self._refuse_if_closed()
-        if this_loop() is None:
-            self._postponed.append(action)
-        else:
-            action(self._tasks())
-
-    def _tasks(self) -> Tasks:
+    def _tasks(self) -> _Tasks:
         loop = this_loop()
         tasks = self._tasks_by_loop.get(loop)
         if tasks is None:
             for closed in [old for old in self._tasks_by_loop if is_closed(old)]:
                 del self._tasks_by_loop[closed]  # its tasks may have been dropped before they could end
-            tasks = self._tasks_by_loop[loop] = Tasks(self._clock)
+            tasks = self._tasks_by_loop[loop] = _Tasks(self._clock)
             for daemon in self._daemons:
                 tasks.start_daemon(daemon)
         with _moving.lock:
@@ -342,16 +348,129 @@ class _CallersLoop:
         return tasks
 
 
-def _check_no_loop() -> None:
+class _Tasks:
+    """Background tasks of one event loop: those that closing waits for, those that it cancels, and jobs. Used in that
+    loop only."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: dict[anyio.CancelScope, object] = {}  # loops hold their tasks weakly
+        self._awaited: set[anyio.CancelScope] = set()
+        self._daemons: set[Call] = set()
+        self._due: set[Job] = set()
+        self._in_cycle: set[Job] = set()
+        self._changed: anyio.Event | None = None
+        self._timeout = 0.0
+        self._is_closing = False
+
+    def start(self, call: Call, context: contextvars.Context) -> anyio.CancelScope:
+        """Run it as a task that closing waits for. Cancelling the scope ends it."""
+        scope = anyio.CancelScope()
+        self._awaited.add(scope)
+        self._spawn(call, context, scope)
+        return scope
+
+    def start_daemon(self, daemon: Call) -> None:
+        """Run it as a task that closing cancels, unless it was started in this loop before."""
+        if daemon not in self._daemons:
+            self._daemons.add(daemon)
+            self._spawn(daemon, contextvars.Context(), anyio.CancelScope())
+
+    def poke(self, job: Job) -> None:
+        """Run the job soon, unless a run is due already."""
+        self._due.add(job)
+        if job not in self._in_cycle:
+            self._in_cycle.add(job)
+            self.start(partial(self._cycle, job), contextvars.Context())
+
+    def begin_close(self, timeout: float) -> None:
+        """Let ``drain`` begin; due jobs no longer wait for their time."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._timeout = timeout
+            self._notify()
+
+    async def drain(self) -> None:
+        """Wait until closing begins, then for the awaited tasks, then cancel all."""
+        await self._until(lambda: self._is_closing)
+        with self._clock.deadline(self._clock.monotonic() + self._timeout):
+            await self._until(lambda: not self._awaited)
+        if self._awaited:
+            _logger.warning("closing cancels background work: %d left after %.1f s", len(self._awaited), self._timeout)
+        for scope in list(self._tasks):
+            scope.cancel()
+        with self._clock.deadline(self._clock.monotonic() + GRACE_S):
+            await self._until(lambda: not self._tasks)
+
+    def _spawn(self, call: Call, context: contextvars.Context, scope: anyio.CancelScope) -> None:
+        async def run() -> None:
+            try:
+                with scope:
+                    await _contain(call)
+            finally:
+                del self._tasks[scope]
+                self._awaited.discard(scope)
+                self._notify()
+
+        self._tasks[scope] = None
+        task = _spawn(run, context)
+        if scope in self._tasks:  # an eager task may be done
+            self._tasks[scope] = task
+
+    async def _cycle(self, job: Job) -> None:
+        try:
+            await self._pause(job.delay)
+            while job in self._due:
+                self._due.remove(job)
+                job.due_since = NEVER
+                await _contain(job.async_fn)
+                if job in self._due:
+                    # closing hurries each job once: one that pokes itself must not spin
+                    await (self._clock.sleep if self._is_closing else self._pause)(job.delay)
+        finally:
+            self._in_cycle.remove(job)
+            self._due.discard(job)
+            job.due_since = NEVER
+
+    async def _pause(self, seconds: float) -> None:
+        with self._clock.deadline(self._clock.monotonic() + seconds):
+            await self._until(lambda: self._is_closing)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            if self._changed is None:
+                self._changed = anyio.Event()
+            await self._changed.wait()
+
+    def _notify(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+
+async def _contain(call: Call) -> None:
+    try:
+        await call()
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
+        fn = call.func if isinstance(call, partial) else call
+        _logger.exception("background work failed: %s", getattr(fn, "__qualname__", fn))
+
+
+def _spawn(async_fn: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context) -> object:
+    """Run it as a task that ends when the loop does, and not before."""
+    loop = this_loop()
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        return loop.create_task(async_fn(), context=context)
+    import trio  # an extra: only there when it runs
+
+    return trio.lowlevel.spawn_system_task(async_fn, context=context)
+
+
+def _check_no_loop(advice: str) -> None:
     if this_loop() is not None:
-        raise RuntimeError("a virtual clock stands still while its event loop is blocked; use aclose")
-
-
-def _mark_thread_as_asyncio() -> None:
-    # a caller's context may say that trio runs: sniffio believes it, unless the thread itself knows better
-    sniffio = sys.modules.get("sniffio")
-    if sniffio is not None:
-        sniffio.thread_local.name = "asyncio"
+        raise RuntimeError(f"a virtual clock stands still while its event loop is blocked; {advice}")
 
 
 def _close_all() -> None:
@@ -368,7 +487,7 @@ def _after_fork() -> None:
     _forks += 1
 
 
-_forks = 0  # in which process this is, seen from the one that imported the module
+_forks = 0  # identifies this process among those forked from the one that imported the module
 _moving = Guard()
 _threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
 atexit.register(_close_all)
