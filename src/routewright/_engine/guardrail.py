@@ -1,8 +1,8 @@
-"""Takes requests and answers past the guardrails, and waits for those that have to be waited for."""
+"""Runs guardrails on requests and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -18,36 +18,61 @@ from routewright.wire import Delta, Finish, FunctionCall, ToolCall, ToolDelta
 from .cancel import CancelWatch
 
 LARGE_CHARACTERS = 20_000
-"""More than so many are looked through in a worker thread: some milliseconds' work."""
+"""Longer texts are checked in a worker thread: they take milliseconds."""
 
 T = TypeVar("T")
-Gate = PassageGate | AnswerGate
 
 
 class GuardrailFailed(InternalError):
-    """A guardrail did not say what may pass, so nothing does."""
+    """A guardrail gave no verdict, so nothing passes."""
 
 
 class _CannotWait(BaseException):
-    """Thrown in where a guardrail waits and plain code asks."""
+    """Thrown into a guardrail that waits while plain code runs it."""
 
 
-async def pass_gate(gate: Gate, *, aside: bool = False) -> None:
-    """Have every guardrail say what it has to say; those made of rules in a worker thread if ``aside``. Raises
+async def pass_gate(gate: PassageGate | AnswerGate, *, aside: bool = False) -> None:
+    """Ask every guardrail for its verdict; those made of rules in a worker thread if ``aside``. Raises
     ``GuardrailFailed``."""
-    while (ask := await _next_aside(gate) if aside else gate.next()) is not None:
-        verdict = _asked(ask)
-        if isinstance(verdict, Awaitable):
-            verdict = await _awaited(ask, verdict)
-        _tell(gate, ask, verdict)
+    while True:
+        if aside:  # a cancelled caller does not use the gate again
+            ask = await anyio.to_thread.run_sync(gate.next, abandon_on_cancel=True)
+        else:
+            ask = gate.next()
+        if ask is None:
+            return
+        verdict = await _verdict(ask)
+        try:
+            gate.take(verdict)
+        except InternalError as error:
+            raise GuardrailFailed(error.message) from error
 
 
-async def _next_aside(gate: Gate) -> Ask | None:
-    return await anyio.to_thread.run_sync(gate.next, abandon_on_cancel=True)  # who leaves does not use the gate again
+async def _verdict(ask: Ask) -> object:
+    """What one guardrail answers. Any exception but an exit or a cancellation of this task is its failure."""
+    watch, named = CancelWatch(), f"the guardrail {quoted(ask.guardrail.name)}"
+    try:
+        verdict: object = ask.guardrail.check(ask.text, ask.stage)
+        if not isinstance(verdict, Awaitable):
+            return verdict
+        if this_loop() is not None:
+            return await verdict
+        if isinstance(verdict, Coroutine):
+            verdict.close()  # else it warns that nobody awaited it
+        raise _CannotWait
+    except _CannotWait:
+        hint = "use Router.route or Router.stream"
+        raise GuardrailFailed(f"{named} has to be awaited, which plain code cannot; {hint}") from None
+    except BaseException as error:
+        in_loop = this_loop() is not None
+        if watch.passes(error) if in_loop else isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        # the message of the error may hold the text, so it stays out
+        raise GuardrailFailed(f"{named} failed with {type(error).__name__}") from error
 
 
 def done_now(waiting: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives to plain code, which cannot wait, whether a loop runs around it or not."""
+    """Run a coroutine in plain code, inside or outside of a loop. Raises ``GuardrailFailed`` if it has to wait."""
     try:
         waiting.send(None)
         waiting.throw(_CannotWait())
@@ -56,69 +81,15 @@ def done_now(waiting: Coroutine[Any, Any, T]) -> T:
         return result
     finally:
         waiting.close()
-    raise GuardrailFailed("a guardrail goes on waiting where plain code asks, which cannot")
-
-
-def _asked(ask: Ask) -> object:
-    return _contained(ask.guardrail, lambda: ask.guardrail.check(ask.text, ask.stage))
-
-
-async def _awaited(ask: Ask, verdict: Awaitable[object]) -> object:
-    if this_loop() is None:
-        if isinstance(verdict, Coroutine):
-            verdict.close()  # else it warns that nobody awaited it
-        raise _waits(ask.guardrail)
-    watch = CancelWatch()
-    try:
-        return await verdict
-    except _CannotWait:
-        raise _waits(ask.guardrail) from None
-    except BaseException as error:
-        if _passes(error, watch):
-            raise
-        raise _failed(ask.guardrail, error) from error
-
-
-def _tell(gate: Gate, ask: Ask, verdict: object) -> None:
-    try:
-        gate.take(verdict)
-    except InternalError as error:
-        raise GuardrailFailed(error.message) from error
-
-
-def _contained(guardrail: Guardrail, check: Callable[[], object]) -> object:
-    watch = CancelWatch()
-    try:
-        return check()
-    except BaseException as error:
-        if _passes(error, watch):
-            raise
-        raise _failed(guardrail, error) from error
-
-
-def _passes(error: BaseException, watch: CancelWatch) -> bool:
-    """Whether it is no guardrail's doing: it ends the program, or the task."""
-    if this_loop() is None:
-        return isinstance(error, KeyboardInterrupt | SystemExit)
-    return watch.passes(error)
-
-
-def _waits(guardrail: Guardrail) -> GuardrailFailed:
-    hint = "use Router.route or Router.stream"
-    return GuardrailFailed(f"the guardrail {quoted(guardrail.name)} has to be awaited, which plain code cannot; {hint}")
-
-
-def _failed(guardrail: Guardrail, error: BaseException) -> GuardrailFailed:
-    # its words may hold the text, so they stay there
-    return GuardrailFailed(f"the guardrail {quoted(guardrail.name)} failed with {type(error).__name__}")
+    raise GuardrailFailed("a guardrail goes on waiting in plain code, which cannot wait")
 
 
 class Screen:
-    """One answer on its way past the guardrails. Text goes on as soon as it is known to be harmless, tool calls and
-    answers in JSON once they are whole."""
+    """Checks one answer while it comes. Text passes as soon as it is known to be harmless; tool calls and answers in
+    JSON once they are whole."""
 
     def __init__(self, guardrails: Sequence[Guardrail], *, as_json: bool, aside_from: float) -> None:
-        """``aside_from``: more characters than so many are looked through in a worker thread."""
+        """``aside_from``: texts with more characters are checked in a worker thread."""
         self._guardrails = guardrails
         self._as_json = as_json
         self._aside_from = aside_from
@@ -140,11 +111,11 @@ class Screen:
 
     @property
     def hits(self) -> list[Hit]:
-        """What was found."""
+        """What the guardrails found."""
         return [*self._gate.hits, *self._later]
 
     async def feed(self, text: str) -> str:
-        """Take a piece of the answer's text; give what may go on."""
+        """Take a piece of the answer's text; returns the text that may be delivered."""
         if self._as_json:
             return ""
         if len(text) > self._aside_from:
@@ -154,7 +125,7 @@ class Screen:
         return await self._passed()
 
     async def end(self, text: str, calls: Sequence[ToolCall], finish: Finish) -> list[Delta | ToolDelta | Finish]:
-        """The answer is whole: its text and its calls. Gives what is left to go on, its end last, if nothing blocks."""
+        """Take the whole answer, text and calls; returns the parts that may still be delivered, the end last."""
         if self._as_json:
             rest = await self._passage(text) if text else ""
             self._text.append(rest)
@@ -177,7 +148,7 @@ class Screen:
         return text
 
     async def _passage(self, text: str) -> str:
-        """What is left of a text of JSON."""
+        """Check a whole text of JSON; returns it as redacted."""
         gate = PassageGate([json_passage(text)], self._guardrails, "output")
         await pass_gate(gate, aside=len(text) > self._aside_from)
         self._later += gate.hits
