@@ -253,7 +253,7 @@ class Router:
         return Prepared(parts.running or parts.engine, Read(made, bounds_of(made), path, parent, sent), caller)
 
     def steps(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Steps:
-        """Choose a model, and leave the calls to you: the result says step by step what to do, and is told what came.
+        """Choose a model and leave the upstream calls to you: the result says step by step what to do.
 
         Where no ``providers`` were passed, every model of the catalogue is one that you can call. Tokens are counted
         on the spot, as by ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
@@ -265,8 +265,7 @@ class Router:
             engine.guard_now(call)
             engine.choose_now(call)
             return Steps(engine, engine.progress(HostedProgress, call), wait)
-        begun = wait(begin, engine, read, caller, fleet)
-        return Steps.again(begun) if isinstance(begun, Answer) else Steps(engine, begun, wait)
+        return Steps(engine, wait(begin, engine, read, caller, fleet), wait)
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose without calling anything. Takes microseconds, unless tokens have to be counted.

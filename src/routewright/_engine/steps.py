@@ -1,11 +1,10 @@
-"""A call that its host makes: the same course as any other's, but somebody else does what it says. Plain code."""
+"""Routed calls whose upstream calls the host makes itself: the same path as any other call, in plain code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, assert_never
 
 from msgspec import Struct
@@ -24,44 +23,43 @@ from .reading import Read
 from .route import Engine, raise_failure
 
 SHORTEST_S = 0.001
-"""Many clients take no time limit of zero."""
+"""Many clients refuse a time limit of zero."""
 
 
 class StepCall(Struct, frozen=True):
-    """Call this model, and ``feed`` what came of it."""
+    """Call this model, and ``feed`` the result."""
 
     model: str
     upstream: UpstreamCall
-    """What to ask: messages, tools, params, output cap, and the model's row of the catalogue."""
+    """The request: messages, tools, params, output cap, and the model's row of the catalogue."""
     timeout_s: float
-    """How long the answer may take; of one that is read while it comes, its first piece."""
+    """How long the answer may take; if it is read while it comes, its first piece."""
     attempt: int
-    """1, 2 ... over all calls of the request."""
+    """1, 2 ... over all upstream calls of the request."""
 
     def __repr__(self) -> str:
-        # no prompt: a repr ends up in logs
-        return f"<StepCall {self.attempt} of {self.model} within {self.timeout_s:.3f} s>"
+        return f"<StepCall {self.attempt} of {self.model} within {self.timeout_s:.3f} s>"  # no prompt: it gets logged
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """What ``rich`` prints: no prompt either."""
+        """Fields that ``rich`` prints: no prompt either."""
         return [("model", self.model), ("timeout_s", self.timeout_s), ("attempt", self.attempt)]
 
 
 class StepWait(Struct, frozen=True):
-    """Let this time pass, then ask again."""
+    """Wait this long, then ask again."""
 
     seconds: float
 
 
 class StepDone(Struct, frozen=True):
-    """Nothing is left to do: ``Steps.result`` gives the answer, or raises what ended the call."""
+    """The call has ended: ``Steps.result`` gives the answer, or raises the error."""
 
 
 Step = StepCall | StepWait | StepDone
 
 
 class Steps:
-    """One call whose HTTP is yours: ``next`` says what to do, ``feed`` is told what happened.
+    """One call whose HTTP is yours: ``next`` says what to do, ``feed`` takes the result.
 
         with router.steps("Why is the sky blue?") as steps:
             while True:
@@ -74,41 +72,39 @@ class Steps:
                         break
         print(steps.result.output)
 
-    To be used by one thread at a time. Leaving the context early ends the call as cancelled.
+    Use it from one thread at a time. Leaving the context early ends the call as cancelled.
     """
 
     def __init__(
-        self, engine: Engine, progress: HostedProgress, wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
+        self,
+        engine: Engine,
+        begun: HostedProgress | Answer,
+        wait: Callable[[Callable[[], Coroutine[Any, Any, None]]], None],
     ) -> None:
-        """``wait`` awaits something, where nobody can."""
+        """``begun``: the answer if the call was made before, under the same idempotency key. ``wait`` awaits in plain
+        code."""
         self._engine = engine
-        self._progress = progress
         self._wait = wait
-        self._answer: Answer | None = None
         self._error: RouterError | None = None
-
-    @classmethod
-    def again(cls, answer: Answer) -> Self:
-        """Those of a call that is over, which was made under the same idempotency key: there is nothing to do."""
-        steps = cls.__new__(cls)
-        steps._answer, steps._error = answer, None
-        return steps
+        self._answer: Answer | None = None
+        if isinstance(begun, Answer):
+            self._answer = begun
+        else:
+            self._progress = begun
 
     def __del__(self) -> None:
-        """Without ``with`` it may be dropped before its end; what it cost is not."""
+        """Record the cost of steps that are dropped before their end."""
         if self._answer is None:
             self._engine.records.drop(self._progress.call, self._progress)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def next(self) -> Step:
-        """Say what to do now. Raises ``RuntimeError`` while a call waits to be fed."""
+        """Say what to do now. Raises ``RuntimeError`` while the result of a call is missing."""
         if self._answer is not None:
             return StepDone()
         if self._progress.exchange is not None:
@@ -117,7 +113,8 @@ class Steps:
             self._wait(self._progress.widen)
         match step := self._progress.advance():
             case Exchange():
-                return self._call(step)
+                attempt = step.attempt
+                return StepCall(attempt.model, step.upstream, self._progress.left_s, attempt.number)
             case Wait(seconds):
                 return StepWait(seconds)
             case None:
@@ -127,10 +124,10 @@ class Steps:
                 assert_never(other)
 
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
-        """Tell how the call went: its chunks with a ``Finish`` among them, or a ``ProviderFault``.
+        """Pass the result of the call: its chunks with a ``Finish`` among them, or a ``ProviderFault``.
 
-        What is no list is read as it comes, until it ends or the time does; a ``ProviderFault`` may be raised there,
-        and any other exception counts as ``server``. Raises ``RuntimeError`` if nothing was to be called.
+        An iterator is read while it comes, until it ends or time is up; it may raise a ``ProviderFault``, and any
+        other exception counts as ``server``. Raises ``RuntimeError`` if no call is under way.
         """
         if self._answer is not None or self._progress.exchange is None:
             raise RuntimeError("nothing is being called: ask next() first, and feed() once for each StepCall")
@@ -141,14 +138,14 @@ class Steps:
     @property
     def idle_s(self) -> float:
         """How long the next piece of an answer that is read while it comes may take from now. Raises ``RuntimeError``
-        if nothing is being called."""
+        if no call is under way."""
         if self._answer is not None or self._progress.exchange is None:
             raise RuntimeError("nothing is being called, so nothing is waited for")
         return self._progress.left_s
 
     @property
     def result(self) -> Answer:
-        """The answer, once all is done. Raises what ended the call otherwise."""
+        """The answer, once the call has ended. Raises the error it ended with."""
         if self._answer is None:
             raise RuntimeError("the call has not ended: ask next() until it gives StepDone")
         if self._error is not None:
@@ -158,14 +155,10 @@ class Steps:
         return self._answer
 
     def close(self) -> None:
-        """End the call. What was produced so far is in its trace. Twice is once."""
+        """End the call; its trace holds what was produced so far. Twice is once."""
         if self._answer is None:
             self._progress.leave()
             self._conclude()
-
-    def _call(self, exchange: Exchange) -> StepCall:
-        attempt = exchange.attempt
-        return StepCall(attempt.model, exchange.upstream, self._progress.left_s, attempt.number)
 
     def _conclude(self) -> None:
         call, hold = self._progress.call, self._progress.call.hold
@@ -175,46 +168,51 @@ class Steps:
 
 
 class HostedProgress(Progress):
-    """A plan whose calls somebody else makes."""
+    """A plan whose upstream calls the host makes."""
 
     @property
     def left_s(self) -> float:
         """How long the present attempt may stay silent from now."""
-        assert self.exchange is not None, "something is being called"
+        assert self.exchange is not None, "an attempt is under way"
         return max(self.exchange.wake_at - self.clock.monotonic(), SHORTEST_S)
 
     def feed(self, outcome: Iterable[Chunk] | ProviderFault) -> None:
-        """Take what came of the present attempt. Raises ``TypeError`` for what is neither chunks nor a fault."""
+        """Take the result of the present attempt. Raises ``TypeError`` unless it is chunks or a fault."""
         given: object = outcome
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable | ProviderFault):
             what = type(given).__name__
             raise TypeError(f"feed() takes chunks or a ProviderFault, got {what}; make a list of chunks of it")
         exchange = self.exchange
-        assert exchange is not None, "something is being called"
+        assert exchange is not None, "an attempt is under way"
         try:
-            if isinstance(outcome, ProviderFault):
-                fault = self._hosts_fault(exchange, outcome)
-            else:
-                fault = self._read(exchange, outcome)
+            fault = self._read(exchange, outcome)
         except GuardrailFailed as error:
             self.leave()
             self.end_with(error)
-            return
-        if self.exchange is None:  # it was left while it was fed
-            return
-        self.ended(exchange, fault, abandoned=fault.kind is FaultKind.TIMEOUT and fault.answered)
-        self.exchange = None
+        else:
+            if self.exchange is not None:  # else it was left while it was fed
+                self.ended(exchange, fault, abandoned=fault.kind is FaultKind.TIMEOUT and fault.answered)
+                self.exchange = None
 
     def leave(self) -> None:
-        """Leave the present attempt, if any, for no fault of its own: another may probe in its place."""
+        """Leave the present attempt, if any, without blaming it: another may probe in its place."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             self._leave_behind(exchange)
 
-    def _read(self, exchange: Exchange, chunks: Iterable[Chunk]) -> Fault:
-        """Take chunks until they end, and say what is wrong if the answer has not ended by then."""
+    def _read(self, exchange: Exchange, outcome: Iterable[Chunk] | ProviderFault) -> Fault:
+        """Take chunks until they end; returns the fault that applies unless the answer was complete by then."""
+        if isinstance(outcome, ProviderFault):
+            return self._hosts_fault(exchange, outcome)
+        is_whole = isinstance(outcome, Sequence)  # it has come and is paid for, so its time is not checked
+        exchange.since = self.clock.monotonic()
         try:
-            return self._taken(exchange, chunks)
+            for chunk in outcome:
+                part = self._take(exchange, chunk)
+                if exchange.attempt.screen is not None and part is not None:
+                    done_now(self._screened(exchange, part))
+                if not is_whole and self.clock.monotonic() >= exchange.wake_at:
+                    return self._silence(exchange)._replace(answered=True)
         except Blocked as blocked:
             return blocked.fault
         except GuardrailFailed:
@@ -222,32 +220,22 @@ class HostedProgress(Progress):
         except Exception as error:
             return self._hosts_fault(exchange, error)
         finally:
-            if isinstance(chunks, Generator):
-                with suppress(Exception):  # a bad good-bye changes nothing
-                    chunks.close()
-
-    def _taken(self, exchange: Exchange, chunks: Iterable[Chunk]) -> Fault:
-        comes = not isinstance(chunks, Sequence)
-        exchange.since = self.clock.monotonic()
-        for chunk in chunks:
-            part = self._take(exchange, chunk)
-            if exchange.attempt.screen is not None and part is not None:
-                done_now(self._screened(exchange, part))
-            if comes and self.clock.monotonic() >= exchange.wake_at:  # a list is there already, and paid for
-                return self._silence(exchange)._replace(answered=True)
+            if isinstance(outcome, Generator):
+                with suppress(Exception):
+                    outcome.close()
         return CUT_SHORT
 
     def _hosts_fault(self, exchange: Exchange, error: Exception) -> Fault:
-        """What is said of a fault. A time-out without a status is the host's own: the model may have been at work."""
-        said = self._fault_of(error, exchange.attempt, entered=True)
-        if said.kind is FaultKind.TIMEOUT:
-            return said._replace(answered=said.answered or getattr(error, "status", None) is None)
-        return said
+        """Classify the host's exception. A time-out without a status is its own: the model may have been at work."""
+        fault = self._fault_of(error, exchange.attempt, entered=True)
+        if fault.kind is FaultKind.TIMEOUT:
+            return fault._replace(answered=fault.answered or getattr(error, "status", None) is None)
+        return fault
 
 
 async def begin(engine: Engine, read: Read, caller: Caller, fleet: Fleet) -> HostedProgress | Answer:
-    """Admit a call that is limited, and choose; it waits for nothing that others hold. Or give the answer that was
-    given to it before."""
+    """Admit a limited call and choose, without waiting for what other calls hold. Returns the earlier answer if its
+    idempotency key has one."""
     with engine.records.named():
         hold = Admission(engine.admissions, read, caller, patient=False)
         async with AsyncExitStack() as entering:
@@ -258,5 +246,5 @@ async def begin(engine: Engine, read: Read, caller: Caller, fleet: Fleet) -> Hos
             call = engine.admit(read, caller, fleet, hold)
             engine.guard_now(call)
             await engine.afford(call)
-            entering.pop_all()  # from now on it is the call that leaves it
+            entering.pop_all()  # from now on the call releases it
             return engine.progress(HostedProgress, call)
