@@ -1,4 +1,4 @@
-"""Periodic retention sweep, and the snapshots that are kept for the traces that name them."""
+"""Retention: the periodic sweep of the storage, and the snapshots that its traces need."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ DAY_S = 24 * 3600
 REMEMBERED = 1_000
 """Snapshots whose last write is remembered."""
 KEPT_S = 6 * 3600.0
-"""After so long a snapshot is put again: snapshots that no trace has named for a day are swept."""
+"""A snapshot is put again after this time: one that no trace has named for a day is swept."""
 RETRY_S = 60.0
-"""Pause before a refused snapshot is tried again. Its traces cannot be replayed without it."""
+"""Pause before a refused snapshot is tried again: its traces cannot be replayed without it."""
 
 _log = logging.getLogger(__name__)
 
 
 async def sweep(storage: Storage, change: SetRetention | None, clock: Clock) -> None:
-    """Apply a ``change`` of the retention, then sweep the storage again and again. Never ends, whatever the storage
+    """Apply a ``change`` of the retention, then sweep the storage periodically. Never ends, whatever the storage
     raises; the first of several failures is logged as a warning, since old traces then stay."""
     logged = fails = False
     while True:
@@ -34,9 +34,14 @@ async def sweep(storage: Storage, change: SetRetention | None, clock: Clock) -> 
                 await storage.apply(SYSTEM_ACCOUNT, [change])
                 change = None
             if not logged:
-                _log_retention(await storage.read(SYSTEM_ACCOUNT, CurrentRetention()))
+                kept = await storage.read(SYSTEM_ACCOUNT, CurrentRetention())
+                production, sandbox = _days(kept.production_s), _days(kept.sandbox_s)
+                _log.info(
+                    "keeping traces %s, those of the sandbox %s (change with Settings.retention)", production, sandbox
+                )
                 logged = True
             await storage.sweep(clock.time())
+            fails = False
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
@@ -44,14 +49,7 @@ async def sweep(storage: Storage, change: SetRetention | None, clock: Clock) -> 
             level, kind = logging.DEBUG if fails else logging.WARNING, type(error).__name__
             _log.log(level, "the retention sweep failed: %s: %s", kind, error, exc_info=bug)
             fails = True
-        else:
-            fails = False
         await clock.sleep(EVERY_S)
-
-
-def _log_retention(kept: SetRetention) -> None:
-    production, sandbox = map(_days, (kept.production_s, kept.sandbox_s))
-    _log.info("keeping traces %s, those of the sandbox %s (change with Settings.retention)", production, sandbox)
 
 
 def _days(seconds: float | None) -> str:
@@ -75,27 +73,25 @@ class Snapshots:
         self._note = note
         self._clock = clock
         self._durability: Durability = durability
-        self._kept: dict[str, float] = {}
-        """When each was put last."""
-        self._refused: dict[str, float] = {}
-        """When each was refused last."""
+        self._kept_at: dict[str, float] = {}
+        self._refused_at: dict[str, float] = {}
 
     async def keep(self, snapshots: Iterable[Snapshot]) -> None:
-        """Put those that are due. Raises ``StorageUnavailable``; a refused snapshot fails no trace."""
+        """Put the snapshots that are due. Raises ``StorageUnavailable``; a refused snapshot fails no trace."""
         now = self._clock.time()
         due = {
             each.id: PutSnapshot(each, at=now, durability=self._durability)
             for each in snapshots
-            if now - self._kept.get(each.id, -inf) > KEPT_S and now - self._refused.get(each.id, -inf) > RETRY_S
+            if now - self._kept_at.get(each.id, -inf) > KEPT_S and now - self._refused_at.get(each.id, -inf) > RETRY_S
         }
         if due:
-            for times in (self._kept, self._refused):
+            for times in (self._kept_at, self._refused_at):
                 if len(times) > REMEMBERED:
                     times.clear()
             await self._try([*due.values()])
 
     async def _try(self, writes: Sequence[PutSnapshot]) -> None:
-        """Put all; if they are refused, one by one, to find the refused ones."""
+        """Put all; if that is refused, each alone, to find the ones that are."""
         try:
             await self._put(writes)
         except StorageUnavailable:
@@ -106,10 +102,10 @@ class Snapshots:
                     await self._try([write])
                 return
             (write,) = writes
-            if write.snapshot.id not in self._refused:
+            if write.snapshot.id not in self._refused_at:
                 self._note(error)
-            self._refused[write.snapshot.id] = write.at
+            self._refused_at[write.snapshot.id] = write.at
         else:
             for write in writes:
-                self._kept[write.snapshot.id] = write.at
-                self._refused.pop(write.snapshot.id, None)
+                self._kept_at[write.snapshot.id] = write.at
+                self._refused_at.pop(write.snapshot.id, None)

@@ -1,4 +1,4 @@
-"""Queue of small writes that are retried until the storage takes them: releases, keys given up, policy events."""
+"""Queue of small writes that are retried until the storage takes them: releases, ended claims, policy events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .storage import storage_faults
 from .worker import Job, Worker
 
 LONGEST_DELAY_S = 5.0
-"""Between two tries at a storage that is unavailable."""
+"""The longest pause between two tries at a storage that is unavailable."""
 LONGEST_S = 10.0
-"""A write that takes longer is given up and tried again."""
+"""A write that takes longer is abandoned and tried again."""
 MOST = 10_000
-"""Batches that may be queued. With more the storage has been away, and never took most of the reservations that they
-release; the others end with their leases, after this process."""
+"""Batches that may be queued. By then the storage has been away for long, and never took most of the reservations that
+they release; the others end with their leases."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class _Batch(NamedTuple):
 
 
 class RetryQueue:
-    """Releases what calls held that came to nothing. Safe to use from several loops and threads.
+    """Writes that end what calls held. Safe to use from several loops and threads.
 
     A forked child begins with an empty queue: the parent writes its own.
     """
@@ -49,48 +49,49 @@ class RetryQueue:
         self._guard = Guard()
         self._job = Job(worker, self._drain, 0.0)
         self.retries = True
-        """Whether the background tries again what failed."""
+        """Whether the background retries failed writes."""
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing."""
+        """Start with an empty queue."""
         self._queue: list[_Batch] = []
 
     def put(self, account: str, writes: Sequence[Write]) -> Signal:
-        """Queue writes. Never fails, nor waits. The signal is set once they were tried."""
+        """Queue writes. Never fails nor waits. The signal is set once they were tried."""
         batch = _Batch(account, writes, self._clock.monotonic(), Signal())
+        stays = True
         if self._immediate:
             try:
                 with storage_faults():
                     at_once(self._storage.apply(account, writes))
+                stays = False
             except RouterError as error:
-                done = not self._stays(batch, error)
-            else:
-                done = True
-            if done:
-                batch.tried.set()
-                return batch.tried
+                stays = self._stays(batch, error)
         with self._guard.lock:
-            fits = len(self._queue) < MOST
-            if fits:
+            is_queued = stays and len(self._queue) < MOST
+            if is_queued:
                 self._queue.append(batch)
-        if not fits or not self._job.poke():
+        if not is_queued or not self._job.poke():
             batch.tried.set()
         return batch.tried
 
     async def write(self) -> bool:
-        """Try what is queued. True: some of it still is, since the storage is unavailable."""
+        """Try all queued writes. True: some are still queued, since the storage is unavailable."""
         with self._guard.lock:
             queue, self._queue = deque(self._queue), []
         left: list[_Batch] = []
-        hung: set[str] = set()
+        hung: set[str] = set()  # accounts whose writes were not answered in time: their other batches wait
         while queue:
             batch = queue.popleft()
             if batch.account in hung:
                 left.append(batch)
                 continue
+            answered = False
             try:
-                if not await self._is_done(batch):
+                with storage_faults(), self._clock.deadline(self._clock.monotonic() + LONGEST_S):
+                    await self._storage.apply(batch.account, batch.writes)
+                    answered = True
+                if not answered:
                     hung.add(batch.account)
                     left.append(batch)
             except RouterError as error:
@@ -105,20 +106,13 @@ class RetryQueue:
             self._queue = [*left, *self._queue]
         return bool(left)
 
-    async def _is_done(self, batch: _Batch) -> bool:
-        """Apply a batch. False: the storage did not answer, so the account's other batches are not tried now."""
-        with storage_faults(), self._clock.deadline(self._clock.monotonic() + LONGEST_S):
-            await self._storage.apply(batch.account, batch.writes)
-            return True
-        return False
-
     def _stays(self, batch: _Batch, error: RouterError) -> bool:
-        """Whether to try a failed batch again."""
+        """True if a failed batch is tried again."""
+        is_final = isinstance(error, UnsupportedWrite | PreconditionFailed)
         is_away = isinstance(error, StorageUnavailable)
-        refused_for_good = isinstance(error, (UnsupportedWrite, PreconditionFailed))
-        if is_away or not (refused_for_good or is_lost(self._clock.monotonic() - batch.since)):
+        if is_away or not (is_final or is_lost(self._clock.monotonic() - batch.since)):
             return True
-        if not isinstance(error, UnsupportedWrite):  # a storage that keeps none of it has nothing to release
+        if not isinstance(error, UnsupportedWrite):  # a storage without such writes has nothing to release
             _log.warning("writes that release what calls held were refused: %s", error)
         return False
 
