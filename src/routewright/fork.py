@@ -1,5 +1,4 @@
-"""What a fork must not tear apart: locks that another thread of the parent held would stay shut in the child for ever,
-and files that both go on to use would be damaged."""
+"""Fork safety: locks are open in a child, whichever thread of the parent held them, and shared files are put away."""
 
 from __future__ import annotations
 
@@ -13,22 +12,22 @@ LONGEST_IMPORT_S = 10.0
 
 
 class Renewed(Protocol):
-    """Holds what a child must not take over."""
+    """Holds state that a child must not inherit."""
 
     def renew(self) -> None:
-        """Make it anew."""
+        """Replace it by new state."""
         ...
 
 
 class Quiet(Protocol):
-    """Holds what neither side may have in its hands while the process is forked."""
+    """Holds something that neither process may have open during a fork."""
 
     def quiet(self) -> None:
         """Put it away until ``resume``; called in the parent, before."""
         ...
 
     def resume(self) -> None:
-        """Go on; called in the parent, and in the child."""
+        """Go on; called in the parent and in the child."""
         ...
 
 
@@ -39,15 +38,14 @@ def renew_in_children(thing: Renewed) -> None:
 
 
 def quiet_at_fork(thing: Quiet) -> None:
-    """Call ``thing.quiet()`` before each fork, and ``thing.resume()`` after it on either side."""
+    """Call ``thing.quiet()`` before each fork, and ``thing.resume()`` after it in both processes."""
     _quiet.add(thing)
 
 
 class Guard:
-    """A lock that is open in every child: ``with guard.lock``. What it guards may be half done there; keep it small.
+    """A lock that is open in every child: ``with guard.lock``. Keep what it guards small: a child may see it half done.
 
-    The thread that holds it may take it again: the garbage collector may run inside, and there end a call whose loop
-    was closed under it, which takes locks to do so.
+    It is reentrant: the garbage collector may run while it is held, and close a call that takes the same lock.
     """
 
     __slots__ = ("__weakref__", "lock")
@@ -56,7 +54,7 @@ class Guard:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Put an open lock in the place of this one."""
+        """Replace the lock by an open one."""
         self.lock = threading.RLock()
 
 
@@ -65,13 +63,17 @@ _quiet: WeakSet[Quiet] = WeakSet()
 _quieted: list[Quiet] = []  # those of the fork that is under way
 
 importing = Guard()
-"""To be held around an import that is left until it is needed: a fork waits for its end. A child would find the module
-half imported for ever. (What another library imports late has that fault still.)"""
+"""Held around a late import: a fork waits for its end, since a child would find the module half imported for ever.
+Late imports of other libraries are not covered."""
 
 
 def _before() -> None:
     importing.lock.acquire(timeout=LONGEST_IMPORT_S)
-    for thing in _listed(_quiet):
+    things: list[Quiet] | None = None
+    while things is None:
+        with suppress(RuntimeError):  # another thread adds one just now
+            things = list(_quiet)
+    for thing in things:
         _quieted.append(thing)
         thing.quiet()
 
@@ -86,12 +88,6 @@ def _after_in_child() -> None:
     for thing in list(_renewed):
         thing.renew()
     _resume()
-
-
-def _listed(things: WeakSet[Quiet]) -> list[Quiet]:
-    while True:
-        with suppress(RuntimeError):  # another thread makes one just now
-            return list(things)
 
 
 def _resume() -> None:

@@ -1,4 +1,4 @@
-"""Which event loop runs here, and how do loops and threads hear of one another?"""
+"""The running event loop, and signals between loops and threads."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def this_loop() -> object | None:
         import trio  # an extra: only there when it runs
 
         return trio.lowlevel.current_trio_token()
-    except RuntimeError:  # also where a context that came from another thread names a kind of loop
+    except RuntimeError:  # also where a context from another thread names the wrong kind of loop
         return None
 
 
 def this_task() -> asyncio.Task[Any] | None:
-    """The asyncio task that runs here; None under trio, also as a guest of an asyncio loop."""
+    """The running asyncio task; None under trio, also as a guest of an asyncio loop."""
     try:
         task: asyncio.Task[Any] | None = current_task(asyncio.get_running_loop())
     except RuntimeError:
@@ -45,25 +45,25 @@ def this_task() -> asyncio.Task[Any] | None:
 
 
 def is_cancelled() -> bool:
-    """This task is being cancelled. Where it is not, a ``CancelledError`` is a fault of what raised it."""
+    """True if this task is being cancelled. If not, a ``CancelledError`` is a fault of the code that raised it."""
     task = this_task()
     return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -inf
 
 
 def is_closed(loop: object) -> bool:
-    """Nothing runs in it any more. A run of trio ends with its tasks, so only asyncio leaves some behind."""
+    """True if the loop never runs again. Trio ends with its tasks, so only asyncio loops leave some behind."""
     return isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed()
 
 
 class Signal:
-    """An event that any loop and thread may set or wait for. It takes no lock, so a finaliser may set it too."""
+    """An event that any loop and thread may set and wait for. It takes no lock, so a finaliser may set it too."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._wake: list[Callable[[], object]] = []
 
     def set(self) -> None:
-        """Wake all who wait, now and later."""
+        """Wake all waiters, now and later."""
         self.is_set = True
         while self._wake:
             with suppress(IndexError, RuntimeError):  # another thread took it; its loop is gone
@@ -75,14 +75,14 @@ class Signal:
         wake = from_elsewhere(here.set)
         self._wake.append(wake)
         try:
-            if not self.is_set:  # asked after the line above, so that it cannot be missed
+            if not self.is_set:  # checked after the line above, so that it cannot be missed
                 await here.wait()
         finally:
             with suppress(ValueError):
                 self._wake.remove(wake)
 
     def block(self, timeout: float) -> None:
-        """Block this thread until then, or for ``timeout`` seconds."""
+        """Block this thread until it is set, or for ``timeout`` seconds."""
         here = threading.Event()
         self._wake.append(here.set)
         if not self.is_set:
@@ -90,18 +90,18 @@ class Signal:
 
 
 def at_once(waiting: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives that never waits. Raises ``RuntimeError`` for one that does."""
+    """Run a coroutine that never waits. Raises ``RuntimeError`` if it does."""
     try:
         waiting.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     waiting.close()
-    raise RuntimeError("a coroutine waits that says of itself that it never does")
+    raise RuntimeError("a coroutine waits that is declared never to wait")
 
 
 def from_elsewhere(action: Callable[[], object]) -> Callable[[], object]:
-    """The same action, to be done in this loop and asked for in any thread. Raises ``RuntimeError`` if it is gone."""
+    """Wrap an action of this loop for use from any thread. The wrapper raises ``RuntimeError`` if the loop is gone."""
     loop: Any = this_loop()
     if isinstance(loop, asyncio.AbstractEventLoop):
         return partial(loop.call_soon_threadsafe, action)
