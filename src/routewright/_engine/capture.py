@@ -80,8 +80,8 @@ async def redacting(make: Callable[[], T], of: Iterable[Captured | None], clock:
     """Make something of calls: in a worker thread if a redactor is still to be called, since it may be slow."""
     if clock.virtual or all(captured is None or captured.is_redacted for captured in of):
         return make()
-    try:
-        return await anyio.to_thread.run_sync(make, abandon_on_cancel=True)  # its work is not lost: it is kept
+    try:  # a caller that leaves abandons the thread, whose redacted content stays for the next
+        return await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
     except RuntimeError:  # no thread can be started: blocking the loop is better than losing a trace
         return make()
 

@@ -208,7 +208,11 @@ class Hooks:
     async def _deliver(self) -> None:
         """Call hooks until nothing waits: in order, consecutive plain ones in one thread."""
         _calling.set(self)
-        while batch := self._next_batch():
+        while True:
+            with self._guard.lock:
+                batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            if not batch:
+                return
             left = deque(delivery for news in batch for delivery in news.deliveries())
             try:
                 while left:
@@ -222,10 +226,6 @@ class Hooks:
                 lost = {id(delivery.news) for delivery in list(left)}
                 left.clear()  # a thread that is left behind calls no further hook
                 self._settle(len(batch), lost=len(lost))
-
-    def _next_batch(self) -> list[_News]:
-        with self._guard.lock:
-            return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
 
     async def _await(self, delivery: _Delivery) -> None:
         try:

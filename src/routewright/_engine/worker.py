@@ -87,7 +87,14 @@ class Worker:
             if self._home is None or self._home.forks != _forks:
                 if self._closed:
                     raise RouterClosed(CLOSED)
-                self._home = _CallersLoop(self._clock, self._daemons) if self._clock.virtual else self._thread()
+                if self._clock.virtual:
+                    self._home = _CallersLoop(self._clock, self._daemons)
+                else:
+                    if self._on_drop is not None:
+                        self._on_drop.detach()  # it would end the thread of the process this one was forked from
+                    self._home = thread = _Thread(self._clock, self._daemons)
+                    self._on_drop = weakref.finalize(self, thread.begin_close, CLOSE_S)
+                    self._on_drop.atexit = False
             return self._home
 
     def check_blocking(self) -> None:
@@ -109,14 +116,6 @@ class Worker:
         home = self._leave()
         if home is not None:
             await home.aclose(timeout)
-
-    def _thread(self) -> _Thread:
-        if self._on_drop is not None:
-            self._on_drop.detach()  # it would end the thread of the process that this one was forked from
-        thread = _Thread(self._clock, self._daemons)
-        self._on_drop = weakref.finalize(self, thread.begin_close, CLOSE_S)
-        self._on_drop.atexit = False
-        return thread
 
     def _leave(self) -> _Thread | _CallersLoop | None:
         with _moving.lock:
