@@ -15,8 +15,7 @@ from ._core.request.json_scan import decode
 from ._core.request.problems import shown
 from ._core.request.read import as_budget, checked_tags, sent_request, tagged
 from ._core.routing.budget import SharedBudget, room_of
-from ._core.routing.decision import Decision
-from ._core.routing.explain import explain
+from ._core.routing.decision import Decision, explain
 from ._core.routing.why_not import WhyNot, why_not
 from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of

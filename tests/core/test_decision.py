@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import weakref
+from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
 from operator import ne
@@ -21,8 +22,7 @@ from routewright._core.request.rules import NUMBERS
 from routewright._core.routing.board import BOARDS_KEPT, Board, Boards
 from routewright._core.routing.constraints import PASSES, REASONS, Ask, CountTokens, failures, first_failures
 from routewright._core.routing.decide import CHAIN_LENGTH, pays_for_any
-from routewright._core.routing.decision import Decision, decision_of
-from routewright._core.routing.explain import explain
+from routewright._core.routing.decision import Decision, decision_of, explain
 from routewright._core.routing.inputs import RULES
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
@@ -40,6 +40,7 @@ from routewright.wire import (
     Reason,
     TokenBounds,
 )
+from routewright.wire.figures import usd_short
 
 from .pools import TODAY, board, healths, inputs, models, pools
 
@@ -762,6 +763,23 @@ def test_the_reason_is_one_sentence_of_the_decisions_own_numbers() -> None:
         f"goal=quality strategy=balanced: a/one scored {decision.score:.2f} (quality 0.92, cost $0.0016, p50 5.0 s); "
         f"runner-up b/two {decision.candidates[1].score:.2f}; 1 of 3 rejected (1 context)"
     )
+
+
+@given(cases())
+def test_counts_and_sentence_say_what_the_table_says(case: Case) -> None:
+    decision = decided(case)
+    if decision is None:
+        return
+    counts = Counter(each.reason for each in decision.rejected)
+    assert list(decision.rejected_counts.items()) == [(each, counts[each]) for each in Reason if counts[each]]
+    assert ("rejected (" in decision.reason) == bool(counts)
+    for each in decision.front[:2]:
+        assert f"{each.model}" in decision.reason
+        assert f" {each.score:.2f}" in decision.reason
+    cost = decision.front[0].cost_usd
+    assert ("price unknown" if cost is None else f"cost {usd_short(cost)}") in decision.reason
+    assert f"(quality {decision.front[0].quality:.2f}, " in decision.reason
+    assert f", p50 {decision.front[0].latency_s:.1f} s)" in decision.reason
 
 
 def test_a_refusal_keeps_to_the_models_that_were_named_and_never_offers_a_free_tier() -> None:

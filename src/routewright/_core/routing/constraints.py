@@ -26,6 +26,7 @@ REASONS: tuple[Reason, ...] = tuple(Reason)
 PASSES = len(REASONS)
 """Stands for "fails none" where columns stand for reasons."""
 _COLUMN = {reason: column for column, reason in enumerate(REASONS)}
+_CONTEXT, _BUDGET_TOKENS, _BUDGET_COST = map(REASONS.index, (Reason.CONTEXT, Reason.BUDGET_TOKENS, Reason.BUDGET_COST))
 _NEEDS = (
     (Need.IMAGE | Need.IMAGE_URL, Reason.MODALITY),
     (Need.TOOLS | Need.TOOL_CHOICE, Reason.TOOLS),
@@ -132,31 +133,36 @@ class Ask:
         if self.vary:
             measure = self.outlook.pool.measure[row]
             low, high, filling = self._lengths.get(measure) or self._measured(measure)
-        if self._holds(row, high, filling):
+        if self._failure(row, high, filling) == PASSES:
             return True
-        if not self.counted and low < high and self._holds(row, low, low):
+        if not self.counted and low < high and self._failure(row, low, low) == PASSES:
             raise CountTokens
         return False
 
-    def _holds(self, row: int, input_tokens: int, filling: int) -> bool:
+    def failure(self, row: int) -> int:
+        """The column of the first of these questions that one row fails at its longest input, else ``PASSES``."""
+        _, high, filling = self.input(row)
+        return self._failure(row, high, filling)
+
+    def _failure(self, row: int, input_tokens: int, filling: int) -> int:
         outlook, output = self.outlook, self.output
         pool = outlook.pool
         if output is None:
             expected, held = outlook.output[row], outlook.output_p90[row]
         elif output > pool.max_output[row]:
-            return False
+            return _CONTEXT
         else:
             expected = held = output
         if filling + expected > pool.window[row]:
-            return False
+            return _CONTEXT
         if not self.limited:
-            return True
+            return PASSES
         if self.budget_tokens is not None and input_tokens + held > self.budget_tokens:
-            return False
+            return _BUDGET_TOKENS
         if self.budget_picos is None:
-            return True
+            return PASSES
         price = pool.dearest(row, input_tokens)
-        return input_tokens * price.input + held * price.output <= self.budget_picos
+        return PASSES if input_tokens * price.input + held * price.output <= self.budget_picos else _BUDGET_COST
 
     def fits_all(self) -> bool:
         """Whether no row can fail a question of this request's own, as is the rule."""

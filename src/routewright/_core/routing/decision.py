@@ -1,6 +1,6 @@
-"""A decision as callers see it: which model, which ones follow, and why.
+"""A decision as callers see it: which model, which ones follow, and why, in one sentence or in a table.
 
-It holds a few values and on to nothing large; what explains the choice is worked out from snapshots when it is read.
+It holds a few values and nothing large; what explains the choice is worked out from snapshots when it is read.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
+from routewright._core.money import usd
 from routewright.wire import Candidate, DecisionInput, Reason, Rejection
 from routewright.wire.figures import usd_short
 
 from .board import Board
 from .budget import OutputPlan, own_room, plan_output
-from .constraints import PASSES, Ask, count_reasons, first_failures, named_reasons
+from .constraints import PASSES, REASONS, Ask, count_reasons, first_failures, named_reasons
 from .decide import decide, walk
 from .plan import Plan
+from .quality import MICRO
 from .scale import IntArray
-from .scoring import SCORE, Weights, candidate
+from .scoring import SCORE, UNKNOWN_COST, Weights, candidate
+
+SHOWN = 6
+"""Candidates in the table."""
+NAMED = 3
+"""Models named in the table for each reason of rejection."""
+_WHITELIST, _CIRCUIT_OPEN = REASONS.index(Reason.WHITELIST), REASONS.index(Reason.CIRCUIT_OPEN)
 
 
 def decision_of(given: DecisionInput, board: Board) -> Decision:
     """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open."""
     return Decision(decide(given, board), given, board)
-
-
-def aim(given: DecisionInput) -> str:
-    """What the score is after: goal and strategy, or a policy's own weights."""
-    if given.weights is None:
-        return f"goal={given.goal} strategy={given.strategy}"
-    return "weights " + " ".join(f"{name}={share}" for name, share in zip(Weights._fields, given.weights, strict=True))
 
 
 class Decision:
@@ -129,26 +130,32 @@ class Decision:
         """One sentence from the decision's own numbers (contract 2)."""
         plan, given = self._plan, self.input
         if not plan.is_shared or given.budget_nanos is not None or given.budget_tokens is not None:
-            return self._reason()
+            return self._sentence()
         if plan.sentence is None:
-            plan.sentence = self._reason()
+            plan.sentence = self._sentence()
         return plan.sentence
 
-    def _reason(self) -> str:
-        given, (best, *others) = self.input, self._best or self._plan.candidates(self.input.timeout_ms, most=2)
-        cost = "price unknown" if best.cost_usd is None else f"cost {usd_short(best.cost_usd)}"
-        chosen = f"{best.model}, which is preferred," if best.model in given.prefer else best.model
+    def _sentence(self) -> str:
+        plan, given = self._plan, self.input
+        score, quality, nanos, late_ms, *_, row = plan.front[0]
+        aim, model = f"goal={given.goal} strategy={given.strategy}", plan.ids[row]
+        if given.weights is not None:
+            aim = "weights " + " ".join(map("{}={}".format, Weights._fields, given.weights))
+        cost = "price unknown" if nanos == UNKNOWN_COST else f"cost {usd_short(usd(nanos))}"
+        preferred = ", which is preferred," if model in given.prefer else ""
         sentence = (
-            f"{aim(given)}: {chosen} scored {best.score:.2f} "
-            f"(quality {best.quality:.2f}, {cost}, p50 {best.latency_s:.1f} s)"
+            f"{aim}: {model}{preferred} scored {-score / SCORE:.2f} "
+            f"(quality {-quality / MICRO:.2f}, {cost}, p50 {late_ms / 1000:.1f} s)"
         )
-        if others:
-            sentence += f"; runner-up {others[0].model} {others[0].score:.2f}"
+        if len(plan.front) > 1:
+            second = plan.front[1]
+            sentence += f"; runner-up {plan.ids[second[-1]]} {-second[0] / SCORE:.2f}"
         if counts := self._rejections():
-            listed = ", ".join(f"{count} {reason}" for reason, count in counts.items())
-            sentence += f"; {sum(counts.values())} of {len(self._plan.ids)} rejected ({listed})"
-        if passed_over := self._plan.passed_over:
-            sentence += f"; preferred, but rejected: {', '.join(f'{model} ({why})' for model, why in passed_over)}"
+            listed = ", ".join([f"{count} " + reason for reason, count in counts.items()])
+            sentence += f"; {sum(counts.values())} of {len(plan.ids)} rejected ({listed})"
+        if plan.passed_over:
+            passed_over = ", ".join(f"{model} ({why})" for model, why in plan.passed_over)
+            sentence += f"; preferred, but rejected: {passed_over}"
         return sentence
 
     @property
@@ -183,11 +190,29 @@ class Decision:
     def _rejections(self) -> Mapping[Reason, int]:
         if self._counts is None:
             self._counts = self._plan.rejections(self.input)
-            if self._counts is None:
-                board = self._snapshots
-                first, eligible = self._first_failures(board), board.order(self.input).eligible
-                self._counts = eligible.counts if first is eligible.first else count_reasons(first)
+        if self._counts is None:
+            self._counts = self._counted(self._snapshots)
         return self._counts
+
+    def _counted(self, board: Board) -> Mapping[Reason, int]:
+        """Count the first failures: row by row where a whitelist leaves few rows to ask, else by columns."""
+        given, outlook, pool = self.input, board.outlook, board.pool
+        ask, eligible = Ask(given, outlook), board.order(given).eligible
+        if given.prefer or given.models is None:
+            if not given.prefer and not outlook.open and ask.fits_all():
+                return eligible.counts
+            return count_reasons(self._first_failures(board))
+        rows, counts = {pool.row[model] for model in given.models if model in pool.row}, [0] * (PASSES + 1)
+        counts[_WHITELIST] = len(pool) - len(rows)
+        fit = {key[-1] for key in self._plan.front}
+        for row in rows:
+            column = eligible.first.item(row)
+            if column == PASSES and row not in fit:
+                column = ask.failure(row)
+                if column == PASSES and row in outlook.open:
+                    column = _CIRCUIT_OPEN
+            counts[column] += 1
+        return {reason: count for reason, count in zip(REASONS, counts, strict=False) if count}
 
     def _first_failures(self, board: Board) -> IntArray:
         """As ``first_failures``, but that a probe passes, though its circuit is open."""
@@ -202,3 +227,35 @@ class Decision:
         assert self._boards is not None, "the table of a decision is worked out from its snapshots"
         assert self._health is not None, "as its boards"
         return self._boards.of(self._health)
+
+
+def explain(decision: Decision) -> str:
+    """The table of one decision, some twenty lines of plain text."""
+    shown, chain = decision.candidates[:SHOWN], decision.chain
+    roles = {model: f"fallback {number}" for number, model in enumerate(chain, 1)}
+    roles |= {candidate.model: "runner-up" for candidate in decision.front[1:2]} | {decision.model: "chosen"}
+    rows = [("", "model", "score", "quality", "cost", "latency", "stability")]
+    for each in shown:
+        cost = "unknown" if each.cost_usd is None else usd_short(each.cost_usd)
+        latency = f"{each.latency_s:.1f} s{' late' if each.late else ''}"
+        figures = f"{each.score:.3f}", f"{each.quality:.2f}", cost, latency, f"{each.stability:.2f}"
+        rows.append((roles.get(each.model, ""), each.model, *figures))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [decision.reason, ""]
+    for role, model, *cells in rows:
+        aligned = [cell.rjust(width) for cell, width in zip(cells, widths[2:], strict=True)]
+        lines.append("  ".join([role.ljust(widths[0]), model.ljust(widths[1]), *aligned]).rstrip())
+    if further := len(decision.candidates) - len(shown):
+        lines.append(f"  and {further} more that fit")
+    lines += ["", f"fallbacks: {', then '.join(chain) or 'none'}"]
+    if decision.output_cap is not None:
+        after = "" if decision.fallback_affordable else "; the budget pays for no fallback after it"
+        lines.append(f"output cap: {decision.output_cap} tokens{after}")
+    by_reason: dict[Reason, list[str]] = {reason: [] for reason in decision.rejected_counts}
+    for rejection in decision.rejected:
+        by_reason[rejection.reason].append(rejection.model)
+    lines.append(f"rejected: {len(decision.rejected) or 'none'}")
+    for reason, models in by_reason.items():
+        more = f" and {len(models) - NAMED} more" if len(models) > NAMED else ""
+        lines.append(f"  {reason}: {', '.join(models[:NAMED])}{more}")
+    return "\n".join(lines)
