@@ -34,7 +34,7 @@ CORE_ORDER = (
     "guardrails/phrases guardrails/texts guardrails/gate guardrails/capture request/read catalogue/models selector "
     "routing/pool routing/outlook attempts/limits attempts/budgets attempts/quantile attempts/health policy "
     "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
-    "routing/what_if routing/refusal routing/decide routing/why_not routing/decision check "
+    "routing/refusal routing/decide routing/decision routing/what_if "
     "lease ledger shortage paying idempotency rows statement correction model_name newest "
     "books attempts/faults attempts/breaker traceparent attempt attempts/machine call alerts attempts/journal window "
     "limiter webhooks/signature salvage"

@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._core.check import PolicyCheck as PolicyCheck
     from ._core.routing.decision import Decision
-    from ._core.routing.why_not import WhyNot as WhyNot
+    from ._core.routing.what_if import PolicyCheck as PolicyCheck
+    from ._core.routing.what_if import WhyNot as WhyNot
     from ._engine.answer import Answer
     from ._engine.hooks import Subscription as Subscription
     from ._engine.prepared import InputTokens as InputTokens
@@ -165,7 +165,7 @@ _HOME = {
     "MemoryStorage": "backends.storage.memory",
     "OpenAIProvider": "backends.providers.openai",
     "PatternGuardrail": "guardrail",
-    "PolicyCheck": "_core.check",
+    "PolicyCheck": "_core.routing.what_if",
     "PolicyFile": "policies",
     "Prepared": "_engine.prepared",
     "Reconciliation": "contrib.invoices",
@@ -186,7 +186,7 @@ _HOME = {
     "SystemClock": "backends.clock",
     "TraceStore": "trace",
     "WebhookSigner": "webhook",
-    "WhyNot": "_core.routing.why_not",
+    "WhyNot": "_core.routing.what_if",
     "open_storage": "storage",
     "read_policies": "policies",
     "UsageExport": "contrib.usage_exports",

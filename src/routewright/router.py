@@ -10,13 +10,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from ._core.catalogue.models import resolve_one
-from ._core.check import PolicyCheck
 from ._core.request.json_scan import decode
 from ._core.request.problems import shown
 from ._core.request.read import as_budget, checked_tags, sent_request, tagged
 from ._core.routing.budget import SharedBudget, room_of
 from ._core.routing.decision import Decision, explain
-from ._core.routing.why_not import WhyNot, why_not
+from ._core.routing.what_if import PolicyCheck, WhyNot, why_not
 from ._core.structured_output import Form
 from ._core.tokens.estimate import bounds_of
 from ._core.trace.ids import normalise_trace_id

@@ -13,7 +13,7 @@ from routewright._core.catalogue.prices import pricing_on
 from routewright._core.routing.board import Board
 from routewright._core.routing.decide import decide
 from routewright._core.routing.scoring import WEIGHTS
-from routewright._core.routing.why_not import HUNDREDTHS, PARTS, Change, WhyNot, why_not
+from routewright._core.routing.what_if import HUNDREDTHS, PARTS, Change, WhyNot, why_not
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, ModelHealth, PriceChange, PriceTier, Pricing, Reason, TokenBounds
 

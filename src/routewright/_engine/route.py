@@ -20,7 +20,6 @@ from msgspec.structs import replace
 
 from routewright._core.attempts.machine import Rules
 from routewright._core.call import Call
-from routewright._core.check import PolicyCheck, check
 from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.request.json_scan import quoted
@@ -31,6 +30,7 @@ from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS, input_of, with_ids
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.scale import SIZE_CLASSES, size_class
+from routewright._core.routing.what_if import PolicyCheck, check
 from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import (

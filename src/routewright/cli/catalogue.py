@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from routewright._core.catalogue.models import resolve_one
-from routewright._core.check import PolicyCheck
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.problems import listed as in_quotes
 from routewright._core.request.rules import is_date
+from routewright._core.routing.what_if import PolicyCheck
 from routewright.backends.clock import SystemClock
 from routewright.catalogue import Catalogue
 from routewright.config import policies_of, read_catalogue, read_policy_document

@@ -1,28 +1,48 @@
-"""Says why no model fits, and the smallest change that would admit one (contract 3)."""
+"""Says why no model fits, and the smallest change of request and policy that would admit one (contract 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
-from routewright._core.money import usd_text
+from msgspec.structs import replace
+
+from routewright._core.catalogue.prices import affordable_output
+from routewright._core.money import budget_nanos, nanos, sayable, usd_text
 from routewright._core.policy import Laid
 from routewright._core.request.problems import listed
-from routewright._core.selector import Known
+from routewright._core.request.rules import NUMBERS
+from routewright._core.selector import Known, lacking, picking
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
+from routewright._core.tokens.images import filling_of
 from routewright.errors import BudgetExceeded, NoCandidates
-from routewright.wire import DecisionInput, Need, Policy, PolicySnapshot, Reason
+from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot, Reason, TokenBounds
 
 from .board import Board
 from .constraints import REASONS, Ask, Eligible, count_reasons, failures, first_failures, named_reasons
 from .outlook import Outlook
+from .pool import THINKING_TOKENS, Pool
 from .quality import quality_text
-from .scale import BoolArray
-from .what_if import Obstacles, Ruling, Way, dropped_needs, way_of, ways_of
+from .scale import BoolArray, class_size, size_class
+
+LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
+"""No prompt is shorter."""
+LEAST_OUTPUT = 16
+"""No shorter answer is suggested: it would be none."""
+NAMED = 4
+"""A whitelist of up to so many models is told model by model."""
 
 _NO_POLICY = PolicySnapshot("", "", Policy(name=""))
-NAMED = 4
-"""So many models of a whitelist are named one by one."""
+_FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}
+"""Reasons that no change of the request removes."""
 _BUDGET = {Reason.BUDGET_COST, Reason.BUDGET_TOKENS}
+_PARTS_OF_NEEDS = {
+    Need.IMAGE: Need.IMAGE_URL,
+    Need.TOOLS: Need.TOOL_CHOICE,
+    Need.JSON: Need.JSON_OBJECT | Need.JSON_SCHEMA,
+}
+"""Needs that make no sense without another."""
 _NO_NEED = {
     Need.IMAGE: "send no images",
     Need.IMAGE_URL: "send images as data: URLs",
@@ -34,26 +54,49 @@ _NO_NEED = {
     Need.STOP: "drop params.stop",
     Need.SEED: "drop params.seed",
 }
+_MOST_MS = int(NUMBERS[Policy]["max_latency_ms"].high)
+
+
+class Way(NamedTuple):
+    """A change of a request, and of its policy, that admits one model."""
+
+    model: str
+    given: DecisionInput
+    """The input as it would be."""
+    words: tuple[str, ...]
+    """One for each thing to change."""
+    effort: tuple[bool, bool, bool, bool, int, int, int, int, int]
+    """The smallest is suggested: no open circuit, no other policy, no free offer and no other model than were named;
+    then few changes, near to the floor of quality and to the ceiling of latency, and little money."""
 
 
 def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid | None) -> NoCandidates:
     """Make the error for a request that no model fits. ``laid`` is the policy over it."""
-    outlook, ruling = board.outlook, _ruling(given, board, laid)
-    ask = Ask(given, outlook)
-    failed, first = failures(given, ask, eligible), first_failures(given, ask, eligible)
-    firsts, reasons = named_reasons(first), [set(reasons_of(row)) for row in failed]
-    unserved = _unserved(given, board, firsts)
-    suggestion = _suggestion(given, ways_of(given, outlook, reasons, ruling), ruling, unserved)
-    said = _named(given, outlook, firsts, ruling) or ", ".join(
-        f"{count} {reason}" for reason, count in count_reasons(first).items()
-    )
+    outlook, search = board.outlook, Search(given, board, laid)
+    ask, pool = Ask(given, outlook), outlook.pool
+    firsts = named_reasons(first := first_failures(given, ask, eligible))
+    reasons = [set(reasons_of(row)) for row in failures(given, ask, eligible)]
+    counts = ", ".join(f"{count} {reason}" for reason, count in count_reasons(first).items())
+    said, unserved = counts or "none", ""
+    if given.models is not None and len(given.models) <= NAMED:
+        rows = [pool.row[model] for model in given.models if model in pool.row]
+        ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
+        said = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows) or said
+        if not given.models:
+            said = f"all, since {search.by} allows none of the request's models"
+        unserved = _unserved(board, [row for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE])
+    way = min(search.ways(reasons), key=lambda way: way.effort, default=None)
+    if way is None:
+        suggestion = f"no change of the request helps: {unserved or 'configure a provider or enable a model'}"
+    else:
+        suggestion = f"{' and '.join(way.words)} to admit {way.model}" + (unserved and f"; or {unserved}")
     error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
     return error(
-        f"no model fits: {len(firsts)} asked, rejected: {said or 'none'}; {suggestion}",
+        f"no model fits: {len(firsts)} asked, rejected: {said}; {suggestion}",
         detail={
             "rejected_candidates": [
                 {"model": model, "reason": str(reason), "estimated_cost_usd": ask.worst_usd(row)}
-                for row, (model, reason) in enumerate(zip(outlook.pool.ids, firsts, strict=True))
+                for row, (model, reason) in enumerate(zip(pool.ids, firsts, strict=True))
                 if reason is not None
             ],
             "suggestion": suggestion,
@@ -61,15 +104,23 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
     )
 
 
+def _unserved(board: Board, rows: list[int]) -> str:
+    """Which environment variables would bring the providers of some rows; nothing where none is known to."""
+    providers = dict.fromkeys(board.pool.models[row].provider for row in rows)
+    found = {name: board.boards.variables[name] for name in providers if name in board.boards.variables}
+    if not found:
+        return ""
+    return f"set {' and '.join(found.values())} in the environment to have the models of {' and '.join(found)}"
+
+
 def admission(
     given: DecisionInput, board: Board, row: int, reasons: set[Reason], laid: Laid | None
 ) -> tuple[DecisionInput, str] | None:
     """What would admit one row: the input as it would be, and the change in words. None: nothing would."""
-    ruling = _ruling(given, board, laid)
-    way = way_of(given, board.outlook, row, reasons, ruling)
+    way = Search(given, board, laid).way(row, reasons)
     if way is None:
         return None
-    said = " and ".join(_words(given, way, ruling)).removesuffix(",")
+    said = " and ".join(way.words).removesuffix(",")
     probe_at_ms = board.outlook.open.get(row)
     if probe_at_ms is not None:
         at = datetime.fromtimestamp(probe_at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
@@ -78,118 +129,220 @@ def admission(
     return way.given, said
 
 
-def _ruling(given: DecisionInput, board: Board, laid: Laid | None) -> Ruling:
-    known = Known(board.outlook.pool.models, board.boards.aliases)
-    return Ruling(laid or Laid(_NO_POLICY, given.models), known)
-
-
-def _named(given: DecisionInput, outlook: Outlook, firsts: list[Reason | None], ruling: Ruling) -> str:
-    """Each model by its name, where the caller named a few. None of theirs is left where the policy allows others."""
-    if given.models is None or len(given.models) > NAMED:
-        return ""
-    if not given.models:
-        return f"all, since {_owner(ruling)} allows none of the request's models"
-    pool = outlook.pool
-    rows = [pool.row[model] for model in given.models if model in pool.row]
-    said = [f"{pool.ids[row]} {firsts[row]}" for row in rows]
-    ends = [pool.models[row].deprecated_at for row in rows]
-    return ", ".join(
-        f"{what} since {end}" if firsts[row] is Reason.DEPRECATED else what
-        for row, what, end in zip(rows, said, ends, strict=True)
-    )
-
-
-def _unserved(given: DecisionInput, board: Board, firsts: list[Reason | None]) -> str:
-    """What to set in the environment for the few models that were named and whose provider is not there; nothing where
-    that would not help."""
-    if given.models is None or len(given.models) > NAMED:
-        return ""
-    pool, variables = board.outlook.pool, board.boards.variables
-    rows = [pool.row[model] for model in given.models if model in pool.row]
-    missing = dict.fromkeys(pool.models[row].provider for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE)
-    found = {name: variables[name] for name in missing if name in variables}
-    if not found:
-        return ""
-    return f"set {' and '.join(found.values())} in the environment to have the models of {' and '.join(found)}"
-
-
-def _suggestion(given: DecisionInput, ways: list[Way], ruling: Ruling, unserved: str) -> str:
-    """The fewest changes that admit a model; of several the one nearest to what was asked, then the cheapest."""
-    if not ways:
-        return f"no change of the request helps: {unserved or 'configure a provider or enable a model'}"
-    way = min(ways, key=lambda way: way.effort)
-    return f"{' and '.join(_words(given, way, ruling))} to admit {way.model}" + (unserved and f"; or {unserved}")
-
-
-def _words(given: DecisionInput, way: Way, ruling: Ruling) -> Iterator[str]:
-    """What to do about each field that has to change."""
-    by = _owner(ruling)
-    for name in way.changes:
-        if name == "models":
-            yield from _naming(given, way, ruling)
-        elif name in ("regions", "min_quality", "max_latency_ms"):
-            yield _of_policy(name, given, way.given, by)
-        else:
-            also = f", also in {by}," if name in way.outside else ""
-            yield from (f"{words}{also}" for words in _said(name, given, way.given))
-
-
-def _naming(given: DecisionInput, way: Way, ruling: Ruling) -> Iterator[str]:
-    """Who has to name the model, the request or the policy or both, and what else of the policy keeps it out."""
-    asked = ruling.laid.asked
-    if given.models is None:
-        yield f"set 'models' to {list(way.given.models or ())}"
-    elif asked is not None and way.model not in asked:
-        yield f"add {way.model!r} to 'models'"
-    if way.obstacles is not None:
-        yield from _cleared(way.model, way.obstacles, ruling)
-
-
-def _cleared(model: str, obstacles: Obstacles, ruling: Ruling) -> Iterator[str]:
-    """What to do about each thing of a policy's that keeps a model out."""
-    by = _owner(ruling)
-    if obstacles.unpicked:
-        yield f"set models of {by} to {[model]}" if ruling.policy.models is None else f"add {model!r} to models of {by}"
-    if obstacles.excluding:
-        yield f"drop {listed(obstacles.excluding)} from exclude of {by}"
-    if obstacles.lacking:
-        yield f"drop {listed(obstacles.lacking)} from capabilities of {by}"
-
-
-def _of_policy(name: str, given: DecisionInput, changed: DecisionInput, by: str) -> str:
-    """What to do about a field that a policy alone has."""
-    if name == "regions":
-        dropped = [region for region in given.regions if region not in changed.regions]
-        return f"drop {', '.join(dropped)} from the regions of {by}"
-    if name == "min_quality":
-        return f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}"
-    if changed.max_latency_ms is None:
-        return f"drop max_latency_ms of {by}"
-    return f"raise max_latency_ms of {by} to {changed.max_latency_ms}"
-
-
-def _said(name: str, given: DecisionInput, changed: DecisionInput) -> list[str]:
-    """What to do about a field of the request's."""
-    match name:
-        case "needs":
-            return [_NO_NEED[need] for need in dropped_needs(given, changed)]
-        case "max_output_tokens":
-            verb = "set" if given.max_output_tokens is None else "lower"
-            return [f"{verb} params.max_output_tokens to {changed.max_output_tokens}"]
-        case "tokens":
-            return [f"shorten the input to {changed.tokens.high} tokens"]
-        case "budget_tokens":
-            return [f"raise budget.maxTokens to {changed.budget_tokens}"]
-        case _ if changed.budget_nanos is None:
-            return ["drop budget.maxCostUsd (or give the model a price: none is known)"]
-        case _:
-            return [f"raise budget.maxCostUsd to {usd_text(changed.budget_nanos)}"]
-
-
-def _owner(ruling: Ruling) -> str:
-    return f"policy {ruling.policy.name!r}" if ruling.policy.name else "the policy"
-
-
 def reasons_of(row: BoolArray) -> list[Reason]:
     """The questions that one row of ``failures`` fails, in their order."""
     return [reason for reason, fails in zip(REASONS, row.tolist(), strict=True) if fails]
+
+
+class Search:
+    """Finds what a request would have to be to be served. Inputs are made to fit step by step, then told apart."""
+
+    def __init__(self, given: DecisionInput, board: Board, laid: Laid | None) -> None:
+        self.given = given
+        self.outlook: Outlook = board.outlook
+        self.known = Known(board.pool.models, board.boards.aliases)
+        self.published, self.asked = laid or Laid(_NO_POLICY, given.models)
+        self.policy = self.published.policy
+        self.by = f"policy {self.policy.name!r}" if self.policy.name else "the policy"
+
+    def ways(self, reasons: Iterable[set[Reason]]) -> list[Way]:
+        """The best way for every model that some change would admit. ``reasons``: all of each row."""
+        found = [self.way(row, why) for row, why in enumerate(reasons)]
+        return [way for way in found if way is not None]
+
+    def way(self, row: int, reasons: set[Reason]) -> Way | None:
+        """The best way for one row; None: there is none."""
+        if reasons & _FIXED or self.outlook.pool.disabled[row]:
+            return None
+        named = self._made_eligible(row, reasons)
+        starts = [named, _without_images(named)] if named.needs & Need.IMAGE else [named]
+        ways = [
+            self.as_way(row, limited)
+            for start in starts
+            for fitted in _fit_window(start, self.outlook, row)
+            for limited in _fit_limits(fitted, self.outlook, row)
+        ]
+        return min(ways, key=lambda way: way.effort[:5], default=None)  # of equals the first, which asks for most
+
+    def as_way(self, row: int, changed: DecisionInput) -> Way:
+        """What a changed input asks for, in words, and how much that is."""
+        given, outlook = self.given, self.outlook
+        pool, ask, named = outlook.pool, Ask(changed, outlook), changed.models != given.models
+        words = [*self._words(row, changed)]
+        outside = any(of_policy for _, of_policy in words)
+        late_ms = 0
+        if changed.max_latency_ms != given.max_latency_ms:
+            late_ms = (changed.max_latency_ms or _MOST_MS) - (given.max_latency_ms or 0)
+        effort = (
+            row in outlook.open,
+            outside,
+            named and bool(pool.free_tier[row]),
+            named,
+            len(words),
+            (given.min_quality or 0) - (changed.min_quality or 0),
+            late_ms,
+            ask.worst_picos(row, ask.high(row)) if pool.prices[row] else 0,
+            row,
+        )
+        return Way(pool.ids[row], changed, tuple(said for said, _ in words), effort)
+
+    def _words(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
+        """What to do about each field that has to change, and whether the policy has to."""
+        given, by, limits = self.given, self.by, self.policy.budget or Budget()
+        if changed.models != given.models:
+            yield from self._naming(row, changed)
+        if changed.regions != given.regions:
+            dropped = [region for region in given.regions if region not in changed.regions]
+            yield f"drop {', '.join(dropped)} from the regions of {by}", True
+        for need in _dropped_needs(given.needs & ~changed.needs):
+            yield _NO_NEED[need], False
+        if changed.min_quality != given.min_quality:
+            yield f"lower min_quality of {by} to {quality_text(changed.min_quality or 0)}", True
+        if changed.max_output_tokens != given.max_output_tokens:
+            verb = "set" if given.max_output_tokens is None else "lower"
+            yield f"{verb} params.max_output_tokens to {changed.max_output_tokens}", False
+        if replace(changed.tokens, images=()) != replace(given.tokens, images=()):
+            yield f"shorten the input to {changed.tokens.high} tokens", False
+        if (latency_ms := changed.max_latency_ms) != given.max_latency_ms:
+            verb, bound = ("drop", "") if latency_ms is None else ("raise", f" to {latency_ms}")
+            yield f"{verb} max_latency_ms of {by}{bound}", True
+        if (tokens := changed.budget_tokens) != given.budget_tokens:
+            also = limits.max_tokens is not None and (tokens is None or tokens > limits.max_tokens)
+            yield f"raise budget.maxTokens to {tokens}{f', also in {by},' if also else ''}", also
+        if (cost := changed.budget_nanos) != given.budget_nanos:
+            most = None if limits.max_cost_usd is None else budget_nanos(limits.max_cost_usd)
+            also = most is not None and (cost is None or cost > most)
+            said = "drop budget.maxCostUsd (or give the model a price: none is known)"
+            if cost is not None:
+                said = f"raise budget.maxCostUsd to {usd_text(cost)}"
+            yield f"{said}{f', also in {by},' if also else ''}", also
+
+    def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
+        """Where to name the model, in the request or its policy or both, and what else of the policy keeps it out."""
+        model, policy, by, known = self.outlook.pool.models[row], self.policy, self.by, self.known
+        if self.given.models is None:
+            yield f"set 'models' to {list(changed.models or ())}", False
+        elif self.asked is not None and model.id not in self.asked:
+            yield f"add {model.id!r} to 'models'", False
+        if self.published.models is None or model.id in self.published.models:
+            return
+        excluding, missing = picking(policy.exclude or (), model, known), lacking(policy, model)
+        picked, unpicked = picking(policy.models or (), model, known), policy.models is not None
+        if model.free_tier:  # is picked by its name alone, wherever there is a choice
+            picked = [word for word in picked if known.named(word) is not None]
+            others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
+            unpicked |= others or self.asked is None
+        if unpicked and not picked:
+            alone = f"set models of {by} to {[model.id]}"
+            yield alone if policy.models is None else f"add {model.id!r} to models of {by}", True
+        if excluding:
+            yield f"drop {listed(excluding)} from exclude of {by}", True
+        if missing:
+            yield f"drop {listed(missing)} from capabilities of {by}", True
+
+    def _made_eligible(self, row: int, reasons: set[Reason]) -> DecisionInput:
+        """Name the model where it has to be named, and ask for nothing that it lacks."""
+        given, pool = self.given, self.outlook.pool
+        models, floor, able = given.models, given.min_quality, int(pool.able[row])
+        if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # a free offer has to be named
+            # those preferred and the fallbacks have to be on a whitelist, too
+            models = tuple(dict.fromkeys((*(models or (*given.prefer, *(given.fallback or ()))), pool.ids[row])))
+        served, needs = pool.models[row].availability.regions, given.needs & able
+        if given.needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA):
+            needs &= ~int(Need.JSON)  # JSON of another kind is no substitute
+        quality = int(pool.quality[row]) if given.quality is None else given.quality[row]
+        changed = replace(
+            given,
+            models=models,
+            regions=tuple(region for region in given.regions if region in served),
+            needs=_consistent(needs),
+            min_quality=None if floor is None else min(floor, quality),
+        )
+        return changed if able & Need.IMAGE else _without_images(changed)
+
+
+def _without_images(given: DecisionInput) -> DecisionInput:
+    return replace(given, needs=_consistent(given.needs & ~int(Need.IMAGE)), tokens=replace(given.tokens, images=()))
+
+
+def _consistent(needs: int) -> int:
+    """Needs without those whose whole is missing: the address of no image, the choice of no tool."""
+    for whole, part in _PARTS_OF_NEEDS.items():
+        if not needs & whole:
+            needs &= ~int(part)
+    return needs
+
+
+def _dropped_needs(dropped: int) -> list[Need]:
+    """The needs to drop by name: the others go with these."""
+    for whole, part in _PARTS_OF_NEEDS.items():
+        if dropped & whole:
+            dropped &= ~int(part)
+    return list(Need(dropped))
+
+
+def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
+    """As it is if the window holds it; else with less output, with a shorter input, or with both."""
+    pool, asked = outlook.pool, given.max_output_tokens
+    room, window, most = Ask(given, outlook).room(row), pool.window[row], pool.max_output[row]
+    wanted = outlook.output[row] if asked is None else asked
+    if wanted <= room and (asked is None or asked <= most):
+        yield given
+        return
+    cap = most if asked is None else min(asked, most)
+    less = min(cap, room)
+    shapes: list[tuple[int | None, int | None]] = [(less, None)] if less >= min(cap, LEAST_OUTPUT) else []
+    if asked is None:
+        shapes.insert(0, (None, window - wanted))
+    else:
+        half = min(cap, window // 2)
+        shapes += [(asked, window - asked)] if asked <= most else []
+        shapes += [(half, window - half)]
+    images = filling_of(given.tokens.images, pool.measures[pool.measure[row]].images)
+    for output, tokens in shapes:
+        if tokens is None:
+            yield replace(given, max_output_tokens=output)
+        elif tokens >= LEAST_INPUT + images:  # images stay, and a text beside them
+            shorter = TokenBounds(tokens, tokens, tokens, counted=True)
+            yield replace(given, max_output_tokens=output, tokens=shorter)
+
+
+def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
+    """Larger limits; or less output, as one of them allows, and larger ones where that does not do."""
+    raised = _raised(given, outlook, row)
+    yield raised
+    if raised is given:
+        return
+    pool, ask = outlook.pool, Ask(given, outlook)
+    high, outputs = ask.high(row), []
+    if given.budget_tokens is not None:
+        outputs.append(given.budget_tokens - high)
+    if given.budget_nanos is not None and pool.prices[row]:
+        outputs.append(affordable_output(pool.dearest(row, high), high, given.budget_nanos))
+    if given.max_latency_ms is not None:
+        outputs.append(outlook.output_within(row, given.max_latency_ms))
+    most = min(given.max_output_tokens or pool.max_output[row], ask.room(row), pool.max_output[row])
+    for output in outputs:
+        if least_output(pool, row) <= output <= most and output != given.max_output_tokens:
+            yield _raised(replace(given, max_output_tokens=output), outlook, row)
+
+
+def least_output(pool: Pool, row: int) -> int:
+    """The shortest answer that is suggested for the sake of a limit. Less than a model thinks would leave no words."""
+    return LEAST_OUTPUT + (THINKING_TOKENS if pool.models[row].reasoning else 0)
+
+
+def _raised(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput:
+    """Limits as high as the model needs them."""
+    ask, cap, ceiling = Ask(given, outlook), given.max_output_tokens, given.max_latency_ms
+    high = ask.high(row)
+    tokens, worst = high + ask.held_output(row), nanos(ask.worst_picos(row, high))
+    latency_ms = outlook.expected_ms(row, None if cap is None else class_size(size_class(cap)))
+    raised: dict[str, int | None] = {}
+    if ceiling is not None and latency_ms > ceiling:
+        raised["max_latency_ms"] = latency_ms if latency_ms <= _MOST_MS else None
+    if given.budget_tokens is not None and tokens > given.budget_tokens:
+        raised["budget_tokens"] = tokens
+    if given.budget_nanos is not None and worst > given.budget_nanos:
+        raised["budget_nanos"] = sayable(worst) if outlook.pool.prices[row] else None
+    return replace(given, **raised) if raised else given

@@ -1,290 +1,324 @@
-"""What would a request have to be to be served by a model? The fewest changes that admit one, of request and policy."""
+"""What would be: the change that would put a model first, and what a policy's requests come to if a provider is lost.
+
+Every answer is found by deciding again with one thing changed, so what is said holds. Changes of two things at once
+are not sought.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from routewright._core.catalogue.prices import affordable_output
-from routewright._core.money import budget_nanos, nanos, sayable
+from routewright._core.attempts.health import health_snapshot
+from routewright._core.money import NANOS_PER_USD, usd_text
 from routewright._core.policy import Laid
-from routewright._core.request.rules import NUMBERS
-from routewright._core.selector import Known, lacking, picking
-from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
-from routewright._core.tokens.images import filling_of
-from routewright.wire import Budget, DecisionInput, Need, Policy, Reason, TokenBounds
+from routewright.errors import NoCandidates
+from routewright.wire import Availability, DecisionInput, Model, ModelHealth, PriceTier, Pricing, Reason
 
-from .constraints import Ask
-from .outlook import Outlook
-from .pool import THINKING_TOKENS, Pool
-from .scale import class_size, size_class
+from .board import Board, Boards
+from .constraints import Ask, failures
+from .decide import decide, fitting
+from .decision import Decision
+from .quality import MICRO, micro
+from .refusal import admission, reasons_of
+from .scoring import WEIGHTS
 
-LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
-"""No prompt is shorter."""
-LEAST_OUTPUT = 16
-"""No shorter answer is suggested: it would be none."""
+PARTS = 1_000
+"""Prices and times are lowered in steps of a thousandth."""
+HUNDREDTHS = 100
 
-PARTS_OF_NEEDS = {
-    Need.IMAGE: Need.IMAGE_URL,
-    Need.TOOLS: Need.TOOL_CHOICE,
-    Need.JSON: Need.JSON_OBJECT | Need.JSON_SCHEMA,
-}
-"""What needs make no sense without."""
-_FIXED = {Reason.DEPRECATED, Reason.PROVIDER_UNAVAILABLE}
-"""Reasons that no change of the request removes."""
-_CHANGEABLE = (
-    "models",
-    "regions",
-    "needs",
-    "min_quality",
-    "max_output_tokens",
-    "tokens",
-    "max_latency_ms",
-    "budget_tokens",
-    "budget_nanos",
-)
-_MOST_MS = NUMBERS[Policy]["max_latency_ms"].high
-_POLICYS = {"regions", "min_quality", "max_latency_ms"}
-"""What a policy alone can ask for."""
+Lever = Literal["models", "prefer", "goal", "prices", "quality", "latency", "stability", "timeout_ms"]
 
 
-class Ruling(NamedTuple):
-    """The policy that was laid over a request, and the models that its words pick from."""
+class Change(Struct, frozen=True):
+    """One thing that, changed alone, lets the model win."""
 
-    laid: Laid
-    known: Known
-
-    @property
-    def policy(self) -> Policy:
-        """As its author wrote it."""
-        return self.laid.published.policy
-
-    def forbids(self, model: str) -> bool:
-        """Whether it is not among the models that the policy allows."""
-        models = self.laid.published.models
-        return models is not None and model not in models
+    what: Lever
+    said: str
+    """In words, with the value."""
+    value: float | None = None
+    """The bound: a share of the present prices, a quality, seconds, a share of calls, milliseconds."""
 
 
-class Obstacles(NamedTuple):
-    """What of a policy's choice of models keeps one out."""
-
-    excluding: list[str]
-    """Words of ``exclude`` that pick it."""
-    lacking: list[str]
-    """Capabilities that it has not."""
-    unpicked: bool
-    """No word of ``models`` picks it."""
-
-
-class Way(NamedTuple):
-    """What a request would have to be to admit one model."""
+class WhyNot(Struct, frozen=True, kw_only=True):
+    """Why a model is not chosen for a request; ``str`` tells it in a few lines."""
 
     model: str
-    given: DecisionInput
-    changes: tuple[str, ...]
-    """Fields of the input that differ, in the order of the questions they answer."""
-    outside: frozenset[str]
-    """Those of them in which the policy is in the way, too."""
-    obstacles: Obstacles | None
-    """What in the policy to change for ``models``; None: nothing."""
-    effort: tuple[bool, bool, bool, bool, int, int, int, int, int]
-    """How much it asks: first of all no breaker to close, no other policy, nor the free tier, nor others than were
-    named; then few changes, to be near to the floor and the ceiling, and little money."""
+    chosen: str | None
+    """Who is; None: nobody fits."""
+    place: int | None
+    """Its place among the models that fit; None: it is rejected."""
+    fitting: int
+    is_preferred: bool = False
+    """Who is chosen is so because the request or its policy prefers it."""
+    rejected_by: tuple[Reason, ...] = ()
+    """All constraints that it fails, in their order."""
+    admission: str | None = None
+    """What would admit it; None: it fits, or nothing that can be asked for would help."""
+    wins_then: bool = False
+    """It is chosen once it is admitted."""
+    changes: tuple[Change, ...] = ()
+    """Each alone would let it win; where it is rejected, after its admission."""
+
+    def __str__(self) -> str:
+        preferred = self.is_preferred
+        if self.chosen == self.model:
+            return f"{self.model} is chosen{', since it is preferred' if preferred else ''}."
+        chosen = f"{self.chosen}, which is preferred," if preferred else self.chosen or "nobody"
+        if self.place is not None:
+            lines = [f"{self.model} is number {self.place} of {self.fitting} models that fit; {chosen} is chosen."]
+        else:
+            lines = [f"{self.model} is rejected by {', '.join(self.rejected_by)}; {chosen} is chosen."]
+            if self.admission is None:
+                return "\n".join([*lines, "No change of the request admits it."])
+            then = " It is chosen then." if self.wins_then else ""
+            lines.append(f"To be considered: {self.admission}.{then}")
+        if not self.wins_then:
+            lines.append("It would be chosen if, by itself," if self.changes else "No single change puts it first.")
+        return "\n".join([*lines, *(f"  - {change.said}" for change in self.changes)])
 
 
-def ways_of(given: DecisionInput, outlook: Outlook, reasons: Iterable[set[Reason]], ruling: Ruling) -> list[Way]:
-    """Every model that some change would admit, with that change. ``reasons``: all of each row."""
-    ways = [way_of(given, outlook, row, why, ruling) for row, why in enumerate(reasons)]
-    return [way for way in ways if way is not None]
+class ProviderLoss(Struct, frozen=True):
+    """What becomes of a policy's requests while one provider serves nothing."""
+
+    provider: str
+    model: str | None
+    """Who is chosen then; None: nobody fits, the policy breaks."""
 
 
-def way_of(given: DecisionInput, outlook: Outlook, row: int, reasons: set[Reason], ruling: Ruling) -> Way | None:
-    """The best way for one row of what its window and the limits leave open; None: there is none."""
-    pool = outlook.pool
-    if reasons & _FIXED or pool.disabled[row]:
+class ModelEnd(Struct, frozen=True):
+    """A model of the plan that its vendor gives up."""
+
+    model: str
+    deprecated_at: str
+
+
+class PolicyCheck(Struct, frozen=True, kw_only=True):
+    """What routing one request under a policy comes to today."""
+
+    policy: str
+    id: str
+    version: str
+    allowed: int
+    """Models that the policy's own lists leave."""
+    fitting: int = 0
+    """Models that serve the request."""
+    model: str | None = None
+    """Who is chosen; None: nobody fits."""
+    chain: tuple[str, ...] = ()
+    estimated_cost_usd: float | None = None
+    """Expected of the chosen model. None: its price is unknown."""
+    worst_cost_usd: float | None = None
+    """What a budget must hold for the chosen model."""
+    fallback_affordable: bool = True
+    """False: the budget pays for the chosen model's answer alone."""
+    problem: str | None = None
+    """Why nobody fits, and what to change."""
+    losses: tuple[ProviderLoss, ...] = ()
+    """One for each provider of the models that fit."""
+    ends: tuple[ModelEnd, ...] = ()
+    """Models of the plan that have a date from which they are served no longer, the soonest first."""
+
+    @property
+    def servable(self) -> bool:
+        """Whether the request is served today."""
+        return self.model is not None
+
+    @property
+    def breaks_without(self) -> list[str]:
+        """Providers whose loss leaves nobody."""
+        return [loss.provider for loss in self.losses if loss.model is None]
+
+
+def why_not(given: DecisionInput, board: Board, model: str, laid: Laid | None = None) -> WhyNot:
+    """Ask it of a model of the catalogue and an input whose tokens are counted. ``laid`` is the policy over it.
+
+    Takes about a tenth of a second: it decides some fifty times.
+    """
+    outlook = board.outlook
+    row = outlook.pool.row[model]
+    order, ask = board.order(given), Ask(given, outlook)
+    fit = [key[-1] for key in fitting(given, board, order, ask)]
+    failed = reasons_of(failures(given, ask, order.eligible)[row])
+    admitted, words = given, None
+    if failed:
+        admitted, words = admission(given, board, row, set(failed), laid) or (given, None)
+    winner = _chosen(given, board)
+    hopeless = bool(failed) and words is None
+    wins = not hopeless and _chosen(admitted, board) == model
+    return WhyNot(
+        model=model,
+        chosen=winner,
+        place=fit.index(row) + 1 if row in fit else None,
+        fitting=len(fit),
+        is_preferred=winner in given.prefer,
+        rejected_by=tuple(failed),
+        admission=words,
+        wins_then=bool(failed) and wins,
+        changes=() if hopeless or wins else tuple(_changes(admitted, board, row, laid)),
+    )
+
+
+def _chosen(given: DecisionInput, board: Board) -> str | None:
+    try:
+        return decide(given, board).legs[0].id
+    except NoCandidates:
         return None
-    named = _made_eligible(given, outlook, row, reasons)
-    ways = [
-        _as_way(given, limited, outlook, row, ruling)
-        for fitted in _fit_window(named, outlook, row)
-        for limited in _fit_limits(fitted, outlook, row)
+
+
+def _changes(given: DecisionInput, board: Board, row: int, laid: Laid | None) -> Iterator[Change]:
+    """Every lever by itself, the caller's own first."""
+    model = board.outlook.pool.models[row]
+    others = tuple(each for each in given.prefer if each != model.id)
+    if _chosen(replace(given, models=(model.id,), prefer=()), board) == model.id:
+        said = f"models names it alone: [{model.id!r}]"
+        yield Change("models", f"{said}, and prefer no other" if others else said)
+    if _chosen(replace(given, prefer=(model.id, *others)), board) == model.id:
+        yield Change("prefer", f"prefer names it first: {[model.id, *others]}")
+    directions = [
+        f"goal={goal} strategy={strategy}"
+        for strategy, goals in WEIGHTS.items()
+        for goal in goals
+        if _chosen(replace(given, goal=goal, strategy=strategy, weights=None), board) == model.id
     ]
-    return min(ways, key=lambda way: way.effort[:5], default=None)  # of equals the first, which asks for no less output
+    if directions:
+        yield Change("goal", f"{_director(laid)} asks for {', or '.join(directions)}")
+    late_ms = _latency_ms(given, board, row)
+    if late_ms > given.timeout_ms and _chosen(replace(given, timeout_ms=late_ms), board) == model.id:
+        yield Change("timeout_ms", f"timeout_ms is at least {late_ms}, as long as it is expected to take", late_ms)
+    yield from _changes_of_model(given, board, model)
 
 
-def _as_way(given: DecisionInput, changed: DecisionInput, outlook: Outlook, row: int, ruling: Ruling) -> Way:
-    pool, model, ask = outlook.pool, outlook.pool.ids[row], Ask(changed, outlook)
-    changes = tuple(name for name in _CHANGEABLE if _value(name, given) != _value(name, changed))
-    outside = _outside(changed, model, ruling).intersection(changes)
-    obstacles = _obstacles(pool, row, ruling) if "models" in outside else None
-    named, asked = "models" in changes, ruling.laid.asked
-    count = len(changes) + max(0, len(dropped_needs(given, changed)) - 1)
-    if obstacles is not None:
-        count += sum(map(bool, obstacles)) - (asked is None or model in asked)
-    worst = ask.worst_picos(row, ask.high(row)) if pool.prices[row] else 0
-    free = named and bool(pool.free_tier[row])
-    effort = (row in outlook.open, bool(outside), free, named, count, *_departure(given, changed), worst, row)
-    return Way(model, changed, changes, outside, obstacles, effort)
+def _director(laid: Laid | None) -> str:
+    """Who says what matters: a policy that names any of it has the last word."""
+    policy = None if laid is None else laid.published.policy
+    if policy is None or (policy.goal, policy.strategy, policy.weights) == (None, None, None):
+        return "the request"
+    return f"policy {policy.name!r}"
 
 
-def _departure(given: DecisionInput, changed: DecisionInput) -> tuple[int, int]:
-    """How far below the floor of quality, and how many milliseconds over the ceiling."""
-    below = (given.min_quality or 0) - (changed.min_quality or 0)
-    if changed.max_latency_ms == given.max_latency_ms:
-        return below, 0
-    return below, (changed.max_latency_ms or int(_MOST_MS)) - (given.max_latency_ms or 0)
+def _changes_of_model(given: DecisionInput, board: Board, model: Model) -> Iterator[Change]:
+    """What of its own would have to be better, each by the smallest step that does."""
+    outlook, row = board.outlook, board.pool.row[model.id]
+    listed = board.pool.models[row].pricing_per_1m
+
+    def largest(most: int, world: Callable[[int], tuple[DecisionInput, Board]]) -> int | None:
+        """The largest number in whose world it wins, where smaller ones only help; None: it does not even with 0."""
+        if most < 0 or _chosen(*world(0)) != model.id:
+            return None
+        losing = range(1, most + 1)
+        return bisect_left(losing, True, key=lambda number: _chosen(*world(number)) != model.id)
+
+    def better(lacking: int) -> tuple[DecisionInput, Board]:
+        quality = (HUNDREDTHS - lacking) / HUNDREDTHS
+        if given.quality is None:
+            return given, _board_with(board, replace(model, quality=quality))
+        return replace(given, quality=(*given.quality[:row], micro(quality), *given.quality[row + 1 :])), board
+
+    def faster(parts: int) -> tuple[DecisionInput, Board]:
+        ttft_ms, us_per_token = (column[row] * parts // PARTS for column in (outlook.ttft_ms, outlook.us_per_token))
+        return given, _board_in(board, model.id, ttft_ms=ttft_ms, us_per_token=us_per_token)
+
+    def steadier(lacking: int) -> tuple[DecisionInput, Board]:
+        return given, _board_in(board, model.id, stability=PARTS - lacking)
+
+    if listed is not None:
+
+        def cheaper(parts: int) -> tuple[DecisionInput, Board]:
+            changed = replace(model, pricing_per_1m=_scaled(listed, parts), price_changes=None)
+            return given, _board_with(board, changed)
+
+        parts = largest(PARTS - 1, cheaper)
+        if parts is not None:
+            price = _scaled(listed, parts)
+            # every digit: rounded up it would be too much
+            usd_in, usd_out = (usd_text(round(usd * NANOS_PER_USD)) for usd in (price.input_usd, price.output_usd))
+            said = f"its prices are at most {parts / 10:g} % of what they are: "
+            said += f"${usd_in} in and ${usd_out} out per million tokens"
+            yield Change("prices", said if parts else "it costs nothing", parts / PARTS)
+    present = int(board.pool.quality[row]) if given.quality is None else given.quality[row]
+    lacking = largest(HUNDREDTHS - 1 - present * HUNDREDTHS // MICRO, better)
+    if lacking is not None:
+        quality = (HUNDREDTHS - lacking) / HUNDREDTHS
+        yield Change("quality", f"its quality is at least {quality:.2f}, not {present / MICRO:.3g}", quality)
+    parts = largest(PARTS - 1, faster)
+    if parts is not None:
+        fast_s, slow_s = (_latency_ms(given, each, row) / 1000 for each in (faster(parts)[1], board))
+        yield Change("latency", f"its answers take at most {fast_s:g} s, not {slow_s:g} s", fast_s)
+    present = outlook.stability[row]
+    lacking = largest(PARTS - 1 - present, steadier)
+    if lacking is not None:
+        share = (PARTS - lacking) / PARTS
+        yield Change("stability", f"at least {share:.1%} of its calls succeed, not {present / PARTS:.1%}", share)
 
 
-def _value(name: str, given: DecisionInput) -> object:
-    """A field of the input; images go with ``needs``, which says that there are some."""
-    return replace(given.tokens, images=()) if name == "tokens" else getattr(given, name)
+def _latency_ms(given: DecisionInput, board: Board, row: int) -> int:
+    """The expected time to the whole answer."""
+    return board.order(given).key(board.outlook, row)[3]
 
 
-def _outside(changed: DecisionInput, model: str, ruling: Ruling) -> frozenset[str]:
-    """Fields that the policy has to change, too, to let the request have its way."""
-    budget, outside = ruling.policy.budget or Budget(), set(_POLICYS)
-    cost, tokens = changed.budget_nanos, changed.budget_tokens
-    if ruling.forbids(model):
-        outside.add("models")
-    if budget.max_cost_usd is not None and (cost is None or cost > budget_nanos(budget.max_cost_usd)):
-        outside.add("budget_nanos")
-    if budget.max_tokens is not None and (tokens is None or tokens > budget.max_tokens):
-        outside.add("budget_tokens")
-    return frozenset(outside)
-
-
-def _obstacles(pool: Pool, row: int, ruling: Ruling) -> Obstacles:
-    policy, model = ruling.policy, pool.models[row]
-    excluding, missing = picking(policy.exclude or (), model, ruling.known), lacking(policy, model)
-    words = picking(policy.models or (), model, ruling.known)
-    unpicked = policy.models is not None
-    if model.free_tier:  # is picked by its name alone, wherever there is a choice
-        words = [word for word in words if ruling.known.named(word) is not None]
-        others = len(policy.exclude or ()) > len(excluding) or len(policy.capabilities or ()) > len(missing)
-        unpicked |= others or ruling.laid.asked is None
-    return Obstacles(excluding, missing, unpicked and not words)
-
-
-def _made_eligible(given: DecisionInput, outlook: Outlook, row: int, reasons: set[Reason]) -> DecisionInput:
-    """Name the model where it has to be named, and ask for nothing that it lacks."""
-    pool, models, floor = outlook.pool, given.models, given.min_quality
-    if reasons & {Reason.WHITELIST, Reason.DISABLED}:  # the free tier is routed to where it is named
-        # those preferred and the fallbacks have to be on a whitelist, too
-        listed = given.models or (*given.prefer, *(given.fallback or ()))
-        models = tuple(dict.fromkeys((*listed, pool.ids[row])))
-    served = pool.models[row].availability.regions
-    quality = int(pool.quality[row]) if given.quality is None else given.quality[row]
-    seeing = given if int(pool.able[row]) & Need.IMAGE else _without_images(given)
+def check(given: DecisionInput, board: Board, laid: Laid) -> PolicyCheck:
+    """Check a policy by one request: its input with counted tokens, over which the policy was laid."""
+    snapshot, pool = laid.published, board.outlook.pool
+    policy = snapshot.policy
+    allowed = len(pool) if snapshot.models is None else len(snapshot.models)
+    said = PolicyCheck(policy=policy.name, id=policy.id, version=snapshot.version, allowed=allowed)
+    try:
+        plan = decide(given, board, laid)
+    except NoCandidates as error:
+        return replace(said, problem=error.message)
+    ask, decision, first = Ask(given, board.outlook), Decision(plan, given, board), plan.legs[0]
+    rows = [key[-1] for key in fitting(given, board, board.order(given), ask)] or [leg.row for leg in plan.legs]
+    models = [pool.models[leg.row] for leg in plan.legs]
+    ends = [ModelEnd(model.id, model.deprecated_at) for model in models if model.deprecated_at is not None]
     return replace(
-        seeing,
-        models=models,
-        regions=tuple(region for region in given.regions if region in served),
-        needs=_consistent(_able_needs(seeing.needs, int(pool.able[row]))),
-        min_quality=None if floor is None else min(floor, quality),
+        said,
+        fitting=len(rows),
+        model=decision.model,
+        chain=tuple(decision.chain),
+        estimated_cost_usd=decision.front[0].cost_usd,
+        worst_cost_usd=ask.worst_usd(first.row),
+        fallback_affordable=decision.fallback_affordable,
+        losses=tuple(
+            # the first choice stays while others are lost: no model's place depends on another
+            ProviderLoss(each, _chosen(given, _board_without(board, each)) if each == first.provider else first.id)
+            for each in sorted({pool.provider[row] for row in rows})
+        ),
+        ends=tuple(sorted(ends, key=lambda end: end.deprecated_at)),
     )
 
 
-def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """As it is, with less output, with a shorter input, or with both, with its images or without: what the window
-    holds."""
-    ask, asked = Ask(given, outlook), given.max_output_tokens
-    room, window, most = ask.room(row), outlook.pool.window[row], outlook.pool.max_output[row]
-    wanted = outlook.output[row] if asked is None else asked
-    if wanted <= room and (asked is None or asked <= most):
-        yield given
-        return
-    if asked is not None and min(asked, most, max(room, 0)) >= min(asked, most, LEAST_OUTPUT):
-        yield replace(given, max_output_tokens=min(asked, most, room))
-    if asked is None or asked <= most:
-        yield from _shortened(given, outlook.pool, row, window - wanted)
-    if asked is not None:
-        output = min(asked, most, window // 2)
-        yield from _shortened(replace(given, max_output_tokens=output), outlook.pool, row, window - output)
-    elif room >= LEAST_OUTPUT:
-        yield replace(given, max_output_tokens=min(most, room))
-    if given.needs & Need.IMAGE:
-        yield from _fit_window(_without_images(given), outlook, row)
+def _board_without(board: Board, provider: str) -> Board:
+    """The board of a catalogue in which nothing of a provider is available."""
+
+    def lost(model: Model) -> Model:
+        return replace(model, availability=Availability("unavailable", model.availability.regions))
+
+    return board.with_models(lost(each) if each.provider == provider else each for each in board.pool.models)
 
 
-def _shortened(given: DecisionInput, pool: Pool, row: int, tokens: int) -> Iterator[DecisionInput]:
-    """An input of so many tokens, its images included, if these leave room for a text."""
-    images = filling_of(given.tokens.images, pool.measures[pool.measure[row]].images)
-    if tokens >= LEAST_INPUT + images:
-        yield replace(given, tokens=TokenBounds(tokens, tokens, tokens, counted=True))
+def _scaled(listed: Pricing, parts: int) -> Pricing:
+    """Prices lowered to so many thousandths."""
+
+    def lower(holder: Pricing | PriceTier) -> dict[str, float]:
+        prices = {name: getattr(holder, name) for name in holder.__struct_fields__ if name.endswith("_usd")}
+        return {name: round(usd * parts / PARTS, 9) for name, usd in prices.items() if usd is not None}
+
+    tiers = tuple(replace(tier, **lower(tier)) for tier in listed.tiers)
+    return replace(listed, tiers=tiers, **lower(listed))
 
 
-def _without_images(given: DecisionInput) -> DecisionInput:
-    return replace(given, needs=_consistent(given.needs & ~int(Need.IMAGE)), tokens=replace(given.tokens, images=()))
+def _board_with(board: Board, changed: Model) -> Board:
+    """The board of a catalogue in which one model is another."""
+    return board.with_models(changed if model.id == changed.id else model for model in board.outlook.pool.models)
 
 
-def _consistent(needs: int) -> int:
-    """Without images none has an address, without tools none is demanded, and JSON of no kind is none."""
-    for whole, part in PARTS_OF_NEEDS.items():
-        if not needs & whole:
-            needs &= ~int(part)
-    return needs
-
-
-def _able_needs(needs: int, able: int) -> int:
-    """What a model can do of what is asked for. It takes no JSON of another kind instead."""
-    lacks_kind = needs & ~able & (Need.JSON_OBJECT | Need.JSON_SCHEMA)
-    return needs & able & ~(int(Need.JSON) if lacks_kind else 0)
-
-
-def dropped_needs(given: DecisionInput, changed: DecisionInput) -> list[Need]:
-    """What need not be asked for any more, without what goes with another."""
-    dropped = Need(given.needs & ~changed.needs)
-    for whole, part in PARTS_OF_NEEDS.items():
-        if dropped & whole:
-            dropped &= ~part
-    return list(dropped)
-
-
-def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """Larger limits; or less output, as one of them allows, and larger ones where that does not do."""
-    raised = _raised(given, outlook, row)
-    yield raised
-    if raised is given:
-        return
-    ask = Ask(given, outlook)
-    most = min(given.max_output_tokens or outlook.pool.max_output[row], ask.room(row), outlook.pool.max_output[row])
-    for output in _outputs(given, ask, row):
-        if least_output(outlook.pool, row) <= output <= most and output != given.max_output_tokens:
-            yield _raised(replace(given, max_output_tokens=output), outlook, row)
-
-
-def least_output(pool: Pool, row: int) -> int:
-    """The shortest answer that is suggested for the sake of a limit. Less than a model thinks would leave no words."""
-    return LEAST_OUTPUT + (THINKING_TOKENS if pool.models[row].reasoning else 0)
-
-
-def _outputs(given: DecisionInput, ask: Ask, row: int) -> Iterator[int]:
-    """The longest answer that each limit allows."""
-    outlook, high = ask.outlook, ask.high(row)
-    if given.budget_tokens is not None:
-        yield given.budget_tokens - high
-    if given.budget_nanos is not None and outlook.pool.prices[row]:
-        yield affordable_output(outlook.pool.dearest(row, high), high, given.budget_nanos)
-    if given.max_latency_ms is not None:
-        yield outlook.output_within(row, given.max_latency_ms)
-
-
-def _raised(given: DecisionInput, outlook: Outlook, row: int) -> DecisionInput:
-    """Limits as high as the model needs them."""
-    ask = Ask(given, outlook)
-    high, cap, ceiling = ask.high(row), given.max_output_tokens, given.max_latency_ms
-    tokens, latency = (
-        high + ask.held_output(row),
-        outlook.expected_ms(row, None if cap is None else class_size(size_class(cap))),
-    )
-    worst = nanos(ask.worst_picos(row, high))
-    raised: dict[str, int | None] = {}
-    if ceiling is not None and latency > ceiling:
-        raised["max_latency_ms"] = latency if latency <= _MOST_MS else None
-    if given.budget_tokens is not None and tokens > given.budget_tokens:
-        raised["budget_tokens"] = tokens
-    if given.budget_nanos is not None and worst > given.budget_nanos:
-        raised["budget_nanos"] = sayable(worst) if outlook.pool.prices[row] else None
-    return replace(given, **raised) if raised else given
+def _board_in(board: Board, model: str, **seen: int) -> Board:
+    """The board of a health in which one model does otherwise."""
+    health = board.outlook.health.models
+    changed = replace(health.get(model, ModelHealth()), **seen)
+    return Boards(board.outlook.pool).of(health_snapshot({**health, model: changed}))
