@@ -30,6 +30,8 @@ SHOWN = 6
 """Candidates in the table."""
 NAMED = 3
 """Models named in the table for each reason of rejection."""
+FEW = 64
+"""Rows that are asked one by one before arithmetic over the whole pool pays."""
 _WHITELIST, _CIRCUIT_OPEN = REASONS.index(Reason.WHITELIST), REASONS.index(Reason.CIRCUIT_OPEN)
 
 
@@ -197,14 +199,13 @@ class Decision:
     def _counted(self, board: Board) -> Mapping[Reason, int]:
         """Count the first failures: row by row where a whitelist leaves few rows to ask, else by columns."""
         given, outlook, pool = self.input, board.outlook, board.pool
-        ask, eligible = Ask(given, outlook), board.order(given).eligible
-        if given.prefer or given.models is None:
-            if not given.prefer and not outlook.open and ask.fits_all():
-                return eligible.counts
-            return count_reasons(self._first_failures(board))
+        eligible = board.order(given).eligible
+        if given.models is None or len(given.models) > FEW or given.prefer:
+            first = self._first_failures(board)
+            return eligible.counts if first is eligible.first else count_reasons(first)
+        ask, fit = Ask(given, outlook), {key[-1] for key in self._plan.front}
         rows, counts = {pool.row[model] for model in given.models if model in pool.row}, [0] * (PASSES + 1)
         counts[_WHITELIST] = len(pool) - len(rows)
-        fit = {key[-1] for key in self._plan.front}
         for row in rows:
             column = eligible.first.item(row)
             if column == PASSES and row not in fit:
