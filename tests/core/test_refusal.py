@@ -20,20 +20,12 @@ from routewright._core.catalogue.models import snapshot
 from routewright._core.money import budget_nanos, sayable, usd_text
 from routewright._core.policy import Laid, checked_policy, publish
 from routewright._core.routing.board import Board, Boards
-from routewright._core.routing.constraints import REASONS, Ask, failures
+from routewright._core.routing.constraints import Ask, failures
 from routewright._core.routing.decide import decide
 from routewright._core.routing.decision import decision_of
 from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import micro
-from routewright._core.routing.what_if import (
-    LEAST_INPUT,
-    LEAST_OUTPUT,
-    Ruling,
-    Way,
-    _as_way,
-    least_output,
-    ways_of,
-)
+from routewright._core.routing.refusal import LEAST_INPUT, LEAST_OUTPUT, Search, Way, least_output, reasons_of
 from routewright._core.selector import CAPABLE, Known
 from routewright._core.tokens.images import filling_of, rule_of
 from routewright.errors import BudgetExceeded, NoCandidates, ValidationFailed
@@ -321,23 +313,22 @@ def test_no_change_of_fewer_fields_admits_the_model(full: bool) -> None:
     def hold(case: Ruled) -> None:
         if refused(case) is None:
             return
-        laid = case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
-        board, ruling = case.board, Ruling(laid, case.known)
+        board = case.board
+        search = Search(
+            case.given, board, case.laid or Laid(PolicySnapshot("", "", Policy(name="")), case.asked.models)
+        )
         failed = failures(case.given, Ask(case.given, board.outlook), board.order(case.given).eligible)
-        reasons = [{REASONS[column] for column in row.nonzero()[0]} for row in failed]
-        for way in ways_of(case.given, board.outlook, reasons, ruling):
-            row = board.outlook.pool.row[way.model]
-            for looser in loosened(case, way, min(len(way.changes) - 1, 2)):
-                other = _as_way(case.given, looser, board.outlook, row, ruling)
-                if other.effort[:5] < way.effort[:5]:
+        for way in search.ways(set(reasons_of(row)) for row in failed):
+            for looser in loosened(case, way):
+                if search.as_way(board.pool.row[way.model], looser).effort[:5] < way.effort[:5]:
                     closed = {model: replace(seen, open=False) for model, seen in case.health.items()}
                     assert not admits(dataclasses.replace(case, given=looser, health=closed), way.model), (way, looser)
 
     hold()
 
 
-def loosened(case: Ruled, way: Way, most: int) -> Iterator[DecisionInput]:
-    """The input with up to so many fields at their loosest."""
+def loosened(case: Ruled, way: Way) -> Iterator[DecisionInput]:
+    """The input with fewer fields changed than a way changes, up to two, each at its loosest."""
     given, policy = case.given, case.policy or Policy(name="p")
     limits = policy.budget or Budget()
     model = next(each for each in case.pool if each.id == way.model)
@@ -352,9 +343,10 @@ def loosened(case: Ruled, way: Way, most: int) -> Iterator[DecisionInput]:
         "budget_tokens": [limits.max_tokens, None],
         "budget_nanos": [limits.max_cost_usd and budget_nanos(limits.max_cost_usd), None],
     }
-    if "tokens" in way.changes:
+    if any(words.startswith("shorten") for words in way.words):
         fields["tokens"] = [way.given.tokens]  # no shorter than the window asks
-    for count in range(1, most + 1):
+    changed = [name for name in fields if getattr(given, name) != getattr(way.given, name)]
+    for count in range(1, min(len(changed) - 1, 2) + 1):
         for names in combinations(fields, count):
             for values in product(*(fields[name] for name in names)):
                 looser = replace(given, **dict(zip(names, values, strict=True)))
@@ -468,6 +460,18 @@ def test_where_no_image_fits_none_is_suggested() -> None:
     assert suggested(long, seeing) == f"shorten the input to {fits} tokens to admit a/sees"
     narrow = replace(seeing, context_window=(seeing.context_window or 0) - 1)
     assert suggested(long, narrow) == f"send no images and shorten the input to {fits - 1} tokens to admit a/sees"
+
+
+def test_images_that_a_policys_budget_does_not_hold_are_left_out() -> None:
+    images = (Images(0, 300, count=3), Images(512, 300, count=3))
+    seeing = model("a/sees", modalities=("text", "image"), context_window=400_000)
+    asked = simple(
+        needs=Need.IMAGE | Need.SEED, budget_tokens=1_405, tokens=TokenBounds(10, 10, 10, counted=True, images=images)
+    )
+    policy = Policy(name="p", budget=Budget(max_tokens=1_405))
+    blind = replace(seeing, unsupported=("seed",))
+    assert suggested(asked, blind, policy=policy) == "send no images and drop params.seed to admit a/sees"
+    assert suggested(asked, blind).startswith("drop params.seed and raise budget.maxTokens to ")
 
 
 def test_under_a_policys_budget_a_shorter_answer_is_suggested_where_that_helps() -> None:
