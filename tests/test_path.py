@@ -53,7 +53,7 @@ LIMITS = {
     "everything in memory": Path(712, 62),
     "everything in SQLite": Path(2020, 80, target="250", slack=60),
     "http": Path(94, 35, target="110"),
-    "http with a key": Path(375, 65, target="180"),
+    "http with a key": Path(355, 63, target="180"),
 }
 MEASURED_ON = (3, 11)
 """Python 3.12 inlines comprehensions, and each version has its own asyncio."""
