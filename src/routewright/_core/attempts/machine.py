@@ -30,7 +30,6 @@ from .limits import ExecutionLimits
 
 _REFUSED_ELSEWHERE = FAULTS[FaultKind.REFUSED]._replace(fall_back=True)
 """Where a policy lets a refusal fall back."""
-FIRST_TOKEN_FACTOR = 4
 PAUSE_FACTOR = 3
 """A pause is drawn from between the shortest and this many times the one before (decorrelated jitter)."""
 LEAST_SHARE = 0.01
@@ -294,11 +293,7 @@ class Attempts(Struct, eq=False):
         return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
 
     def _begin(self, now: float, cap: int | None, *, probe: bool) -> Attempt:
-        """Make the attempt at the present model, with its limits of time.
-
-        A model may be silent at first for four times what was observed, or else is to be expected; before a whole
-        answer not less than that takes, which may be longer than those that were observed.
-        """
+        """Make the attempt at the present model, with its limits of time."""
         legs, place = self.plan.legs, self._place
         self._number += 1
         self._tries += 1
@@ -310,11 +305,9 @@ class Attempts(Struct, eq=False):
             attempt.budget_capped = cap < (self.plan.given.max_output_tokens or leg.max_output)
         if probe:
             attempt.probe = True
-        if self.whole or self.traffic.is_whole[leg.row]:
-            patience_ms = max(FIRST_TOKEN_FACTOR * (leg.latency_p95_ms or leg.expected_ms), leg.expected_ms)
-        else:
-            patience_ms = FIRST_TOKEN_FACTOR * (leg.ttft_p95_ms or leg.ttft_ms)
-        attempt.patience_s = max(self.rules.limits.first_token_s, patience_ms / 1000)
+        is_whole = self.whole or self.traffic.is_whole[leg.row]
+        patience_s = leg.whole_patience_s if is_whole else leg.patience_s
+        attempt.patience_s = max(self.rules.limits.first_token_s, patience_s)
         last = place + 1 >= len(legs)
         if last:
             self.latest = self.deadline

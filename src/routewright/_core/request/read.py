@@ -81,9 +81,16 @@ def as_request(
 
     Dicts are in wire spelling; structs may stand wherever a dict may. Raises ``ValidationFailed``.
     """
-    if type(value) is str and not overrides and (value.isascii() or is_unicode(value)):
+    if overrides:
+        return checked(_request_of(value, _arguments(overrides)))
+    if type(value) is str and (value.isascii() or is_unicode(value)):
         return RouteRequest([Message("user", value)], "cost", "balanced")
-    return checked(_request_of(value, _arguments(overrides) if overrides else {}))
+    if type(value) is list:
+        messages = _messages_of(value)
+        if 0 < len(messages) <= MAX_MESSAGES and _are_plain(messages):
+            return RouteRequest(messages, "cost", "balanced")
+        return checked(RouteRequest(messages))
+    return checked(_request_of(value, {}))
 
 
 def sent_request(

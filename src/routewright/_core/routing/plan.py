@@ -18,6 +18,8 @@ from .scale import BoolArray, IntArray
 from .scoring import Key, candidate
 
 _UNLIMITED = 1 << 62
+PATIENCE = 4
+"""Times that what is usual may take."""
 
 
 class Leg:
@@ -25,8 +27,8 @@ class Leg:
 
     __slots__ = (
         "dearest", "declared_window", "expected_ms", "flat", "held", "id", "latency_p95_ms", "max_output", "measure",
-        "output", "prices", "prices_held", "provider", "reasoning", "row", "ttft_ms", "ttft_p95_ms", "us_per_token",
-        "window",
+        "output", "patience_s", "prices", "prices_held", "provider", "reasoning", "row", "ttft_ms", "ttft_p95_ms",
+        "us_per_token", "whole_patience_s", "window",
     )  # fmt: skip
 
     def __init__(self, outlook: Outlook, row: int, cap: int | None) -> None:
@@ -60,6 +62,11 @@ class Leg:
         self.ttft_p95_ms = outlook.ttft_p95_ms[row]
         self.latency_p95_ms = outlook.latency_p95_ms[row]
         self.us_per_token = outlook.us_per_token[row]
+        self.patience_s = PATIENCE * (self.ttft_p95_ms or self.ttft_ms) / 1000
+        """How long the model may be silent at first, by what was observed or else is to be expected."""
+        usual_ms = PATIENCE * (self.latency_p95_ms or self.expected_ms)
+        self.whole_patience_s = max(usual_ms, self.expected_ms) / 1000
+        """The same before a whole answer: not less than that takes, which may be longer than those observed."""
 
     def __repr__(self) -> str:
         return f"<Leg {self.id}>"
