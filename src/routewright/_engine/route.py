@@ -220,7 +220,9 @@ class Engine:
         if not fleet.serves:
             fleet.require_providers()
         board = fleet.board()
-        lists = request.models is not None or request.fallback is not None or request.prefer is not None
+        fallback = request.fallback
+        chain = fallback is not None and fallback.models is not None
+        lists = chain or request.models is not None or request.prefer is not None
         if lists:
             request = with_ids(request, fleet.aliases, board.pool.row)
         if request.policy_id is not None:
@@ -392,7 +394,8 @@ class Engine:
             needs, cap = needs_of(request), None if params is None else params.max_output_tokens
         tokens, (_, _, policy) = bounds.estimate, call.snapshot_ids
         size = SIZE_CLASSES[tokens] if tokens < len(SIZE_CLASSES) else size_class(tokens)
-        key = policy, request.goal, request.strategy, needs, size, cap, call.fleet.day
+        retries = None if request.fallback is None else request.fallback.max_retries
+        key = policy, request.goal, request.strategy, needs, size, cap, retries, call.fleet.day
         found = call.board.lineage.plans[key]
         if found is not None and found.version == call.board.version:
             plan = found.value
