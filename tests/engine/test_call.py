@@ -215,3 +215,10 @@ async def test_a_word_that_nobody_knows_is_other_and_stands_in_the_span() -> Non
 async def test_words_of_the_vendors_are_said_in_the_common_ones(word: str, common: str) -> None:
     answer = await House([said(Delta("x"), Finish(word))]).router.route("hi", goal="quality")
     assert answer.finish_reason == common
+
+
+async def test_requests_that_only_set_max_retries_share_a_plan_with_others_of_the_same_number() -> None:
+    house = House([ANSWER] * 3)
+    plans = [(await call_of(house, fallback={"maxRetries": retries})).plan for retries in (0, 2, 0)]
+    assert [plan.given.max_retries for plan in plans if plan is not None] == [0, 2, 0]
+    assert plans[0] is plans[2], "it was kept"
