@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import gc
+from random import Random
 from typing import Any
 
 import anyio
 import pytest
 
-from routewright import MemoryStorage, NoCandidates, ProviderFault, RouterTimeoutError, UpstreamFailed
+from routewright import (
+    MemoryStorage,
+    Model,
+    NoCandidates,
+    Pricing,
+    ProviderFault,
+    Router,
+    RouterTimeoutError,
+    Settings,
+    UpstreamFailed,
+)
+from routewright._engine.fleet import Fleet
 from routewright._engine.stream import Stream
-from routewright.testing import Pause
+from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line, ScriptedCall
 from routewright.wire import (
     Chunk,
@@ -27,7 +39,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .support import House, said, traces_in
+from .support import GOOD, SPARE, House, said, traces_in
 
 pytestmark = pytest.mark.anyio
 
@@ -395,3 +407,23 @@ async def test_a_dropped_stream_is_kept_by_whoever_comes_by() -> None:
         gc.collect()
         await comes_by(house.router)  # type: ignore[no-untyped-call]
         assert [trace.status for trace in await traces_in(storage)] == ["cancelled"]
+
+
+async def test_a_silent_model_is_blamed_however_long_its_reader_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that is moved on, not added up anew, may lie a rounding too early, and the fault look hurried."""
+    blamed, chance = list[int](), Random(2)
+    monkeypatch.setattr(Fleet, "failed", lambda fleet, row, **how: blamed.append(row))
+    third = Model(id="third/three", like="good/one", quality=0.1, pricing_per_1m=Pricing(1.0, 4.0))
+    for _ in range(100):
+        clock, scripts = FakeClock(), [said(ProviderFault("request")), said(Pause(500.0)), ANSWER]
+        providers = [
+            ScriptedProvider([script], models=[model], clock=clock)
+            for script, model in zip(scripts, (GOOD, SPARE, third), strict=True)
+        ]
+        router = Router(providers=providers, settings=Settings(clock=clock))
+        chain = {"models": ["spare/two", "third/three"]}
+        async with router.stream("hi", goal="quality", fallback=chain) as stream:
+            async for _ in stream:
+                await clock.sleep(chance.uniform(0.0, 0.5))
+        await router.aclose()
+    assert len(blamed) == 100

@@ -105,6 +105,14 @@ class Exchange(Struct, eq=False):
     taken: int = 0
     """Chunks since other tasks had their turn."""
 
+    def __repr__(self) -> str:
+        # no text: a repr ends up in logs
+        return f"<Exchange of {self.attempt}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What ``rich`` prints: no text either."""
+        return [("attempt", self.attempt)]
+
     def wake(self, at: float) -> None:
         """Set when the wait ends, for the present one as for those to come."""
         self.wake_at = at
@@ -272,7 +280,8 @@ class Progress(Attempts, kw_only=True):
     def _set_off(self, exchange: Exchange) -> None:
         """Let an attempt's time begin only now."""
         attempt, pool, now = exchange.attempt, self.call.board.pool, self.clock.monotonic()
-        exchange.wake_at = min(exchange.wake_at + (now - attempt.started_at), self.latest)
+        # added up anew, not moved on: a rounding lower, and a silent model would count as hurried
+        exchange.wake_at = self.latest if self.is_last(attempt) else min(now + attempt.patience_s, self.latest)
         attempt.started_at = now
         if pool.dated:
             attempt.prices_of_day = pool.prices_on(attempt.leg.row, self.fleet.today())
