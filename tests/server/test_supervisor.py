@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,12 +25,16 @@ from routewright.serve.supervisor import (
     END_S,
     LONGEST_PAUSE_S,
     METRICS_FOLDER,
+    SILENT_S,
     START_S,
     Signals,
     Supervisor,
+    Worker,
     _shared_metrics,
     listening,
 )
+from routewright.serve.worker import fitting
+from routewright.server.limits import ConnectionLimits
 
 from .command import free_ports
 
@@ -82,6 +87,9 @@ class Hand:
 
     def is_ready(self, timeout: float) -> bool:
         return self.answers
+
+    def hangs(self, *, is_due: bool) -> bool:
+        return is_due and not self.answers
 
     def leave(self) -> None:
         assert all(each.answers for each in self.made[-1:]), "its successor is ready"
@@ -234,6 +242,26 @@ def test_one_whose_event_loop_hangs_is_replaced(
     assert supervisor._workers[0] is Hand.made[2]
 
 
+def test_no_health_check_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(room, "monotonic", lambda: now[0])
+    worker = Worker.__new__(Worker)
+    worker.has_answered, worker.asked_at = False, None
+    worker.parent_conn, theirs = Pipe()
+    assert not worker.hangs(is_due=True)
+    now[0] = START_S
+    assert not worker.hangs(is_due=True), "it may still be starting"
+    assert theirs.recv() == b"ping"
+    assert not theirs.poll(), "it is asked once"
+    theirs.send(True)
+    assert not worker.hangs(is_due=False)
+    assert not worker.hangs(is_due=True)
+    now[0] += SILENT_S
+    assert not worker.hangs(is_due=True)
+    now[0] += 0.1
+    assert worker.hangs(is_due=False)
+
+
 def test_one_that_does_not_leave_in_time_is_killed(supervisor: Supervisor, now: list[float]) -> None:
     reload(supervisor, replace(PLAN, workers=1))
     for worker in Hand.made[:2]:
@@ -295,3 +323,13 @@ def test_a_wish_to_reload_is_noted() -> None:
         signal.raise_signal(signal.SIGINT)
     assert (signals.reload, signals.ending) == (True, True)
     assert signal.getsignal(signal.SIGHUP) == before
+
+
+@pytest.mark.parametrize(("files", "room"), [(400, 200), (1_024, 768), (20_000, 10_000)])
+def test_a_worker_has_no_more_connections_open_than_it_may_open_files(
+    monkeypatch: pytest.MonkeyPatch, files: int, room: int
+) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (files, files))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    assert fitting(ConnectionLimits()).open == room

@@ -139,6 +139,9 @@ class Worker(Process):
         self.restarts_at: float | None = None
         """When another takes its place; None: it has not died."""
         self.began_at = monotonic()
+        self.has_answered = False
+        self.asked_at: float | None = None
+        """When the health check that it has not answered was sent."""
         self.leaves_by = 0.0
         super().__init__(Config("", log_config=None), sockets)  # the process makes its own configuration
 
@@ -160,6 +163,20 @@ class Worker(Process):
         while self.parent_conn.poll():  # late answers to earlier checks
             self.parent_conn.recv()
         return super().is_ready(timeout)
+
+    def hangs(self, *, is_due: bool) -> bool:
+        """Whether it has not answered a health check for too long. Sends one if that ``is_due``, and waits for none."""
+        try:
+            while self.parent_conn.poll():
+                self.parent_conn.recv()
+                self.asked_at, self.has_answered = None, True
+            if self.asked_at is None and is_due:
+                self.parent_conn.send(b"ping")
+                self.asked_at = monotonic()
+        except (EOFError, OSError):  # it has just died
+            return False
+        silent_s = SILENT_S if self.has_answered else START_S
+        return self.asked_at is not None and monotonic() - self.asked_at > silent_s
 
     def leave(self) -> None:
         """Let it end what it has begun, and end."""
@@ -259,7 +276,7 @@ class Supervisor:
             self._checked_at = monotonic()
         for place, worker in enumerate(self._workers):
             if worker.process.is_alive():
-                if not is_due or worker.age_s < START_S or worker.is_ready(SILENT_S):
+                if not worker.hangs(is_due=is_due):
                     continue
                 _log.error("%s hangs, and is killed", worker)
             if worker.restarts_at is None:

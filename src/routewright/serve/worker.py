@@ -31,6 +31,8 @@ LAST_WORDS_S = 2.0
 """How long requests that are cut short may take to say so."""
 OPERATORS = 32
 """Connections for the administrator, besides those for clients."""
+OTHER_FILES = 256
+"""Open files that are kept free of clients' connections: for the store, the providers, and clients that are refused."""
 _log = logging.getLogger("routewright.serve")
 
 
@@ -78,7 +80,7 @@ class WorkerServer(Listener):
         """Serve until SIGTERM. ``sockets``: that of requests, and that of the administrator, if there is one."""
         assert sockets, "the supervisor holds them"
         self._loop = asyncio.get_running_loop()
-        _raise_file_limit()
+        self.server_state.limits = fitting(self.server_state.limits)
         with self.capture_signals():  # around all, since it ends the process
             try:
                 async with opened(self._plan) as (router, console):
@@ -126,10 +128,19 @@ async def _serve(app: App, scope: Any, receive: Any, send: Any) -> None:
         await app(scope, receive, send)
 
 
-def _raise_file_limit() -> None:
-    """Let this process open as many files as it may: each connection is one."""
-    with suppress(ModuleNotFoundError, ValueError, OSError):  # Windows has none; macOS has a second limit
-        import resource
+def fitting(limits: ConnectionLimits) -> ConnectionLimits:
+    """No more connections than this process may have open files, of which the store and the providers need some."""
+    try:
+        import resource  # Windows has none
 
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        with suppress(ValueError, OSError):  # macOS has a second limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ModuleNotFoundError:
+        return limits
+    room = max(files - min(OTHER_FILES, files // 2), 1)
+    if files == resource.RLIM_INFINITY or limits.open <= room:
+        return limits
+    _log.warning("connections.open: %d of %d fit into the %d files that may be open", room, limits.open, files)
+    return replace(limits, open=room)

@@ -25,6 +25,8 @@ FLUSH_TIMEOUT_S = 5.0
 """How long a client may take to read what was written before its connection is closed."""
 REFUSED_CLOSE_S = 1.0
 """How long the connection of a refused client stays open, unread: closed at once, the client might lose the answer."""
+TURNED_AWAY = 32
+"""Connections beyond the limit that are told so at a time; any more are closed without a word."""
 OVERHEAD_BYTES, OVERHEAD_SHARE = 128 << 10, 8
 """What chunks may take besides their data (sizes, extensions, trailers): so much, and so many times the data."""
 
@@ -77,7 +79,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
-        if len(self.connections) > self._limits.open:
+        if len(self.connections) > self._limits.open + TURNED_AWAY:
+            transport.abort()
+        elif len(self.connections) > self._limits.open:
             self._refuse(Refusal.BUSY)
         else:
             self._wait(self._limits.header_s, self._head_is_late)
