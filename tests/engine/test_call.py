@@ -222,3 +222,19 @@ async def test_requests_that_only_set_max_retries_share_a_plan_with_others_of_th
     plans = [(await call_of(house, fallback={"maxRetries": retries})).plan for retries in (0, 2, 0)]
     assert [plan.given.max_retries for plan in plans if plan is not None] == [0, 2, 0]
     assert plans[0] is plans[2], "it was kept"
+
+
+async def test_what_errors_hold_on_to_shows_no_answer() -> None:
+    house = House([said(Delta("canary"), Finish("stop"))] * 2, [said(Delta("canary"), Finish("stop"))] * 2)
+    with pytest.raises(RouterError) as caught:
+        await house.router.route("hi", goal="quality", output_type=int)
+    shown, frame = list[str](), caught.value.__traceback__
+    while frame is not None:
+        shown += [repr(each) for name, each in frame.tb_frame.f_locals.items() if name not in ("house", "shown")]
+        frame = frame.tb_next
+    assert "canary" not in "".join(shown)
+
+
+async def test_a_copy_of_a_call_has_what_is_rare_too() -> None:
+    call = await call_of(House([ANSWER]), metadata={"team": "search"})
+    assert copy.copy(call).metadata == {"team": "search"}

@@ -7,7 +7,7 @@ when somebody reads them. Of what was said it holds nothing, unless it is captur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -125,8 +125,14 @@ class Call(_Rare, Struct, dict=True, eq=False):
     status: TraceStatus = "running"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle or a copy has what is no field, too."""
+        """A pickle has what is no field, too."""
         return (*super().__reduce__(), self.__dict__)
+
+    def __copy__(self) -> Self:
+        """So has a copy."""
+        copied: Self = super().__copy__()  # type: ignore[misc]  # the stubs of msgspec leave it out
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs

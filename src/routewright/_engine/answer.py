@@ -45,6 +45,8 @@ class Answer(Generic[T_co]):
 
     def __repr__(self) -> str:
         # no text: a repr ends up in logs
+        if not self.is_served:
+            return f"<Answer {self.trace_id}: none>"
         return f"<Answer {self.trace_id} from {self.routing.selected_model}, {len(self.output)} characters>"
 
     def _repr_html_(self) -> str:

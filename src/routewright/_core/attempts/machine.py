@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -135,6 +135,14 @@ class Attempts(Struct, eq=False):
     """A model whose circuit is open was called, for want of another."""
     _repair: TokenBounds | None = None
     """Of the present model."""
+
+    def __repr__(self) -> str:
+        # no text, as the answer that is to be repaired: frames of errors hold this
+        return f"<{type(self).__name__} of {self.plan}: {self.end or 'under way'}>"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """What ``rich`` prints: no text either."""
+        return [("plan", self.plan), ("end", self.end)]
 
     def next(self, now: float) -> Attempt | Wait | None:
         """Say what to do at ``now`` (monotonic seconds); None at the end."""
