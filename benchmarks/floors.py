@@ -197,7 +197,7 @@ class LeastRouter:
 
 
 class LeastLimiter:
-    """When each name was last let in within a minute. It knows no weights, nor how long to wait."""
+    """When each name was last admitted within a minute. It knows no weights, nor how long to wait."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -180,7 +180,7 @@ class Parts:
 
     @property
     def is_closed(self) -> bool:
-        """No call is let in any more."""
+        """No call is admitted any more."""
         return self._closed
 
     @property

@@ -351,7 +351,7 @@ class _Correction:
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[EndClaim]:
         """Exclude other corrections of the call. Put the given write into the batch: it fails the batch if somebody
-        else was let in after all."""
+        else was admitted after all."""
         key, call = _CORRECTS + self._trace_id, self._ids("cor_")
         fence = EndClaim(key=key, environment="production", call=call, result=b"", until=0.0)
         try:

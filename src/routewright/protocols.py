@@ -309,9 +309,9 @@ class Coordination(Protocol):
 
     async def take(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
         """Take all of it or nothing, in one step. In no window of 60 seconds, open at its beginning, more than the
-        limit is ever taken, but for an amount over the whole limit, which is let in alone. A limit of 0 lets nothing
-        in. A slot is its ``owner``'s until it is given back, or he has neither renewed nor taken one for the length of
-        a lease."""
+        limit is ever taken, but for an amount over the whole limit, which is admitted alone. A limit of 0 admits
+        nothing. A slot is its ``owner``'s until it is given back, or he has neither renewed nor taken one for the
+        length of a lease."""
         ...
 
     async def end(self, taken: Taken, tokens: int | None = None) -> None:

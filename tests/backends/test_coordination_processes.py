@@ -119,7 +119,7 @@ def test_eight_processes_let_in_as_many_as_the_limit_says_in_every_window(path: 
 
 
 def _taken_by_all(path: Path, times: float, seconds: float, limit: int) -> tuple[Any, Any]:
-    """When each was let in, and when each was refused, by the clock that they share."""
+    """When each was admitted, and when each was refused, by the clock that they share."""
     with ExitStack() as stack:
         started = [running(TAKING, path, times, seconds, limit, seed) for seed in range(PROCESSES)]
         processes = [stack.enter_context(each) for each in started]

@@ -23,7 +23,7 @@ Arrivals = Callable[[int, Random], Iterator[float]]
 
 
 def uniform(limit: int, rng: Random) -> Iterator[float]:
-    """Twice as many as the limit lets in, at any time."""
+    """Twice as many as the limit admits, at any time."""
     now = 1e5
     while True:
         now += rng.random() * 60 / limit

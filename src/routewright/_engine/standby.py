@@ -59,7 +59,7 @@ class LimitCounts(NamedTuple):
     degraded: bool
     """What is shared is away: this process goes on with its part of every limit."""
     alone: int
-    """Calls that were let in, or refused, so."""
+    """Calls that were admitted, or refused, so."""
 
 
 class TakenTwice(Taken, frozen=True):
@@ -171,7 +171,7 @@ class StandbyCoordination:
         return max(1, limit // self._workers) if limit > 0 else limit
 
     async def _count(self, taken: Taken, takes: Sequence[Take], owner: str) -> TakenTwice:
-        """Count in the local one what the shared one let in."""
+        """Count in the local one what the shared one admitted."""
         try:
             counted = [Take(each.name, each.resource, NO_LIMIT, each.amount) for each in takes]
             local = await self._local.take(counted, owner)

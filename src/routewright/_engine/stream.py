@@ -153,7 +153,7 @@ class Stream:
 
     @property
     def deadline(self) -> float:
-        """When its time is over, on the monotonic scale; infinity before the call is let in."""
+        """When its time is over, on the monotonic scale; infinity before the call is admitted."""
         return inf if self._call is None else self._call.deadline
 
     def raise_failure(self) -> None:

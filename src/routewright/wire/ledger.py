@@ -32,7 +32,7 @@ class LedgerRow(Struct, frozen=True, kw_only=True):
     """``attempt``: a call of one model. ``expired``: a reservation whose owner is gone, so that nobody knows what it
     came to. ``credit``: money that came in. ``correction``: by how much another row was wrong."""
     at: str
-    """RFC 3339, UTC, milliseconds: when its call was let in, whose month pays for all its attempts."""
+    """RFC 3339, UTC, milliseconds: when its call was admitted, whose month pays for all its attempts."""
     key_id: str | None = None
     model: str = ""
     provider: str = ""
@@ -57,7 +57,7 @@ class RunLimit(Struct, frozen=True):
 
 
 class Purse(Struct, frozen=True):
-    """Money of one level. A call is let in only where ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
+    """Money of one level. A call is admitted only if ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
 
     level: Level
     """``account`` is its balance, ``month`` what it may be charged in one."""

@@ -32,7 +32,7 @@ class Take(Struct, frozen=True):
     resource: Resource
     limit: int
     amount: int = 1
-    """More than the whole limit: it is let in alone."""
+    """More than the whole limit: it is admitted alone."""
 
 
 class WindowState(Struct, frozen=True):

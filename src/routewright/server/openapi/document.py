@@ -55,7 +55,7 @@ _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
 _HEADERS: dict[str, tuple[str, Schema]] = {
     "X-Request-Id": ("Names the request in errors and in the operator's log.", {**_TEXT, "pattern": "^req_"}),
-    "X-RateLimit-Limit": ("How much the limit lets in within a minute.", _COUNT),
+    "X-RateLimit-Limit": ("How much the limit admits within a minute.", _COUNT),
     "X-RateLimit-Remaining": ("What is left of it.", _COUNT),
     "X-RateLimit-Reset": ("When all of it is free again if nobody asks for more, in Unix seconds.", _COUNT),
     "X-RateLimit-Resource": (
@@ -63,7 +63,7 @@ _HEADERS: dict[str, tuple[str, Schema]] = {
         " nothing is limited there are none.",
         {**_TEXT, "enum": ["requests", "tokens"]},
     ),
-    "Retry-After": ("So many seconds later the same call is let in if nobody else calls.", _COUNT),
+    "Retry-After": ("So many seconds later the same call is admitted if nobody else calls.", _COUNT),
     "WWW-Authenticate": ("How to authenticate.", {**_TEXT, "const": "Bearer"}),
     "ETag": ("Names this version of the document, for `If-None-Match`.", _TEXT),
 }
