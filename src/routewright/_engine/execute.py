@@ -1,7 +1,8 @@
-"""Performs a plan: calls what the machine says, and tells it how that ended. One path for plain and streamed calls.
+"""Performs a plan: calls the models that the machine names, and reports how each attempt ended. One path for plain and
+streamed calls.
 
-A plain call enters one deadline an attempt and collects all inside it; a stream one a piece, so that no deadline runs
-while the reader has the word. No deadline outlives its attempt: one that has run out would kill the next.
+A plain call enters one deadline per attempt and collects the answer inside it. A stream enters one per piece, so that
+none runs while the reader works. No deadline outlives its attempt: an expired one would cancel the next attempt.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Execution(Progress):
                 await self._pause()
 
     async def next_part(self) -> Part | None:
-        """Move on by one piece; None where there is nothing to hand on, or, once ``end`` is set, at all."""
+        """Move on by one piece. None if it is nothing for the caller, and whenever ``end`` is set."""
         exchange = self.exchange
         if exchange is not None:
             if exchange.parts:
@@ -171,12 +172,12 @@ class Execution(Progress):
             _log.warning("provider %s raised %s on leaving", exchange.attempt.provider, type(error).__name__)
 
     async def aclose(self) -> None:
-        """Leave the present attempt, if any, whatever happens around."""
+        """Leave the present attempt, if any, even if the caller is cancelled."""
         if self.exchange is not None:
             await self._abandon(self.exchange)
 
     async def _abandon(self, exchange: Exchange) -> None:
-        """Leave an attempt for no fault of its own."""
+        """Leave an attempt that has no fault."""
         exchange.watch = watch = CancelWatch()
         watch.before = 0
         try:

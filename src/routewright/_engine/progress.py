@@ -138,9 +138,9 @@ class Progress(Attempts, kw_only=True):
     exchange: Exchange | None = None
     """The attempt that runs, if any."""
     error: RouterError | None = None
-    """What ended it that is no provider's fault."""
+    """The error that ended it, if that is not a provider's fault."""
     cause: BaseException | None = None
-    """What the code of the last attempt's provider raised, where that is a host's own."""
+    """The exception that the last attempt's provider raised in place of a ``ProviderFault``."""
     data: Any = None
     """The answer as a value of the type that was asked for."""
     _cover: Cover | None = None
@@ -166,7 +166,7 @@ class Progress(Attempts, kw_only=True):
         return step
 
     def end_with(self, error: RouterError | None) -> None:
-        """End it for what is no provider's fault, unless it has ended; None ends nothing."""
+        """End it with an error that is not a provider's fault, unless it has ended. None changes nothing."""
         if error is not None and self.end is None:
             self.error, self.end = error, End.FAILED
 
@@ -192,12 +192,12 @@ class Progress(Attempts, kw_only=True):
 
     @property
     def broke_off(self) -> bool:
-        """It failed because a part of the answer had been read that could not be taken back."""
+        """True if it failed because a delivered part of the answer could not be taken back."""
         attempts = self.call.attempts
         return bool(attempts) and attempts[-1].delivered and self.on_partial == "error"
 
     def started(self, attempt: Attempt) -> AttemptStarted:
-        """Say that a model is called, and in whose place: the chosen one's, too, if that was not called at all."""
+        """The event for a new attempt, with the model it replaces: the chosen one, if that was not called at all."""
         after, chosen = attempt.after, self.plan.legs[0].id
         if after is not None and after.fault is not None:
             return AttemptStarted(attempt, after.model, FAULTS[after.fault].reason, attempt.restart)
@@ -320,17 +320,17 @@ class Progress(Attempts, kw_only=True):
             exchange.limit.move(wake_at)
 
     def _may_move_on(self, exchange: Exchange) -> bool:
-        """Whether another model may take over: not from the last of the chain, nor where an answer cannot be void."""
+        """True if another model may take over: not from the last of the chain, nor once an answer cannot be voided."""
         if self.is_last(exchange.attempt):
             return False
         return self.whole or not (exchange.attempt.delivered and self.on_partial == "error")
 
     def _may_leave(self, exchange: Exchange) -> bool:
-        """Whether an answer that is below the minimum throughput is left: not one that is whole."""
+        """True if an answer below the minimum throughput may be left; a whole one is kept."""
         return exchange.attempt.finish_reason is None and self._may_move_on(exchange)
 
     async def _screened(self, exchange: Exchange, part: Delta | ToolDelta | Finish) -> list[Part]:
-        """What of a part may go on to the caller. Raises ``Blocked``, and ``GuardrailFailed``."""
+        """The parts that the caller may have, after the guardrails. Raises ``Blocked``, and ``GuardrailFailed``."""
         attempt, parts = exchange.attempt, list[Part]()
         screen, wake_at = attempt.screen, exchange.wake_at
         assert isinstance(screen, Screen), "the answer is guarded"
@@ -352,11 +352,12 @@ class Progress(Attempts, kw_only=True):
 
     @property
     def _aside_from(self) -> float:
-        """Characters from which on guardrails look aside: never, where nobody can wait for that."""
+        """Characters above which guardrails run in a worker thread; never, since nothing can be awaited here."""
         return inf
 
     def _unfit(self, attempt: Attempt, form: Form) -> Fault | None:
-        """Read the answer as what was asked for; say what does not fit. Calls of tools are left to the caller."""
+        """Read the answer as the type that was asked for. Returns the fault if it does not fit; tool calls are not
+        read."""
         if attempt.pieces is not None:
             return None
         found = form.read(attempt.answer)
@@ -407,7 +408,7 @@ class Progress(Attempts, kw_only=True):
             attempt.doubt()
 
     def _leave_behind(self, exchange: Exchange) -> None:
-        """Price an attempt that is left for no fault of its own, and say so."""
+        """Price an attempt that is left without a fault, and report it as left."""
         attempt = exchange.attempt
         touched = attempt.first_at is not None or self._entered(exchange)
         self.left(attempt, touched=touched and not attempt.counted)
@@ -424,7 +425,7 @@ class Progress(Attempts, kw_only=True):
             attempt.doubt()
 
     def _entered(self, exchange: Exchange) -> bool:
-        """Whether the provider may have begun to work for an attempt."""
+        """True if the provider may have begun to work on an attempt."""
         return True
 
     def _fault_of(self, error: BaseException, attempt: Attempt, *, entered: bool) -> Fault:
@@ -451,7 +452,7 @@ class Progress(Attempts, kw_only=True):
         return no_answer(waited_s) if self.whole else silence(waited_s, begun=False)
 
     def _blamed_from(self, exchange: Exchange) -> float:
-        """Until when a provider may be silent before that is its own fault, whatever time the caller gave."""
+        """When silence becomes the provider's fault, whatever time the caller gave."""
         attempt = exchange.attempt
         if attempt.first_at is None:
             return attempt.started_at + attempt.patience_s
@@ -459,6 +460,6 @@ class Progress(Attempts, kw_only=True):
 
 
 def _is_json(request: RouteRequest) -> bool:
-    """Whether the answer is asked for as JSON, of which no part can be judged alone."""
+    """True if the answer is asked for as JSON, which guardrails can only check whole."""
     form = None if request.params is None else request.params.response_format
     return form is not None and form.get("type") != "text"

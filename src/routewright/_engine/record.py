@@ -70,7 +70,7 @@ class Records:
         self.under_way: set[Call] = set()
         """Calls whose plans are being carried out."""
         self._over: Signal | None = None
-        """Set when one of them ends, for who waits for that."""
+        """Set when one of them ends; ``all_ended`` waits for it."""
         self._since = self._clock.monotonic()
 
     @contextmanager
@@ -102,9 +102,10 @@ class Records:
         left: bool = False,
         at: float | None = None,
     ) -> tuple[Answer, RouterError | None]:
-        """End a call whose plan came to its end or was ``left``, or that failed of an ``error`` before it had one, at
-        present if not said otherwise, and keep its trace. Gives its answer, and what went wrong, without which there
-        is none."""
+        """End a call and hand its trace to the log. Returns the answer, and the error if the call failed.
+
+        The plan has ended, or was ``left``; ``error``: the call failed before it had a plan. ``at``: monotonic seconds,
+        now if None."""
         served, board, plan, fleet, hold = call.served, call.board, call.plan, call.fleet, call.hold
         data = None
         if progress is not None:
@@ -160,8 +161,8 @@ class Records:
             self.conclude(call, None)
 
     def drop(self, call: Call, progress: Progress) -> None:
-        """Take a call that nobody holds any more. To be called in a finaliser, which may run anywhere: so it takes no
-        lock, and the trace is kept by the next call or renewal."""
+        """Queue a call that was dropped before its end. Called by finalisers, which may run anywhere, so it takes no
+        lock; the next call or renewal keeps the trace."""
         if self._is_of_parent(call):
             return
         progress.settle()
@@ -197,7 +198,7 @@ class Records:
                     hold.abandon()
 
     def _is_of_parent(self, call: Call) -> bool:
-        """Whether a call began before this process was forked: its parent keeps what becomes of it."""
+        """True if a call began before this process was forked: the parent keeps its trace."""
         return call.started_at < self._since
 
     def _events(self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet) -> Sequence[PutEvent]:
@@ -215,8 +216,8 @@ class Records:
 
 
 def _burst(call: Call, error: RouterError | None, fleet: Fleet) -> ErrorBurst | None:
-    """Count how a call of an account ended. One that its caller left says nothing, and an answer was counted with its
-    model's health, but in the sandbox."""
+    """Count how a call ended, and return the burst of errors that begins with it. A call that its caller left does not
+    count; outside the sandbox an answer was counted with its model's health."""
     if error is None and (call.served is None or call.environment != "sandbox"):
         return None
     failed = error is not None and error.status >= 500

@@ -62,9 +62,9 @@ class Stream:
         self._call: Call | None = None
         self._execution: Execution | None = None
         self._answer: Answer | None = None
-        """Once the call has ended; without one of its own it was left, or failed."""
+        """Set once the call has ended, also if it was left or failed."""
         self._error: RouterError | None = None
-        """What it failed of."""
+        """Why it failed."""
         self._hold: Admission | None = None
         self._replay: deque[RouteEvent] | None = None
         """Events of a call that is over, which was made under the same idempotency key."""
@@ -142,13 +142,13 @@ class Stream:
             self._execution.expect_text()
 
     def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
-        """Have it asked what a call failed of that is left before its end, which is then not charged; None: its reader
-        left."""
+        """Set the function that says why a call was left before its end. A call with an error is not charged; None: its
+        reader left."""
         self._why_left = why
 
     @property
     def headers(self) -> dict[str, str]:
-        """What HTTP says of its rate limits (``Answer.headers``), once the first event is there."""
+        """HTTP headers of its rate limits (``Answer.headers``), once the first event has come."""
         return self._headers
 
     @property
@@ -207,8 +207,7 @@ class Stream:
             await hold.aclose()
 
     async def _begin(self) -> RouteEvent:
-        """Admit the call, and choose. Gives the first event: of an answer that was given before, if it is told
-        again."""
+        """Admit the call, and choose. Returns the first event, which is that of the earlier answer on a replay."""
         engine = self._engine
         try:
             asked = self._asked
