@@ -352,7 +352,7 @@ class Console(Closing):
         return KeyStanding(key, total, month)
 
     async def _change(self, account: str, write: Write) -> Written:
-        """Change something of an account, and let all who know it hear of that."""
+        """Change an account, and notify every process that caches it."""
         (written,) = await self._checked.apply(account, [write])
         self._authenticator.forget(account)
         await self._announcer.tell(account)

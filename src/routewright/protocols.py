@@ -324,7 +324,7 @@ class Coordination(Protocol):
         ...
 
     async def announce(self, notice: Notice) -> None:
-        """Let all who listen hear of something."""
+        """Publish news to all who listen."""
         ...
 
     async def hear(self, after: int | None) -> Heard:

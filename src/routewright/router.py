@@ -454,8 +454,8 @@ class Router:
 
     @property
     def hook_counts(self) -> HookCounts:
-        """Calls of this process that hooks are still to hear of (``waiting``), how often one ``failed``, and calls that
-        they will not hear of (``lost``)."""
+        """Calls of this process whose hooks are still to be called (``waiting``) or never will be (``lost``), and how
+        often a hook ``failed``."""
         return self._parts.hooks.counts
 
     @property
@@ -465,7 +465,7 @@ class Router:
         return self._parts.limit_counts
 
     async def flush(self) -> None:
-        """Write all traces that still wait, and let the hooks hear of them. Raises ``StorageUnavailable`` if some
+        """Write all traces that still wait, and call their hooks. Raises ``StorageUnavailable`` if some
         traces still wait, and ``InternalError`` if some were refused or lost since the last time."""
         try:
             await self._parts.log.flush()

@@ -34,7 +34,7 @@ from routewright.wire import (
 from .money import usd
 
 THRESHOLDS = (50, 80, 100)
-"""Percent of the monthly limit at which an account hears of what it was charged (spec 6.1)."""
+"""Percent of the monthly limit at which an account is notified of what it was charged (spec 6.1)."""
 _MONTH = len("2026-11")
 _RUN, _OF_MONTH = "run:", "month:"
 _LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "account", "month": "month"}
@@ -303,7 +303,7 @@ def _with_overrun(
 
 def _crossed(shelf: Shelf, month: str, ended: Settle) -> list[StoredEvent]:
     """Events of the thresholds that what was spent has reached now: each once for a month and its limit, so that who
-    raises the limit hears of the new one, too."""
+    raises the limit is notified of the new one, too."""
     account, spent = shelf.account(), shelf.sums(month).spent
     limit = None if account is None else account.monthly_nanos
     if account is None or not limit or len(ended.event_ids) < len(THRESHOLDS):

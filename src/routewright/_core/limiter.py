@@ -1,7 +1,7 @@
 """May this call go on? The one step that takes of several windows and slots at once, or of none (contract 7).
 
-It is told the time, and who asks. Slots belong to owners, who keep them by a lease: those of one who is not heard of
-are free again by themselves. A finaliser may end a step in the midst of another, in the same thread.
+The time and the owner are arguments. Owners keep their slots by a lease; slots whose lease is not renewed become free.
+A finaliser may end a step in the midst of another, in the same thread.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Accounts:
             except (Exception, asyncio.CancelledError) as error:  # what is known is forgotten by itself, before long
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
-                _log.debug("changes of accounts are not heard of for now: %s", type(error).__name__)
+                _log.debug("changes of accounts do not arrive for now: %s", type(error).__name__)
                 await self._clock.sleep(KNOWN_S)
             if last == before and self._clock.monotonic() - asked_at < LEAST_S:
                 await self._clock.sleep(LEAST_S)  # it did not wait for news

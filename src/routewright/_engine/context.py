@@ -86,7 +86,7 @@ def _active_span() -> TraceParent | None:
 
 
 class Onward(NamedTuple):
-    """How a call's trace goes on to those providers that are to hear of it."""
+    """The trace parent that a call sends to the providers that may have it."""
 
     parent: TraceParent
     call: str

@@ -22,7 +22,7 @@ from routewright.wire import Denied, Heard, Notice, Take, Taken
 T = TypeVar("T")
 
 TIMEOUT_S = 0.25
-"""What takes longer is away."""
+"""The shared coordination counts as away if it takes longer."""
 PROBE_S = 0.05
 """So long one call waits to see whether it is back, while the others do not."""
 AGAIN_S = 2.0
@@ -57,9 +57,9 @@ class LimitCounts(NamedTuple):
     """How rate limits are shared, in this process."""
 
     degraded: bool
-    """What is shared is away: this process goes on with its part of every limit."""
+    """True while the shared coordination is away and this process applies its part of every limit."""
     alone: int
-    """Calls that were admitted, or refused, so."""
+    """Calls decided that way, admitted or refused."""
 
 
 class TakenTwice(Taken, frozen=True):
@@ -88,13 +88,13 @@ class StandbyCoordination:
         self.degraded = False
         """The shared one is away."""
         self.degraded_takes = 0
-        """How many the local one decided."""
+        """Calls that the local one decided."""
         self._fell_at = self._again_at = -inf
         self._why = ""
-        self._owed: deque[tuple[Taken, int | None]] = deque()
-        """Ends that the shared one has not heard of. Their slots are renewed with their owner's others until it has."""
+        self._unreported: deque[tuple[Taken, int | None]] = deque()
+        """Ends not yet reported to the shared one. Their slots are renewed with their owner's others until they are."""
         self._said = False
-        """What was last said of ``degraded``."""
+        """The last value of ``degraded`` that was logged."""
         self._said_at = -inf
 
     async def take(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
@@ -104,7 +104,7 @@ class StandbyCoordination:
             return await self._take_alone(takes, owner)
         self._again_at = began + AGAIN_S
         result = await self._take_shared(takes, owner, PROBE_S if self.degraded else TIMEOUT_S)
-        if isinstance(result, Denied) and self._owed:  # perhaps by slots that were given back while it was away
+        if isinstance(result, Denied) and self._unreported:  # perhaps by slots that were given back while it was away
             await self._pay_all()
             result = await self._take_shared(takes, owner, TIMEOUT_S)
         if isinstance(result, NoAnswer):
@@ -123,7 +123,7 @@ class StandbyCoordination:
         if taken.shared is None:
             return
         if self.degraded:
-            self._owed.append((taken.shared, tokens))
+            self._unreported.append((taken.shared, tokens))
         elif await self._pay(taken.shared, tokens):
             await self._pay_all()
 
@@ -134,13 +134,13 @@ class StandbyCoordination:
             await self._pay_all()
 
     async def announce(self, notice: Notice) -> None:
-        """Let all who listen hear of it (``protocols.Coordination``). For that nothing stands in."""
+        """Publish news (``protocols.Coordination``). Nothing stands in for that."""
         told = await self._asked(partial(self._shared.announce, notice), TIMEOUT_S)
         if isinstance(told, NoAnswer):
             raise StorageUnavailable(f"the news could not be spread: {told.why}")
 
     async def hear(self, after: int | None) -> Heard:
-        """News since ``after`` (``protocols.Coordination``). For that nothing stands in."""
+        """News since ``after`` (``protocols.Coordination``). Nothing stands in for that."""
         heard: object = await answer_of(partial(self._shared.hear, after), self._clock, inf)
         if isinstance(heard, Heard):
             return heard
@@ -176,24 +176,24 @@ class StandbyCoordination:
             counted = [Take(each.name, each.resource, NO_LIMIT, each.amount) for each in takes]
             local = await self._local.take(counted, owner)
         except BaseException:
-            self._owed.append((taken, None))
+            self._unreported.append((taken, None))
             raise
         assert isinstance(local, Taken), "there was no limit"
         return TakenTwice(taken.id, taken.states, local, taken)
 
     async def _pay_all(self) -> None:
-        while self._owed and await self._pay(*self._owed.popleft()):
+        while self._unreported and await self._pay(*self._unreported.popleft()):
             pass
 
     async def _pay(self, taken: Taken, tokens: int | None) -> bool:
-        """Tell the shared one of an end. Whether it has heard; if not, even as the caller is cancelled, it is owed."""
+        """Report an end to the shared one. If that fails or is cancelled, it stays pending; True: it did not."""
         heard = False
         try:
             end = partial(self._shared.end, taken, tokens)
             heard = not isinstance(await self._asked(end, TIMEOUT_S), NoAnswer)
         finally:
             if not heard:
-                self._owed.append((taken, tokens))
+                self._unreported.append((taken, tokens))
         return heard
 
     async def _asked(self, ask: Callable[[], Awaitable[T]], timeout_s: float) -> T | NoAnswer:

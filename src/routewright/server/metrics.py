@@ -98,9 +98,9 @@ FIGURES: dict[str, Figure] = {
     "traces_unbilled": _counter("traces_unbilled", "", "Traces that were lost to the ledger, too"),
     "limits_degraded": _gauge("limits_degraded", "1: what processes share for their rate limits is away"),
     "limits_alone": _counter("limits_alone", "", "Times that a process went on without what is shared"),
-    "hooks_waiting": _gauge("hooks_waiting", "Calls that hooks are still to hear of"),
+    "hooks_waiting": _gauge("hooks_waiting", "Calls whose hooks are still to be called"),
     "hooks_failed": _counter("hooks_failed", "", "Times that a hook raised"),
-    "hooks_lost": _counter("hooks_lost", "", "Calls that hooks do not hear of; these figures miss them as well"),
+    "hooks_lost": _counter("hooks_lost", "", "Calls whose hooks are never called; these figures miss them as well"),
 }
 """By our own short words."""
 

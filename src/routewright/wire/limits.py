@@ -70,7 +70,7 @@ ACCOUNT_TOPIC = "account"
 
 
 class Notice(Struct, frozen=True):
-    """Something that the others should hear of at once."""
+    """Something that other processes should know at once."""
 
     topic: str
     said: str

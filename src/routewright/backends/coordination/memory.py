@@ -72,7 +72,7 @@ class MemoryCoordination:
         taken = await coordination.take([Take("key:mine", "requests", limit=60)], owner="me")
 
     It ends with the process, and a forked child begins with nothing. Nothing ever waits but ``hear``. ``lease_s``: an
-    owner of slots who was not heard of for so long loses them. ``clock``: pass a ``FakeClock`` that the Router has.
+    owner of slots who has not renewed them for so long loses them. ``clock``: pass a ``FakeClock`` that the Router has.
     """
 
     def __init__(self, *, clock: Clock | None = None, lease_s: float = 30.0) -> None:
@@ -110,7 +110,7 @@ class MemoryCoordination:
             self._kept.lengthen(lease_s)
 
     async def announce(self, notice: Notice) -> None:
-        """Let all who listen hear of it (``protocols.Coordination``)."""
+        """Publish news (``protocols.Coordination``)."""
         with self._kept.guard.lock:
             self._kept.announce(notice, self._now())
 

@@ -57,7 +57,7 @@ class SqliteCoordination:
     It needs a file of its own, on a local disk or in memory (``/dev/shm``), and makes it at first use. Nothing in it
     has to last: a damaged one is made anew. Each step is a short transaction in the caller's thread, some tens of
     microseconds; while another process writes it waits, and the event loop goes on. After ``busy_s`` it raises
-    ``StorageUnavailable``. ``lease_s``: an owner of slots who was not heard of for so long loses them.
+    ``StorageUnavailable``. ``lease_s``: an owner of slots who has not renewed them for so long loses them.
 
     It goes by ``time.monotonic()``, which all processes of a machine share, whatever becomes of the time of day.
     ``clock``: pass a ``FakeClock`` that the Router has; it is SQLite then that waits. ``connect``: opens connections in
@@ -104,7 +104,7 @@ class SqliteCoordination:
         await self._done(partial(self._file.write, partial(self._renew, owner)))
 
     async def announce(self, notice: Notice) -> None:
-        """Let all who listen hear of it (``protocols.Coordination``)."""
+        """Publish news (``protocols.Coordination``)."""
         await self._done(partial(self._file.write, partial(self._announce, notice)))
 
     async def hear(self, after: int | None) -> Heard:
