@@ -326,11 +326,8 @@ class Engine:
         return (*self._guardrails, *(guardrails_of(policy.policy) if made is None else made))
 
     async def afford(self, call: Call) -> None:
-        """Decide within what the caller has left, and set aside what that can cost. Whatever keeps it from that leaves
-        its trace, but for a lack of money."""
-        if call.hold is None:
-            await self.choose(call)
-            return
+        """Decide within what the caller has left, and reserve what that can cost, for a call with a ``hold``. A failure
+        leaves a trace, but for a refusal of the caller's limits."""
         self.give(call)
         try:
             plan: Plan = await call.hold.afford(call, self._plan_within, hedged=is_hedged(call))
