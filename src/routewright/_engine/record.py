@@ -129,7 +129,7 @@ class Records:
         budget = call.request.budget
         call.end(error, self._clock.monotonic() if at is None else at)
         self.under_way.discard(call)
-        if call.started_at < self._since:  # of the process that this one was forked from
+        if call.started_at < self._since:  # it began before a fork, so the parent keeps its trace
             return answer, error
         settlement, events = None, _NO_EVENTS
         if hold is not None and progress is not None:
@@ -163,7 +163,7 @@ class Records:
     def drop(self, call: Call, progress: Progress) -> None:
         """Queue a call that was dropped before its end. Called by finalisers, which may run anywhere, so it takes no
         lock; the next call or renewal keeps the trace."""
-        if self._is_of_parent(call):
+        if call.started_at < self._since:  # as in ``conclude``
             return
         progress.settle()
         if self._log.is_closed:  # there is no next one
@@ -196,10 +196,6 @@ class Records:
             finally:
                 if hold is not None:
                     hold.abandon()
-
-    def _is_of_parent(self, call: Call) -> bool:
-        """True if a call began before this process was forked: the parent keeps its trace."""
-        return call.started_at < self._since
 
     def _events(self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet) -> Sequence[PutEvent]:
         """The events that a call caused, and the burst of errors that it begins."""
