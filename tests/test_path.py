@@ -50,10 +50,10 @@ LIMITS = {
     "plain": Path(60, 25, target="60 in 15"),
     "streamed": Path(80, 29, target="80 in 17"),
     "limited": Path(553, 55, target="120"),
-    "everything in memory": Path(712, 62),
-    "everything in SQLite": Path(2020, 80, target="250", slack=60),
-    "http": Path(94, 35, target="110"),
-    "http with a key": Path(355, 63, target="180"),
+    "everything in memory": Path(691, 60),
+    "everything in SQLite": Path(1990, 80, target="250", slack=60),
+    "http": Path(91, 35, target="110"),
+    "http with a key": Path(354, 63, target="180"),
 }
 MEASURED_ON = (3, 11)
 """Python 3.12 inlines comprehensions, and each version has its own asyncio."""
