@@ -60,7 +60,7 @@ class _Blocking:
 
     def close(self) -> None:
         """Free the resources."""
-        raise NotImplementedError
+        raise NotImplementedError  # each blocking class says how
 
 
 S = TypeVar("S", bound=Closable)

@@ -1,4 +1,4 @@
-"""A Router that is closed in the midst of paid calls: their bills are kept, and what they held ends."""
+"""A Router that is closed in the middle of paid calls: their bills are kept, and what they held ends."""
 
 from __future__ import annotations
 

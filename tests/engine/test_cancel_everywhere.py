@@ -1,4 +1,4 @@
-"""Cancelled at every single await, in the midst of pauses, fallbacks and probes: nothing is left, and all goes on."""
+"""Cancelled at every single await, in the middle of pauses, fallbacks and probes: nothing is left, and all goes on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """May this call go on? The one step that takes of several windows and slots at once, or of none (contract 7).
 
 The time and the owner are arguments. Owners keep their slots by a lease; slots whose lease is not renewed become free.
-A finaliser may end a step in the midst of another, in the same thread.
+A finaliser may end a step while another is under way in the same thread.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def check_seconds(seconds: object, path: str) -> None:
 class Window:
     """What was taken of one limit, the oldest first. Of slots, which do not age, only the sum.
 
-    A finaliser may correct an entry in the midst of any method, in the same thread. So the sum is changed in statements
+    A finaliser may correct an entry while any method runs in the same thread. So the sum is changed in statements
     that call nothing, and what has to change together does so with nothing in between that could run one.
     """
 

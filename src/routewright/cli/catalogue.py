@@ -176,7 +176,7 @@ def _proposal_json(listed: PriceList, proposal: Proposal, written: str | None) -
 
 
 def _proposal_page(listed: PriceList, proposal: Proposal) -> Iterator[Block]:
-    """What a price list would change, line by line, and what of it could not be taken."""
+    """The changes that a price list would make, line by line, and the entries that cannot be imported."""
     yield Line(f"a price list of {listed.shape}'s shape", "dim")
     yield Table([*_change_rows(proposal)])
     yield from (Line(f"{model}  new", "good") for model in proposal.added)

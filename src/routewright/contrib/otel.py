@@ -234,7 +234,7 @@ def _as_span(span_id: str) -> Iterator[None]:
 
 
 def _parent(call: Trace) -> Context:
-    """The call's ``traceparent``; without one it begins a trace of its own, whatever is active in the background."""
+    """The call's ``traceparent``. Without one the call starts a new trace, even if a span is active."""
     found = None if call.traceparent is None else parse_traceparent(call.traceparent)
     if found is None:
         return Context()

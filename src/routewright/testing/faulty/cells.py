@@ -191,7 +191,7 @@ _STATUSES = (
 
 _BROKEN = (
     _alike("reset_before_headers", "the connection is reset before the headers", FaultKind.RESET, Break.RESET),
-    Cell("reset_mid_body", "the connection is reset in the midst of the answer",
+    Cell("reset_mid_body", "the connection is reset in the middle of the answer",
         Play((JSON, _HALF, Break.RESET), FaultKind.RESET),
         Play((EVENTS, says.tokens(), Break.RESET), FaultKind.RESET)),
     Cell("short_body", "the body ends before its content-length",
@@ -230,10 +230,10 @@ _UNFINISHED = (
     Cell("abort", "a finish reason by which the vendor says that it cut the answer",
         Play((JSON, says.document(finish="abort")), FaultKind.TRUNCATED),
         Play((EVENTS, says.tokens(), says.ending("abort")), FaultKind.TRUNCATED)),
-    Cell("malformed_chunk", "JSON that breaks off in the midst of the answer",
+    Cell("malformed_chunk", "JSON that breaks off in the middle of the answer",
         Play((JSON, _HALF + b'"' + _WHOLE[len(_HALF):]), FaultKind.MALFORMED),
         Play((EVENTS, says.tokens(), b'data: {"choices": [\n\n', says.ending()), FaultKind.MALFORMED)),
-    Cell("error_event", "an error in the midst of an answer with status 200; plain: in its place",
+    Cell("error_event", "an error in the middle of an answer with status 200; plain: in its place",
         Play((JSON, _BUSY), FaultKind.SERVER),
         Play((EVENTS, says.tokens(), b"event: error\ndata: " + _BUSY + b"\n\n"), FaultKind.SERVER)),
 )  # fmt: skip

@@ -78,7 +78,7 @@ class LimitsFile:
 
     def _transact(self, work: Callable[[Connection], T]) -> T | Busy:
         with self._connections.writing() as connection:
-            if self._within:  # a finaliser, which runs in the midst of a transaction: it is part of it
+            if self._within:  # a finaliser, which runs in the middle of a transaction: it is part of it
                 return work(connection)
             if not _has_begun(connection):
                 return Busy()
