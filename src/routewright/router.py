@@ -25,7 +25,7 @@ from ._engine.context import NO_TAGS, parent_held, parent_here, tags_held, withi
 from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
-from ._engine.reading import LARGE_CHARACTERS, Asked, Read
+from ._engine.reading import Asked, Read, read_turns
 from ._engine.standby import LimitCounts
 from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
@@ -182,7 +182,7 @@ class Router:
         with the same ``idempotency_key``, which it has to have. Raises what ``route`` does.
         """
         asked, caller = self._asked(request, options), self._as(caller)
-        if asked.read().request.idempotency_key is None:
+        if isinstance(asked, Read) or asked.read().request.idempotency_key is None:
             hint = "give the request one, so that its answer can be asked for again"
             raise ValidationFailed.of(Problem("idempotency_key", "is missing", hint))
         engine = self._parts.engine
@@ -205,7 +205,7 @@ class Router:
         """
         asked = partial(self._asked, options=cast("Options", options))
         check_many(requests, limit)
-        asked("a request").read()  # a mistake in the options is told once
+        self._read("a request", cast("Options", options))  # a mistake in the options is told once
         shared = None if budget is None else SharedBudget(room_of(as_budget(budget)))
         run = Many(self._parts.engine, self._as(caller), asked, limit=limit, budget=shared)
         return await run.run(requests)
@@ -214,9 +214,10 @@ class Router:
         """Answer a request piece by piece. Nothing happens before the first piece is asked for, but that a request
         of ordinary size is checked."""
         asked, parts = self._asked(request, options), self._parts
-        known = asked.read() if asked.is_short or parts.settings.clock.virtual or not asked.is_large else asked
+        if not isinstance(asked, Read) and (parts.settings.clock.virtual or not asked.is_large):
+            asked = asked.read()
         caller = self._caller if caller is None else self.resolve_caller(caller)
-        return Stream(parts.running or parts.engine, known, caller)
+        return Stream(parts.running or parts.engine, asked, caller)
 
     def prepare(
         self,
@@ -257,7 +258,7 @@ class Router:
         on the spot, as by ``decide``. Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
         """
         engine, caller, wait = self._parts.engine, self._as(caller), self._parts.wait_long
-        fleet, read = self._parts.hosted(caller.environment), self._asked(request, options).read()
+        fleet, read = self._parts.hosted(caller.environment), self._read(request, options)
         if engine.admissions.is_open(read.request, caller):
             call = engine.admit(read, caller, fleet)
             engine.guard_now(call)
@@ -271,7 +272,7 @@ class Router:
         Raises ``ValidationFailed`` and ``NoCandidates`` (``BudgetExceeded``).
         """
         engine = self._parts.engine
-        call = engine.admit(self._asked(request, options).read(), self._as(caller))
+        call = engine.admit(self._read(request, options), self._as(caller))
         call.plan = engine.plan_now(call)
         return Decision(call.plan, call.given, call.board)
 
@@ -283,7 +284,7 @@ class Router:
 
         Counts tokens and decides twice a policy, some milliseconds each. Raises ``ValidationFailed``.
         """
-        return self._parts.engine.check(self._asked(request, options).read(), self._as(caller))
+        return self._parts.engine.check(self._read(request, options), self._as(caller))
 
     def why_not(
         self, request: RequestLike, model: str, *, caller: Caller | None = None, **options: Unpack[Options]
@@ -296,7 +297,7 @@ class Router:
         if not isinstance(model, str):
             raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(model)}", ""))
         engine = self._parts.engine
-        call = engine.admit(self._asked(request, options).read(), self._as(caller))
+        call = engine.admit(self._read(request, options), self._as(caller))
         model = resolve_one(model, call.fleet.aliases, call.fleet.pool.row, "model")
         return why_not(engine.counted(call), call.board, model, call.laid)
 
@@ -483,12 +484,17 @@ class Router:
         """The same methods for code without ``await``."""
         return BlockingRouter(self, self._parts.worker)
 
-    def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> Asked:
+    def _asked(self, request: RequestLike, options: Options, form: Form | None = None) -> Asked | Read:
         held = tags_held()
         tags = None if held is NO_TAGS else held.get(self._parts.tags)
         parent = parent_here() if parent_held() is not None or "opentelemetry.trace" in sys.modules else None
-        is_short = type(request) is str and len(request) <= LARGE_CHARACTERS and not options
-        return Asked(request, options, tags, form, parent, is_short)
+        if not options and not tags and form is None and (read := read_turns(request, parent)) is not None:
+            return read
+        return Asked(request, options, tags, form, parent)
+
+    def _read(self, request: RequestLike, options: Options) -> Read:
+        asked = self._asked(request, options)
+        return asked if isinstance(asked, Read) else asked.read()
 
     def _as(self, caller: Caller | None) -> Caller:
         return self._caller if caller is None else self.resolve_caller(caller)

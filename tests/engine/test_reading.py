@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from routewright import Message, Router, Settings, ValidationFailed
 from routewright._core.request.read import as_request
+from routewright._core.tokens.estimate import bounds_of_text
 from routewright._engine import reading
 from routewright._engine.reading import LARGE_CHARACTERS, LARGE_ITEMS, Asked
 from routewright.testing import FakeClock
@@ -46,13 +48,17 @@ def test_what_is_short_or_no_request_at_all_is_small(request_: Any) -> None:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each reading was done on the loop's thread."""
-    loop, seen, check = threading.get_ident(), list[bool](), as_request
+    loop, seen = threading.get_ident(), list[bool]()
 
-    def noted(*given: Any) -> RouteRequest:
-        seen.append(threading.get_ident() == loop)
-        return check(*given)
+    def noting(read: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*given: Any) -> Any:
+            seen.append(threading.get_ident() == loop)
+            return read(*given)
 
-    monkeypatch.setattr(reading, "as_request", noted)
+        return noted
+
+    monkeypatch.setattr(reading, "as_request", noting(as_request))  # of most
+    monkeypatch.setattr(reading, "bounds_of_text", noting(bounds_of_text))  # of plain turns
     return seen
 
 

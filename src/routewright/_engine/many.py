@@ -44,7 +44,7 @@ class Many(Generic[T]):
         self,
         engine: Engine,
         caller: Caller,
-        asked: Callable[[T], Asked],
+        asked: Callable[[T], Asked | Read],
         *,
         limit: int,
         budget: SharedBudget | None,

@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from routewright._core.request.read import Tags, as_request, tagged
+from routewright._core.request.read import Tags, as_request, plain_turns, tagged
 from routewright._core.structured_output import Form, with_output
-from routewright._core.tokens.estimate import bounds_of
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS, bounds_of, bounds_of_text
 from routewright._core.traceparent import TraceParent
 from routewright.wire import Message, RouteRequest, TokenBounds
 
@@ -34,6 +34,18 @@ class Read(Struct, frozen=True, gc=False):
     """What was sent, in plain types, where that was another interface's request; None: the request itself."""
 
 
+def read_turns(value: object, traceparent: TraceParent | None) -> Read | None:
+    """Read a text or a list of turns of text, as most requests are. None for anything else, and for what is large."""
+    if type(value) is list and len(value) > LARGE_ITEMS:
+        return None
+    turns = plain_turns(value)
+    if turns is None:
+        return None
+    messages, text = turns
+    bounds = bounds_of_text(text, PRIMING_TOKENS + MESSAGE_TOKENS * len(messages))
+    return Read(RouteRequest(messages, "cost", "balanced"), bounds, traceparent=traceparent)
+
+
 class Asked(Struct, frozen=True, gc=False):
     """What a caller passed, in whatever shape, and what else goes into the request."""
 
@@ -42,8 +54,6 @@ class Asked(Struct, frozen=True, gc=False):
     tags: Tags | None = None
     form: Form | None = None
     traceparent: TraceParent | None = None
-    is_short: bool = False
-    """It is a text that is read at once: ``is_large`` need not be asked."""
 
     def read(self) -> Read:
         """Check the request and bound its length. Raises ``ValidationFailed``."""

@@ -108,8 +108,10 @@ class Engine:
         self._policy_by_key = by_key(policies)
         self._policy_guardrails = {each.id: guardrails_of(each.policy) for each in policies if each.policy.guardrails}
 
-    async def read(self, asked: Asked) -> Read:
+    async def read(self, asked: Asked | Read) -> Read:
         """Check what a caller passed and bound its length, in a worker thread where that takes long."""
+        if isinstance(asked, Read):
+            return asked
         if self._clock.virtual or not asked.is_large:
             return asked.read()
         return await anyio.to_thread.run_sync(asked.read, abandon_on_cancel=True)
@@ -121,11 +123,7 @@ class Engine:
         if isinstance(asked, Read):
             read = asked
         else:
-            form = asked.form
-            if asked.is_short or self._clock.virtual or not asked.is_large:
-                read = asked.read()
-            else:
-                read = await self.read(asked)
+            form, read = asked.form, await self.read(asked)
         if run is None and self.admissions.is_open(read.request, caller):
             return await self._answer(self.admit(read, caller), form)
         with self.records.named():

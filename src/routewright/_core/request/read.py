@@ -13,6 +13,7 @@ import msgspec
 from msgspec.json import Decoder, encode
 from msgspec.structs import replace
 
+from routewright._core.tokens.estimate import WHOLE_CHARACTERS
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
     Budget,
@@ -54,6 +55,7 @@ _SHAPES: dict[str, Any] = {
 }
 _IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(Need)[:7])  # flags are slow to combine
 _TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA = map(int, list(Need)[7:])
+_PLAIN_ROLES = frozenset(("user", "assistant", "system"))
 _GOALS, _STRATEGIES = get_args(Goal), get_args(Strategy)
 _DECODER = Decoder(RouteRequest, float_hook=finite)
 
@@ -81,16 +83,30 @@ def as_request(
 
     Dicts are in wire spelling; structs may stand wherever a dict may. Raises ``ValidationFailed``.
     """
-    if overrides:
-        return checked(_request_of(value, _arguments(overrides)))
-    if type(value) is str and (value.isascii() or is_unicode(value)):
-        return RouteRequest([Message("user", value)], "cost", "balanced")
-    if type(value) is list:
-        messages = _messages_of(value)
-        if 0 < len(messages) <= MAX_MESSAGES and _are_plain(messages):
-            return RouteRequest(messages, "cost", "balanced")
-        return checked(RouteRequest(messages))
-    return checked(_request_of(value, {}))
+    return checked(_request_of(value, _arguments(overrides) if overrides else {}))
+
+
+def plain_turns(value: object) -> tuple[list[Message], str] | None:
+    """The messages of a text, or of a list of dicts that each hold a role and a text, and all their text. None for
+    anything else, which takes a closer look, and for what is long."""
+    if type(value) is str:
+        messages, texts = [Message("user", value)], [value]
+    elif type(value) is list:
+        messages, texts = [], []
+        for turn in value:
+            if type(turn) is not dict or len(turn) != 2:
+                return None
+            role, content = turn.get("role"), turn.get("content")
+            if type(role) is not str or role not in _PLAIN_ROLES or type(content) is not str:
+                return None
+            messages.append(Message(role, content))
+            texts.append(content)
+    else:
+        return None
+    if not messages or sum(map(len, texts)) > WHOLE_CHARACTERS:
+        return None
+    text = "".join(texts)
+    return (messages, text) if text.isascii() or is_unicode(text) else None
 
 
 def sent_request(
@@ -246,7 +262,7 @@ def _are_plain(messages: list[Message]) -> bool:
             type(message) is not Message
             or type(message.content) is not str
             or not (message.content.isascii() or is_unicode(message.content))
-            or not (message.role == "user" or message.role == "assistant" or message.role == "system")
+            or message.role not in _PLAIN_ROLES
             or message.tool_calls is not None
             or message.tool_call_id is not None
             or message.name is not None

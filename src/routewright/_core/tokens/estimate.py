@@ -193,33 +193,28 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
     bytes. The same is true of other vendors' vocabularies that fall back to bytes and do not rewrite the text first.
     ``low``: no token of the two tables is longer than ``LONGEST_TOKEN`` or begins two words; others cut at spaces too.
     """
-    messages, texts = request.messages, list[str]()
-    if request.tools is None and request.params is None:
-        for message in messages:
-            content = message.content
-            if type(content) is not str or message.name is not None or message.tool_calls is not None:
-                break
-            texts.append(content)
-    if len(texts) == len(messages):  # turns of text, as most are
-        around, parts = PRIMING_TOKENS + MESSAGE_TOKENS * len(texts), False
-    else:
-        texts, around = prompt_texts(request), overhead(request)
-        parts = any(type(message.content) is list for message in messages)
+    texts, around = prompt_texts(request), overhead(request)
     text = texts[0] if len(texts) == 1 else "".join(texts)
-    characters = len(text)
-    if characters > WHOLE_CHARACTERS:
-        low, high, guess = _sampled(texts, characters)
+    if len(text) <= WHOLE_CHARACTERS:
+        bounds = bounds_of_text(text, around)
     else:
-        data = text.encode("utf-8", "surrogatepass")
-        high = len(data)
-        low = -(-high // LONGEST_TOKEN)
-        if high >= LONG_PROMPT:
-            low = max(low, data.translate(_WORDS).count(b" w"))
-        guess = max(estimate(characters, data), low)
-    if not parts:
-        return TokenBounds(low, high + around, guess + around)
+        low, high, guess = _sampled(texts, len(text))
+        bounds = TokenBounds(low, high + around, guess + around)
+    if not any(type(message.content) is list for message in request.messages):
+        return bounds
     images = images_of(request.messages)
-    return TokenBounds(low, high + around, guess + around + estimate_of(images), images=images)
+    return replace(bounds, estimate=bounds.estimate + estimate_of(images), images=images)
+
+
+def bounds_of_text(text: str, around: int) -> TokenBounds:
+    """The same of a prompt that is all text, up to ``WHOLE_CHARACTERS`` of it; the chat format adds ``around``."""
+    data = text.encode("utf-8", "surrogatepass")
+    high = len(data)
+    low = -(-high // LONGEST_TOKEN)
+    if high >= LONG_PROMPT:
+        low = max(low, data.translate(_WORDS).count(b" w"))
+    guess = estimate(len(text), data)
+    return TokenBounds(low, high + around, (guess if guess > low else low) + around)
 
 
 def estimate_text(text: str) -> int:
