@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from routewright._core.trace.ids import CHANCE_LENGTH
 from routewright.identity import DRAWN, Ids
 from routewright.testing import FakeClock
 
@@ -31,12 +32,12 @@ async def made(ids: Ids, clock: FakeClock, count: int) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_each_millisecond_has_chance_of_its_own_which_is_drawn_for_many_at_once() -> None:
+async def test_each_id_has_chance_of_its_own_which_is_drawn_for_many_at_once() -> None:
     clock, rng = FakeClock(), Counted(1)
     found = await made(Ids(clock, rng), clock, 2 * DRAWN)
     assert rng.asked == 2
     assert found == sorted(found)
-    assert len({each[-16:] for each in found}) == len(found), "what follows the milliseconds"
+    assert len({each[-CHANCE_LENGTH:] for each in found}) == len(found)
 
 
 @pytest.mark.anyio

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b32encode
+
 from routewright._core.request.json_scan import is_unicode, quoted
 from routewright.errors import Problem, ValidationFailed
 
@@ -10,42 +12,43 @@ LENGTH = 26
 AFTER_PREFIX = f"[{ALPHABET}]{{{LENGTH}}}"
 """What follows the prefix of an id, as a regular expression."""
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
-_COUNTER_BITS = 40
-_HEAD_BITS = 40
 _TIME_LENGTH = 10
-"""Letters of the milliseconds, before those of chance."""
-RANDOM_BITS = _HEAD_BITS + _COUNTER_BITS - 1
-"""How many random bits a new millisecond takes."""
+"""Letters of the milliseconds, before two that count and those of chance."""
+CHANCE_LENGTH = LENGTH - _TIME_LENGTH - 2
+"""Letters of chance in an id: 70 bits."""
+_TO_CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", ALPHABET.encode())
+
+
+def letters_of(chance: bytes) -> str:
+    """Write five bytes of chance as eight letters."""
+    return b32encode(chance).translate(_TO_CROCKFORD).decode()
 
 
 class IdSequence:
-    """Ids of one process: milliseconds, then chance, then a counter, so that later ids are greater.
+    """Ids of one process: the milliseconds, a number within these, then chance; so later ids are greater.
 
-    A clock that steps back is ignored until it catches up.
+    A clock that steps back is ignored until it catches up. After 1,024 ids in a millisecond the next one is begun.
     """
 
     def __init__(self) -> None:
-        self.milliseconds = -1
-        """The present one: ids of a later one take chance."""
-        self._head = ""
-        self._counter = 0
+        self._milliseconds = -1
+        self._within = 0
+        self._high = self._lead = ""
 
-    def next(self, prefix: str, milliseconds: int, random_bits: int) -> str:
-        """Write the next id. ``random_bits``: ``RANDOM_BITS`` of them, used where the millisecond is a new one."""
-        if milliseconds > self.milliseconds:
-            head = milliseconds << _HEAD_BITS | random_bits >> (_COUNTER_BITS - 1)
-            self.milliseconds = milliseconds
-            self._head = (
-                f"{_PAIRS[head >> 80]}{_PAIRS[head >> 70 & 1023]}{_PAIRS[head >> 60 & 1023]}{_PAIRS[head >> 50 & 1023]}"
-                f"{_PAIRS[head >> 40 & 1023]}{_PAIRS[head >> 30 & 1023]}{_PAIRS[head >> 20 & 1023]}"
-                f"{_PAIRS[head >> 10 & 1023]}{_PAIRS[head & 1023]}"
-            )
-            self._counter = random_bits & ((1 << (_COUNTER_BITS - 1)) - 1)  # half the range is left to count in
-        self._counter = counter = self._counter + 1
-        return (
-            f"{prefix}{self._head}{_PAIRS[counter >> 30]}{_PAIRS[counter >> 20 & 1023]}"
-            f"{_PAIRS[counter >> 10 & 1023]}{_PAIRS[counter & 1023]}"
-        )
+    def next(self, prefix: str, milliseconds: int, chance: str) -> str:
+        """Write the next id, which ends in ``chance``, ``CHANCE_LENGTH`` letters."""
+        within = 0
+        if milliseconds <= self._milliseconds:
+            milliseconds, within = self._milliseconds, self._within + 1
+            if within == len(_PAIRS):
+                milliseconds, within = milliseconds + 1, 0
+        self._within = within
+        if milliseconds != self._milliseconds:
+            if milliseconds >> 20 != self._milliseconds >> 20:
+                self._high = "".join([_PAIRS[milliseconds >> bits & 1023] for bits in (40, 30, 20)])
+            self._milliseconds = milliseconds
+            self._lead = f"{self._high}{_PAIRS[milliseconds >> 10 & 1023]}{_PAIRS[milliseconds & 1023]}"
+        return f"{prefix}{self._lead}{_PAIRS[within]}{chance}"
 
 
 def milliseconds_of(id: str) -> int:
