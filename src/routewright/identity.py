@@ -15,6 +15,9 @@ _BITS = DRAWN * CHANCE_LENGTH * 5
 class Ids:
     """``ids("tr_")`` gives the next trace id. Later ids of a process are greater, whatever their prefix."""
 
+    _chance: str
+    _at: int
+
     def __init__(self, clock: Clock, rng: Rng) -> None:
         self._clock = clock
         self._rng = rng

@@ -41,7 +41,7 @@ def fleet_of_one() -> tuple[Fleet, FakeClock]:
 
 def answer(fleet: Fleet, row: int = 0, *, whose: str | None = None, probe: bool = False, asked: bool = False) -> None:
     now = fleet._clock.monotonic()
-    fleet.answered(row, now, 1.0, 0.5, USAGE, False, whose, probe=probe, asked=asked)
+    fleet.answered((row, now, 1.0, 0.5, USAGE, False, whose, asked), probe=probe)
 
 
 async def after(fleet: Fleet, clock: FakeClock, seconds: float) -> Board:
@@ -378,7 +378,7 @@ def test_threads_that_decide_while_health_is_published_see_whole_snapshots(full:
                     fleet.failed(leg.row)
                 else:
                     now, took = time.monotonic(), chance.uniform(0.1, 9)
-                    fleet.answered(leg.row, now, took, None, Usage(40, chance.randint(5, 900)), True, "x", asked=True)
+                    fleet.answered((leg.row, now, took, None, Usage(40, chance.randint(5, 900)), True, "x", True))
         except BaseException as error:
             errors.append(error)
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 def metadata(router: Router, options: Any) -> dict[str, Any] | None:
     """Of a request that is made here."""
-    return router._asked("hi", options).read().request.metadata
+    return router._read("hi", options).request.metadata
 
 
 words = st.dictionaries(st.sampled_from("abc"), st.integers() | st.text(max_size=3), max_size=3)

@@ -50,7 +50,7 @@ from .moment import timestamp
 from .money import usd
 from .policy import Laid
 from .routing.board import Board
-from .routing.budget import Room, own_room
+from .routing.budget import Amount, Room, own_room
 from .routing.decision import Decision
 from .routing.plan import ID, Plan
 from .traceparent import TraceParent
@@ -83,8 +83,12 @@ class _Rare:
     """Its rate limits when it was admitted."""
     traceparent: TraceParent | None = None
     """The span it was called from."""
+    is_guarded = False
+    """Its request is past the guardrails."""
     hits: Sequence[Hit] = ()
     """What the guardrails found in the request."""
+    used = Amount()
+    """What may be gone of its budget, if it has one: known once it has ended."""
     error_code: str | None = None  # an error itself holds on to the frames it passed
     captured: Any = None
     """What was said, if it is captured: as it was until it is redacted, when it is first read."""

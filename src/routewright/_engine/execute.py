@@ -108,7 +108,7 @@ class Execution(Progress):
                 exchange.chunks = chunks if hasattr(chunks, "__anext__") else aiter(chunks)
                 exchange.since = self.clock.monotonic()
             following = exchange.chunks.__anext__
-            pace = exchange.pace
+            pace, whole, screen = exchange.pace, self.whole, attempt.screen
             while not (abandoned := pace is not None and pace.is_slow and self._may_leave(exchange)):
                 exchange.taken += 1
                 if exchange.taken > YIELD_EVERY:
@@ -116,14 +116,14 @@ class Execution(Progress):
                     await self.clock.sleep(0)
                 part: Part | None
                 part = taken = self._take(exchange, await following())
-                if taken is None:
+                if taken is None or (whole and screen is None):
                     continue
-                if type(taken) is Finish and attempt.delivered and attempt.screen is None and not self._interrupted:
+                if type(taken) is Finish and attempt.delivered and screen is None and not self._interrupted:
                     continue  # it is nothing to hand on
-                if attempt.screen is not None:
+                if screen is not None:
                     exchange.parts = parts = deque(await self._screened(exchange, taken))
                     part = parts.popleft() if parts else None
-                if part is not None and not self.whole:
+                if part is not None and not whole:
                     if watch.is_on(by_scopes=False):  # and the provider made nothing of it
                         raise asyncio.CancelledError
                     attempt.delivered = attempt.characters > 0

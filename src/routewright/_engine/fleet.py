@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from routewright._core.alerts import ErrorBursts
 from routewright._core.attempts.breaker import Circuits
 from routewright._core.attempts.budgets import RetryBudget
-from routewright._core.attempts.health import Health, health_after, health_snapshot
+from routewright._core.attempts.health import Entry, Health, health_after, health_snapshot
 from routewright._core.attempts.journal import Journal
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.attempts.machine import Rules
@@ -27,7 +27,7 @@ from routewright._core.routing.pool import Pool
 from routewright.errors import NoProviders, Problem, RouterError, ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, ParticularProvider, Provider, RegionalProvider
-from routewright.wire import Availability, AvailabilityStatus, ErrorBurst, Feature, Model, Usage
+from routewright.wire import Availability, AvailabilityStatus, ErrorBurst, Feature, Model
 
 T = TypeVar("T")
 FEATURES = get_args(Feature)
@@ -190,21 +190,8 @@ class Fleet:
         with self._guard.lock:
             return self.circuits.due(row)
 
-    def answered(
-        self,
-        row: int,
-        ended_at: float,
-        whole_s: float,
-        first_s: float | None,
-        usage: Usage,
-        tells_length: bool,
-        whose: Hashable | None = None,
-        *,
-        probe: bool = False,
-        asked: bool = False,
-    ) -> None:
-        """Note an answer (``Entry``); ``asked``: of a request's first attempt, with which the request is counted."""
-        entry = row, ended_at, whole_s, first_s, usage, tells_length, whose, asked
+    def answered(self, entry: Entry, *, probe: bool = False) -> None:
+        """Note an answer."""
         if self._look_at == inf:
             self._look_at = self._published + PUBLISH_EVERY_S
         if probe:

@@ -17,13 +17,12 @@ from msgspec.structs import replace
 
 from routewright._core.call import Call
 from routewright._core.money import usd, usd_text
-from routewright._core.routing.budget import Amount, Room, Share, SharedBudget, own_room, within, worst_of_plan
+from routewright._core.routing.budget import Room, Share, SharedBudget, own_room, within, worst_of_plan
 from routewright._core.routing.decide import pays_for_any
 from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import Budget, Caller, DecisionInput
 
 from .answer import Answer
-from .execute import Execution
 from .reading import Asked, Read
 from .route import Engine
 
@@ -127,15 +126,14 @@ class Many(Generic[T]):
         raise spent
 
     async def _run(self, place: int, group: TaskGroup, read: Read, call: Call, share: Share | None) -> None:
-        executions: list[Execution] = []
         with self._ending(group):
             try:
-                self._results[place] = await self._engine.carry_out(read, call, executions.append)
+                self._results[place] = await self._engine.carry_out(read, call)
             except RouterError as error:
                 self._results[place] = error
             finally:
                 if self._budget is not None and share is not None:
-                    self._budget.settle(share, executions[0].used if executions else Amount())
+                    self._budget.settle(share, call.used)
                 self._running -= 1
                 changed, self._changed = self._changed, anyio.Event()
                 changed.set()

@@ -49,6 +49,9 @@ FAREWELL_S = 0.5
 LEAST_IDLE_S = 1.0
 """No shorter silence in the middle of an answer ends it for the sake of the next model."""
 
+LEAST_WAIT_S = 0.001
+"""Chunks that come at shorter distances are one burst: the wait for what follows began with its first."""
+
 _log = logging.getLogger(__name__)
 _NO_PARAMS = Params()
 
@@ -212,40 +215,42 @@ class Progress(Attempts, kw_only=True):
     def ended(self, exchange: Exchange, fault: Fault, *, abandoned: bool = False) -> None:
         """The provider has nothing more, or was ``abandoned``: price its answer, and tell the model's health and the
         machine. Once the answer is whole, how the provider takes its leave does not matter."""
-        attempt = exchange.attempt
+        attempt, call = exchange.attempt, self.call
+        reason = attempt.finish_reason
         if self.end is not None:  # the other of two was quicker, by a moment
             return self._leave_behind(exchange)
-        if attempt.finish_reason is None or exchange.screening:
+        if reason is None or exchange.screening:
             return self._book_fault(exchange, fault, abandoned=abandoned)
-        if attempt.finish_reason == "content_filter":
+        if reason == "content_filter":
             return self._book_fault(exchange, FILTERED, abandoned=abandoned)
         if self.form is not None and (unfit := self._unfit(attempt, self.form)) is not None:
             return self._book_fault(exchange, unfit, abandoned=abandoned)
-        usage = attempt.settle(self.call.bounds)
-        self.call.served, self.cause = attempt, None
+        usage = attempt.settle(call.bounds)
+        call.served, self.cause = attempt, None
         if self.sandbox:
             attempt.unslept_ms = float(attempt.leg.expected_ms)
             if attempt.number == 1:
                 self.fleet.asked(attempt.ended_at)
         else:
-            caller, started_at, first_at = self.call.caller, attempt.started_at, attempt.first_at
+            caller, ended_at, started_at, first_at = call.caller, attempt.ended_at, attempt.started_at, attempt.first_at
             assert first_at is not None, "an answer came"
-            self.fleet.answered(
+            entry = (
                 attempt.leg.row,
-                attempt.ended_at,
-                attempt.ended_at - started_at,
+                ended_at,
+                ended_at - started_at,
                 None if self.whole else first_at - started_at,  # not known of an answer that was asked for whole
                 usage,
-                attempt.finish_reason in ("stop", "tool_calls") and not attempt.usage_estimated,  # one that was cut
+                (reason == "stop" or reason == "tool_calls") and not attempt.usage_estimated,  # else it was cut
                 (caller.account, caller.environment),
-                probe=attempt.probe,
-                asked=attempt.number == 1,
+                attempt.number == 1,
             )
+            self.fleet.answered(entry, probe=attempt.probe)
         return self.succeeded(attempt)
 
     def _open_for(self, attempt: Attempt, now: float) -> Exchange:
-        leg, request = attempt.leg, self.call.request
-        provider = self.fleet.server[leg.row]
+        leg, call, fleet = attempt.leg, self.call, self.fleet
+        row, request, pool = leg.row, call.request, call.board.pool
+        provider = fleet.server[row]
         assert provider is not None, "constraints let a model through that nobody serves"
         repair = None if attempt.repair is None else self._repair_with
         name = provider.name
@@ -253,9 +258,9 @@ class Progress(Attempts, kw_only=True):
             attempt.server = name
         if self.guardrails:
             attempt.screen = Screen(self.guardrails, as_json=_is_json(request), aside_from=self._aside_from)
-        self.call.attempts = (*self.call.attempts, attempt)
+        call.attempts = (*call.attempts, attempt)
         upstream = UpstreamCall(
-            self.call.board.pool.models[leg.row],
+            pool.models[row],
             request.messages if repair is None else [*request.messages, *repair.messages],
             request.params or _NO_PARAMS,
             request.tools,
@@ -265,17 +270,10 @@ class Progress(Attempts, kw_only=True):
             not self.whole,
             None if self.onward is None else self.onward.header(name, attempt.number),
         )
-        attempt.started_at = now
-        if self.call.board.pool.dated:
-            attempt.prices_of_day = self.call.board.pool.prices_on(leg.row, self.fleet.today())
-        return Exchange(
-            attempt,
-            provider,
-            upstream,
-            self.fleet.scoped[leg.row],
-            None if self.whole else Pace(self.rules.limits, leg.us_per_token),
-            wake_at=attempt.due_at,
-        )
+        if pool.dated:
+            attempt.prices_of_day = pool.prices_on(row, fleet.today())
+        pace = None if self.whole else Pace(self.rules.limits, leg.us_per_token)
+        return Exchange(attempt, provider, upstream, fleet.scoped[row], pace, attempt.due_at, now)
 
     def _set_off(self, exchange: Exchange) -> None:
         """Let an attempt's time begin only now."""
@@ -291,14 +289,19 @@ class Progress(Attempts, kw_only=True):
         attempt, now = exchange.attempt, self.clock.monotonic()
         before = attempt.characters
         part = attempt.take(chunk)
-        if attempt.first_at is None:
-            attempt.first_at = now
         if attempt.finish_reason is None:
+            waited_s = now - exchange.since
             if exchange.pace is not None:
-                exchange.pace.chunk(attempt.characters - before, now - exchange.since)
+                exchange.pace.chunk(attempt.characters - before, waited_s)
+            if attempt.first_at is None:
+                attempt.first_at = now
+            elif waited_s < LEAST_WAIT_S:
+                return part
             if part is None or self.whole:  # else the reader begins to wait when he asks for more
                 self._wait(exchange, now)
         elif part is not None:  # the answer is whole; what is left is the provider's farewell
+            if attempt.first_at is None:
+                attempt.first_at = now
             attempt.ended_at = now
             exchange.wake_at = wake_at = min(self.until, now + FAREWELL_S)
             if exchange.limit is not None:
@@ -307,8 +310,8 @@ class Progress(Attempts, kw_only=True):
 
     def _wait(self, exchange: Exchange, now: float) -> None:
         """Begin to wait for the next chunk: where time is short, no longer than leaves the next model its share."""
-        exchange.since = now
-        if exchange.attempt.first_at is None or exchange.attempt.finish_reason is not None:
+        exchange.since, attempt = now, exchange.attempt
+        if attempt.first_at is None or attempt.finish_reason is not None:
             return
         wake_at, share_s = now + self.rules.limits.idle_s, FALLBACK_SHARE * (self.until - now)
         if wake_at > self.until - share_s:

@@ -110,6 +110,8 @@ class Records:
         data = None
         if progress is not None:
             data = progress.data
+            if call.budget is not None or hold is not None:
+                call.used = progress.used
             if not left and progress.end is not None and progress.end is not End.SUCCEEDED:
                 error = progress.error or failure(call, progress)
         if error is not None:
@@ -133,7 +135,7 @@ class Records:
             return answer, error
         settlement, events = None, _NO_EVENTS
         if hold is not None and progress is not None:
-            settlement = hold.settlement(call, answer if error is None else None, progress.used.nanos)
+            settlement = hold.settlement(call, answer if error is None else None, call.used.nanos)
         if error is not None or served is None or served.place or call.caller.environment == "sandbox":
             events = self._events(call, error, budget, fleet)
         self._log.put(call, snapshots, events, settlement)

@@ -60,9 +60,6 @@ from .record import Records
 from .replay import DecideAgain, Replayed, read_result, reread
 
 P = TypeVar("P", bound=Progress)
-_NO_BUDGET = (None, None)
-Began = Callable[[Execution], None]
-"""Is told of an execution before it begins."""
 
 
 class Engine:
@@ -133,17 +130,17 @@ class Engine:
                     return await self.replayed(kept, caller, form)
                 return await self._answer(self.admit(read, caller, hold=hold), form)
 
-    async def carry_out(self, read: Read, call: Call, began: Began) -> Answer:
+    async def carry_out(self, read: Read, call: Call) -> Answer:
         """Answer a request that was admitted and is past the guardrails."""
         if self.admissions.is_open(read.request, call.caller):
-            return await self._answer(call, began=began)
+            return await self._answer(call)
         with self.records.named():
             async with Admission(self.admissions, read, call.caller) as hold:
                 kept = await hold.begin()
                 if kept is not None:
                     return await self.replayed(kept, call.caller)
                 call.hold, call.id, call.windows = hold, hold.trace_id, hold.windows
-                return await self._answer(call, began=began)
+                return await self._answer(call)
 
     async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Answer:
         """The answer that was given under an idempotency key."""
@@ -152,14 +149,12 @@ class Engine:
         before = Replayed(response, await self.records.find(caller, response.trace_id), self._decide_again)
         return Answer(before, None, response.output, response.tool_calls, data)
 
-    async def _answer(self, call: Call, form: Form | None = None, began: Began | None = None) -> Answer:
+    async def _answer(self, call: Call, form: Form | None = None) -> Answer:
         """Answer a request that was admitted, and wait until what has to be kept of it is. Raises ``RouterError``; its
-        trace is kept either way. ``began``: it is past the guardrails, and somebody wants to see its execution."""
+        trace is kept either way."""
         commits = self.records.commits or call.hold is not None
         try:
-            execution = await self.begin(call, form=form, is_guarded=began is not None)
-            if began is not None:
-                began(execution)
+            execution = self.begin_now(call, form=form) or await self.begin(call, form=form)
             try:
                 await execution.run()
             except BaseException:
@@ -179,24 +174,22 @@ class Engine:
             await self.records.commit(call)
         return answer
 
-    async def begin(
-        self,
-        call: Call,
-        *,
-        whole: bool = True,
-        form: Form | None = None,
-        is_guarded: bool = False,
-    ) -> Execution:
-        """Take a call that was admitted past the guardrails, unless it ``is_guarded`` already, decide, and make the
-        execution of its plan."""
-        if not is_guarded and (self._guardrails or call.policy is not None):
+    def begin_now(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution | None:
+        """Make the execution of a call whose class was decided before. None where something has to be awaited first: a
+        guardrail, a reservation, a count."""
+        if self._guardrails or call.policy is not None or call.hold is not None:
+            return None
+        call.plan = self._class_plan(call)
+        return None if call.plan is None else self.progress(Execution, call, whole=whole, form=form)
+
+    async def begin(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
+        """Take a call that was admitted past the guardrails, decide, and make the execution of its plan."""
+        if not call.is_guarded and (self._guardrails or call.policy is not None):
             await self.guard(call)
         if call.hold is not None:
             await self.afford(call)
         else:
-            call.plan = self._class_plan(call)
-            if call.plan is None:
-                await self.choose(call)
+            await self.choose(call)
         kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
         return self.progress(kind, call, whole=whole, form=form)
 
@@ -276,6 +269,7 @@ class Engine:
 
     async def guard(self, call: Call) -> None:
         """Take a request past the guardrails. Raises ``BlockedByPolicy``; its trace is kept."""
+        call.is_guarded = True
         guardrails = standing(self.guardrails(call), "input")
         if not guardrails:
             return
@@ -382,21 +376,21 @@ class Engine:
         """The plan of the request's class, if that covers the call: what clients list makes no class."""
         if call.has_lists or call.own_given is not None or self.counting.predictor is not None:
             return None
-        request, params, bounds = call.request, call.request.params, call.bounds
-        if params is None and request.tools is None and request.tool_choice is None:
-            needs, cap = 0, None
-        else:
+        request, board, bounds, budget = call.request, call.board, call.bounds, call.budget
+        params, needs, cap = request.params, 0, None
+        if params is not None or request.tools is not None or request.tool_choice is not None:
             needs, cap = needs_of(request), None if params is None else params.max_output_tokens
-        tokens, (_, _, policy) = bounds.estimate, call.snapshot_ids
+        tokens = bounds.estimate
         size = SIZE_CLASSES[tokens] if tokens < len(SIZE_CLASSES) else size_class(tokens)
         retries = None if request.fallback is None else request.fallback.max_retries
-        key = policy, request.goal, request.strategy, needs, size, cap, retries, call.fleet.day
-        found = call.board.lineage.plans[key]
-        if found is not None and found.version == call.board.version:
+        key = call.snapshot_ids[2], request.goal, request.strategy, needs, size, cap, retries, call.fleet.day
+        found = board.lineage.plans[key]
+        if found is not None and found.version == board.version:
             plan = found.value
         else:
-            plan = compiled(call.board, key, partial(self.give, call))
-        if plan is None or not plan.covers(bounds, call.timeout_ms, *(call.budget or _NO_BUDGET)):
+            plan = compiled(board, key, partial(self.give, call))
+        nanos, most = (None, None) if budget is None else budget
+        if plan is None or not plan.covers(bounds, call.timeout_ms, nanos, most):
             return None
         if call.own_given is not None:  # it was made to compile the plan
             call.own_given = None

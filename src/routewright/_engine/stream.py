@@ -214,7 +214,7 @@ class Stream:
             read = asked if isinstance(asked, Read) else await engine.read(asked)
             if engine.admissions.is_open(read.request, self._caller):
                 call = engine.admit(read, self._caller)
-                execution = await engine.begin(call, whole=False)
+                execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
             else:
                 self._hold = hold = Admission(engine.admissions, read, self._caller)
                 await hold.__aenter__()

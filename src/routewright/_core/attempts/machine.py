@@ -278,19 +278,23 @@ class Attempts(Struct, eq=False):
     def _reach(self, now: float, kept_away: list[int]) -> Attempt | None:
         """An attempt at the first model, from the present place on, that the budget pays for and that may be called.
         Places whose circuits are open are added to ``kept_away``."""
-        legs = self.plan.legs
-        while self._place < len(legs):
-            try:
-                cap = self.plan.given.max_output_tokens if self.room is None else self._affordable_cap(self.room)
-            except RoomTooSmall:
-                self._move_on()
-                continue
-            if self._place not in self._beaten:
-                row = legs[self._place].row
-                admitted = row not in self.traffic.circuits.tripped or self.traffic.admits(row, now)
+        plan, tripped = self.plan, self.traffic.circuits.tripped
+        legs, cap = plan.legs, plan.given.max_output_tokens
+        while (place := self._place) < len(legs):
+            if self.room is not None:
+                try:
+                    cap = self._affordable_cap(self.room)
+                except RoomTooSmall:
+                    self._move_on()
+                    continue
+            if place not in self._beaten:
+                row = legs[place].row
+                if row not in tripped:
+                    return self._begin(now, cap)
+                admitted = self.traffic.admits(row, now)
                 if admitted is not False:
                     return self._begin(now, cap, probe=admitted is None)
-                kept_away.append(self._place)
+                kept_away.append(place)
             self._move_on()
         return None
 
@@ -300,30 +304,29 @@ class Attempts(Struct, eq=False):
             return plan_output(self.plan, self.bounds, self.budget or room).cap
         return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
 
-    def _begin(self, now: float, cap: int | None, *, probe: bool) -> Attempt:
+    def _begin(self, now: float, cap: int | None, *, probe: bool = False) -> Attempt:
         """Make the attempt at the present model, with its limits of time."""
-        legs, place = self.plan.legs, self._place
-        self._number += 1
-        self._tries += 1
+        legs, place, deadline = self.plan.legs, self._place, self.deadline
         leg = legs[place]
-        attempt = Attempt(self._number, leg, cap)
-        if self._number > 1:
+        self._number = number = self._number + 1
+        self._tries += 1
+        patience_s = leg.whole_patience_s if self.whole or self.traffic.is_whole[leg.row] else leg.patience_s
+        least_s = self.rules.limits.first_token_s
+        if patience_s < least_s:
+            patience_s = least_s
+        if place + 1 >= len(legs):
+            latest = due_at = deadline
+        else:
+            latest = self._share(now) if place else max(now, deadline - FALLBACK_SHARE * self.timeout_s)
+            due_at = min(now + patience_s, latest)
+        self.latest = latest
+        attempt = Attempt(number, leg, cap, patience_s, due_at, now)
+        if number > 1:
             attempt.place, attempt.after, attempt.repair = place, self._last, self._repair
         if self.budget is not None and cap is not None:
             attempt.budget_capped = cap < (self.plan.given.max_output_tokens or leg.max_output)
         if probe:
             attempt.probe = True
-        is_whole = self.whole or self.traffic.is_whole[leg.row]
-        patience_s = leg.whole_patience_s if is_whole else leg.patience_s
-        attempt.patience_s = max(self.rules.limits.first_token_s, patience_s)
-        last = place + 1 >= len(legs)
-        if last:
-            self.latest = self.deadline
-        elif place == 0:
-            self.latest = max(now, self.deadline - FALLBACK_SHARE * self.timeout_s)
-        else:
-            self.latest = self._share(now)
-        attempt.due_at = self.latest if last else min(now + attempt.patience_s, self.latest)
         self.running.append(attempt)
         return attempt
 

@@ -99,7 +99,7 @@ def plain_turns(value: object) -> tuple[list[Message], str] | None:
             role, content = turn.get("role"), turn.get("content")
             if type(role) is not str or role not in _PLAIN_ROLES or type(content) is not str:
                 return None
-            messages.append(Message(role, content))
+            messages.append(Message(role, content))  # type: ignore[arg-type]  # it is one of the roles
             texts.append(content)
     else:
         return None

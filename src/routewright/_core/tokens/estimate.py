@@ -193,16 +193,27 @@ def bounds_of(request: RouteRequest) -> TokenBounds:
     bytes. The same is true of other vendors' vocabularies that fall back to bytes and do not rewrite the text first.
     ``low``: no token of the two tables is longer than ``LONGEST_TOKEN`` or begins two words; others cut at spaces too.
     """
-    texts, around = prompt_texts(request), overhead(request)
+    messages, texts, parts = request.messages, list[str](), False
+    if request.tools is None and request.params is None:
+        for message in messages:
+            content = message.content
+            if type(content) is not str or message.name is not None or message.tool_calls is not None:
+                break
+            texts.append(content)
+    if len(texts) == len(messages):  # turns of text, as most are
+        around = PRIMING_TOKENS + MESSAGE_TOKENS * len(texts)
+    else:
+        texts, around = prompt_texts(request), overhead(request)
+        parts = any(type(message.content) is list for message in messages)
     text = texts[0] if len(texts) == 1 else "".join(texts)
     if len(text) <= WHOLE_CHARACTERS:
         bounds = bounds_of_text(text, around)
     else:
         low, high, guess = _sampled(texts, len(text))
         bounds = TokenBounds(low, high + around, guess + around)
-    if not any(type(message.content) is list for message in request.messages):
+    if not parts:
         return bounds
-    images = images_of(request.messages)
+    images = images_of(messages)
     return replace(bounds, estimate=bounds.estimate + estimate_of(images), images=images)
 
 
