@@ -9,7 +9,7 @@ from routewright.protocols import Clock, Rng
 DRAWN = 320
 """Ids for which chance is drawn at once: asking the system for it lets other threads have Python's lock, and waits to
 get it back."""
-_BITS = DRAWN * CHANCE_LENGTH * 5
+_SIZE = DRAWN * CHANCE_LENGTH
 
 
 class Ids:
@@ -29,7 +29,7 @@ class Ids:
         with self._guard.lock:
             chance, at = self._chance, self._at
             if at == len(chance):
-                self._chance = chance = letters_of(self._rng.getrandbits(_BITS).to_bytes(_BITS // 8, "big"))
+                self._chance = chance = letters_of(self._rng.getrandbits(8 * _SIZE).to_bytes(_SIZE, "big"))
                 at = 0
             self._at = end = at + CHANCE_LENGTH
             return self._sequence.next(prefix, int(self._clock.time() * 1000), chance[at:end])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from routewright._core.trace.ids import CHANCE_LENGTH, IdSequence, letters_of, milliseconds_of, normalise_trace_id
 
-chances = st.binary(min_size=10, max_size=10).map(lambda chance: letters_of(chance)[:CHANCE_LENGTH])
+chances = st.binary(min_size=CHANCE_LENGTH, max_size=CHANCE_LENGTH).map(letters_of)
 
 
 @given(st.integers(0, 2**48 - 1), chances)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b32encode
-
 from routewright._core.request.json_scan import is_unicode, quoted
 from routewright.errors import Problem, ValidationFailed
 
@@ -16,12 +14,12 @@ _TIME_LENGTH = 10
 """Letters of the milliseconds, before two that count and those of chance."""
 CHANCE_LENGTH = LENGTH - _TIME_LENGTH - 2
 """Letters of chance in an id: 70 bits."""
-_TO_CROCKFORD = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", ALPHABET.encode())
+_LETTERS = ALPHABET.encode() * 8
 
 
 def letters_of(chance: bytes) -> str:
-    """Write five bytes of chance as eight letters."""
-    return b32encode(chance).translate(_TO_CROCKFORD).decode()
+    """Write each byte of chance as a letter."""
+    return chance.translate(_LETTERS).decode()
 
 
 class IdSequence:
