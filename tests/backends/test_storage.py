@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from routewright._core.analytics.rollup import counted_of
 from routewright.backends.storage.memory import MemoryStorage
 from routewright.backends.storage.memory.account import VALUES
 from routewright.backends.storage.sqlite import SqliteStorage
@@ -28,6 +29,7 @@ from routewright.wire import (
     SYSTEM_ACCOUNT,
     CacheSpan,
     Content,
+    Counted,
     DeleteTraces,
     Environment,
     FeedbackByTrace,
@@ -333,10 +335,10 @@ async def test_a_draft_is_counted_once_somebody_asks_and_once_only() -> None:
     storage = MemoryStorage()
     draft = Draft(make_trace(1, metadata={"team": "search"}), rollup_keys=("team",))
     storage.keep("default", draft, [])
-    assert draft.made == 0
+    assert draft.times_counted == 0
     assert await storage.read("default", RollupKeys()) == ["team"]
     assert [await _requests(storage) for _ in range(2)] == [1, 1]
-    assert draft.made == 1
+    assert draft.times_counted == 1
 
 
 @pytest.mark.anyio
@@ -428,7 +430,7 @@ class Draft:
         self.id, self.key, self.rollup_keys, self.text_bytes = trace.id, trace.key, rollup_keys, text_bytes
         self.environment: Environment = trace.environment
         self.rows: list[LedgerRow] = []
-        self.made = self.made_whole = 0
+        self.made = self.made_whole = self.times_counted = 0
         self._trace = trace
 
     @property
@@ -440,6 +442,11 @@ class Draft:
     def wordless(self) -> Trace:
         self.made += 1
         return replace(self._trace.copy(), content=None)
+
+    @property
+    def counted(self) -> Counted:
+        self.times_counted += 1
+        return counted_of(self._trace)
 
     @property
     def snapshot_ids(self) -> tuple[str, str, str | None] | None:

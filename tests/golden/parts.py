@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -30,10 +31,12 @@ from routewright import (
     Settings,
     UpstreamCall,
 )
+from routewright._core.analytics.rollup import counted_of
 from routewright.backends.transport import TransportLimits
+from routewright.protocols import TraceDraft
 from routewright.testing import FakeClock, FaultyProvider, Pause, ScriptedProvider
 from routewright.testing.provider import Line
-from routewright.wire import Delta, Finish, ToolDelta, Usage, Verdict
+from routewright.wire import Delta, Finish, Snapshot, ToolDelta, Usage, Verdict
 
 from .dice import Data
 from .scripts import Script
@@ -182,12 +185,20 @@ def guardrail_of(given: Data, clock: FakeClock) -> Any:
     return OwnGuardrail(given, clock)
 
 
+class CountingStorage(MemoryStorage):
+    """One that sees to it that a call and its trace count alike: a trace that does not is refused."""
+
+    def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+        assert draft.counted == counted_of(draft.wordless)
+        super().keep(account, draft, snapshots)
+
+
 class Bench:
     """A Router as a script wants it, with all that can be looked at afterwards."""
 
     def __init__(self, script: Script) -> None:
         self.clock = clock = FakeClock(START + script["start_s"])
-        self.storage, self.coordination = MemoryStorage(), MemoryCoordination(clock=clock)
+        self.storage, self.coordination = CountingStorage(), MemoryCoordination(clock=clock)
         hosted = script["family"] == "hosted"
         models = models_of(script)
         self.providers = [] if hosted else [provider_of(each, models, clock) for each in script["providers"]]

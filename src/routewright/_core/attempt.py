@@ -9,7 +9,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routewright.errors import ProviderFault
-from routewright.wire import Chunk, Delta, FaultKind, Finish, FunctionCall, TokenBounds, ToolCall, ToolDelta, Usage
+from routewright.wire import (
+    Chunk,
+    Delta,
+    FaultKind,
+    Finish,
+    FunctionCall,
+    SpanStatus,
+    TokenBounds,
+    ToolCall,
+    ToolDelta,
+    Usage,
+)
 
 from .attempts.faults import ENDING, FinishReason, ending_of
 from .catalogue.prices import Prices, adds_up, range_nanos, usage_nanos
@@ -122,6 +133,11 @@ class Attempt(_Rare, Struct, dict=True, eq=False):
     def provider(self) -> str:
         """Name of the provider."""
         return self.server or self.leg.provider
+
+    @property
+    def status(self) -> SpanStatus:
+        """How it ended: without a fault and an answer it was left."""
+        return "error" if self.fault is not None else "cancelled" if self.finish_reason is None else "ok"
 
     @property
     def restart(self) -> bool:

@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from routewright.errors import BudgetExceeded, RouterError
 from routewright.wire import (
+    FAILED,
     Budget,
     BudgetRefused,
     CacheSpan,
     Caller,
+    Counted,
     DecisionInput,
     DecisionSpan,
     Environment,
@@ -345,14 +347,44 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if self.asks_cache:
             spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
         for attempt in self.attempts:
-            before = attempt.after or (self.attempts[0] if attempt is not self.attempts[0] else None)
-            from_model = attempt.model if decision is None else decision.model
-            from_model = from_model if before is None else before.model
-            if from_model != attempt.model and (not attempt.hedge or attempt is self.served):
+            from_model, before = self._replaced_by(attempt)
+            if from_model is not None:
                 spans.append(self._fallback_span(len(spans) + 1, from_model, before, attempt))
             spans.append(self._model_span(len(spans) + 1, attempt))
             spans += self._guardrail_spans(len(spans), attempt.hits, attempt.ended_at, spans[-1].id)
         return spans
+
+    @property
+    def counted(self) -> Counted:
+        """What the analytics count of its trace."""
+        served, attempts, given = self.served, self.attempts, self.own_given
+        if given is None:
+            assert self.plan is not None, "its plan is one of a class of requests"
+            given = self.plan.given
+        replaced = map(self._replaced_by, attempts) if self.fell_back else ()
+        return Counted(
+            environment=self.caller.environment,
+            created_at=timestamp(self.created_at),
+            is_error=self.status in FAILED,
+            model=served.model if served is not None else attempts[-1].model if attempts else "",
+            cost_nanos=self.cost_nanos,
+            charged_nanos=self.charged_nanos,
+            tokens=self.tokens,
+            metadata=self.metadata,
+            was_tried=bool(attempts),
+            ended=[(each.model, each.fault is None) for each in attempts if each.status != "cancelled"],
+            fallback=next((_reason_after(before) for model, before in replaced if model is not None), None),
+            latency=None if served is None else (served.model, given.strategy, self.latency_ms),
+            lookups=[(None, 0)] if self.asks_cache else [],
+        )
+
+    def _replaced_by(self, attempt: Attempt) -> tuple[str | None, Attempt | None]:
+        """The model that an attempt was a fallback for, None if for none, and the attempt at that, if it was called."""
+        first, plan = self.attempts[0], self.plan
+        before = attempt.after or (None if attempt is first else first)
+        model = before.model if before is not None else attempt.model if plan is None else plan.legs[0].id
+        is_fallback = model != attempt.model and (not attempt.hedge or attempt is self.served)
+        return (model if is_fallback else None), before
 
     def _ms(self, at: float) -> float:
         """Milliseconds since it began."""
@@ -388,13 +420,13 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
         spent_ms = round((attempt.ended_at - attempt.started_at) * 1000 + attempt.unslept_ms, 3)
         first_ms = None if attempt.first_at is None else round((attempt.first_at - attempt.started_at) * 1000, 3)
-        failed, ranged = attempt.fault is not None, attempt.cost_range_nanos(self.bounds)
+        ranged = attempt.cost_range_nanos(self.bounds)
         return ModelSpan(
             id=span_id,
             name=attempt.model,
             start_ms=self._ms(attempt.started_at),
             duration_ms=spent_ms,
-            status="error" if failed else "cancelled" if attempt.finish_reason is None else "ok",
+            status=attempt.status,
             model=attempt.model,
             provider=attempt.provider,
             attempt=attempt.number,

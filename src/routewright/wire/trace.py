@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
@@ -15,6 +16,8 @@ from .response import Tokens
 
 TraceKind = Literal["route", "agent"]
 TraceStatus = Literal["running", "completed", "partial", "failed", "budget_exceeded", "cancelled"]
+FAILED: Collection[TraceStatus] = ("failed", "budget_exceeded")
+"""How a request ends in an error."""
 SpanStatus = Literal["ok", "error", "cancelled"]
 _T = TypeVar("_T", bound=Struct)
 
@@ -211,6 +214,30 @@ class Trace(TraceItem, frozen=True, kw_only=True):
     def copy(self) -> Trace:
         """The same trace, of which nothing that can be changed is shared with this one."""
         return copied(self)
+
+
+class Counted(Struct, frozen=True, kw_only=True, gc=False):
+    """What the analytics count of a trace (``counted_of``)."""
+
+    environment: Environment
+    created_at: str
+    is_error: bool
+    model: str
+    """The one that served, else the last that was tried; empty: none."""
+    cost_nanos: int
+    charged_nanos: int
+    tokens: Tokens
+    metadata: Mapping[str, Any]
+    was_tried: bool
+    """A model was called."""
+    ended: Sequence[tuple[str, bool]]
+    """Each attempt that was not cancelled: its model, and whether that answered."""
+    fallback: str | None = None
+    """Why, if a fallback served it."""
+    latency: tuple[str, str, float] | None = None
+    """If a model answered: which, by what strategy, after how many milliseconds."""
+    lookups: Sequence[tuple[float | None, int]] = []
+    """Each look into the cache: the age of what was found in seconds, None if nothing was, and nano-dollars saved."""
 
 
 def copied(value: _T) -> _T:

@@ -19,9 +19,11 @@ import numpy as np
 from routewright._core.money import nanos_of
 from routewright._core.trace.filter import text_of
 from routewright.wire import (
+    FAILED,
     CacheCount,
     CacheCounts,
     CacheSpan,
+    Counted,
     FallbackCount,
     FallbackCounts,
     FallbackSpan,
@@ -43,9 +45,9 @@ METADATA = "metadata."
 AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)
 """Upper bounds of the age buckets of cache entries."""
 OLDER, MISS = "older", "miss"
-FAILED = ("failed", "budget_exceeded")
 MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
 """The most that is counted of one trace or span, so that the 64 bits of a database hold a sum of thousands of them."""
+_MOST_NANOS = nanos_of(MOST_USD)
 
 _ERROR = 0.0099
 """Relative error of a quantile: a little below 1 %, which rounding to five digits does not exceed."""
@@ -123,11 +125,27 @@ class Rollups:
     def add(self, trace: Trace, rollup_keys: Sequence[str] = (), sign: int = 1, model: str | None = None) -> None:
         """Count a trace; with ``sign=-1`` take out one that was counted with the same ``rollup_keys``. ``model``: whose
         usage it is; None: as the trace says."""
-        self._add_usage(trace, rollup_keys, sign, (trace.model or "") if model is None else model)
-        self._add_spans(trace, sign)
-        if trace.status == "completed" and trace.selected_model is not None and not trace.cache_hit:
-            key = DayKey(trace.environment, trace.created_at[:10], trace.selected_model, trace.strategy)
-            bucket, buckets = bucket_of(min(trace.duration_ms, MOST_MS)), self.latency[key]
+        self.count(counted_of(trace, model), rollup_keys, sign)
+
+    def count(self, counted: Counted, rollup_keys: Sequence[str] = (), sign: int = 1) -> None:
+        """The same of what is counted of a trace."""
+        environment, day = counted.environment, counted.created_at[:10]
+        self._add_usage(counted, rollup_keys, sign)
+        for model, answered in counted.ended:
+            _add(self.fallback, DayKey(environment, day, "model", model), (sign, sign if answered else 0))
+        if counted.was_tried:
+            fell_back = sign if counted.fallback is not None else 0
+            _add(self.fallback, DayKey(environment, day, "request", ""), (sign, fell_back))
+            if counted.fallback is not None:
+                _add(self.fallback, DayKey(environment, day, "reason", counted.fallback), (sign, sign))
+        for age_s, saved_nanos in counted.lookups:
+            place = bisect_left(AGES_S, age_s or 0.0)
+            age = MISS if age_s is None else str(AGES_S[place]) if place < len(AGES_S) else OLDER
+            _add(self.cache, DayKey(environment, day, age, ""), (sign, sign * min(saved_nanos, _MOST_NANOS)))
+        if counted.latency is not None:
+            model, strategy, duration_ms = counted.latency
+            key = DayKey(environment, day, model, strategy)
+            bucket, buckets = bucket_of(min(duration_ms, MOST_MS)), self.latency[key]
             buckets[bucket] += sign
             if not buckets[bucket]:
                 del buckets[bucket]
@@ -216,54 +234,59 @@ class Rollups:
                     begins = start if query.hourly else start[:10]
                     yield from ((begins, value, sums) for value, sums in rows.items() if any(sums))
 
-    def _add_usage(self, trace: Trace, rollup_keys: Sequence[str], sign: int, model: str) -> None:
-        hour, tokens = trace.created_at[:13], trace.tokens
+    def _add_usage(self, counted: Counted, rollup_keys: Sequence[str], sign: int) -> None:
+        hour, environment, tokens = counted.created_at[:13], counted.environment, counted.tokens
         if hour <= self._forgotten:
             return
-        used = self._hours.setdefault(hour, _Hour())
+        used = self._hours.get(hour)
+        if used is None:
+            used = self._hours[hour] = _Hour()
         before = used.rows
         sums = [
             sign,
-            sign if trace.status in FAILED else 0,
-            sign * _nanos(trace.cost_usd),
-            sign * _nanos(trace.charged_usd),
+            sign if counted.is_error else 0,
+            sign * min(counted.cost_nanos, _MOST_NANOS),
+            sign * min(counted.charged_nanos, _MOST_NANOS),
             sign * min(tokens.input, MOST_TOKENS),
             sign * min(tokens.output, MOST_TOKENS),
             sign * min(tokens.cached, MOST_TOKENS),
         ]
-        used.add((trace.environment, "model"), model, sums, self._values)
-        if trace.metadata:
+        used.add((environment, "model"), counted.model, sums, self._values)
+        if counted.metadata:
             named = (*((key, key) for key in GROUPS[1:]), *((METADATA + key, key) for key in rollup_keys))
             for group_by, key in named:
-                value = text_of(trace.metadata.get(key))
+                value = text_of(counted.metadata.get(key))
                 if value:
-                    used.add((trace.environment, group_by), value, sums, self._values)
+                    used.add((environment, group_by), value, sums, self._values)
         self._rows += used.rows - before
         if not used.rows:
             del self._hours[hour]
 
-    def _add_spans(self, trace: Trace, sign: int) -> None:
-        environment, day = trace.environment, trace.created_at[:10]
-        reason, called = "", False
-        for span in trace.spans:
-            match span:
-                case ModelSpan():
-                    called = True
-                    if span.status != "cancelled":
-                        ended = DayKey(environment, day, "model", span.model)
-                        _add(self.fallback, ended, (sign, sign if span.status == "ok" else 0))
-                case FallbackSpan():
-                    reason = reason or span.reason
-                case CacheSpan():
-                    place = bisect_left(AGES_S, span.age_s or 0.0)
-                    age = MISS if not span.hit else str(AGES_S[place]) if place < len(AGES_S) else OLDER
-                    saved = sign * _nanos(span.saved_usd or 0.0)
-                    _add(self.cache, DayKey(environment, day, age, ""), (sign, saved))
-        if called:
-            fell_back = sign if trace.fallback_used else 0
-            _add(self.fallback, DayKey(environment, day, "request", ""), (sign, fell_back))
-            if fell_back:
-                _add(self.fallback, DayKey(environment, day, "reason", reason), (sign, sign))
+
+def counted_of(trace: Trace, model: str | None = None) -> Counted:
+    """What is counted of a trace. ``model``: whose usage it is; None: as the trace says."""
+    tried = [span for span in trace.spans if isinstance(span, ModelSpan)]
+    fallback = next((span.reason for span in trace.spans if isinstance(span, FallbackSpan)), "")
+    answered = trace.status == "completed" and trace.selected_model is not None and not trace.cache_hit
+    return Counted(
+        environment=trace.environment,
+        created_at=trace.created_at,
+        is_error=trace.status in FAILED,
+        model=(trace.model or "") if model is None else model,
+        cost_nanos=_nanos(trace.cost_usd),
+        charged_nanos=_nanos(trace.charged_usd),
+        tokens=trace.tokens,
+        metadata=trace.metadata,
+        was_tried=bool(tried),
+        ended=[(span.model, span.status == "ok") for span in tried if span.status != "cancelled"],
+        fallback=fallback if trace.fallback_used else None,
+        latency=(trace.selected_model or "", trace.strategy, trace.duration_ms) if answered else None,
+        lookups=[
+            (span.age_s or 0.0 if span.hit else None, _nanos(span.saved_usd or 0.0))
+            for span in trace.spans
+            if isinstance(span, CacheSpan)
+        ],
+    )
 
 
 def bucket_of(duration_ms: float) -> int:
@@ -316,7 +339,7 @@ def summed(parts: Sequence[bytes]) -> dict[int, int]:
 
 
 def _nanos(usd: float) -> int:
-    return nanos_of(min(usd, MOST_USD))
+    return nanos_of(min(usd, MOST_USD))  # it may be infinite
 
 
 def _asked(rows: dict[DayKey, D], query: CacheCounts | FallbackCounts | LatencyCounts) -> Iterator[tuple[DayKey, D]]:

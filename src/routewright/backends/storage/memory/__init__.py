@@ -355,7 +355,7 @@ class MemoryStorage:
 
     def _count(self, kept: KeptAccount, put: TraceDraft) -> None:
         self._book(kept, put)
-        kept.rollups.add(put.wordless, put.rollup_keys)
+        kept.rollups.count(put.counted, put.rollup_keys)
         kept.rollups.keep_newest(self._newest)
 
     def _book(self, kept: KeptAccount, put: TraceDraft) -> None:
@@ -371,7 +371,7 @@ class MemoryStorage:
 
     def _count_out(self, kept: KeptAccount, put: TraceDraft) -> None:
         if kept.uncounted.pop(put.id, None) is None:
-            kept.rollups.add(put.wordless, put.rollup_keys, sign=-1)
+            kept.rollups.count(put.counted, put.rollup_keys, sign=-1)
         else:
             self._book(kept, put)
 

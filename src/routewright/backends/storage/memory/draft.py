@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from routewright._core.analytics.rollup import Rollups
+from routewright._core.analytics.rollup import Rollups, counted_of
 from routewright._core.trace.filter import matches
 from routewright.protocols import TraceDraft
 from routewright.wire import Environment, LedgerRow, PutTrace, Selection, Trace
@@ -25,7 +25,8 @@ class Whole:
         self.rows: tuple[LedgerRow, ...] = ()
         """None: who writes traces whole books what they cost by itself."""
         self.text_bytes = 0 if content is None else len(msgspec.json.encode(content))
-        Rollups().add(self.wordless, self.rollup_keys)
+        self.counted = counted_of(self.wordless)
+        Rollups().count(self.counted, self.rollup_keys)
 
     @property
     def environment(self) -> Environment:
