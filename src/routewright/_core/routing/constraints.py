@@ -161,7 +161,7 @@ class Ask:
             return _BUDGET_TOKENS
         if self.budget_picos is None:
             return PASSES
-        price = pool.dearest(row, input_tokens)
+        price = pool.flat_dearest[row] or pool.dearest(row, input_tokens)
         return PASSES if input_tokens * price.input + held * price.output <= self.budget_picos else _BUDGET_COST
 
     def fits_all(self) -> bool:

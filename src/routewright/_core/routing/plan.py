@@ -43,7 +43,7 @@ class Leg:
         """The price at any length; None where the length decides, or none is known."""
         self.prices_held: Prices = pool.held[row]
         """What a budget has to hold: the prices of the day and of the next."""
-        self.dearest: Price | None = pool.flat_dearest(row)
+        self.dearest: Price | None = pool.flat_dearest[row]
         """The worst of them at any length; None where the length decides."""
         self.max_output = pool.max_output[row]
         self.window = pool.window[row]

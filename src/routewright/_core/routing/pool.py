@@ -82,7 +82,9 @@ class Pool:
         """Prices of short inputs."""
         self.held: list[Prices] = self._two_days() if self.dated else self.prices
         """What a budget has to hold: the prices of the day and of the next."""
-        self._flat: list[Price | None] = [_flat(prices) for prices in self.held]
+        self._steps: list[Prices] = [_steps(prices) for prices in self.held]
+        self.flat_dearest = [steps[0] if len(steps) == 1 else None for steps in self._steps]
+        """The worst that a token can cost at any length; None where the length decides."""
         self.worst = Columns.of([dearest_at(prices, 1) if prices else _UNPRICED for prices in self.held])
         """The most that a token costs in short inputs: a fresh one is not always the dearest."""
         tiers = [[price.above for price in prices if price.above >= 0] for prices in self.held]
@@ -154,11 +156,7 @@ class Pool:
     def dearest(self, row: int, input_tokens: int) -> Price:
         """The worst that inputs up to this long can cost a token, on the pool's day or the next, into which a call may
         last; beyond every budget where the price is unknown."""
-        return self._flat[row] or dearest_at(self.held[row], input_tokens)
-
-    def flat_dearest(self, row: int) -> Price | None:
-        """The same at any length; None where the length decides."""
-        return self._flat[row]
+        return self.flat_dearest[row] or price_at(self._steps[row], input_tokens)
 
     def _two_days(self) -> list[Prices]:
         """The prices of the day and of the next; none where the day's are unknown."""
@@ -192,11 +190,10 @@ def _priced_on(model: Model, day: str) -> Model:
     return replace(model, pricing_per_1m=pricing_on(model, day)) if model.price_changes else model
 
 
-def _flat(prices: Prices) -> Price | None:
-    """The dearest price at any length; None where the length decides."""
-    if not prices:
-        return _UNKNOWN
-    return dearest_at(prices, 1) if all(price.above < 0 for price in prices) else None
+def _steps(prices: Prices) -> Prices:
+    """The dearest price up to each length at which it changes, the longest inputs first."""
+    above = sorted({price.above for price in prices}, reverse=True)
+    return tuple(dearest_at(prices, tokens + 1)._replace(above=tokens) for tokens in above) or (_UNKNOWN,)
 
 
 def _abilities(model: Model) -> int:
