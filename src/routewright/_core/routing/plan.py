@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
+import numpy as np
+
 from routewright._core.catalogue.prices import Price, Prices, dearest_at
 from routewright._core.money import PICOS_PER_NANO
 from routewright._core.tokens.estimate import Length, Measure, length
@@ -18,6 +20,7 @@ from .scale import BoolArray, IntArray
 from .scoring import Key, candidate
 
 _UNLIMITED = 1 << 62
+_LAST = Reason.BUDGET_TOKENS, Reason.BUDGET_COST, Reason.CIRCUIT_OPEN
 PATIENCE = 4
 """Times that what is usual may take."""
 
@@ -165,15 +168,15 @@ class Plan:
             return counts
         assert self.costs is not None, "without them it covers no call with a budget"
         high, (inputs, outputs, held, closed) = given.tokens.high, self.costs
-        long = held + high > (_UNLIMITED if most is None else most)
+        long = held > (_UNLIMITED if most is None else most - high)
         dear = ~long & (inputs * high + outputs > (_UNLIMITED if nanos is None else nanos * PICOS_PER_NANO))
-        found = {
-            **counts,
-            Reason.BUDGET_TOKENS: int(long.sum()),
-            Reason.BUDGET_COST: int(dear.sum()),
-            Reason.CIRCUIT_OPEN: int((closed & ~long & ~dear).sum()),
+        found: dict[Reason, int] = {
+            reason: count for reason, count in counts.items() if reason is not Reason.CIRCUIT_OPEN
         }
-        return {reason: found[reason] for reason in Reason if found.get(reason)}
+        for reason, rejected in zip(_LAST, (long, dear, closed & ~long & ~dear), strict=True):
+            if count := int(np.count_nonzero(rejected)):
+                found[reason] = count
+        return found
 
     def candidates(self, timeout_ms: int, most: int | None = None) -> list[Candidate]:
         """The best few that fit, or ``most`` of them, the chosen one first, of a call that has so much time."""
