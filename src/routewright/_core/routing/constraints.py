@@ -68,6 +68,7 @@ class Eligible:
         self.passed: BoolArray = np.logical_not(failed.any(axis=1))
         self.first: IntArray = np.where(self.passed, PASSES, failed.argmax(axis=1))
         """As ``first_failures``, of these questions alone."""
+        self.firsts: list[int] = self.first.tolist()
         self.counts = count_reasons(self.first)
 
     @classmethod
@@ -99,8 +100,8 @@ class Ask:
     """The numbers of one request that a model must fit, made ready to be compared with."""
 
     __slots__ = (
-        "_lengths", "bounds", "budget_nanos", "budget_picos", "budget_tokens", "counted", "limited", "outlook",
-        "output", "text", "vary",
+        "_lengths", "bounds", "budget_nanos", "budget_picos", "budget_tokens", "counted", "failed", "limited",
+        "outlook", "output", "text", "vary",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, outlook: Outlook) -> None:
@@ -116,6 +117,8 @@ class Ask:
         self.bounds: Length = text.low, text.high, text.high
         self.vary = text.counted or bool(text.images)
         """Not all models count the input alike, as far as is known."""
+        self.failed: dict[int, int] = {}
+        """Rows that were asked and do not fit, with the column of the question."""
         self._lengths: dict[int, Length] = {}
 
     def input(self, row: int) -> Length:
@@ -133,10 +136,12 @@ class Ask:
         if self.vary:
             measure = self.outlook.pool.measure[row]
             low, high, filling = self._lengths.get(measure) or self._measured(measure)
-        if self._failure(row, high, filling) == PASSES:
+        column = self._failure(row, high, filling)
+        if column == PASSES:
             return True
         if not self.counted and low < high and self._failure(row, low, low) == PASSES:
             raise CountTokens
+        self.failed[row] = column
         return False
 
     def failure(self, row: int) -> int:

@@ -72,10 +72,13 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         first = next((at for at, row in enumerate(chain) if apart or provider[row] != home), 0)
         chain = [chain.pop(first), *chain][:CHAIN_LENGTH]
     plan = Plan(given, order.legs(outlook, (*lead, *chain)), tuple(front), pool.ids)
+    plan.failed = ask.failed
     if given.prefer:
         missed = [model for model in given.prefer if model in pool.row and pool.row[model] not in lead]
         reasons = named_reasons(first_failures(given, ask, order.eligible)) if missed else []
         plan.passed_over = tuple((model, reasons[pool.row[model]]) for model in missed)
+    elif given.models is None and not closed and ask.fits_all():
+        plan.counts = order.eligible.counts
     return plan
 
 

@@ -198,18 +198,16 @@ class Decision:
 
     def _counted(self, board: Board) -> Mapping[Reason, int]:
         """Count the first failures: row by row where a whitelist leaves few rows to ask, else by columns."""
-        given, outlook, pool = self.input, board.outlook, board.pool
-        eligible = board.order(given).eligible
+        given, failed, outlook, pool = self.input, self._plan.failed, board.outlook, board.pool
         if given.models is None or len(given.models) > FEW or given.prefer:
-            first = self._first_failures(board)
-            return eligible.counts if first is eligible.first else count_reasons(first)
-        ask, fit = Ask(given, outlook), {key[-1] for key in self._plan.front}
-        rows, counts = {pool.row[model] for model in given.models if model in pool.row}, [0] * (PASSES + 1)
+            return count_reasons(self._first_failures(board))
+        ask, firsts, counts = Ask(given, outlook), board.order(given).eligible.firsts, [0] * (PASSES + 1)
+        rows = {pool.row[model] for model in given.models if model in pool.row}
         counts[_WHITELIST] = len(pool) - len(rows)
-        for row in rows:
-            column = eligible.first.item(row)
-            if column == PASSES and row not in fit:
-                column = ask.failure(row)
+        for row in rows.difference([key[-1] for key in self._plan.front]):
+            column = firsts[row]
+            if column == PASSES:
+                column = failed[row] if row in failed else ask.failure(row)
                 if column == PASSES and row in outlook.open:
                     column = _CIRCUIT_OPEN
             counts[column] += 1

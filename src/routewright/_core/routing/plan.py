@@ -95,8 +95,9 @@ class Plan:
     """The chosen model and those that follow it. Never changed once it is made."""
 
     __slots__ = (
-        "costs", "counts", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high", "max_latency_ms",
-        "p90", "passed_over", "reached", "sentence", "walked", "watched", "worst_held", "worst_input", "worst_output",
+        "costs", "counts", "failed", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high",
+        "max_latency_ms", "p90", "passed_over", "reached", "sentence", "walked", "watched", "worst_held", "worst_input",
+        "worst_output",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
@@ -108,6 +109,8 @@ class Plan:
         """The keys of the best few that fit."""
         self.ids = ids
         """Of all models that were asked, by row."""
+        self.failed: Mapping[int, int] = {}
+        """Rows that were walked over and did not fit the request's own numbers, with the column of ``REASONS``."""
         self.passed_over: tuple[tuple[str, Reason | None], ...] = ()
         """Models that were preferred and not taken, each with the first constraint that it fails."""
         self.is_shared = False
