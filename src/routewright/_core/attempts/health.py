@@ -114,12 +114,12 @@ class Health:
         known.bad += weight
 
     def answered(self, row: int, now: float, answers: Sequence[Entry], outlook: Outlook) -> None:
-        """Attempts at one model brought answers, all at about the same time. They are added up first, exactly, and then
-        weighed as one. Of an answer whose first token's time is not known it is taken to have come as the model's
-        usually do, at another pace."""
+        """Attempts at one model brought answers, all at about the same time: they are weighed alike. Of an answer whose
+        first token's time is not known it is taken to have come as the model's usually do, at another pace."""
         known = self._known(row, now)
+        weight = known.weight(now)  # first: it may bring the sums down
         usual_ms, usual_us = outlook.ttft_ms[row], outlook.us_per_token[row] / 1000
-        whole, first, buckets = dict[int, int](), dict[int, int](), known.whole.buckets
+        whole, first, buckets = known.whole.weights, known.first.weights, known.whole.buckets
         answered = length = squared = tokens = 0
         after_first_ms = 0.0
         for _, _, whole_s, first_s, usage, tells, _, _ in answers:
@@ -131,10 +131,8 @@ class Health:
                 first_ms = ms * usual_ms / (usually if usually > 1.0 else 1.0)
             else:
                 first_ms = first_s * 1000
-            bucket = ceil(log(ms) * buckets) if ms > 1.0 else 0
-            whole[bucket] = whole.get(bucket, 0) + 1
-            bucket = ceil(log(first_ms) * buckets) if first_ms > 1.0 else 0
-            first[bucket] = first.get(bucket, 0) + 1
+            whole[ceil(log(ms) * buckets) if ms > 1.0 else 0] += weight
+            first[ceil(log(first_ms) * buckets) if first_ms > 1.0 else 0] += weight
             tokens += made
             if ms > first_ms:
                 after_first_ms += ms - first_ms
@@ -142,15 +140,12 @@ class Health:
                 answered += 1
                 length += output
                 squared += output * output
-        weight = known.weight(now)
         known.good += weight * len(answers)
         known.tokens += weight * tokens
         known.us += weight * 1000 * after_first_ms
         known.answers += weight * answered
         known.length += weight * length
         known.length_squared += weight * squared
-        known.whole.count(whole, weight)
-        known.first.count(first, weight)
 
     def publish(self, now: float, closed: Mapping[int, int]) -> dict[int, ModelHealth]:
         """The rows that moved, with their figures as they are now, which count as published from now on. ``closed``:
@@ -242,7 +237,7 @@ def _figures(seen: _Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     enough = whole.total / weight >= LEAST_SEEN
     return ModelHealth(
         stability=round(1000 * bound),
-        ttft_ms=round(first.at(0.5, pool.ttft_ms[row], PRIOR_ANSWERS * weight)) if first.total else None,
+        ttft_ms=round(first.at(0.5, pool.ttft_ms[row], PRIOR_ANSWERS * weight)) if first.weights else None,
         ttft_p95_ms=round(first.at(0.95)) if enough else None,
         us_per_token=_speed(seen, weight, pool.us_per_token[row]) if seen.tokens else None,
         latency_p50_ms=round(whole.at(0.5)) if enough else None,

@@ -6,7 +6,8 @@ before anything is read from these that an answer could have changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
@@ -50,13 +51,13 @@ class Journal:
         return waiting >= FOLDED_AT - 1
 
     def fold(self, outlook: Outlook) -> None:
-        """Book what waits. Answers of the same tenth of a second count as of one time; all else is exact."""
+        """Book what waits. To health, answers of the same second are of one time; all else is exact."""
         waiting = len(self._entries)
         if not waiting:
             return
         entries = self._entries[:waiting]
         del self._entries[:waiting]
-        for run in _runs(entries):
+        for run in _runs(entries, _second):
             now = run[-1][1]
             for row, answers in _by(itemgetter(0), run).items():
                 self._health.answered(row, now, answers, outlook)
@@ -72,8 +73,8 @@ class Journal:
         return self._circuits.succeeded(row, now, probe=True)
 
     def _count(self, run: list[Entry], now: float) -> None:
-        if requests := sum([entry[7] for entry in run]):
-            self._retries.asked(now, requests)
+        for asked in _runs([entry for entry in run if entry[7]], _part):
+            self._retries.asked(asked[-1][1], len(asked))
         for whose, answers in _by(itemgetter(6), run).items():
             if whose is not None:
                 self._bursts.answered(whose, now, len(answers))
@@ -84,20 +85,22 @@ def _by(name: Callable[[Entry], T], run: list[Entry]) -> dict[T, list[Entry]]:
     names = [*map(name, run)]
     if names.count(names[0]) == len(run):
         return {names[0]: run}
-    parted: dict[T, list[Entry]] = {}
+    parted = defaultdict(list)
     for each, entry in zip(names, run, strict=True):
-        parted.setdefault(each, []).append(entry)
+        parted[each].append(entry)
     return parted
+
+
+def _second(entry: Entry) -> int:
+    return int(entry[1])
 
 
 def _part(entry: Entry) -> int:
     return int(entry[1] * PARTS)
 
 
-def _runs(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Parted by tenths of a second; under load all are of one."""
-    if _part(entries[0]) == _part(entries[-1]):
-        yield entries
-        return
-    for _, run in groupby(entries, _part):
-        yield list(run)
+def _runs(entries: list[Entry], step: Callable[[Entry], int]) -> list[list[Entry]]:
+    """Parted by steps of time; under load all are of one."""
+    if entries and step(entries[0]) == step(entries[-1]):
+        return [entries]
+    return [[*run] for _, run in groupby(entries, step)]
