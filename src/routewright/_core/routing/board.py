@@ -166,6 +166,8 @@ class Board:
         if not 0 <= gap <= len(self.changes):
             return None
         changes = self.changes[len(self.changes) - gap :]
+        if gap == 1:
+            return changes[0]
         return Moved(frozenset().union(*[each.rows for each in changes]), any(each.circuits for each in changes))
 
     def with_models(self, models: Iterable[Model]) -> Board:

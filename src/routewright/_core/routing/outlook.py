@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import sub
 
 import numpy as np
 
@@ -44,17 +45,15 @@ class Outlook:
         for name in ("output", "output_p90", "ttft_ms", "ttft_p95_ms", "latency_p95_ms", "us_per_token", "stability"):
             setattr(new, name, getattr(self, name).copy())
         new.open = {row: at for row, at in self.open.items() if row not in seen}
-        new._columns, new._least_room, new._most_p90 = {}, None, None
+        least, most = self._least_room, self._most_p90
         for row, figures in seen.items():
             new._expect(row, figures)
+            if least is not None:  # the least may go with its row
+                least = None if self._room(row) == self._least_room else min(least, new._room(row))
+            if most is not None:
+                most = None if self.output_p90[row] == self._most_p90 else max(most, new.output_p90[row])
+        new._columns, new._least_room, new._most_p90 = {}, least, most
         new.open = dict(sorted(new.open.items()))
-        if self._least_room is not None:
-            rooms = [(self._room(row), new._room(row)) for row in seen]
-            held = all(before > self._least_room for before, _ in rooms)  # else the least may have gone
-            new._least_room = min([self._least_room, *[room for _, room in rooms]]) if held else None
-        if self._most_p90 is not None:
-            held = all(self.output_p90[row] < self._most_p90 for row in seen)
-            new._most_p90 = max([self._most_p90, *[new.output_p90[row] for row in seen]]) if held else None
         return new
 
     def _expect(self, row: int, seen: ModelHealth) -> None:
@@ -94,7 +93,7 @@ class Outlook:
         if cap is not None:
             return pool.least_window - cap if cap <= pool.least_max_output else -1
         if self._least_room is None:
-            self._least_room = min(map(self._room, range(len(pool))), default=0)
+            self._least_room = min(map(sub, pool.window, self.output), default=0)
         return self._least_room
 
     @property

@@ -105,7 +105,8 @@ class Ranking:
         cost, nanos = 0, UNKNOWN_COST
         if prices := pool.prices[row]:
             price = price_at(prices, size)
-            picos = price.input * min(size, MOST_TOKENS) + price.output * min(output, MOST_TOKENS)
+            picos = price.input * (size if size < MOST_TOKENS else MOST_TOKENS)
+            picos += price.output * (output if output < MOST_TOKENS else MOST_TOKENS)
             nanos = -(-picos // PICOS_PER_NANO)
             cost = _utility(nanos, _DEAR, _CHEAP)
         late_ms, stability = outlook.expected_ms(row, cap), outlook.stability[row]
@@ -191,7 +192,7 @@ _DEAR, _CHEAP, _SLOW, _QUICK = map(log2_step, (DEAR_NANOS, CHEAP_NANOS, SLOW_MS,
 def _utility(value: int, worst: int, best: int) -> int:
     """TERM at the step ``best`` and below, 0 at ``worst`` and above, straight on a logarithmic scale in between."""
     step = log2_step(value)
-    return (worst - (best if step < best else min(step, worst))) * TERM // (worst - best)
+    return 0 if step > worst else TERM if step < best else (worst - step) * TERM // (worst - best)
 
 
 def _utilities(values: IntArray, worst: int, best: int) -> IntArray:
@@ -201,4 +202,4 @@ def _utilities(values: IntArray, worst: int, best: int) -> IntArray:
 
 
 def _steadiness(stability: int) -> int:
-    return (min(max(stability, SHAKY), STEADY) - SHAKY) * TERM // (STEADY - SHAKY)
+    return 0 if stability < SHAKY else TERM if stability > STEADY else (stability - SHAKY) * TERM // (STEADY - SHAKY)
