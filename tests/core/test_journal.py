@@ -33,7 +33,7 @@ class Desk:
         self.journal = Journal(self.health, self.circuits, self.retries, self.bursts)
 
     def failed(self, row: int, now: float) -> bool:
-        self.journal.fold(OUTLOOK)
+        self.journal.heed()
         self.health.failed(row, now)
         return self.circuits.failed(row, now, probe=False)
 

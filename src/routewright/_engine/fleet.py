@@ -172,6 +172,8 @@ class Fleet:
     def spares(self, now: float) -> bool:
         """Whether the retry budget has one more second try (``Traffic``)."""
         with self._guard.lock:
+            if self._retries.take(now):  # with more requests booked it would be spared, too
+                return True
             self._journal.fold(self._board.outlook)
             return self._retries.take(now)
 
@@ -216,7 +218,7 @@ class Fleet:
             now = self._clock.monotonic()
             if self._look_at == inf:
                 self._look_at = self._published + PUBLISH_EVERY_S
-            self._journal.fold(self._board.outlook)
+            self._journal.heed()
             if not credential:  # which says nothing of the model
                 self.health.failed(row, now)
             if self.circuits.failed(row, now, probe=probe, retry_after=retry_after, credential=credential, alone=alone):

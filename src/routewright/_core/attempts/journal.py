@@ -25,12 +25,13 @@ FOLDED_AT = 64
 """Who appends this many books them."""
 MOST_WAITING = 10_000
 """Where nobody comes to book them, what is more is not taken."""
+_ROW, _WHOSE = itemgetter(0), itemgetter(6)
 
 
 class Journal:
     """``append`` may be called by anybody at any time, ``fold`` by one thread at a time."""
 
-    __slots__ = ("_bursts", "_circuits", "_entries", "_health", "_retries")
+    __slots__ = ("_bursts", "_circuits", "_entries", "_health", "_heeded", "_retries")
 
     def __init__(self, health: Health, circuits: Circuits, retries: RetryBudget, bursts: ErrorBursts) -> None:
         self._health = health
@@ -38,6 +39,8 @@ class Journal:
         self._retries = retries
         self._bursts = bursts
         self._entries: list[Entry] = []  # one list for ever: nobody appends to one that was folded already
+        self._heeded = 0
+        """How many of them the circuits know."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -50,18 +53,26 @@ class Journal:
             entries.append(entry)
         return waiting >= FOLDED_AT - 1
 
+    def heed(self) -> int:
+        """Tell the circuits alone of what waits: all that the booking of a fault needs. Returns how many wait."""
+        waiting = len(self._entries)
+        if waiting > self._heeded:
+            for run in _runs(self._entries[self._heeded : waiting], 1):
+                for row, answers in _by(_ROW, run).items():
+                    self._circuits.answered(row, run[-1][1], len(answers))
+            self._heeded = waiting
+        return waiting
+
     def fold(self, outlook: Outlook) -> None:
         """Book what waits. To health, answers of the same second are of one time; all else is exact."""
-        waiting = len(self._entries)
-        if not waiting:
-            return
+        waiting = self.heed()
         entries = self._entries[:waiting]
         del self._entries[:waiting]
-        for run in _runs(entries, _second):
+        self._heeded = 0
+        for run in _runs(entries, 1):
             now = run[-1][1]
-            for row, answers in _by(itemgetter(0), run).items():
+            for row, answers in _by(_ROW, run).items():
                 self._health.answered(row, now, answers, outlook)
-                self._circuits.answered(row, now, len(answers))
             self._count(run, now)
 
     def probed(self, entry: Entry, outlook: Outlook) -> bool:
@@ -73,9 +84,9 @@ class Journal:
         return self._circuits.succeeded(row, now, probe=True)
 
     def _count(self, run: list[Entry], now: float) -> None:
-        for asked in _runs([entry for entry in run if entry[7]], _part):
+        for asked in _runs([entry for entry in run if entry[7]], PARTS):
             self._retries.asked(asked[-1][1], len(asked))
-        for whose, answers in _by(itemgetter(6), run).items():
+        for whose, answers in _by(_WHOSE, run).items():
             if whose is not None:
                 self._bursts.answered(whose, now, len(answers))
 
@@ -91,16 +102,12 @@ def _by(name: Callable[[Entry], T], run: list[Entry]) -> dict[T, list[Entry]]:
     return parted
 
 
-def _second(entry: Entry) -> int:
-    return int(entry[1])
+def _runs(entries: list[Entry], parts: int) -> list[list[Entry]]:
+    """Parted by parts of a second; under load all are of one."""
 
+    def part(entry: Entry) -> int:
+        return int(entry[1] * parts)
 
-def _part(entry: Entry) -> int:
-    return int(entry[1] * PARTS)
-
-
-def _runs(entries: list[Entry], step: Callable[[Entry], int]) -> list[list[Entry]]:
-    """Parted by steps of time; under load all are of one."""
-    if entries and step(entries[0]) == step(entries[-1]):
+    if entries and part(entries[0]) == part(entries[-1]):
         return [entries]
-    return [[*run] for _, run in groupby(entries, step)]
+    return [[*run] for _, run in groupby(entries, part)]
