@@ -12,9 +12,9 @@ import pytest
 SRC = Path(__file__).parent.parent / "src" / "routewright"
 
 FLOORS = [
-    ["errors"],
+    ["errors", "fork"],
     ["wire", "loop"],
-    ["protocols", "fork", "threads"],
+    ["protocols", "threads"],
     ["_core"],
     ["identity"],
     ["_engine", "backends"],
@@ -41,8 +41,8 @@ CORE_ORDER = (
 ).split()
 ENGINE_ORDER = (
     "cancel worker context reading fault storage readiness retention retry_queue "
-    "capture counting replay answer account turn leases idempotency money settlement hooks trace_log standby "
-    "fleet guardrail progress failure record admission execute hedge route many steps stream prepared"
+    "capture counting replay answer account turn leases idempotency money settlement trace_queue hooks trace_log "
+    "standby fleet guardrail progress failure record admission execute hedge route many steps stream prepared"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

@@ -193,7 +193,7 @@ class Parts:
     @cached_property
     def traces(self) -> TraceStore:
         """The traces of this Router's storage, with those that it has not written yet."""
-        return TraceStore.fresh(self.storage, self._log, self.settings, self.worker)
+        return TraceStore.fresh(self._log.fresh, self.settings, self.worker)
 
     @cached_property
     def replays(self) -> Replays:

@@ -1,17 +1,19 @@
-"""The running event loop, and signals between loops and threads."""
+"""The running event loop; signals and a lock between loops and threads."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
 import anyio
+
+from .fork import Guard, renew_in_children
 
 if sys.version_info >= (3, 12):
     from asyncio import current_task
@@ -87,6 +89,45 @@ class Signal:
         self._wake.append(here.set)
         if not self.is_set:
             here.wait(timeout)
+
+
+class Mutex:
+    """A lock for the tasks of all loops and threads. It is free again when the loop of its holder was closed."""
+
+    def __init__(self) -> None:
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Free it: its holder runs in the parent."""
+        self._holder: tuple[object | None, Signal] | None = None
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Wait for the lock, and hold it."""
+        mine = this_loop(), Signal()
+        while self._holder is not mine:
+            with self._guard.lock:
+                self.free_lost()
+                holder = self._holder = self._holder or mine
+            if holder is not mine:
+                await holder[1].wait()
+        try:
+            yield
+        finally:
+            self._free(mine)
+
+    def free_lost(self) -> None:
+        """Take it from a holder that never goes on. Others may wait for that one already."""
+        holder = self._holder
+        if holder is not None and is_closed(holder[0]):
+            self._free(holder)
+
+    def _free(self, holder: tuple[object | None, Signal]) -> None:
+        with self._guard.lock:
+            if self._holder is holder:
+                self._holder = None
+        holder[1].set()
 
 
 def at_once(waiting: Coroutine[Any, Any, T]) -> T:

@@ -32,7 +32,7 @@ from ._core.request.rules import Range
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._core.trace.ids import normalise_trace_id
 from ._engine.storage import GuardedStorage, found_trace
-from ._engine.trace_log import FreshStorage, TraceLog
+from ._engine.trace_queue import FreshStorage
 from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
@@ -103,10 +103,10 @@ class TraceStore(Closing):
         self._account = "default"
 
     @classmethod
-    def fresh(cls, storage: Storage, log: TraceLog, settings: Settings, worker: Worker) -> Self:
-        """That of a Router, whose ``log`` may hold traces that are not in its storage yet."""
-        store = cls(FreshStorage(storage, log), rollup_keys=settings.rollup_keys, clock=settings.clock)
-        store._secret, store._worker = RootSecret(storage, os.environ), worker
+    def fresh(cls, storage: FreshStorage, settings: Settings, worker: Worker) -> Self:
+        """The store of a Router, whose traces may be queued in front of its storage."""
+        store = cls(storage, rollup_keys=settings.rollup_keys, clock=settings.clock)
+        store._secret, store._worker = RootSecret(storage.behind, os.environ), worker
         return store
 
     def as_account(self, account: str) -> Self:

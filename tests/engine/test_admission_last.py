@@ -27,7 +27,7 @@ from routewright import (
 )
 from routewright._core.moment import timestamp
 from routewright._engine import retry_queue as retry_queues
-from routewright._engine import trace_log as traces
+from routewright._engine import trace_queue
 from routewright.testing.provider import Pause
 from routewright.wire import (
     Caller,
@@ -288,7 +288,7 @@ async def test_who_has_no_account_goes_on_whatever_the_storage_raises(error: Exc
 
 
 async def test_no_call_is_let_in_whose_bill_would_be_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "QUEUE", 3)
+    monkeypatch.setattr(trace_queue, "QUEUE", 3)
     bank, storage = await odd(*[ANSWER] * 6, terms=[account()])
     storage.before = AWAY
     for _ in range(3):

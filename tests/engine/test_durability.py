@@ -26,7 +26,7 @@ from routewright import (
     TraceStore,
     ValidationFailed,
 )
-from routewright._engine import trace_log as trace_module
+from routewright._engine import trace_queue
 from routewright._engine.retention import EVERY_S, KEPT_S
 from routewright.protocols import Storage
 from routewright.testing import FakeClock, Pause, ScriptedProvider
@@ -390,7 +390,7 @@ async def test_cancelling_a_wait_for_a_commit_keeps_the_trace() -> None:
 
 
 async def test_words_that_wait_are_bounded_and_their_loss_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_module, "QUEUE_TEXT_BYTES", 5_000)
+    monkeypatch.setattr(trace_queue, "QUEUE_TEXT_BYTES", 5_000)
     clock = FakeClock()
     storage = Takes(clock)
     storage.down = True
@@ -409,7 +409,7 @@ async def test_words_that_wait_are_bounded_and_their_loss_is_counted(monkeypatch
 async def test_a_loop_that_is_never_idle_does_not_starve_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_module, "QUEUE", 600)
+    monkeypatch.setattr(trace_queue, "QUEUE", 600)
     router = Router.sandbox(storage=SqliteStorage(tmp_path / "traces.db"))
     left = iter(range(6_000))
 

@@ -294,7 +294,7 @@ async def test_a_coordination_that_fails_oddly_is_away_and_nobody_sees_its_words
 
 
 async def test_a_bill_is_kept_however_many_traces_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("routewright._engine.trace_log.QUEUE", 2)
+    monkeypatch.setattr("routewright._engine.trace_queue.QUEUE", 2)
     bank, storage = await failing()
     storage.away = (PutTrace,)
     for _ in range(4):

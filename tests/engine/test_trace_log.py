@@ -34,6 +34,7 @@ from routewright import (
     fork,
 )
 from routewright._engine import trace_log as trace_module
+from routewright._engine import trace_queue
 from routewright.loop import Signal
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
@@ -361,7 +362,7 @@ async def test_snapshots_that_are_refused_cost_no_trace() -> None:
 async def test_a_storage_that_hangs_holds_up_no_call_and_what_does_not_fit_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trace_module, "QUEUE", 5)
+    monkeypatch.setattr(trace_queue, "QUEUE", 5)
     storage, clock = Waits(hang), FakeClock()
     router = Router.sandbox(storage=storage, settings=Settings(clock=clock))
     for _ in range(8):

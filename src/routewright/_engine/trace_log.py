@@ -1,7 +1,7 @@
-"""Queue of finished calls in front of the storage, and the writer that empties it.
+"""Takes finished calls into the storage.
 
-A storage that never waits is written before the answer goes out. Any other is written in batches, one pass at a time;
-reads look into the queue first, so that a trace can be read as soon as its call has ended.
+A storage that never waits is written before the answer goes out. Any other is written in batches, one pass over the
+queue at a time; reads look into the queue first, so that a trace can be read as soon as its call has ended.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 
@@ -30,20 +30,16 @@ from routewright.errors import (
     UnsupportedWrite,
 )
 from routewright.fork import Guard, renew_in_children
-from routewright.loop import Signal, at_once, is_cancelled, is_closed, this_loop
+from routewright.loop import Mutex, Signal, at_once, is_cancelled
 from routewright.protocols import Clock, ImmediateStorage, Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
-    DeleteTraces,
     Durability,
-    Environment,
     Event,
     PutEvent,
     PutFeedback,
     PutTrace,
-    Query,
-    Scan,
     Snapshot,
     SnapshotById,
     Trace,
@@ -57,12 +53,9 @@ from .hooks import Hooks
 from .retention import Snapshots
 from .settlement import Settlement, settle
 from .storage import GuardedStorage, checked_written, found_trace
+from .trace_queue import FreshStorage, Pending, Queue
 from .worker import Job, Worker
 
-QUEUE = 10_000
-"""Traces that may be queued: some 20 MB, and their metadata."""
-QUEUE_TEXT_BYTES = 64 * 1024 * 1024
-"""Captured prompts and answers that may be queued; beyond, traces are kept without theirs."""
 DELAY_S = 0.01
 """How long traces are gathered. Each is in the storage within 50 ms, if that has nothing else to do."""
 CROWD = 100
@@ -102,43 +95,17 @@ class TraceCounts(NamedTuple):
     """Of those refused and lost, calls whose cost is not in the ledger either: the log names them."""
 
 
-class _Pending(NamedTuple):
-    """A finished call in the queue."""
-
-    call: Call
-    snapshots: Sequence[Snapshot]
-    events: Sequence[PutEvent]
-    settlement: Settlement | None
-    tried: Signal | None
-    """Set once it was written, could not be for now, or was given up."""
-
-
-class _Pass:
-    """One pass of the writer over the queue, in one event loop."""
-
-    def __init__(self) -> None:
-        self.loop = this_loop()
-        self.ended = Signal()
-        self.is_last = False
-        """No other pass will try again."""
-        self.down: set[str] = set()
-        """Accounts that cannot be written to."""
-        self.wrote = False
-        self.postponed = False
-        """A refused settlement is tried again later."""
-
-
 class TraceLog:
     """Takes finished calls into the storage. Safe to use from several loops and threads.
 
-    A call that cannot be written for now stays in the queue; one that is refused goes, but for its settlement, which
-    is tried for longer. Both are raised by the next ``flush``, and logged when they begin.
+    A call that cannot be written for now stays in the queue. One that is refused is given up, except for its
+    settlement, which is tried for longer. The next ``flush`` raises either, and the first of several is logged.
     """
 
     def __init__(
         self, storage: Storage, worker: Worker, hooks: Hooks, clock: Clock, durability: Durability = "buffered"
     ) -> None:
-        self._storage, self._guarded = storage, GuardedStorage(storage)
+        self._storage = storage
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._hooks = hooks
         self._clock = clock
@@ -146,13 +113,14 @@ class TraceLog:
         self.commits = durability == "committed" and self._immediate is None
         """Whether calls wait until their traces are committed."""
         self.retries = True
-        """Whether the background tries again what failed; false while the Router closes."""
-        self.is_closed = False
-        """The background no longer writes."""
-        self._delay_s = 0.0 if self.commits else DELAY_S
-        self._job = Job(worker, self._drain, self._delay_s)
+        """Whether what failed is tried again; false while the Router closes."""
+        self._queue = Queue()
+        self.fresh = FreshStorage(storage, self._queue, self.write, clock)
+        """The storage as this process sees it."""
+        self._job = Job(worker, self._drain, DELAY_S)
         self._urgent = Job(worker, self._drain, 0.0)
         self._later = Job(worker, self._drain, DELAY_S)
+        self._one_pass = Mutex()
         self._snapshots = Snapshots(partial(self._apply, SYSTEM_ACCOUNT), self._note, clock, durability)
         self._hung: dict[str, tuple[float, float]] = {}
         """Accounts whose last batch was never answered: when to try again, and for how many seconds."""
@@ -163,29 +131,31 @@ class TraceLog:
 
     def renew(self) -> None:
         """Begin with nothing: what was queued at a fork is the parent's to write."""
-        self._queue: dict[str, _Pending] = {}  # by trace id, oldest first
-        self._pass: _Pass | None = None
-        self._text_bytes = self._settlements = 0
-        self._wrote_nothing = False
-        self._refused = self._lost = self._shortened = self._unbilled = self._raised = self._faults = 0
+        self._refused = self._lost = self._unbilled = self._raised = 0
         self._last_fault: Exception | None = None
         self._fails = False
         """The last pass, or the last write at once, had a fault."""
+        self._down: set[str] = set()
+        """Accounts that this pass cannot write to."""
+        self._wrote = False
+        """This pass wrote something."""
+        self.is_stuck = False
+        """The last pass that tried to write wrote nothing."""
 
     @property
     def counts(self) -> TraceCounts:
         """Traces that are not in the storage."""
-        return TraceCounts(len(self._queue), self._refused, self._lost, self._shortened, self._unbilled)
+        return TraceCounts(len(self._queue.calls), self._refused, self._lost, self._queue.shortened, self._unbilled)
 
     @property
     def is_full(self) -> bool:
-        """So many settlements are queued that no call should be admitted that makes another."""
-        return self._settlements >= QUEUE
+        """True while no call should be admitted that makes another settlement."""
+        return self._queue.is_full
 
     @property
-    def is_stuck(self) -> bool:
-        """Traces are queued, and the last pass that tried could write none."""
-        return self._wrote_nothing and bool(self._queue)
+    def is_closed(self) -> bool:
+        """The background no longer writes."""
+        return self._queue.is_closed
 
     def put(
         self,
@@ -196,40 +166,57 @@ class TraceLog:
     ) -> None:
         """Keep a call's trace, the snapshots that its decision names, its events and its settlement. Never fails a
         call, nor holds it up."""
-        storage = self._immediate
-        emitted: Sequence[Event] = ()
-        if storage is None:
-            self._enqueue(call, snapshots, events, settlement)
-            return
-        try:
-            if events or settlement is not None:
-                emitted = self._settle_at_once(storage, call, events, settlement)
-            storage.keep(call.caller.account, call, snapshots)
-        except (Exception, asyncio.CancelledError) as error:
-            # nobody has cancelled what never waits
-            fault = error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")
-            if settlement is None:
-                self._refuse(fault)
-            else:
+        account, storage = call.caller.account, self._immediate
+        if storage is not None:
+            try:
+                emitted: Sequence[Event] = ()
+                if events or settlement is not None:
+                    writes = [*settle(call, settlement, self.durability), *events]
+                    emitted = _events_in(checked_written(storage, writes, at_once(storage.apply(account, writes))))
+                storage.keep(account, call, snapshots)
+            except (Exception, asyncio.CancelledError) as error:
+                # nobody has cancelled what never waits
+                fault = error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")
+                if settlement is None and not isinstance(fault, UnsupportedWrite):
+                    self._refuse(fault)
+                    return
                 self._note(fault)
-                self._enqueue(call, snapshots, events, settlement)
+            else:
+                self._fails = False
+                if self._hooks.any:
+                    self._hooks.put(call, emitted)
+                if settlement is not None:
+                    settlement.end()
+                return
+        waited_for = self.commits or settlement is not None
+        pending = Pending(call, snapshots, events, settlement, Signal() if waited_for else None)
+        refusal = self._queue.put(pending)
+        self._one_pass.free_lost()
+        if refusal is not None:
+            self._note(InternalError(refusal))
+            self._give_up(pending, refusal)
             return
-        self._fails = False
-        if self._hooks.any:
-            self._hooks.put(call, emitted)
-        if settlement is not None:
-            settlement.end()
+        (self._urgent if waited_for else self._job).poke()
+        if len(self._queue.calls) > CROWD and not self._fails and not self._clock.virtual:
+            time.sleep(REST_S)
 
     async def commit(self, trace_id: str, until: float) -> None:
         """Wait until a trace is written, could not be for now, or was given up, but no longer than ``until`` on the
         clock."""
-        pending = self._queue.get(trace_id)
+        pending = self._queue.calls.get(trace_id)
         if pending is None or pending.tried is None:
             return
         with self._clock.deadline(until):
             if self.is_closed:
                 await self.write()
             await pending.tried.wait()
+
+    async def write(self, account: str | None = None) -> int:
+        """Try to write what is queued now. Returns how many of these calls remain, of one account or of all."""
+        calls = self._queue.calls
+        before = [each for each in self._queue.all() if account in (None, each.call.caller.account)]
+        await self._write(inf)
+        return sum(calls.get(each.call.id) is each for each in before)
 
     async def write_last(self, trace_id: str) -> None:
         """Write the trace of a call that ends after the close, or give it up."""
@@ -247,338 +234,191 @@ class TraceLog:
         if not remains and before == self._raised:
             return
         kind = StorageUnavailable if remains else InternalError
-        left = f"{len(self._queue)} wait, {self._refused} were refused, {self._lost} are lost"
+        left = f"{len(self._queue.calls)} wait, {self._refused} were refused, {self._lost} are lost"
         fault = f"not all traces are in the storage: {left}; the last fault was {_text_of(self._last_fault)}"
         raise kind(fault) from self._last_fault
 
     def lose(self, trace_id: str) -> None:
-        """Give a trace up that is still queued."""
-        pending = self._queue.get(trace_id)
-        if pending is not None:
-            self._lose([pending])
+        """Give up a trace that is still queued."""
+        pending = self._queue.calls.get(trace_id)
+        if pending is not None and self._queue.remove(pending):
+            self._give_up(pending, "the router was closed before it could be")
 
     def close(self) -> None:
         """Take nothing more, and give up what is still queued."""
-        with self._guard.lock:
-            self.is_closed = True
-            left = list(self._queue.values())
-        self._lose(left)
+        self._queue.is_closed = True
+        left = self._queue.all()
+        for pending in left:
+            self.lose(pending.call.id)
         if left:
             _log.warning("the router was closed; traces that could not be written before, and are lost: %d", len(left))
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
-        trace = await self.queued(caller.account, trace_id, caller.environment)
-        if trace is not None:
-            return trace
-        found = await self._guarded.read(caller.account, TraceById(trace_id, caller.environment))
+        found = await self.fresh.read(caller.account, TraceById(trace_id, caller.environment))
         return found_trace(found, trace_id)
-
-    async def queued(self, account: str, trace_id: str, environment: Environment | None) -> Trace | None:
-        """A trace that is not written yet."""
-        found = self._find(account, trace_id, environment)
-        if found is not None and found.call.caller.key_id is not None:
-            await self.write()  # only the storage knows whether its key was revoked
-            found = self._find(account, trace_id, environment)
-        if found is None:
-            return None
-        call = found.call
-        return await redacting(lambda: call.trace, [call.captured], self._clock)
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
         """Keep a user's rating of an answer. Raises ``NotFound`` if the caller has no such trace."""
-        pending = self._find(caller.account, feedback.trace_id, caller.environment)
         try:
-            writes = [] if pending is None else await self._traces_of([pending])
-            await self._guarded.apply(caller.account, [*writes, feedback])
+            await self.fresh.apply(caller.account, [feedback])
         except PreconditionFailed as error:
             raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
     async def snapshot(self, snapshot_id: str) -> Snapshot | None:
         """Read a snapshot by its id."""
-        found: Snapshot | None = await self._guarded.read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
+        found: Snapshot | None = await GuardedStorage(self._storage).read(SYSTEM_ACCOUNT, SnapshotById(snapshot_id))
         return found
 
-    async def write_of(self, account: str) -> int:
-        """Try to write what is queued now. Gives how many traces of an account remain."""
-        with self._guard.lock:
-            before = [pending for pending in self._queue.values() if pending.call.caller.account == account]
-        await self.write()
-        return sum(self._queue.get(pending.call.id) is pending for pending in before)
-
-    async def write(self) -> bool:
-        """Try to write what is queued now. True: some of it remains."""
-        done = await self._write(inf)
-        return bool(done.down) or done.postponed
-
-    # The queue.
-
-    def _enqueue(
-        self, call: Call, snapshots: Sequence[Snapshot], events: Sequence[PutEvent], settlement: Settlement | None
-    ) -> None:
-        waited_for = self.commits or settlement is not None
-        pending = _Pending(call, snapshots, events, settlement, Signal() if waited_for else None)
-        with self._guard.lock:
-            # a settlement is kept however many are queued; while ``is_full`` no call is admitted that makes another
-            fits = settlement is not None or not (len(self._queue) >= QUEUE or self.is_closed)
-            if fits:
-                if self._text_bytes + call.text_bytes > QUEUE_TEXT_BYTES:
-                    call.captured, call.text_bytes = None, 0
-                    self._shortened += 1
-                self._text_bytes += call.text_bytes
-                self._queue[call.id] = pending
-                self._settlements += settlement is not None
-            else:
-                self._lost += 1
-        self._end_lost()
-        if not fits:
-            why = "the router is closed" if self.is_closed else f"{QUEUE} traces wait already"
-            self._note(InternalError(why))
-            self._lose_bill(call, why)
-            return
-        (self._urgent if waited_for else self._job).poke()
-        if len(self._queue) > CROWD and not self._fails and not self._clock.virtual:
-            time.sleep(REST_S)
-
-    def _find(self, account: str, trace_id: str, environment: Environment | None) -> _Pending | None:
-        found = self._queue.get(trace_id)
-        if found is None or found.call.caller.account != account or environment not in (None, found.call.environment):
-            return None
-        return found
-
-    def _due(self, by: float) -> list[list[_Pending]]:
-        """The queue by account, without refused settlements that are tried later than ``by``."""
-        by_account: dict[str, list[_Pending]] = {}
-        with self._guard.lock:
-            for pending in self._queue.values():
-                if pending.settlement is None or pending.settlement.retry_at <= by:
-                    by_account.setdefault(pending.call.caller.account, []).append(pending)
-        return [*reversed(by_account.values())]
-
-    def _remove(self, pending: _Pending) -> bool:
-        """Take a call out of the queue. False: it was not there."""
-        call = pending.call
-        with self._guard.lock:
-            if self._queue.get(call.id) is not pending:
-                return False
-            del self._queue[call.id]
-            self._text_bytes -= call.text_bytes
-            self._settlements -= pending.settlement is not None
-            return True
-
-    def _finish(self, pending: _Pending, emitted: Sequence[Event] | None = None) -> None:
-        """Take out a call that was written; without ``emitted`` it was given up, and no hook is called."""
-        self._remove(pending)
-        if pending.settlement is not None:
-            pending.settlement.end()
-        if emitted is not None and self._hooks.any:
-            self._hooks.put(pending.call, emitted)
-
-    def _lose(self, left: Iterable[_Pending]) -> None:
-        """Give up calls that are still queued, and count them."""
-        for pending in left:
-            if self._remove(pending):
-                with self._guard.lock:
-                    self._lost += 1
-                if pending.settlement is None or not pending.settlement.is_booked:
-                    self._lose_bill(pending.call, "the router was closed before it could be")
-                self._finish(pending)
-            _release([pending])
-
-    # The writer.
+    # The writer: one pass over the queue at a time.
 
     async def _drain(self) -> None:
         """Write in the background: again while the storage is unavailable, ever less often, and when the first refused
         settlement is due."""
-        done = await self._write(self._clock.monotonic())
-        self._job.delay = min(max(self._job.delay, DELAY_S) * 2, LONGEST_DELAY_S) if done.down else self._delay_s
+        down = await self._write(self._clock.monotonic())
+        self._job.delay = min(self._job.delay * 2, LONGEST_DELAY_S) if down else DELAY_S
         if not self.retries:
             return
-        if done.down:
+        if down:
             self._job.poke()
-        with self._guard.lock:
-            settlements = [pending.settlement for pending in self._queue.values()]
-        due = [each.retry_at for each in settlements if each is not None and each.retry_at > -inf]
-        if due:
-            self._later.delay = max(min(due) - self._clock.monotonic(), DELAY_S)
+        retries = [each.settlement.retry_at for each in self._queue.all() if each.settlement is not None]
+        due = min((at for at in retries if at > -inf), default=None)
+        if due is not None:
+            self._later.delay = max(due - self._clock.monotonic(), DELAY_S)
             self._later.poke()
 
-    async def _write(self, by: float) -> _Pass:
-        """Try to write what is due by then."""
-        mine = await self._begin()
-        faults, mine.is_last = self._faults, not self.retries
-        try:
-            await self._write_accounts(self._due(by), mine)
-            self._fails = self._fails and self._faults > faults
-            if mine.down or mine.wrote:
-                self._wrote_nothing = not mine.wrote
-            return mine
-        finally:
-            self._end(mine)
-
-    async def _begin(self) -> _Pass:
-        """Wait until no other pass writes, whichever loop and thread it runs in."""
-        mine = _Pass()
-        while True:
-            with self._guard.lock:
-                self._end_lost()
-                if self._pass is None:
-                    self._pass = mine
-                    return mine
-                ended = self._pass.ended
-            await ended.wait()
-
-    def _end_lost(self) -> None:
-        """End a pass whose loop was closed under it: those who wait for it would wait for ever."""
-        going = self._pass
-        if going is not None and is_closed(going.loop):
-            self._end(going)
-
-    def _end(self, ended: _Pass) -> None:
-        with self._guard.lock:
-            if self._pass is ended:
-                self._pass = None
-        ended.ended.set()
-
-    async def _write_accounts(self, queues: list[list[_Pending]], going: _Pass) -> None:
-        """Write queues of one account each: one by one until one is written, then many together."""
-        try:
-            await self._snapshots.keep(each for queue in queues for pending in queue for each in pending.snapshots)
-        except StorageUnavailable as error:
-            self._note(error)
+    async def _write(self, by: float) -> bool:
+        """Try to write what is due by then, but for settlements that are put off for longer. True: some accounts cannot
+        be written to. One account is written after the other until that succeeds, then many at a time."""
+        async with self._one_pass.held():
+            self._down, self._wrote, before = set(), False, self._last_fault
+            by_account: dict[str, list[Pending]] = {}
+            for each in self._queue.all():
+                if each.settlement is None or each.settlement.retry_at <= by:
+                    by_account.setdefault(each.call.caller.account, []).append(each)
+            try:
+                pending = chain.from_iterable(by_account.values())
+                await self._snapshots.keep(chain.from_iterable(each.snapshots for each in pending))
+            except StorageUnavailable as error:
+                self._note(error)
+                self._down.update(by_account)
+            queues = iter(by_account.values())
             for queue in queues:
-                going.down.add(queue[0].call.caller.account)
-                _release(queue)
-            return
-        while queues and not going.wrote:
-            await self._write_account(queues.pop(), going)
+                await self._write_account(queue)
+                if self._wrote:
+                    break
 
-        async def write_rest() -> None:
-            while queues:
-                await self._write_account(queues.pop(), going)
+            async def write_rest() -> None:
+                for queue in queues:
+                    await self._write_account(queue)
 
-        if queues:
-            async with anyio.create_task_group() as group:
-                for _ in range(min(len(queues), AT_ONCE)):
-                    group.start_soon(write_rest)
+            if len(by_account) > 1:
+                async with anyio.create_task_group() as group:
+                    for _ in range(min(len(by_account) - 1, AT_ONCE)):
+                        group.start_soon(write_rest)
+            self._fails = self._fails and self._last_fault is not before
+            if by_account:
+                self.is_stuck = not self._wrote and bool(self._down)
+            return bool(self._down)
 
-    async def _write_account(self, queue: list[_Pending], going: _Pass) -> None:
+    async def _write_account(self, queue: list[Pending]) -> None:
         place, account = 0, queue[0].call.caller.account
         while place < len(queue):
             batch = queue[place : place + (1 if account in self._hung else BATCH)]
             place += len(batch)
-            if account not in going.down and (going.wrote or len(going.down) < SEEMS_DOWN):
+            if account not in self._down and (self._wrote or len(self._down) < SEEMS_DOWN):
                 try:
-                    await self._write_batch(batch, going)
+                    await self._write_batch(batch)
                 except StorageUnavailable as error:
-                    going.down.add(account)
+                    self._down.add(account)
                     self._note(error)
-            _release(batch)  # not if this pass is cancelled: the next one writes what it leaves
+            for pending in batch:  # not if this pass is cancelled: the next one writes what it leaves
+                pending.release()
 
-    async def _write_batch(self, batch: list[_Pending], going: _Pass) -> None:
+    async def _write_batch(self, batch: list[Pending]) -> None:
         """Write calls of one account. A refused batch is split to find the calls to blame; of each of these as much is
         written as the storage takes."""
         try:
             await self._write_whole(batch)
-            going.wrote = True
+            self._wrote = True
+            return
         except StorageUnavailable:
             raise
         except Exception as error:  # a host's storage may raise anything, and no bill is lost for that
-            pending, settlement = batch[0], batch[0].settlement
-            if len(batch) > 1:
-                for pending in batch:
-                    await self._write_batch([pending], going)
-            elif settlement is None and self._keeps_all and isinstance(error, UnsupportedWrite):
+            fault = error
+        if len(batch) > 1:
+            for pending in batch:
+                await self._write_batch([pending])
+            return
+        pending, settlement = batch[0], batch[0].settlement
+        if settlement is not None and not settlement.is_booked:
+            taken_over = isinstance(fault, PreconditionFailed) and settlement.lose_claim(pending.call)
+            if taken_over or await self._book(pending, settlement, fault):
+                await self._write_batch(batch)
+        elif isinstance(fault, UnsupportedWrite) and not pending.trace_only:
+            pending.trace_only = True
+            if settlement is None and self._keeps_all:
                 self._keeps_all = False
-                _log.info("the storage keeps traces alone: %s", error)
-                await self._write_batch(batch, going)
-            elif settlement is None or settlement.is_booked:
-                self._refuse(error)
-                self._finish(pending)
-            elif isinstance(error, PreconditionFailed) and settlement.lose_claim(pending.call):
-                await self._write_batch(batch, going)  # another call took its key over
-            else:
-                await self._write_settlement(pending, settlement, error, going)
+                _log.info("the storage keeps traces alone: %s", fault)
+            await self._write_batch(batch)
+        else:
+            self._refuse(fault)
+            self._finish(pending, None if settlement is None else ())
 
-    async def _write_whole(self, batch: list[_Pending]) -> None:
+    async def _write_whole(self, batch: list[Pending]) -> None:
         """Write traces with their settlements and events, all or nothing."""
-        traces = await self._traces_of(batch)
-        whole = [self._keeps_all or each.settlement is not None for each in batch]
-        others = [
-            [*settle(each.call, each.settlement, self.durability), *each.events] if is_whole else []
-            for each, is_whole in zip(batch, whole, strict=True)
-        ]
-        more = [write for each in others for write in each]
-        writes = [*traces, *more]  # traces first: a storage may write many that follow each other at once
-        written = await self._apply(batch[0].call.caller.account, writes)
-        rest = iter(checked_written(self._storage, writes, written)[len(traces) :] if more else ())
-        for pending, other, is_whole in zip(batch, others, whole, strict=True):
-            mine = [*islice(rest, len(other))]
-            self._finish(pending, _events_in(mine) if is_whole else _events_of(pending.events))
+        calls = [each.call for each in batch]
 
-    async def _write_settlement(
-        self, pending: _Pending, settlement: Settlement, error: Exception, going: _Pass
-    ) -> None:
-        """Settle a call whose whole batch is refused (``next_part``); later, if that is refused too."""
+        def traces() -> list[Write]:
+            return [PutTrace(call.trace, rollup_keys=call.rollup_keys, durability=self.durability) for call in calls]
+
+        writes = await redacting(traces, [call.captured for call in calls], self._clock)
+        ends = []
+        for each in batch:  # behind all traces: a storage may write many that follow each other at once
+            each.trace_only = each.trace_only or (each.settlement is None and not self._keeps_all)
+            if not each.trace_only:
+                writes += [*settle(each.call, each.settlement, self.durability), *each.events]
+            ends.append(len(writes))
+        written = await self._apply(batch[0].call.caller.account, writes)
+        if len(writes) > len(batch):
+            written = checked_written(self._storage, writes, written)
+        begin = len(batch)
+        for each, end in zip(batch, ends, strict=True):
+            kept = [put.event.event for put in each.events]
+            self._finish(each, kept if each.trace_only else _events_in(written[begin:end]))
+            begin = end
+
+    async def _book(self, pending: Pending, settlement: Settlement, fault: Exception) -> bool:
+        """Settle a call whose whole batch was refused (``salvage``). False: it is put off, or given up."""
         call, now = pending.call, self._clock.monotonic()
-        refused_s = inf if going.is_last else settlement.refused_s(now)
-        part, fault = next_part(Part.WHOLE, refused_s), error
+        refused_s = settlement.refused_s(now) if self.retries else inf
+        part = next_part(Part.WHOLE, refused_s)
         while part is not None:
+            writes = settle(call, settlement, self.durability, part)
             try:
-                emitted = await self._emitted(call, settle(call, settlement, self.durability, part))
-                break
+                written = await self._apply(call.caller.account, writes)
+                pending.emitted = _events_in(checked_written(self._storage, writes, written))
             except StorageUnavailable:
                 raise
             except Exception as refused:  # as above: a smaller part is tried
-                if isinstance(refused, PreconditionFailed):
-                    settlement.lose_claim(call)
                 fault = refused
+                if isinstance(fault, PreconditionFailed):
+                    settlement.lose_claim(call)
                 part = next_part(part, inf if isinstance(fault, UnsupportedWrite) else refused_s)
-        if part is None:
-            self._note(fault)
-            if not going.is_last and not is_lost(refused_s) and not isinstance(fault, UnsupportedWrite):
-                settlement.put_off(now)
-                going.postponed = True
-                return
+                continue
+            settlement.booked(part)
+            self._wrote = True
+            if part is Part.BOUND:
+                _log.warning("the bill of call %s was refused as it was: it is booked without detail", call.id)
+            return True
+        if is_lost(refused_s) or isinstance(fault, UnsupportedWrite):
             self._refuse(fault)
             self._lose_bill(call, _text_of(fault))
             self._finish(pending)
-            return
-        settlement.booked(part)
-        if part is Part.BOUND:
-            _log.warning("the bill of call %s was refused as it was: it is booked without detail", call.id)
-        try:
-            emitted += await self._write_trace(pending)
-        except StorageUnavailable:
-            raise
-        except Exception as refused:  # as above: the trace alone is lost
-            self._refuse(refused)
-        self._finish(pending, emitted)
-        going.wrote = True
-
-    async def _write_trace(self, pending: _Pending) -> list[Event]:
-        """Write a trace and its events, or the trace alone if the storage keeps no events."""
-        trace = await self._traces_of([pending])
-        try:
-            return await self._emitted(pending.call, [*trace, *pending.events])
-        except UnsupportedWrite:
-            if not pending.events:
-                raise
-        await self._emitted(pending.call, trace)
-        return _events_of(pending.events)
-
-    async def _emitted(self, call: Call, writes: Sequence[Write]) -> list[Event]:
-        """Apply writes of one call, and give the events that they led to."""
-        return _events_in(checked_written(self._storage, writes, await self._apply(call.caller.account, writes)))
-
-    async def _traces_of(self, batch: Sequence[_Pending]) -> list[Write]:
-        """Write operations for traces, made in a worker thread where a redactor has to be asked."""
-        calls = [pending.call for pending in batch]
-
-        def make() -> list[Write]:
-            return [PutTrace(call.trace, rollup_keys=call.rollup_keys, durability=self.durability) for call in calls]
-
-        return await redacting(make, [call.captured for call in calls], self._clock)
+        else:
+            self._note(fault)
+            settlement.put_off(now)
+        return False
 
     async def _apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply writes in bounded time. Raises ``StorageUnavailable`` at once for an account that hung lately."""
@@ -598,24 +438,22 @@ class TraceLog:
                 raise
             raise StorageUnavailable(f"{type(self._storage).__name__} cancelled itself") from error
 
-    def _settle_at_once(
-        self, storage: ImmediateStorage, call: Call, events: Sequence[PutEvent], settlement: Settlement | None
-    ) -> list[Event]:
-        """Settle a call, and keep its events, in a storage that never waits."""
-        writes = [*settle(call, settlement, self.durability), *events]
-        try:
-            written = at_once(storage.apply(call.caller.account, writes))
-            return _events_in(checked_written(storage, writes, written))
-        except PreconditionFailed:
-            if settlement is None or not settlement.lose_claim(call):
-                raise
-            return self._settle_at_once(storage, call, events, settlement)
-        except UnsupportedWrite:
-            if settlement is not None:
-                raise
-            return _events_of(events)
+    def _finish(self, pending: Pending, emitted: Sequence[Event] | None = None) -> None:
+        """Take out a call that was written; without ``emitted`` it was given up, and no hook is called."""
+        self._queue.remove(pending)
+        if pending.settlement is not None:
+            pending.settlement.end()
+        if emitted is not None and self._hooks.any:
+            self._hooks.put(pending.call, [*pending.emitted, *emitted])
 
-    # Faults.
+    def _give_up(self, pending: Pending, why: str) -> None:
+        """Count a call that is not in the queue as lost, and its bill too unless that is booked."""
+        with self._guard.lock:
+            self._lost += 1
+        if pending.settlement is None or not pending.settlement.is_booked:
+            self._lose_bill(pending.call, why)
+        self._finish(pending)
+        pending.release()
 
     def _refuse(self, error: Exception) -> None:
         """Count a trace that the storage would not take."""
@@ -625,7 +463,6 @@ class TraceLog:
 
     def _note(self, error: Exception) -> None:
         """Remember a fault for ``flush``, and log it unless the last pass had one too."""
-        self._faults += 1
         self._last_fault = error.with_traceback(None)  # its frames would stay
         if not self._fails:
             self._fails = True
@@ -641,55 +478,9 @@ class TraceLog:
         _log.error(what, call.id, call.caller.account, usd_text(call.cost_nanos), usd_text(call.charged_nanos), why)
 
 
-class FreshStorage(GuardedStorage):
-    """A Router's storage as its own process sees it: reads include the traces that are still queued."""
-
-    def __init__(self, storage: Storage, log: TraceLog) -> None:
-        super().__init__(storage)
-        self._log = log
-
-    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        """Apply all or none (``protocols.Storage``). A deletion raises ``StorageUnavailable`` while a trace of the
-        account cannot be written: it would come back later."""
-        left = await self._log.write_of(account)
-        if left and any(isinstance(write, DeleteTraces) for write in writes):
-            said = f"traces of this account that cannot be written for now: {left}"
-            raise StorageUnavailable(f"{said}; nothing is deleted before they are, so try again")
-        return await super().apply(account, writes)
-
-    async def read(self, account: str, query: Query) -> Any:
-        """Answer a query (``protocols.Storage``)."""
-        if isinstance(query, TraceById):
-            queued = await self._log.queued(account, query.id, query.environment)
-            if queued is not None:
-                return queued
-        else:
-            await self._log.write()
-        return await super().read(account, query)
-
-    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
-        """Traces behind the key ``after`` (``protocols.Storage``)."""
-        await self._log.write()
-        return await super().scan(account, query, after=after, limit=limit)
-
-    async def aclose(self) -> None:
-        """Nothing: the Router closes its storage."""
-
-
-def _release(tried: Iterable[_Pending]) -> None:
-    """Wake the calls that wait until their traces were tried."""
-    for pending in tried:
-        if pending.tried is not None:
-            pending.tried.set()
-
-
 def _events_in(written: Iterable[Written]) -> list[Event]:
     """The events that writes led to."""
     return [stored.event for each in written for stored in each.events]
-
-
-def _events_of(kept: Iterable[PutEvent]) -> list[Event]:
-    return [each.event.event for each in kept]
 
 
 def _text_of(error: Exception | None) -> str:

@@ -1,0 +1,157 @@
+"""Queue of finished calls that are not in the storage yet, and the storage with the queue in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from routewright._core.call import Call
+from routewright.errors import StorageUnavailable
+from routewright.fork import Guard, renew_in_children
+from routewright.loop import Signal
+from routewright.protocols import Clock, Storage
+from routewright.wire import (
+    DeleteTraces,
+    Environment,
+    Event,
+    PutEvent,
+    Query,
+    Scan,
+    Snapshot,
+    TraceById,
+    Write,
+    Written,
+)
+
+from .capture import redacting
+from .settlement import Settlement
+from .storage import GuardedStorage
+
+QUEUE = 10_000
+"""The most calls in the queue: some 20 MB, and their metadata. Those with a settlement are queued all the same."""
+QUEUE_TEXT_BYTES = 64 * 1024 * 1024
+"""The most captured text in the queue; beyond, traces are kept without theirs."""
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A finished call, and what is to be written of it."""
+
+    call: Call
+    snapshots: Sequence[Snapshot]
+    events: Sequence[PutEvent]
+    settlement: Settlement | None
+    tried: Signal | None
+    """Set once it was written, could not be for now, or was given up. None: no call waits for that."""
+    trace_only: bool = False
+    """The storage keeps nothing else of it."""
+    emitted: list[Event] = field(default_factory=list)
+    """Events of a settlement that was written before the trace."""
+
+    def release(self) -> None:
+        """Wake the call that waits until its trace was tried."""
+        if self.tried is not None:
+            self.tried.set()
+
+
+class Queue:
+    """Pending calls, oldest first. Safe to use from several threads. A forked child begins with none."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        """Takes no more calls without a settlement."""
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin with nothing."""
+        self.calls: dict[str, Pending] = {}
+        """By trace id. Changed here alone."""
+        self.shortened = 0
+        """Calls whose captured text was dropped."""
+        self.is_full = False
+        """No call should be admitted that makes another settlement."""
+        self._text_bytes = self._settlements = 0
+
+    def put(self, pending: Pending) -> str | None:
+        """Add a call. Returns why it is refused; one with a settlement never is."""
+        call, settles = pending.call, pending.settlement is not None
+        with self._guard.lock:
+            if self.is_closed and not settles:
+                return "the router is closed"
+            if len(self.calls) >= QUEUE and not settles:
+                return f"{QUEUE} traces wait already"
+            if self._text_bytes + call.text_bytes > QUEUE_TEXT_BYTES:
+                call.captured, call.text_bytes = None, 0
+                self.shortened += 1
+            self._text_bytes += call.text_bytes
+            self._settlements += settles
+            self.is_full = self._settlements >= QUEUE
+            self.calls[call.id] = pending
+        return None
+
+    def remove(self, pending: Pending) -> bool:
+        """Take a call out. False: it was not there."""
+        call = pending.call
+        with self._guard.lock:
+            if self.calls.get(call.id) is not pending:
+                return False
+            del self.calls[call.id]
+            self._text_bytes -= call.text_bytes
+            self._settlements -= pending.settlement is not None
+            self.is_full = self._settlements >= QUEUE
+        return True
+
+    def all(self) -> list[Pending]:
+        """The calls that are queued now."""
+        with self._guard.lock:
+            return list(self.calls.values())
+
+    def find(self, account: str, trace_id: str, environment: Environment | None) -> Pending | None:
+        """A call of the account, and of the environment unless that is None."""
+        found = self.calls.get(trace_id)
+        if found is None or found.call.caller.account != account or environment not in (None, found.call.environment):
+            return None
+        return found
+
+
+class FreshStorage(GuardedStorage):
+    """A storage as its own process sees it: reads include the traces that are still queued."""
+
+    def __init__(self, storage: Storage, queue: Queue, write: Callable[[str], Awaitable[int]], clock: Clock) -> None:
+        """``write`` tries to write the queue, and returns how many traces of an account remain."""
+        super().__init__(storage)
+        self.behind = storage
+        self._queue, self._write, self._clock = queue, write, clock
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        """Apply all or none (``protocols.Storage``). A deletion raises ``StorageUnavailable`` while a trace of the
+        account cannot be written: it would come back later."""
+        left = await self._write(account)
+        if left and any(isinstance(write, DeleteTraces) for write in writes):
+            problem = f"traces of this account that cannot be written for now: {left}"
+            raise StorageUnavailable(f"{problem}; nothing is deleted before they are, so try again")
+        return await super().apply(account, writes)
+
+    async def read(self, account: str, query: Query) -> Any:
+        """Answer a query (``protocols.Storage``). A queued trace is read from the queue."""
+        if not isinstance(query, TraceById):
+            await self._write(account)
+            return await super().read(account, query)
+        queued = self._queue.find(account, query.id, query.environment)
+        if queued is not None and queued.call.caller.key_id is not None:
+            await self._write(account)  # only the storage knows whether its key was revoked
+            queued = self._queue.find(account, query.id, query.environment)
+        if queued is None:
+            return await super().read(account, query)
+        call = queued.call
+        return await redacting(lambda: call.trace, [call.captured], self._clock)
+
+    async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
+        """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
+        await self._write(account)
+        return await super().scan(account, query, after=after, limit=limit)
+
+    async def aclose(self) -> None:
+        """Nothing: the Router closes its storage."""
