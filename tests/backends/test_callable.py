@@ -11,6 +11,7 @@ import anyio.to_thread
 import pytest
 
 from routewright import CallableProvider, Model, ProviderFault, UpstreamCall, ValidationFailed
+from routewright.backends.providers import callable as callables
 from routewright.wire import Chunk, Delta, Finish, Message, Params, ToolDelta
 
 pytestmark = pytest.mark.anyio
@@ -126,3 +127,37 @@ async def test_functions_that_hang_take_no_threads_from_others() -> None:
             group.cancel_scope.cancel()
     finally:
         release.set()
+
+
+async def test_functions_that_hang_keep_their_places_though_their_callers_have_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(callables, "THREADS", 2)
+    begun, release, hanging = threading.Semaphore(0), threading.Event(), list[int]()
+
+    def hang(call: UpstreamCall) -> str:
+        hanging.append(1)
+        begun.release()
+        release.wait(PATIENCE_S)
+        return "late"
+
+    provider = CallableProvider(hang, models=[MODEL])
+
+    async def ask() -> None:
+        async with provider.open(CALL) as pieces:
+            await anext(pieces)
+
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(ask)
+            for _ in range(2):
+                assert await anyio.to_thread.run_sync(begun.acquire, True, PATIENCE_S)
+            group.cancel_scope.cancel()
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            assert not await anyio.to_thread.run_sync(begun.acquire, True, 0.05)
+            group.cancel_scope.cancel()
+    finally:
+        release.set()
+    assert len(hanging) == 2

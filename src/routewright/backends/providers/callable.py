@@ -15,11 +15,8 @@ from collections.abc import (
     Set,
 )
 from types import CoroutineType, GeneratorType, TracebackType
-from typing import Any, NoReturn, TypeVar, TypeVarTuple
+from typing import Any, NoReturn
 
-import anyio
-import anyio.lowlevel
-import anyio.to_thread
 from msgspec import Struct
 
 from routewright._core.attempts.faults import hint_of, raised_in
@@ -27,15 +24,14 @@ from routewright._core.catalogue.models import models_of
 from routewright._core.request.problems import shown
 from routewright.errors import Problem, ProviderFault, ValidationFailed
 from routewright.fork import Guard
+from routewright.threads import Threads
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
 
 Reply = str | Iterable[str | Chunk | None] | AsyncIterable[str | Chunk | None]
 Function = Callable[[UpstreamCall], Reply | Awaitable[Reply]]
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 THREADS = 40
-"""How many calls of one provider run in worker threads at once, an event loop."""
+"""Calls of one provider that may run in worker threads at once, in each event loop."""
 
 _END: Any = object()
 _HINT = "return text, or an iterable of text and chunks"
@@ -72,7 +68,7 @@ class CallableProvider:
             pass
         self._function = function
         self._waits = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-        self._threads = Threads()
+        self._threads = Threads("a function", THREADS)
 
     def __repr__(self) -> str:
         return f"CallableProvider({self.name!r}, {[model.id for model in self._models]})"
@@ -114,21 +110,6 @@ class HostedProvider:
 
     async def aclose(self) -> None:
         """Nothing is held."""
-
-
-class Threads:
-    """The worker threads of one provider: calls that hang in them take none from other providers."""
-
-    def __init__(self) -> None:
-        self._limiter = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("threads of a provider")
-
-    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call a function in a thread. A cancelled caller does not wait for it; the thread goes on."""
-        limiter = self._limiter.get(None)
-        if limiter is None:
-            limiter = anyio.CapacityLimiter(THREADS)
-            self._limiter.set(limiter)
-        return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=limiter)
 
 
 class RunningFunction(Struct, eq=False):

@@ -17,6 +17,7 @@ from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import rebuilt
 from routewright._core.tokens.estimate import bounds_of, estimate_text
 from routewright.errors import Problem, ProviderFault, ValidationFailed
+from routewright.threads import Threads
 from routewright.wire import (
     Chunk,
     Delta,
@@ -32,7 +33,7 @@ from routewright.wire import (
     Usage,
 )
 
-from .callable import Reply, RunningFunction, Threads
+from .callable import THREADS, Reply, RunningFunction
 
 Answers = Mapping[str, str] | Callable[[UpstreamCall], Reply]
 Faults = Mapping[str, str | Sequence[str]]
@@ -71,7 +72,7 @@ class SandboxProvider:
     def __init__(self, models: Sequence[Model], answers: Answers | None = None, faults: Faults | None = None) -> None:
         self._models = tuple(models)
         self._answers: Answers = {} if answers is None else answers
-        self._threads = Threads()
+        self._threads = Threads("the sandbox", THREADS)
         if not callable(self._answers):
             rebuilt(self._answers, dict[str, str], "answers")
         self._faults = _checked_faults({} if faults is None else faults, self._models)
