@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypedDict, cast, get_args
+from typing import Any, TypedDict, cast, get_args
 
 from ._core.account import SCOPES, holds_key
 from ._core.policy import checked_policy
@@ -15,7 +15,7 @@ from ._core.terms import KEY_THERE
 from ._core.trace.ids import normalise_trace_id
 from ._core.traceparent import TraceParent, parse_traceparent
 from .catalogue import Catalogue
-from .errors import Problem, ValidationFailed
+from .errors import ValidationFailed
 from .policies import PolicyFile
 from .protocols import Provider
 from .settings import Settings
@@ -81,7 +81,7 @@ def check_storage(storage: object) -> None:
     """Raises ``ValidationFailed`` for anything but a storage."""
     if isinstance(storage, type) or not all(callable(getattr(storage, name, None)) for name in _STORAGE):
         hint = "pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
-        _refuse("storage", f"{shown(storage)} is not a storage", hint)
+        raise ValidationFailed.at("storage", f"{shown(storage)} is not a storage", hint)
 
 
 def check_coordination(coordination: object) -> None:
@@ -89,7 +89,7 @@ def check_coordination(coordination: object) -> None:
     given = not isinstance(coordination, type) and all(callable(getattr(coordination, name, None)) for name in _MEETS)
     if coordination is not None and not given:
         hint = "pass MemoryCoordination() or SqliteCoordination(path), or leave it out"
-        _refuse("coordination", f"{shown(coordination)} is not a coordination", hint)
+        raise ValidationFailed.at("coordination", f"{shown(coordination)} is not a coordination", hint)
 
 
 def check_parts(providers: object, catalogue: object, policies: object, storage: object, settings: object) -> None:
@@ -97,19 +97,21 @@ def check_parts(providers: object, catalogue: object, policies: object, storage:
     if providers is not None:
         _check_providers(providers)
     if catalogue is not None and not isinstance(catalogue, Catalogue):
-        _refuse("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
+        raise ValidationFailed.at(
+            "catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue"
+        )
     if not isinstance(policies, PolicyFile):
         _check_policies(policies)
     if storage is not None:
         check_storage(storage)
     if not isinstance(settings, Settings):
-        _refuse("settings", f"{shown(settings)} is not Settings", "pass Settings(...)")
+        raise ValidationFailed.at("settings", f"{shown(settings)} is not Settings", "pass Settings(...)")
 
 
 def _check_policies(policies: object) -> None:
     if not isinstance(policies, Sequence) or isinstance(policies, str):
         hint = "pass PolicyFile(path), read_policies(path) or [Policy(...)]"
-        _refuse("policies", "is not a list of Policy", hint)
+        raise ValidationFailed.at("policies", "is not a list of Policy", hint)
 
 
 def check_replaceable(policies: object, file: PolicyFile | None) -> None:
@@ -117,7 +119,7 @@ def check_replaceable(policies: object, file: PolicyFile | None) -> None:
     _check_policies(policies)
     if file is not None:
         hint = "change the file, and call reload_policies() to have it taken at once"
-        _refuse("policies", f"are those of {file.path}", hint)
+        raise ValidationFailed.at("policies", f"are those of {file.path}", hint)
 
 
 def checked_policies(policies: Sequence[Policy]) -> tuple[Policy, ...]:
@@ -127,47 +129,51 @@ def checked_policies(policies: Sequence[Policy]) -> tuple[Policy, ...]:
 
 def _check_providers(providers: object) -> None:
     if isinstance(providers, Provider):
-        _refuse("providers", f"{shown(providers)} is one provider, not a list", "put it into one: providers=[...]")
+        raise ValidationFailed.at(
+            "providers", f"{shown(providers)} is one provider, not a list", "put it into one: providers=[...]"
+        )
     if not isinstance(providers, Sequence) or isinstance(providers, str):
         hint = "pass [OpenAIProvider(...)]; without the argument they are found from the environment"
-        _refuse("providers", f"{shown(providers)} is not a list of providers", hint)
+        raise ValidationFailed.at("providers", f"{shown(providers)} is not a list of providers", hint)
     for place, provider in enumerate(providers):
         path = f"providers[{place}]"
         if not isinstance(provider, Provider) or not isinstance(provider.name, str):
             hint = "pass an OpenAIProvider, a CallableProvider, or what has name, models, open and aclose as they do"
-            _refuse(path, f"{shown(provider)} is not a provider", hint)
+            raise ValidationFailed.at(path, f"{shown(provider)} is not a provider", hint)
         check_names({f"{path}.name": provider.name})
         if inspect.iscoroutinefunction(provider.open) or inspect.isasyncgenfunction(provider.open):
             hint = "decorate it with @asynccontextmanager, and yield an async iterator of chunks"
-            _refuse(path, f"open() of {provider.name!r} is a coroutine or generator", hint)
+            raise ValidationFailed.at(path, f"open() of {provider.name!r} is a coroutine or generator", hint)
 
 
 def check_many(requests: object, limit: object) -> None:
     """Raises ``ValidationFailed`` for one request instead of many, and for an invalid limit."""
     if isinstance(requests, str | Mapping | RouteRequest):
-        _refuse("requests", f"{type(requests).__name__} is one request, not many", "put it into a list")
+        raise ValidationFailed.at(
+            "requests", f"{type(requests).__name__} is one request, not many", "put it into a list"
+        )
     if not isinstance(requests, Iterable | AsyncIterable):
-        _refuse("requests", f"{shown(requests)} holds no requests", "pass a list of them")
+        raise ValidationFailed.at("requests", f"{shown(requests)} holds no requests", "pass a list of them")
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-        _refuse("limit", f"must be a whole number of at least 1, got {shown(limit)}")
+        raise ValidationFailed.at("limit", f"must be a whole number of at least 1, got {shown(limit)}")
 
 
 def check_account(path: str, account: object) -> str:
     """A valid account name. Raises ``ValidationFailed``."""
     if not isinstance(account, str) or not 1 <= len(account) <= MAX_ACCOUNT_CHARS or not account.isprintable():
-        _refuse(path, f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}")
+        raise ValidationFailed.at(path, f"must be 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(account)}")
     if account == SYSTEM_ACCOUNT:
-        _refuse(path, f"{account!r} is the Router's own", "use another name")
+        raise ValidationFailed.at(path, f"{account!r} is the Router's own", "use another name")
     return account
 
 
 def check_owner(path: str, account: object) -> str:
     """A name that an account with a plan and keys can have. Raises ``ValidationFailed``, which shows no key."""
     if isinstance(account, str) and holds_key(account):
-        _refuse(path, *KEY_THERE)
+        raise ValidationFailed.at(path, *KEY_THERE)
     if account == DEFAULT_ACCOUNT:
         hint = "use another name: calls that name no account are 'default', which has no limits"
-        _refuse(path, "'default' is nobody's account", hint)
+        raise ValidationFailed.at(path, "'default' is nobody's account", hint)
     return check_account(path, account)
 
 
@@ -175,7 +181,7 @@ def check_new_owner(path: str, account: object) -> str:
     """The name of an account to set up, which cannot be mistaken for another. Raises ``ValidationFailed``."""
     name = check_owner(path, account)
     if name != name.strip():
-        _refuse(path, f"must neither begin nor end with a blank, got {shown(name)}", "leave it out")
+        raise ValidationFailed.at(path, f"must neither begin nor end with a blank, got {shown(name)}", "leave it out")
     return name
 
 
@@ -183,7 +189,7 @@ def check_environment(environment: object) -> Environment | None:
     """An environment, or None for both. Raises ``ValidationFailed``."""
     if environment is not None and environment not in ENVIRONMENTS:
         problem = f"must be 'production' or 'sandbox', got {shown(environment)}"
-        _refuse("environment", problem, "leave it out for both")
+        raise ValidationFailed.at("environment", problem, "leave it out for both")
     return cast("Environment | None", environment)
 
 
@@ -193,10 +199,10 @@ def checked_feedback(
     """A user's feedback on an answer, to be stored if its trace is there. Raises ``ValidationFailed``."""
     given: object = score
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given <= 1:
-        _refuse("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)")
+        raise ValidationFailed.at("score", f"is {shown(score)}", "give a number from 0 (bad) to 1 (good)")
     said: object = comment
     if said is not None and not (isinstance(said, str) and is_unicode(said)):
-        _refuse("comment", f"must be a string of whole characters, got {shown(comment)}")
+        raise ValidationFailed.at("comment", f"must be a string of whole characters, got {shown(comment)}")
     trace_id = normalise_trace_id(trace_id)
     return PutFeedback(trace_id, float(score), comment, at, expect="present", environment=environment)
 
@@ -206,43 +212,45 @@ def checked_traceparent(header: object) -> TraceParent:
     found = parse_traceparent(header) if isinstance(header, str) else None
     if found is None:
         hint = "pass version-trace-span-flags in hexadecimal, such as 00-<32 digits>-<16 digits>-01, not all zero"
-        _refuse("traceparent", f"is {shown(header)}", hint)
+        raise ValidationFailed.at("traceparent", f"is {shown(header)}", hint)
     return found
 
 
 def check_deletes(everything: object, *, named: bool) -> None:
     """Raises ``ValidationFailed`` unless it is clear what to delete."""
     if not isinstance(everything, bool):
-        _refuse("everything", f"is {shown(everything)}", "pass True, or leave it out")
+        raise ValidationFailed.at("everything", f"is {shown(everything)}", "pass True, or leave it out")
     if everything and named:
-        _refuse("everything", "is more than what else is given", "leave out one of them")
+        raise ValidationFailed.at("everything", "is more than what else is given", "leave out one of them")
     if not everything and not named:
         hint = "pass trace_id, filter, since or until; everything=True deletes all of the account"
-        _refuse("", "delete() does not say which traces", hint)
+        raise ValidationFailed.at("", "delete() does not say which traces", hint)
 
 
 def check_caller(caller: object) -> None:
     """Raises ``ValidationFailed`` for a caller with an invalid account, environment, key or scope."""
     if not isinstance(caller, Caller):
-        _refuse("caller", f"is {shown(caller)}", "pass Caller(account=...)")
+        raise ValidationFailed.at("caller", f"is {shown(caller)}", "pass Caller(account=...)")
     check_account("caller.account", caller.account)
     if caller.environment not in ENVIRONMENTS:
-        _refuse("caller.environment", f"must be 'production' or 'sandbox', got {shown(caller.environment)}")
+        raise ValidationFailed.at(
+            "caller.environment", f"must be 'production' or 'sandbox', got {shown(caller.environment)}"
+        )
     if caller.key_id is not None:
         check_key_id("caller.key_id", caller.key_id)
     scopes: object = caller.scopes
     if scopes is not None and not (isinstance(scopes, tuple) and all(each in SCOPES for each in scopes)):
         hint = f"pass a tuple of some of {', '.join(SCOPES)}, or None for all"
-        _refuse("caller.scopes", f"is {shown(scopes)}", hint)
+        raise ValidationFailed.at("caller.scopes", f"is {shown(scopes)}", hint)
 
 
 def check_key_id(path: str, key_id: object) -> None:
     """Raises ``ValidationFailed``, which shows no key, for what cannot be the id of a key."""
     if isinstance(key_id, str) and (key_id.startswith("sk_") or holds_key(key_id)):  # it would end up in traces
-        _refuse(path, "is an API key itself", "pass the key's id, or the Caller that Console.authenticate gives")
+        raise ValidationFailed.at(
+            path, "is an API key itself", "pass the key's id, or the Caller that Console.authenticate gives"
+        )
     if not isinstance(key_id, str) or not 1 <= len(key_id) <= MAX_ACCOUNT_CHARS or not key_id.isprintable():
-        _refuse(path, f"must be a string of 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(key_id)}")
-
-
-def _refuse(path: str, problem: str, hint: str = "") -> NoReturn:
-    raise ValidationFailed.of(Problem(path, problem, hint))
+        raise ValidationFailed.at(
+            path, f"must be a string of 1 to {MAX_ACCOUNT_CHARS} printable characters, got {shown(key_id)}"
+        )

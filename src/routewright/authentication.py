@@ -15,7 +15,7 @@ from ._core.derive import derive, same
 from ._core.moment import timestamp
 from ._core.request.problems import shown
 from .coordination import RECHECK_S
-from .errors import Problem, RouterError, ValidationFailed
+from .errors import RouterError, ValidationFailed
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .wire import SYSTEM_ACCOUNT, Caller, Environment, Key, KeyByDigest, PutKey, Stands
@@ -120,4 +120,4 @@ def _is(key: Key, digests: Sequence[str], environment: Environment) -> bool:
 
 def _check_recheck(seconds: Any) -> None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= RECHECK_S:
-        raise ValidationFailed.of(Problem("recheck_s", f"is {shown(seconds)}", f"take seconds from 0 to {RECHECK_S:g}"))
+        raise ValidationFailed.at("recheck_s", f"is {shown(seconds)}", f"take seconds from 0 to {RECHECK_S:g}")

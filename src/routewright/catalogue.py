@@ -128,17 +128,17 @@ class Catalogue:
     def _model(self, name: object) -> Model:
         models = {model.id: model for model in self.models}
         if not isinstance(name, str):
-            raise ValidationFailed.of(Problem("model", f"must be an id or alias, got {shown(name)}", ""))
+            raise ValidationFailed.at("model", f"must be an id or alias, got {shown(name)}")
         found = models.get(self.aliases.get(name, name))
         if found is None:
             hint = did_you_mean(name, [*models, *self.aliases]) or "'models' of the catalogue lists the known ids"
-            raise ValidationFailed.of(Problem("model", f"unknown model {quoted(name)}", hint))
+            raise ValidationFailed.at("model", f"unknown model {quoted(name)}", hint)
         return found
 
 
 def _checked_day(text: object, path: str = "as_of") -> str:
     if not isinstance(text, str) or not is_day(text):
-        raise ValidationFailed.of(Problem(path, f"must be a date, got {shown(text)}", "write 'YYYY-MM-DD'"))
+        raise ValidationFailed.at(path, f"must be a date, got {shown(text)}", "write 'YYYY-MM-DD'")
     return text
 
 
@@ -150,7 +150,7 @@ def _day(given: object, path: str) -> str:
 
 def _check_days(within: object) -> None:
     if within is not None and (isinstance(within, bool) or not isinstance(within, int)):
-        raise ValidationFailed.of(Problem("within_days", f"must be a whole number, got {shown(within)}", ""))
+        raise ValidationFailed.at("within_days", f"must be a whole number, got {shown(within)}")
 
 
 def checked_usage(given: object) -> Usage:
@@ -158,7 +158,7 @@ def checked_usage(given: object) -> Usage:
     usage = rebuilt(given, Usage, "usage")
     if not adds_up(usage):
         hint = "'input' includes 'cached' and 'written', 'output' includes 'reasoning', and none is negative"
-        raise ValidationFailed.of(Problem("usage", "does not add up", hint))
+        raise ValidationFailed.at("usage", "does not add up", hint)
     return usage
 
 

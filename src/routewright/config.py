@@ -279,16 +279,16 @@ def _check_models(file: CatalogueFile, known: Sequence[str]) -> None:
         _check_known(joined("prices", model), model, above)
     for alias in file.aliases:
         if alias in above:
-            raise ValidationFailed.of(Problem(joined("aliases", alias), "is the id of a model", "take another name"))
+            raise ValidationFailed.at(joined("aliases", alias), "is the id of a model", "take another name")
 
 
 def _check_known(path: str, model: str, known: set[str], below: Sequence[str] = ()) -> None:
     if model in known:
         return
     if model in below:
-        raise ValidationFailed.of(Problem(path, f"{model!r} does not stand above it", "name a model that does"))
+        raise ValidationFailed.at(path, f"{model!r} does not stand above it", "name a model that does")
     hint = did_you_mean(model, known) or "give it an entry under models"
-    raise ValidationFailed.of(Problem(path, f"unknown model {quoted(model)}", hint))
+    raise ValidationFailed.at(path, f"unknown model {quoted(model)}", hint)
 
 
 def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
@@ -296,7 +296,7 @@ def _rows(file: CatalogueFile) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for entry in file.models:
         if entry.id in rows:
-            raise ValidationFailed.of(Problem("models", f"{entry.id!r} stands twice", "merge the entries"))
+            raise ValidationFailed.at("models", f"{entry.id!r} stands twice", "merge the entries")
         rows[entry.id] = entry.row()
     for model_id, prices in file.prices.items():
         row = rows.setdefault(model_id, {"id": model_id})
@@ -462,7 +462,7 @@ def policies_of(document: Document) -> list[Policy]:
         shaped(content, PoliciesFile)
     items: Sequence[Any] = content["policies"]
     if not isinstance(items, list | tuple):  # an iterator, say, which is empty once it was looked at
-        raise ValidationFailed.of(Problem("policies", f"must be an array, got {shown(items)}", ""))
+        raise ValidationFailed.at("policies", f"must be an array, got {shown(items)}")
     plain = [{"name": "made"} if isinstance(item, Policy) else item for item in items]
     entries = shaped(content | {"policies": plain}, PoliciesFile).policies
     made = [item if isinstance(item, Policy) else entry.policy() for item, entry in zip(items, entries, strict=True)]

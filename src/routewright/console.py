@@ -179,7 +179,7 @@ class Console(Closing):
             written = await self._change(account, given)
         except PreconditionFailed as error:
             problem = f"goes beyond ${usd_text(MOST_CREDIT)} of credit in all, the most that an account has"
-            raise ValidationFailed.of(Problem("usd", problem, "")) from error
+            raise ValidationFailed.at("usd", problem) from error
         if not written.created:
             await self._check_repeated(account, given)
         balance = _balance(await self._stands(account))
@@ -320,7 +320,7 @@ class Console(Closing):
             count = "1 live key was" if len(left_behind) == 1 else f"{len(left_behind)} live keys were"
             problem = f"{count} not used since the last change: {names}"
             hint = "have them used, or revoke them; force=True ends them"
-            raise ValidationFailed.of(Problem("force", problem, hint))
+            raise ValidationFailed.at("force", problem, hint)
         self._secret.rotate(in_use)
 
     async def aclose(self) -> None:
@@ -364,7 +364,7 @@ class Console(Closing):
         before = sum(row.credit_nanos for row in rows)
         if rows and before != given.nanos:
             problem = f"{shown(given.id)} is that of ${usd_text(before)}"
-            raise ValidationFailed.of(Problem("id", problem, "take another one for other credit"))
+            raise ValidationFailed.at("id", problem, "take another one for other credit")
 
     async def _left_behind(self) -> list[Key]:
         """Live keys that are digested with the secret before the one in use."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ._core.request.json_scan import scan
 from ._core.request.problems import shown
-from .errors import Problem, ValidationFailed
+from .errors import ValidationFailed
 
 MAX_FILE_BYTES = 16 << 20
 _NO_TOML = "put texts, and keys with a slash, in quotes; JSON goes into a .json file"
@@ -100,7 +100,7 @@ def read_module(given: object, name: str) -> Document:
 def path_of(given: object) -> Path:
     """The given path. Raises ``ValidationFailed`` for anything else."""
     if not isinstance(given, str | os.PathLike):
-        raise ValidationFailed.of(Problem("path", f"{shown(given)} is not the path of a file", "pass 'models.toml'"))
+        raise ValidationFailed.at("path", f"{shown(given)} is not the path of a file", "pass 'models.toml'")
     return Path(given)
 
 
@@ -129,4 +129,4 @@ def _line_said(text: str) -> int | None:
 def _refusal(path: Path, problem: str, hint: str, line: int | None = None, key: str = "") -> ValidationFailed:
     """A problem of a file, with its line where the parser says it."""
     place = str(path) if line is None else f"{path}:{line}"
-    return ValidationFailed.of(Problem(f"{place}: {key}" if key else place, problem, hint))
+    return ValidationFailed.at(f"{place}: {key}" if key else place, problem, hint)

@@ -121,6 +121,11 @@ class ValidationFailed(RouterError, code="validation_failed", status=400, type="
         """Make the error whose message is its problems."""
         return cls("\n".join(str(p) for p in problems), problems=list(problems))
 
+    @classmethod
+    def at(cls, path: str, problem: str, hint: str = "") -> Self:
+        """Make the error of one problem."""
+        return cls.of(Problem(path, problem, hint))
+
 
 class InvalidJson(ValidationFailed, code="invalid_json"):
     """The body is not one JSON text in UTF-8 (spec 1)."""

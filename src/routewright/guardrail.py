@@ -58,7 +58,7 @@ class DenyList(Ruled):
     ) -> None:
         """Raises ``ValidationFailed`` for what is no phrase, action or stage."""
         if isinstance(phrases, str) or not isinstance(phrases, Iterable):
-            raise ValidationFailed.of(Problem("phrases", f"{shown(phrases)} is no list", "put it into one"))
+            raise ValidationFailed.at("phrases", f"{shown(phrases)} is no list", "put it into one")
         held = [*phrases]
         found = _problems(name, action, stages)
         check_phrases("phrases", held, found)
@@ -70,12 +70,12 @@ def checked_guardrails(given: object) -> tuple[Guardrail, ...]:
     """The argument ``guardrails``. Raises ``ValidationFailed`` for anything but a list of them."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         hint = "pass a list: guardrails=[PatternGuardrail('email')]"
-        raise ValidationFailed.of(Problem("guardrails", f"{shown(given)} is not a list of guardrails", hint))
+        raise ValidationFailed.at("guardrails", f"{shown(given)} is not a list of guardrails", hint)
     for place, each in enumerate(given):
         path = f"guardrails[{place}]"
         if isinstance(each, type) or not isinstance(each, Guardrail):
             hint = "pass a PatternGuardrail, a DenyList, or what has name, stages, holds and check as they do"
-            raise ValidationFailed.of(Problem(path, f"{shown(each)} is not a guardrail", hint))
+            raise ValidationFailed.at(path, f"{shown(each)} is not a guardrail", hint)
         found = _named_problems(f"{path}.name", each.name, f"{path}.stages", each.stages)
         holds: object = each.holds
         if holds is not None and (type(holds) is not int or holds < 1):

@@ -33,7 +33,7 @@ from .arguments import check_account, check_storage
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain, plain_loop
 from .catalogue import Catalogue, checked_usage
-from .errors import PreconditionFailed, Problem, RouterError, StorageUnavailable, ValidationFailed
+from .errors import PreconditionFailed, RouterError, StorageUnavailable, ValidationFailed
 from .identity import Ids
 from .protocols import Clock, Storage
 from .storage import open_storage
@@ -128,7 +128,7 @@ class Ledger(Closing):
         first = None if since is None else moment("since", since)
         last = None if until is None else moment("until", until)
         if first is not None and last is not None and first > last:
-            raise ValidationFailed.of(Problem("since", f"is {first}, after {last}, the until", ""))
+            raise ValidationFailed.at("since", f"is {first}, after {last}, the until")
         asked = LedgerRows(first, last, None if trace_id is None else normalise_trace_id(trace_id))
         async with aclosing(_rows(self._checked, self._of(account), asked)) as found:
             async for row in found:
@@ -274,20 +274,20 @@ class _Said(NamedTuple):
 
 def _checked_correction(attempt: object, cost_usd: object, usage: object, note: object) -> _Said:
     if isinstance(attempt, bool) or not isinstance(attempt, int) or not _ATTEMPT.admits(attempt):
-        raise ValidationFailed.of(Problem("attempt", f"must be {_ATTEMPT}, got {shown(attempt)}", "as in its span"))
+        raise ValidationFailed.at("attempt", f"must be {_ATTEMPT}, got {shown(attempt)}", "as in its span")
     if cost_usd is None and usage is None:
-        raise ValidationFailed.of(Problem("cost_usd", "is missing, and so is usage", "pass one of them, or both"))
+        raise ValidationFailed.at("cost_usd", "is missing, and so is usage", "pass one of them, or both")
     if not (isinstance(note, str) and len(note) <= MAX_NOTE_CHARS and is_unicode(note)):
         problem = f"must be a string of at most {MAX_NOTE_CHARS} characters, got {shown(note)}"
-        raise ValidationFailed.of(Problem("note", problem, ""))
+        raise ValidationFailed.at("note", problem)
     if cost_usd is not None:
         if isinstance(cost_usd, bool) or not isinstance(cost_usd, int | float) or not _COST.admits(cost_usd):
-            raise ValidationFailed.of(Problem("cost_usd", f"must be {_COST}, got {shown(cost_usd)}", ""))
+            raise ValidationFailed.at("cost_usd", f"must be {_COST}, got {shown(cost_usd)}")
         cost_usd = float(cost_usd)
     used = None if usage is None else checked_usage(usage)
     most = 0 if used is None else max(used.input, used.output)
     if most > MOST_TOKENS:
-        raise ValidationFailed.of(Problem("usage", f"has {most:,} tokens", f"no call has more than {MOST_TOKENS:,}"))
+        raise ValidationFailed.at("usage", f"has {most:,} tokens", f"no call has more than {MOST_TOKENS:,}")
     return _Said(attempt, cost_usd, used, note)
 
 
@@ -309,7 +309,7 @@ class _Correction:
             trace: Trace = found_trace(found, self._trace_id)
             if trace.environment == "sandbox":
                 problem = f"{quoted(trace.id)} is of the sandbox, which bills nobody"
-                raise ValidationFailed.of(Problem("trace_id", problem, ""))
+                raise ValidationFailed.at("trace_id", problem)
             asked = LedgerRows(request_id=trace.id)
             span, rows = (
                 attempt_in(trace, said.attempt),
@@ -333,7 +333,7 @@ class _Correction:
         prices = next((prices_of(pricing_on(model, day)) for model in models if model.id == span.model), ())
         if not prices:
             problem = f"cannot be priced: what {quoted(span.model)} cost on {day} is not known any more"
-            raise ValidationFailed.of(Problem("usage", problem, "pass cost_usd, too"))
+            raise ValidationFailed.at("usage", problem, "pass cost_usd, too")
         return Truth(usage_nanos(prices, said.usage), said.usage)
 
     async def _book(self, trace: Trace, row: LedgerRow, fence: EndClaim) -> None:

@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from ._core.request.json_scan import joined
 from ._core.request.problems import shown
 from ._core.structured_output import Form, Misfit, Unfit, property_names
-from .errors import Problem, ValidationFailed
+from .errors import ValidationFailed
 
 KEPT = 64
 """Number of forms that are cached: making one takes up to milliseconds."""
@@ -53,7 +53,7 @@ def form_of(output_type: Any) -> Form:
 
 def _made(output_type: Any) -> Form:
     if isinstance(output_type, str):  # a name, which could only be looked up here
-        raise ValidationFailed.of(Problem("output_type", f"{shown(output_type)} is a string", "pass the type itself"))
+        raise ValidationFailed.at("output_type", f"{shown(output_type)} is a string", "pass the type itself")
     kind = get_origin(output_type) or output_type
     is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     makers = (_by_msgspec,) if is_struct else (_by_pydantic, _by_msgspec)
@@ -63,7 +63,7 @@ def _made(output_type: Any) -> Form:
             return maker(output_type)
         except Exception as error:  # of all kinds, for all that a type can have in it
             reasons.append(str(error).partition("\n")[0].rstrip(":"))
-    raise ValidationFailed.of(Problem("output_type", f"{_name(output_type)} has no JSON schema: {reasons[0]}", _HINT))
+    raise ValidationFailed.at("output_type", f"{_name(output_type)} has no JSON schema: {reasons[0]}", _HINT)
 
 
 _kept: Callable[[Any], Form] = lru_cache(KEPT, typed=True)(_made)

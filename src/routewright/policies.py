@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from ._core.request.problems import shown
 from .document import path_of
-from .errors import Problem, RouterError, ValidationFailed
+from .errors import RouterError, ValidationFailed
 from .protocols import Clock
 from .wire import Policy, PolicyChanged
 
@@ -53,7 +53,7 @@ class PolicyFile:
         seconds: object = every_s
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.05 <= seconds < inf:
             problem = f"must be a number from 0.05, got {shown(every_s)}"
-            raise ValidationFailed.of(Problem("every_s", problem, "it is in seconds"))
+            raise ValidationFailed.at("every_s", problem, "it is in seconds")
         self.every_s = every_s
         self.problem: ValidationFailed | None = None
         """Why the present file was not taken; None: it was."""
@@ -97,9 +97,7 @@ class PolicyFile:
         except (OSError, ValueError):  # reading it says why
             return self.path
         if not S_ISREG(mode) and not S_ISDIR(mode):
-            raise ValidationFailed.of(
-                Problem(str(self.path), "is no regular file", "name a file that can be read again")
-            )
+            raise ValidationFailed.at(str(self.path), "is no regular file", "name a file that can be read again")
         return self.path
 
 

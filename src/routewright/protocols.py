@@ -148,6 +148,10 @@ class Provider(Protocol):
     ``answered``, is taken to have cost the most it can; a fault on entry costs nothing. The context it returns may be
     entered and left in different tasks, so it must not keep a cancel scope or task group open over a ``yield``. Leaving
     it early frees the connection.
+
+    On asyncio an attempt that runs out of time is cancelled natively, which anyio's shields do not keep out. A provider
+    whose code cleans up in such shields sets ``needs_scope = True``: its attempts run in a cancel scope, which costs
+    some microseconds each.
     """
 
     @property
@@ -185,19 +189,6 @@ class RegionalProvider(Provider, Protocol):
     @property
     def region(self) -> str | None:
         """The region, as policies name it. None: nobody knows."""
-        ...
-
-
-@runtime_checkable
-class ShieldingProvider(Provider, Protocol):
-    """A provider that runs code which shields its clean-up with anyio's cancel scopes, such as httpcore.
-
-    On asyncio an attempt that has run out of time is cancelled natively, through such shields.
-    """
-
-    @property
-    def needs_scope(self) -> bool:
-        """True to have its attempts run in a cancel scope, at some microseconds each."""
         ...
 
 

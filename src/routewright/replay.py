@@ -12,7 +12,7 @@ from ._core.routing.inputs import RULES
 from ._core.routing.pool import Pool
 from ._engine.answer import Answer
 from ._engine.fleet import Fleet
-from .errors import NotFound, Problem, ValidationFailed
+from .errors import NotFound, ValidationFailed
 from .wire import CatalogueSnapshot, DecisionInput, HealthSnapshot, Snapshot, TraceItem
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def input_of(decided: Answer[Any] | TraceItem | Decision | DecisionInput) -> Dec
         return decided.input
     if not isinstance(decided, TraceItem):
         hint = "pass an Answer, a Trace (await router.trace(id)), a Decision or its input"
-        raise ValidationFailed.of(Problem("", f"{shown(decided)} holds no decision", hint))
+        raise ValidationFailed.at("", f"{shown(decided)} holds no decision", hint)
     if decided.decision_input is None:
         raise NotFound(f"trace {decided.id!r} holds no decision")
     return decided.decision_input

@@ -20,7 +20,6 @@ from .backends.storage.memory import MemoryStorage
 from .coordination import Companions
 from .errors import (
     PreconditionFailed,
-    Problem,
     RouterError,
     StorageReadOnly,
     StorageUnavailable,
@@ -96,7 +95,7 @@ class RootSecret:
             hint = f"set {VARIABLE} to a new one and {BEFORE} to the present one, in all processes"
             return _Given(tuple(each for each in told if each), VARIABLE, hint)
         if told[1]:
-            raise ValidationFailed.of(Problem(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too"))
+            raise ValidationFailed.at(BEFORE, f"is set, and {VARIABLE} is not", f"set {VARIABLE}, too")
         return SecretFile(self.storage.path) if isinstance(self.storage, LocalStorage) else _made_up(self.storage)
 
 
@@ -107,11 +106,11 @@ def given_secrets(secret: object) -> tuple[bytes, ...]:
     texts = [each for each in several if isinstance(each, str)]
     if len(texts) != len(several) or not 1 <= len(texts) <= LIVE:
         problem = f"is {type(secret).__name__}, not a text, or two of them"
-        raise ValidationFailed.of(Problem("secret", problem, "pass the one in use, or [it, the one before it]"))
+        raise ValidationFailed.at("secret", problem, "pass the one in use, or [it, the one before it]")
     plain = {f"secret[{place}]": Secret(text).reveal() for place, text in enumerate(texts)}
     for where, text in plain.items():
         if not is_unicode(text):
-            raise ValidationFailed.of(Problem(where, "holds half a character", _LONG_ENOUGH))
+            raise ValidationFailed.at(where, "holds half a character", _LONG_ENOUGH)
     found = {where: text.encode() for where, text in plain.items()}
     _check_lengths(found)
     return tuple(found.values())
@@ -146,7 +145,7 @@ class _Given:
     known = live
 
     def rotate(self, base: bytes) -> None:
-        raise ValidationFailed.of(Problem(self._where, "holds the root secret, which only you can change", self._hint))
+        raise ValidationFailed.at(self._where, "holds the root secret, which only you can change", self._hint)
 
 
 class _MadeUp:
@@ -179,7 +178,7 @@ def _made_up(storage: Storage) -> _MadeUp:
 def _check_lengths(told: Mapping[str, bytes]) -> None:
     for where, root in told.items():
         if 0 < len(root) < MIN_ROOT_BYTES or (not root and where != BEFORE):
-            raise ValidationFailed.of(Problem(where, f"has {len(root)} bytes", _LONG_ENOUGH))
+            raise ValidationFailed.at(where, f"has {len(root)} bytes", _LONG_ENOUGH)
 
 
 class _Stamp(NamedTuple):

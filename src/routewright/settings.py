@@ -14,7 +14,7 @@ from ._core.request.problems import shown
 from ._core.window import check_seconds
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock
-from .errors import Problem, ValidationFailed
+from .errors import ValidationFailed
 from .protocols import Clock, QualityPredictor, Redactor, Rng, TokenCounter
 from .wire import Durability, SetRetention
 
@@ -96,7 +96,7 @@ class Capture(Struct, frozen=True, kw_only=True):
         if given is not None and (not callable(given) or iscoroutinefunction(given)):
             said = "an async function" if iscoroutinefunction(given) else shown(given)
             hint = "pass a plain function of a text"
-            raise ValidationFailed.of(Problem("Capture.redactor", f"is {said}", hint))
+            raise ValidationFailed.at("Capture.redactor", f"is {said}", hint)
 
     @property
     def started(self) -> Capturing:
@@ -151,7 +151,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise _refusal("Settings.traceparent_to", names, hint)
         for each in names:
             if not isinstance(each, str) or not each:
-                raise ValidationFailed.of(Problem("Settings.traceparent_to", f"names {shown(each)}", hint))
+                raise ValidationFailed.at("Settings.traceparent_to", f"names {shown(each)}", hint)
         days: object = self.stale_after_days
         if days is not None and (type(days) is not int or days < 0):
             raise _refusal("Settings.stale_after_days", days, "take a number of days, or None")
@@ -161,7 +161,7 @@ class Settings(Struct, frozen=True, kw_only=True):
                 continue
             if isinstance(part, type | str) or not all(hasattr(part, each) for each in needed):
                 said = f"the class {part.__name__}" if isinstance(part, type) else shown(part)
-                raise ValidationFailed.of(Problem(f"Settings.{name}", f"is {said}", hint))
+                raise ValidationFailed.at(f"Settings.{name}", f"is {said}", hint)
 
 
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -174,4 +174,4 @@ _KINDS: dict[str, tuple[Any, str]] = {
 
 
 def _refusal(path: str, value: object, hint: str) -> ValidationFailed:
-    return ValidationFailed.of(Problem(path, f"is {shown(value)}", hint))
+    return ValidationFailed.at(path, f"is {shown(value)}", hint)

@@ -26,7 +26,7 @@ from ._core.ledger import (
 from ._core.request.problems import did_you_mean, shown
 from ._core.trace.filter import selects
 from .backends.storage.memory import MemoryStorage
-from .errors import Problem, ValidationFailed
+from .errors import ValidationFailed
 from .protocols import Clock, Storage
 
 __all__ = [
@@ -60,7 +60,7 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
     Nothing is opened before it is used. ``clock``: the ``FakeClock`` of a test. Raises ``ValidationFailed``.
     """
     if not isinstance(url, str):
-        raise ValidationFailed.of(Problem("url", f"is {shown(url)}", _HINT))
+        raise ValidationFailed.at("url", f"is {shown(url)}", _HINT)
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon and not rest.strip("/"):
         return MemoryStorage()
@@ -69,4 +69,4 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
 
         return SqliteStorage(rest[3:], clock=clock)
     near = did_you_mean(scheme, SCHEMES) if scheme not in SCHEMES else ""
-    raise ValidationFailed.of(Problem("url", f"is {shown(url)}", f"{near} {_HINT}".strip()))
+    raise ValidationFailed.at("url", f"is {shown(url)}", f"{near} {_HINT}".strip())

@@ -37,7 +37,7 @@ from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain, plain_loop
-from .errors import NotFound, PreconditionFailed, Problem, UnsupportedWrite, ValidationFailed
+from .errors import NotFound, PreconditionFailed, UnsupportedWrite, ValidationFailed
 from .protocols import Clock, Storage
 from .root_secret import RootSecret
 from .settings import Retention, Settings
@@ -133,7 +133,7 @@ class TraceStore(Closing):
             await self._checked.apply(trace.account, [PutTrace(trace, rollup_keys=self._rollup_keys)])
         except PreconditionFailed as error:
             problem = f"{shown(trace.id)} is not of {trace.environment}, but of the other environment"
-            raise ValidationFailed.of(Problem("trace.id", problem, "record it under another id")) from error
+            raise ValidationFailed.at("trace.id", problem, "record it under another id") from error
 
     async def get(
         self, trace_id: str, *, account: str | UnsetType = UNSET, environment: Environment | None = None
@@ -161,7 +161,7 @@ class TraceStore(Closing):
         """
         given: object = limit
         if isinstance(given, bool) or not isinstance(given, int | float) or not LIMIT.admits(given):
-            raise ValidationFailed.of(Problem("limit", f"must be {LIMIT}, got {shown(limit)}", ""))
+            raise ValidationFailed.at("limit", f"must be {LIMIT}, got {shown(limit)}")
         asked = TraceItems(**self._selection(filter, since, until, environment))
         account = self._of(account)
         bound = [account, msgspec.to_builtins(asked)]
@@ -233,8 +233,8 @@ class TraceStore(Closing):
         that none names any more. Says how many of both. Reports go on counting the traces.
         """
         if not isinstance(retention, Retention):
-            problem = Problem("retention", f"is {shown(retention)}", "pass Retention(production_days=..., ...)")
-            raise ValidationFailed.of(problem)
+            hint = "pass Retention(production_days=..., ...)"
+            raise ValidationFailed.at("retention", f"is {shown(retention)}", hint)
         await self._checked.apply(SYSTEM_ACCOUNT, [retention.write])
         return await self._checked.sweep(self._clock.time())
 

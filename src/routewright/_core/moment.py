@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 
 from .request.problems import shown
 
@@ -26,13 +26,13 @@ def moment(path: str, given: str | datetime | date) -> str:
     """
     at = _read(given)
     if at is None:
-        raise ValidationFailed.of(Problem(path, f"is {_said(given)}", _HINT))
+        raise ValidationFailed.at(path, f"is {_said(given)}", _HINT)
     try:
         at = at.astimezone(UTC)
         milliseconds = -(-at.microsecond // 1000)
         at = at.replace(microsecond=0) + milliseconds * _MS
     except OverflowError:
-        raise ValidationFailed.of(Problem(path, f"is {_said(given)}", "take a year from 1 to 9999")) from None
+        raise ValidationFailed.at(path, f"is {_said(given)}", "take a year from 1 to 9999") from None
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -48,7 +48,7 @@ def span_of(
     first = None if since is None else moment(names[0], since)
     last = None if until is None else moment(names[1], until)
     if first is not None and last is not None and first > last:
-        raise ValidationFailed.of(Problem(names[0], f"is {first}, after {last}, the {names[1]}", ""))
+        raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}")
     return first, last
 
 

@@ -59,7 +59,7 @@ def checked_policy(policy: object, place: int) -> Policy:
     Whether its models exist is checked when it is published.
     """
     if not isinstance(policy, Policy):
-        raise ValidationFailed.of(Problem(f"policies[{place}]", f"{shown(policy)} is not a Policy", "pass Policy(...)"))
+        raise ValidationFailed.at(f"policies[{place}]", f"{shown(policy)} is not a Policy", "pass Policy(...)")
     name: object = policy.name
     path = f"policies[{quoted(name) if isinstance(name, str) else place}]"
     policy = rebuilt(policy, Policy, path)
@@ -137,7 +137,7 @@ def check_apart(policies: Iterable[Policy]) -> None:
         for key in keys:
             if key in taken:
                 hint = "give each policy its own name and id"
-                raise ValidationFailed.of(Problem(f"policies[{place}]", f"{quoted(key)} stands twice", hint))
+                raise ValidationFailed.at(f"policies[{place}]", f"{quoted(key)} stands twice", hint)
         taken.update(keys)
 
 
@@ -153,7 +153,7 @@ def find_policy(key: str, policies: Mapping[str, PolicySnapshot]) -> PolicySnaps
         names = list(dict.fromkeys(snapshot.policy.name for snapshot in policies.values()))
         known = f"known: {listed(names)}" if names else "pass it to Router(policies=...)"
         hint = did_you_mean(key, policies) or known
-        raise ValidationFailed.of(Problem("policy_id", f"unknown policy {quoted(key)}", hint))
+        raise ValidationFailed.at("policy_id", f"unknown policy {quoted(key)}", hint)
     return found
 
 

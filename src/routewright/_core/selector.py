@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.wire import Capability, Model, Policy
 
 from .catalogue.models import resolve
@@ -65,7 +65,7 @@ def allowed(policy: Policy, known: Known, path: str) -> tuple[str, ...] | None:
     if not able:
         missing = f"none of them has all of {listed(policy.capabilities or ())}" if kept else "'exclude' takes all away"
         problem = f"allows no model: of {len(picked)} that are picked, {missing}"
-        raise ValidationFailed.of(Problem(path, problem, "widen 'models', or narrow what stands against it"))
+        raise ValidationFailed.at(path, problem, "widen 'models', or narrow what stands against it")
     return tuple(able)
 
 
@@ -94,7 +94,7 @@ def _offered(word: str, known: Known, path: str) -> list[Model]:
     offered = _paid(picked) if known.named(word) is None else picked
     if not offered:
         problem = f"{quoted(word)} picks free offers alone ({listed([model.id for model in picked])})"
-        raise ValidationFailed.of(Problem(path, problem, "name each of them by its id"))
+        raise ValidationFailed.at(path, problem, "name each of them by its id")
     return offered
 
 
@@ -106,7 +106,7 @@ def _picked(word: str, known: Known, path: str) -> list[Model]:
     if not picked:
         is_name = ":" not in word and not _WILD.search(word)
         problem = f"unknown model {quoted(word)}" if is_name else f"{quoted(word)} picks no model"
-        raise ValidationFailed.of(Problem(path, problem, _nearest(word, known)))
+        raise ValidationFailed.at(path, problem, _nearest(word, known))
     return picked
 
 
@@ -168,12 +168,12 @@ def in_order(
     for place, word in enumerate(names):
         if known.named(word) is None and any(map(_chooses(word), known.models)):
             problem = f"{quoted(word)} stands for several models, which have no order"
-            raise ValidationFailed.of(Problem(f"{path}[{place}]", problem, "name each of them by its id"))
+            raise ValidationFailed.at(f"{path}[{place}]", problem, "name each of them by its id")
     chain = resolve(names, known.aliases, known.row, path)
     outside = [] if models is None else [model for model in chain if model not in models]
     if outside:
         lists = f"{field}: {listed(chain)}; models: {listed(models or ())}"
         problem = f"{listed(outside)} is outside the whitelist ({lists})"
         hint = f"let 'models', 'exclude' and 'capabilities' allow it, or take it out of '{field}'"
-        raise ValidationFailed.of(Problem(path, problem, hint))
+        raise ValidationFailed.at(path, problem, hint)
     return tuple(chain)

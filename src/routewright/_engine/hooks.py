@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 from routewright._core.call import Call
 from routewright._core.moment import timestamp
 from routewright._core.request.problems import shown
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.identity import Ids
 from routewright.loop import Signal, is_cancelled
@@ -69,7 +69,7 @@ class Subscription:
     def __init__(self, hook: Callable[[Any], object], leave: Callable[[Subscription], None]) -> None:
         if not callable(hook):
             hint = "pass a function of one argument, plain or async"
-            raise ValidationFailed.of(Problem("hook", f"{shown(hook)} cannot be called", hint))
+            raise ValidationFailed.at("hook", f"{shown(hook)} cannot be called", hint)
         self.hook = hook
         self.is_async = any(map(inspect.iscoroutinefunction, (hook, getattr(hook, "__call__", None))))  # noqa: B004
         self.active = True

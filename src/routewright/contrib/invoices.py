@@ -142,9 +142,9 @@ async def reconcile(
     """``Ledger.reconcile``. Raises ``ValidationFailed``."""
     share: object = tolerance
     if isinstance(share, bool) or not isinstance(share, int | float) or not _SHARE.admits(share):
-        raise ValidationFailed.of(Problem("tolerance", f"must be {_SHARE}, got {shown(share)}", "0.01 is 1 %"))
+        raise ValidationFailed.at("tolerance", f"must be {_SHARE}, got {shown(share)}", "0.01 is 1 %")
     if not isinstance(provider, str | None):
-        raise ValidationFailed.of(Problem("provider", f"is {shown(provider)}", "pass its name, or leave it out"))
+        raise ValidationFailed.at("provider", f"is {shown(provider)}", "pass its name, or leave it out")
     if not isinstance(catalogue, Catalogue | None):
         problem = Problem("catalogue", f"is {type(catalogue).__name__}", "pass Catalogue.load(path) or a Catalogue")
         raise ValidationFailed.of(problem)
@@ -174,7 +174,7 @@ def reconciled(
         known = sorted({each.provider for each in booked} | {each.provider for each in catalogue.values()})
         if provider not in known:
             hint = did_you_mean(provider, known) or f"known: {listed(known)}"
-            raise ValidationFailed.of(Problem("provider", f"unknown provider {quoted(scope.provider)}", hint))
+            raise ValidationFailed.at("provider", f"unknown provider {quoted(scope.provider)}", hint)
     lines = [line for line in export.lines if scope.first <= line.day <= scope.last]
     called = _called({line.model for line in lines} - {""}, booked, catalogue, provider, aliases)
     providers = {provider} if provider else _serving({*called.values()}, booked, catalogue)

@@ -17,7 +17,7 @@ import msgspec
 from routewright import Router, Subscription
 from routewright._core.request.problems import shown
 from routewright._core.traceparent import parse_traceparent, span_id_of
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.wire import CacheSpan, Content, DecisionSpan, FallbackSpan, GuardrailSpan, ModelSpan, Trace
 
 from .semconv import (
@@ -289,7 +289,7 @@ def _end(span: Span, at: int, error: str | None) -> None:
 def _check(semconv: object, *, content: bool) -> None:
     versions = get_args(Version)
     if semconv not in versions:
-        raise ValidationFailed.of(Problem("semconv", f"is {shown(semconv)}", f"take one of {', '.join(versions)}"))
+        raise ValidationFailed.at("semconv", f"is {shown(semconv)}", f"take one of {', '.join(versions)}")
     if content and "prompt" not in names_of(ATTRIBUTES, str(semconv)):
         said = f"version {semconv} has no attributes for what was said"
-        raise ValidationFailed.of(Problem("content", said, f"take semconv={versions[-1]!r}"))
+        raise ValidationFailed.at("content", said, f"take semconv={versions[-1]!r}")

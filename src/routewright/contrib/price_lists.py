@@ -89,7 +89,7 @@ def read_price_list(given: str | Path) -> PriceList:
     try:
         content = _folder(path)
     except OSError as error:
-        raise ValidationFailed.of(Problem(str(path), f"cannot be read: {error.strerror}", "check the path")) from error
+        raise ValidationFailed.at(str(path), f"cannot be read: {error.strerror}", "check the path") from error
     with naming(path):
         return read_list(content)
 
@@ -106,7 +106,7 @@ def _folder(path: Path) -> dict[str, Any]:
             found[provider.name] = {"models": rows}
     if not found:
         hint = "name a folder with providers/NAME/models/*.toml in it"
-        raise ValidationFailed.of(Problem(str(path), "is a folder without price lists", hint))
+        raise ValidationFailed.at(str(path), "is a folder without price lists", hint)
     return found
 
 
@@ -135,7 +135,7 @@ def shape_of(content: object) -> Shape:
         return "models.dev"
     if any("litellm_provider" in row for row in rows):
         return "litellm"
-    raise ValidationFailed.of(Problem("", "is no price list of a known shape", _EXPECTED))
+    raise ValidationFailed.at("", "is no price list of a known shape", _EXPECTED)
 
 
 def provider_of(source: str) -> str:
@@ -354,4 +354,4 @@ def _model_id(place: str, name: str) -> str:
 
 
 def _refuse(place: str, problem: str, value: object) -> NoReturn:
-    raise ValidationFailed.of(Problem(place, f"{problem}, got {shown(value)}", ""))
+    raise ValidationFailed.at(place, f"{problem}, got {shown(value)}")

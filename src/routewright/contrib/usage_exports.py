@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -176,7 +176,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
             if not any(cell.strip() for cell in cells):
                 continue
             if len(cells) != len(keys):
-                _refuse(
+                raise ValidationFailed.at(
                     f"{path}:{reader.line_num}",
                     f"has {len(cells)} cells, where the head has {len(keys)}",
                     "export it anew",
@@ -201,7 +201,7 @@ def checked_export(given: object) -> UsageExport:
     days |= {f"lines[{place}].day": line.day for place, line in enumerate(export.lines)}
     for path, day in days.items():
         if not is_day(day):
-            _refuse(f"export.{path}", f"must be a day, got {shown(day)}", "write YYYY-MM-DD")
+            raise ValidationFailed.at(f"export.{path}", f"must be a day, got {shown(day)}", "write YYYY-MM-DD")
     return export
 
 
@@ -244,10 +244,10 @@ def read_export(content: object) -> UsageExport:
         there = lines.get((line.day, line.model))
         lines[line.day, line.model] = line if there is None else _added(there, line)
     if not found.days:
-        _refuse("", "holds no usage", "export a time in which there was some")
+        raise ValidationFailed.at("", "holds no usage", "export a time in which there was some")
     if len(found.whose) > 1:
         names = " and ".join(sorted(shape for shape, _ in found.whose))
-        _refuse("", f"holds rows of several forms: {names}", "reconcile them one by one")
+        raise ValidationFailed.at("", f"holds rows of several forms: {names}", "reconcile them one by one")
     ((shape, provider),) = found.whose
     last = content[-1] if isinstance(content, list) and content else content
     return UsageExport(
@@ -263,7 +263,7 @@ def read_export(content: object) -> UsageExport:
 def _things(content: object) -> Iterator[tuple[str, object]]:
     """Buckets and rows, with their places."""
     if not isinstance(content, dict | list):
-        _refuse("", f"is no usage export of a known form, got {shown(content)}", _EXPECTED)
+        raise ValidationFailed.at("", f"is no usage export of a known form, got {shown(content)}", _EXPECTED)
     pages = (
         [("", content)] if isinstance(content, dict) else [(joined("", at), page) for at, page in enumerate(content)]
     )
@@ -272,7 +272,7 @@ def _things(content: object) -> Iterator[tuple[str, object]]:
             inner = joined(path, "data")
             yield from ((joined(inner, place), thing) for place, thing in enumerate(page["data"]))
         elif isinstance(content, dict):
-            _refuse(path, "is no usage export of a known form", _EXPECTED)
+            raise ValidationFailed.at(path, "is no usage export of a known form", _EXPECTED)
         else:
             yield path, page
 
@@ -288,7 +288,7 @@ def _bucket_day(path: str, bucket: Fields) -> str:
     last = max(start, end - timedelta(microseconds=1))
     if last.date() != start.date():
         said = f"lies in more than one day of UTC, from {start.isoformat()} to {end.isoformat()}"
-        _refuse(path, said, "export by days, or by hours")
+        raise ValidationFailed.at(path, said, "export by days, or by hours")
     return start.date().isoformat()
 
 
@@ -311,7 +311,7 @@ class _Row(NamedTuple):
             tuple(there[word] for word in words if word in there)[:1] for words in ALIASES.values()
         )
         if not day or not (requests or given or made or cost):
-            _refuse(path, "is no row of a usage export of a known form", _EXPECTED)
+            raise ValidationFailed.at(path, "is no row of a usage export of a known form", _EXPECTED)
         return cls(path, fields, Form("table", None, (), day, model, requests, given, made, cached, cost))
 
     def line(self) -> ExportLine:
@@ -342,7 +342,7 @@ class _Row(NamedTuple):
         for key in self.form.model:
             value = _at(self.fields, key)
             if value is not None and not isinstance(value, str):
-                _refuse(self._place(key), f"must be a name, got {shown(value)}", "")
+                raise ValidationFailed.at(self._place(key), f"must be a name, got {shown(value)}")
             if value is not None and (name := value.strip()):
                 return name.partition(", ")[0] if key == "line_item" else name
         return ""
@@ -353,7 +353,7 @@ class _Row(NamedTuple):
         for path, value in self._told(keys):
             number, parts = _number(path, value)
             if parts != 1 or not 0 <= number <= MOST_TOKENS:
-                _refuse(path, f"must be a whole number from 0 to {MOST_TOKENS}, got {shown(value)}", "")
+                raise ValidationFailed.at(path, f"must be a whole number from 0 to {MOST_TOKENS}, got {shown(value)}")
             counts.append(number)
         return sum(counts) if counts else None
 
@@ -361,12 +361,12 @@ class _Row(NamedTuple):
         """The amount, rounded to nano-dollars."""
         for path, currency in self._told(self.form.currency):
             if str(currency).upper() != "USD":
-                _refuse(path, f"must be USD, got {shown(currency)}", "the ledger is in dollars")
+                raise ValidationFailed.at(path, f"must be USD, got {shown(currency)}", "the ledger is in dollars")
         for path, value in self._told(self.form.cost)[:1]:
             number, parts = _number(path, value)
             nanos: int = (2 * number * 10**self.form.decimals + parts) // (2 * parts)
             if abs(nanos) > MOST_USD * NANOS_PER_USD:
-                _refuse(path, f"must be an amount of at most {MOST_USD} dollars, got {shown(value)}", "")
+                raise ValidationFailed.at(path, f"must be an amount of at most {MOST_USD} dollars, got {shown(value)}")
             return nanos
         return None
 
@@ -386,7 +386,7 @@ def _number(path: str, value: object) -> tuple[int, int]:
     text = repr(value) if is_number else value
     found = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        _refuse(path, f"must be a number, got {shown(value)}", "write it plainly, as 1234.56")
+        raise ValidationFailed.at(path, f"must be a number, got {shown(value)}", "write it plainly, as 1234.56")
     return Decimal(found[1]).as_integer_ratio()
 
 
@@ -398,12 +398,12 @@ def _moment(path: str, value: object) -> datetime:
     if isinstance(text, str) and _UNIX.fullmatch(text.strip()):
         return datetime.fromtimestamp(int(text), UTC)
     if not isinstance(text, str) or not is_date(text.strip()):
-        _refuse(path, f"must be a day, got {shown(value)}", "write YYYY-MM-DD")
+        raise ValidationFailed.at(path, f"must be a day, got {shown(value)}", "write YYYY-MM-DD")
     at = datetime.fromisoformat(text.strip())
     try:
         return at.replace(tzinfo=UTC) if at.utcoffset() is None else at.astimezone(UTC)
     except OverflowError:
-        _refuse(path, f"must be a day, got {shown(value)}", "take a year from 1 to 9999")
+        raise ValidationFailed.at(path, f"must be a day, got {shown(value)}", "take a year from 1 to 9999") from None
 
 
 def _at(fields: Fields, key: str) -> Any:
@@ -419,9 +419,5 @@ def _at(fields: Fields, key: str) -> Any:
 
 def _object(path: str, thing: object) -> dict[str, Any]:
     if not isinstance(thing, dict):
-        _refuse(path, f"must be an object, got {shown(thing)}", "")
+        raise ValidationFailed.at(path, f"must be an object, got {shown(thing)}")
     return thing
-
-
-def _refuse(path: str, problem: str, hint: str) -> NoReturn:
-    raise ValidationFailed.of(Problem(path, problem, hint))

@@ -12,7 +12,7 @@ from routewright._core.money import usd
 from routewright._core.request.json_scan import is_unicode
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.rules import is_day
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.wire import (
     Bucket,
     CacheCount,
@@ -235,4 +235,4 @@ def _one_of(given: object, known: Sequence[str]) -> str:
 
 
 def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
-    return ValidationFailed.of(Problem(path, problem, hint))
+    return ValidationFailed.at(path, problem, hint)

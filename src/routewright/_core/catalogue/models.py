@@ -75,7 +75,7 @@ def models_of(given: object) -> tuple[Model, ...]:
     """Check a list of models. Raises ``ValidationFailed``."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         hint = "put it into a list" if given is not None else "leave it out, or pass [Model(id=...)]"
-        raise ValidationFailed.of(Problem("models", f"{shown(given)} is not a list of Model", hint))
+        raise ValidationFailed.at("models", f"{shown(given)} is not a list of Model", hint)
     models = tuple(given)
     for model in models:
         _checked_id(_checked_kind(model).id)
@@ -115,10 +115,10 @@ def check_aliases(aliases: Mapping[str, str], known: Mapping[str, int]) -> None:
     for alias, target in aliases.items():
         path = f"aliases[{quoted(alias)}]"
         if alias in known:
-            raise ValidationFailed.of(Problem(path, "is the id of a model", "take another name"))
+            raise ValidationFailed.at(path, "is the id of a model", "take another name")
         if target not in known:
             hint = did_you_mean(target, known) or "Router.models() lists the known ids"
-            raise ValidationFailed.of(Problem(path, f"stands for the unknown model {quoted(target)}", hint))
+            raise ValidationFailed.at(path, f"stands for the unknown model {quoted(target)}", hint)
 
 
 def resolve(names: Iterable[str], aliases: Mapping[str, str], known: Mapping[str, int], path: str) -> list[str]:
@@ -132,7 +132,7 @@ def resolve_one(name: str, aliases: Mapping[str, str], known: Mapping[str, int],
     model_id = aliases.get(name, name)
     if model_id not in known:
         hint = did_you_mean(name, [*known, *aliases]) or "Router.models() lists the known ids"
-        raise ValidationFailed.of(Problem(path, f"unknown model {quoted(name)}", hint))
+        raise ValidationFailed.at(path, f"unknown model {quoted(name)}", hint)
     return model_id
 
 
@@ -154,7 +154,7 @@ def resolve_within(
     if outside:
         hint = f"add it to 'models', or take it out of '{path}'"
         problem = f"{listed(outside)} of {called} {listed(asked)} is outside the whitelist {listed(allowed or ())}"
-        raise ValidationFailed.of(Problem(path, problem, hint))
+        raise ValidationFailed.at(path, problem, hint)
     return asked
 
 
@@ -204,14 +204,14 @@ def _check_changes(path: str, changes: Sequence[PriceChange], found: Problems) -
 
 def _checked_kind(model: object) -> Model:
     if not isinstance(model, Model):
-        raise ValidationFailed.of(Problem("models", f"{shown(model)} is not a Model", "pass Model(id=...)"))
+        raise ValidationFailed.at("models", f"{shown(model)} is not a Model", "pass Model(id=...)")
     return model
 
 
 def _checked_id(model_id: object) -> str:
     if not isinstance(model_id, str) or not MODEL_ID.fullmatch(model_id):
         hint = "write it as 'provider/name', without spaces"
-        raise ValidationFailed.of(Problem("models", f"id {shown(model_id)} names no provider and model", hint))
+        raise ValidationFailed.at("models", f"id {shown(model_id)} names no provider and model", hint)
     check_names({f"models[{quoted(model_id)}].id": model_id})
     return model_id
 
@@ -220,12 +220,12 @@ def _checked_row(row: object) -> Mapping[str, Any]:
     """A row with a valid id, whose other keys are fields of ``Model``."""
     if not isinstance(row, Mapping):
         hint = "give each the id and the fields of Model that it gives"
-        raise ValidationFailed.of(Problem("models", f"{shown(row)} is not a row of a catalogue", hint))
+        raise ValidationFailed.at("models", f"{shown(row)} is not a row of a catalogue", hint)
     model_id = _checked_id(row.get("id"))
     for key in row:
         if key not in _FIELDS:
             hint = _IN_FILES.get(key) or did_you_mean(key, _FIELDS) or f"known: {', '.join(_FIELDS)}"
-            raise ValidationFailed.of(Problem(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint))
+            raise ValidationFailed.at(f"models[{quoted(model_id)}]", f"{shown(key)} is not a field", hint)
     return row
 
 
@@ -237,7 +237,7 @@ def _lent(fields: Mapping[str, Any], models: Mapping[str, Model]) -> dict[str, A
     if not isinstance(like, str) or like not in models:
         hint = did_you_mean(like, models) or "name a model of the catalogue"
         path = f"models[{quoted(fields['id'])}].like"
-        raise ValidationFailed.of(Problem(path, f"unknown model {shown(like)}", hint))
+        raise ValidationFailed.at(path, f"unknown model {shown(like)}", hint)
     return {name: getattr(models[like], name) for name in _BORROWED}
 
 

@@ -178,9 +178,9 @@ def _flaw_of(value: object) -> Flaw | None:
 def _judge(body: bytes) -> None:
     """Refuse what is wrong with a body, naming its place; return if nothing is."""
     if not body.strip():
-        raise InvalidJson.of(Problem("", "the body is empty", "send one JSON object"))
+        raise InvalidJson.at("", "the body is empty", "send one JSON object")
     if body.startswith(_BOMS):
-        raise InvalidJson.of(Problem("", "the body begins with a byte order mark", "send UTF-8 without it"))
+        raise InvalidJson.at("", "the body begins with a byte order mark", "send UTF-8 without it")
     tree: object = None
     refused: tuple[type[ValidationFailed], Problem] | None = None
     try:

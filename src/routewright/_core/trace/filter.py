@@ -26,7 +26,7 @@ import msgspec
 from routewright._core.derive import mac, same
 from routewright._core.request.json_scan import is_unicode
 from routewright._core.request.problems import did_you_mean, listed, shown
-from routewright.errors import CursorExpired, CursorInvalid, Problem, UnsupportedWrite, ValidationFailed
+from routewright.errors import CursorExpired, CursorInvalid, UnsupportedWrite, ValidationFailed
 from routewright.wire import Environment, FilterOp, Goal, Selection, Strategy, Term, TraceItem, TraceKind, TraceStatus
 
 CURSOR_LIFETIME_S = 24 * 3600
@@ -202,7 +202,7 @@ def _fits(value: float) -> bool:
 
 
 def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
-    return ValidationFailed.of(Problem(path or "filter", problem, hint))
+    return ValidationFailed.at(path or "filter", problem, hint)
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ from typing import Any, Never
 
 from routewright._core.derive import same
 from routewright._core.request.problems import shown
-from routewright.errors import Problem, SignatureError, ValidationFailed
+from routewright.errors import SignatureError, ValidationFailed
 from routewright.wire.secret import HIDDEN, Secret
 
 PREFIX = "whsec_"
@@ -218,4 +218,4 @@ def _checked_secret(given: object, path: str) -> str:
 
 
 def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
-    return ValidationFailed.of(Problem(path, problem, hint))
+    return ValidationFailed.at(path, problem, hint)

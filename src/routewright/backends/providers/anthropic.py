@@ -16,7 +16,7 @@ import msgspec
 
 from routewright._core.request.json_scan import object_in
 from routewright._core.sse import SseEvent
-from routewright.errors import Problem, ProviderFault, ValidationFailed
+from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, Transport
 from routewright.wire import (
     Chunk,
@@ -101,7 +101,7 @@ class AnthropicProvider(HttpProvider):
         if name != ANTHROPIC.name:
             if base_url is None:
                 hint = f"give base_url=..., or leave the name at {ANTHROPIC.name!r}"
-                raise ValidationFailed.of(Problem("name", f"no host is known as {name!r}", hint))
+                raise ValidationFailed.at("name", f"no host is known as {name!r}", hint)
             endpoint = Endpoint(name=name, base_url=base_url, needs_key=False)
         super().__init__(endpoint, api_key, base_url, models, transport, headers, environ, clock)
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 from routewright._core.attempts.faults import hint_of, raised_in
 from routewright._core.catalogue.models import models_of
 from routewright._core.request.problems import shown
-from routewright.errors import Problem, ProviderFault, ValidationFailed
+from routewright.errors import ProviderFault, ValidationFailed
 from routewright.fork import Guard
 from routewright.threads import Threads
 from routewright.wire import Chunk, Delta, FaultKind, Finish, Model, ToolDelta, UpstreamCall
@@ -53,17 +53,15 @@ class CallableProvider:
     def __init__(self, function: Function, *, models: Sequence[Model], name: str = "") -> None:
         self._models = models_of(models)
         if not self._models:
-            raise ValidationFailed.of(
-                Problem("models", "is empty", "declare at least one Model that the function serves")
-            )
+            raise ValidationFailed.at("models", "is empty", "declare at least one Model that the function serves")
         self.name = name or self._models[0].id.partition("/")[0]
         if not callable(function):
-            raise ValidationFailed.of(Problem("function", f"{shown(function)} cannot be called", _HINT))
+            raise ValidationFailed.at("function", f"{shown(function)} cannot be called", _HINT)
         try:
             inspect.signature(function).bind(None)
         except TypeError as error:
             hint = "it is called with one argument, the UpstreamCall"
-            raise ValidationFailed.of(Problem("function", f"does not fit: {error}", hint)) from None
+            raise ValidationFailed.at("function", f"does not fit: {error}", hint) from None
         except ValueError:  # some built-in functions have no signature
             pass
         self._function = function

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from routewright._core.request.problems import shown
 from routewright._core.request.rules import check_names
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 from routewright.wire import Model
 from routewright.wire.secret import Secret
 
@@ -67,7 +67,7 @@ def check_arguments(name: object, base_url: object = None, headers: object = Non
         ("headers", headers, Mapping | None, "a mapping", 'write {"x-org": "..."}'),
     ):
         if not isinstance(value, kinds):
-            raise ValidationFailed.of(Problem(argument, f"must be {wanted}, got {type(value).__name__}", hint))
+            raise ValidationFailed.at(argument, f"must be {wanted}, got {type(value).__name__}", hint)
     check_names({"name": str(name)})
 
 
@@ -84,7 +84,7 @@ def address_of(endpoint: Endpoint, base_url: str | None, environ: Mapping[str, s
             url, source = given if endpoint.needs_key else complete_url(given, endpoint.base_url), variable
         elif not url:
             hint = f"set {variable}, or give base_url=..."
-            raise ValidationFailed.of(Problem(source, f"{endpoint.name} has an address of your own only", hint))
+            raise ValidationFailed.at(source, f"{endpoint.name} has an address of your own only", hint)
     url, path = _checked_url(url, source), endpoint.url_path
     here = urlsplit(url).path
     return url + path.removeprefix(here) if f"{path}/".startswith(f"{here}/") else url
@@ -96,11 +96,11 @@ def address_in_region(endpoint: Endpoint, region: object, base_url: str | None) 
         return base_url
     if base_url is not None:
         problem = f"{shown(region)} has an address of its own"
-        raise ValidationFailed.of(Problem("region", problem, "give region or base_url"))
+        raise ValidationFailed.at("region", problem, "give region or base_url")
     if not isinstance(region, str) or region not in endpoint.regions:
         known = ", ".join(map(repr, endpoint.regions))
         hint = f"take one of {known}" if known else "leave it out, or give base_url=..."
-        raise ValidationFailed.of(Problem("region", f"{endpoint.name} has no region {shown(region)}", hint))
+        raise ValidationFailed.at("region", f"{endpoint.name} has no region {shown(region)}", hint)
     return endpoint.regions[region]
 
 
@@ -132,7 +132,7 @@ def _checked_url(url: str, source: str) -> str:
     except ValueError:  # the port or the brackets are wrong, and what stands there may be a password
         known, shown = False, "what was given"
     if not known:
-        raise ValidationFailed.of(Problem(source, f"{shown} is not an address", "write https://host/path"))
+        raise ValidationFailed.at(source, f"{shown} is not an address", "write https://host/path")
     path, hint = parts.path.rstrip("/"), ""
     if _DEPLOYMENTS in path or parts.query.startswith(_AZURE_VERSION):
         hint = "give https://RESOURCE.openai.azure.com, with the name 'azure'"
@@ -140,11 +140,11 @@ def _checked_url(url: str, source: str) -> str:
         hint = f"write {parts.scheme}://{parts.netloc}{path.removesuffix(_CALL)}"
     if hint and parts.username is None:
         where = f"{parts.scheme}://{parts.netloc}{parts.path}"
-        raise ValidationFailed.of(Problem(source, f"{where} is the address of a single call", hint))
+        raise ValidationFailed.at(source, f"{where} is the address of a single call", hint)
     if parts.username is not None or parts.query or parts.fragment:
         where = f"{parts.scheme}://{parts.hostname}{parts.path}"
         hint = "give credentials as api_key=... or headers=..."
-        raise ValidationFailed.of(Problem(source, f"{where} has a user, query or fragment with it", hint))
+        raise ValidationFailed.at(source, f"{where} has a user, query or fragment with it", hint)
     return url.rstrip("/")
 
 
@@ -162,18 +162,18 @@ def keys_of(given: object, endpoint: Endpoint, environ: Mapping[str, str]) -> li
     elif not isinstance(given, str):
         if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
             problem = f"must be a string or a list of them, got {type(given).__name__}"
-            raise ValidationFailed.of(Problem(source, problem, ""))
+            raise ValidationFailed.at(source, problem)
         written = [*given]
         for place, key in enumerate(given):
             if not isinstance(key, str) or not Secret(key).reveal().strip():
                 problem = "is empty" if isinstance(key, str) else f"must be a string, got {type(key).__name__}"
-                raise ValidationFailed.of(Problem(f"api_key[{place}]", problem, "leave it out"))
+                raise ValidationFailed.at(f"api_key[{place}]", problem, "leave it out")
     texts = dict.fromkeys(filter(None, (Secret(key).reveal().strip() for key in written if isinstance(key, str))))
     if not texts and endpoint.needs_key:
         hint = f"set {' or '.join(endpoint.key_variables)}, or give api_key=..."
-        raise ValidationFailed.of(Problem("api_key", f"{endpoint.name} needs a key", hint))
+        raise ValidationFailed.at("api_key", f"{endpoint.name} needs a key", hint)
     if not all(_is_header_value(text) and " " not in text for text in texts):
-        raise ValidationFailed.of(Problem(source, "is not a key", "a key is printable ASCII without spaces"))
+        raise ValidationFailed.at(source, "is not a key", "a key is printable ASCII without spaces")
     return [Secret(text) for text in texts or [""]]
 
 
@@ -181,10 +181,10 @@ def header_of(name: object, value: object) -> Secret:
     """The value of a header that can be sent. Raises ``ValidationFailed``."""
     if not isinstance(value, str):
         problem = f"{name!r} must be a string, got {type(value).__name__}"
-        raise ValidationFailed.of(Problem("headers", problem, "leave out what has no value"))
+        raise ValidationFailed.at("headers", problem, "leave out what has no value")
     secret = Secret(value)
     if not isinstance(name, str) or not _is_header_value(name) or not _is_header_value(secret.reveal()):
-        raise ValidationFailed.of(Problem("headers", f"{name!r} cannot be sent", "use printable ASCII"))
+        raise ValidationFailed.at("headers", f"{name!r} cannot be sent", "use printable ASCII")
     return secret
 
 

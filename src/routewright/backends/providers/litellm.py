@@ -19,7 +19,7 @@ import msgspec
 from routewright._core.attempts.faults import kind_of_status
 from routewright._core.catalogue.models import models_of
 from routewright.backends.clock import SystemClock
-from routewright.errors import Problem, ProviderFault, ValidationFailed
+from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock
 from routewright.wire import Chunk, FaultKind, Feature, Model, UpstreamCall
 from routewright.wire.secret import Secret
@@ -94,7 +94,7 @@ class LiteLLMProvider:
     ) -> None:
         check_arguments(name)
         if not isinstance(api_key, str | None):
-            raise ValidationFailed.of(Problem("api_key", f"must be a string, got {type(api_key).__name__}", ""))
+            raise ValidationFailed.at("api_key", f"must be a string, got {type(api_key).__name__}")
         self.name = name
         self._vendor = vendor or name
         self._models = models_of(models)

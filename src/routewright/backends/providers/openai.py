@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from routewright._core.sse import SseEvent
-from routewright.errors import Problem, ProviderFault, ValidationFailed
+from routewright.errors import ProviderFault, ValidationFailed
 from routewright.protocols import Clock, Transport
 from routewright.wire import (
     Chunk,
@@ -83,7 +83,7 @@ class OpenAIProvider(HttpProvider):
         check_arguments(name, base_url, headers)
         if not isinstance(host, Host | None):
             hint = "name a known one as name=..., or pass base_url=..."
-            raise ValidationFailed.of(Problem("host", f"must be a Host, got {type(host).__name__}", hint))
+            raise ValidationFailed.at("host", f"must be a Host, got {type(host).__name__}", hint)
         self._host = host or _host(name, base_url)
         self._refuses_usage = False
         """The host has refused to be asked for the usage of a stream, and is asked no more."""
@@ -127,11 +127,11 @@ def _host(name: str, base_url: str | None) -> Host:
     if base_url is not None:
         return Host(name=name, base_url=base_url, needs_key=False, usage_on_request=True)
     if name in _OTHERS:
-        raise ValidationFailed.of(Problem("name", f"{name} has a protocol of its own", f"use {_OTHERS[name]}"))
+        raise ValidationFailed.at("name", f"{name} has a protocol of its own", f"use {_OTHERS[name]}")
     near = difflib.get_close_matches(name, HOSTS, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValidationFailed.of(
-        Problem("name", f"no host is known as {name!r}", f"{hint}give base_url=..., or one of {', '.join(HOSTS)}")
+    raise ValidationFailed.at(
+        "name", f"no host is known as {name!r}", f"{hint}give base_url=..., or one of {', '.join(HOSTS)}"
     )
 
 

@@ -16,7 +16,7 @@ from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import did_you_mean, shown
 from routewright._core.request.read import rebuilt
 from routewright._core.tokens.estimate import bounds_of, estimate_text
-from routewright.errors import Problem, ProviderFault, ValidationFailed
+from routewright.errors import ProviderFault, ValidationFailed
 from routewright.threads import Threads
 from routewright.wire import (
     Chunk,
@@ -117,16 +117,16 @@ def last_user_text(messages: Sequence[Message]) -> str:
 def _checked_faults(faults: object, models: Sequence[Model]) -> dict[str, FaultKind | list[FaultKind]]:
     if not isinstance(faults, Mapping):
         hint = "map model ids, or '*', to kinds of fault"
-        raise ValidationFailed.of(Problem("faults", f"{shown(faults)} is not a dict", hint))
+        raise ValidationFailed.at("faults", f"{shown(faults)} is not a dict", hint)
     known, checked = {"*", *(model.id for model in models)}, dict[str, FaultKind | list[FaultKind]]()
     for model, kinds in faults.items():
         if model not in known:
             hint = did_you_mean(model, sorted(known)) or "name a model of the catalogue, or '*' for all"
-            raise ValidationFailed.of(Problem(f"faults[{shown(model)}]", "is no known model", hint))
+            raise ValidationFailed.at(f"faults[{shown(model)}]", "is no known model", hint)
         for kind in [kinds] if isinstance(kinds, str) or not isinstance(kinds, Sequence) else kinds:
             if kind not in list(FaultKind):
                 place, hint = f"faults[{quoted(model)}]", f"known kinds: {', '.join(FaultKind)}"
-                raise ValidationFailed.of(Problem(place, f"{shown(kind)} is no kind of fault", hint))
+                raise ValidationFailed.at(place, f"{shown(kind)} is no kind of fault", hint)
         checked[model] = FaultKind(kinds) if isinstance(kinds, str) else [FaultKind(kind) for kind in kinds]
     return checked
 

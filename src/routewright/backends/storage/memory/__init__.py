@@ -16,7 +16,7 @@ from routewright._core.moment import timestamp
 from routewright._core.request.problems import shown
 from routewright._core.rows import together
 from routewright._core.trace.filter import check_terms
-from routewright.errors import Problem, UnsupportedWrite, ValidationFailed
+from routewright.errors import UnsupportedWrite, ValidationFailed
 from routewright.fork import Guard
 from routewright.protocols import TraceDraft
 from routewright.wire import (
@@ -398,4 +398,4 @@ class MemoryStorage:
 
 def _at_least_one(setting: str, number: object) -> None:
     if type(number) is not int or number < 1:
-        raise ValidationFailed.of(Problem(f"MemoryStorage.{setting}", f"is {shown(number)}", "keep at least 1"))
+        raise ValidationFailed.at(f"MemoryStorage.{setting}", f"is {shown(number)}", "keep at least 1")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from routewright._core.request.problems import shown
-from routewright.errors import Problem, ValidationFailed
+from routewright.errors import ValidationFailed
 
 _BESIDE = "-journal"
 """The longest of what SQLite adds to the name of a file."""
@@ -89,7 +89,7 @@ def file_of(path: object, example: str = "traces.db") -> Path:
     """Where a file is: SQLite's log stands beside it, not beside a link to it. Raises ``ValidationFailed`` for what
     names none."""
     if not isinstance(path, (str, os.PathLike)) or str(path) in ("", ":memory:") or str(path).startswith("sqlite:"):
-        raise ValidationFailed.of(Problem("path", f"is {shown(path)}", f"name a file, as {example}"))
+        raise ValidationFailed.at("path", f"is {shown(path)}", f"name a file, as {example}")
     _check_name(str(path))
     return Path(os.path.realpath(path))
 
@@ -106,7 +106,7 @@ def _check_name(path: str) -> None:
         problem = "is too long for a name of a file"
     else:
         return
-    raise ValidationFailed.of(Problem("path", problem, "name another file"))
+    raise ValidationFailed.at("path", problem, "name another file")
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:

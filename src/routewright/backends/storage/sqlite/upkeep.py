@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from routewright._core.batch import UNNAMED_S
 from routewright._core.moment import timestamp
-from routewright.errors import NotFound, Problem, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
+from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
 from routewright.wire import Environment, TraceItems
 
 from .books.audit import problems_of
@@ -133,7 +133,7 @@ def backup(path: Path, target: Path) -> None:
         part.chmod(stat.S_IMODE(path.stat().st_mode))
         _place(part, target)
     except FileExistsError:
-        raise ValidationFailed.of(Problem("target", f"{target} exists", "name a new file")) from None
+        raise ValidationFailed.at("target", f"{target} exists", "name a new file") from None
     except OSError as error:
         raise StorageUnavailable(f"{target} cannot be written: {error.strerror}") from error
     finally:
