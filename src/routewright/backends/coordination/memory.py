@@ -14,9 +14,9 @@ from routewright.protocols import Clock
 from routewright.wire import Denied, Heard, Notice, Take, Taken
 
 HEAR_S = 5.0
-"""Who hears nothing for so long is told so."""
-KEPT_S = 60.0
-"""A notice is old news then."""
+"""The longest that a listener waits for news."""
+NOTICE_S = 60.0
+"""How long a notice is kept."""
 
 
 class _Kept:
@@ -45,7 +45,7 @@ class _Kept:
         """Keep a notice for a while, and wake who listens."""
         self._said += 1
         self._notices.append((self._said, now, notice))
-        while self._notices[0][1] <= now - KEPT_S:
+        while self._notices[0][1] <= now - NOTICE_S:
             self._notices.popleft()
         while self._listening:
             self._listening.pop().set()

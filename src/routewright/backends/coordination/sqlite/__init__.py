@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from routewright._core.window import check_amount, check_seconds
 from routewright.backends.clock import SystemClock
+from routewright.backends.coordination.memory import HEAR_S
 from routewright.backends.storage.sqlite.connection import Connect, Connection, connect, file_of
 from routewright.errors import StorageUnavailable
 from routewright.fork import renew_in_children
@@ -24,8 +25,6 @@ from .step import end, look, renew, take
 
 T = TypeVar("T")
 
-HEAR_S = 5.0
-"""Who hears nothing for so long is told so."""
 POLL_S = 0.25
 """Who listens looks so often."""
 AT_ONCE = 8

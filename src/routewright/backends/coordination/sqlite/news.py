@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from routewright.backends.coordination.memory import NOTICE_S
 from routewright.backends.storage.sqlite.connection import Connection
 from routewright.wire import Heard, Notice
-
-KEPT_S = 60.0
-"""A notice is old news then."""
 
 
 def announce(connection: Connection, notice: Notice, now: float) -> None:
     """Write one. Those of before the machine started again are old, too."""
-    connection.execute("DELETE FROM notice WHERE at <= ? OR at > ?", (now - KEPT_S, now))
+    connection.execute("DELETE FROM notice WHERE at <= ? OR at > ?", (now - NOTICE_S, now))
     (last,) = connection.execute("SELECT max(n) FROM notice").fetchone()
     number = max(_number(now), 0 if last is None else last + 1)
     sql = "INSERT INTO notice (n, at, topic, said) VALUES (?, ?, ?, ?)"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from routewright.backends.storage.sqlite.connection import Connection, connect
+from routewright.backends.storage.sqlite.connection import Connection, connect, pragma
 from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
 from routewright.wire import WINDOW_S
 
@@ -71,9 +71,9 @@ def prepare(now: Callable[[], float], connection: Connection, path: Path) -> Non
         connection.execute(f"PRAGMA {setting}").fetchall()
     if _is_new(connection):
         _create(connection, path)
-    if _pragma(connection, "application_id") != APPLICATION_ID:
+    if pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageCorrupt(f"{path} is a database of something else: limits need a file of their own")
-    version = _pragma(connection, "user_version")
+    version = pragma(connection, "user_version")
     if version != VERSION and _is_in_use(path):
         raise StorageVersion(
             f"{path} is in use by another version of routewright ({version}, this is {VERSION}): it is made anew a "
@@ -89,7 +89,7 @@ def is_ours(path: Path) -> bool:
     """Whether a file that cannot be read as one of these was one: by its number, or by a head of zeros, which is what a
     power cut may leave of it."""
     with suppress(sqlite3.Error), closing(connect(str(path))) as connection:
-        return _pragma(connection, "application_id") == APPLICATION_ID
+        return pragma(connection, "application_id") == APPLICATION_ID
     try:
         with open(path, "rb") as file:  # no database: nobody's locks are lost by this
             head = file.read(_HEAD_BYTES)
@@ -115,8 +115,8 @@ def remove(path: Path) -> None:
 
 def _is_new(connection: Connection) -> bool:
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    ours = _pragma(connection, "application_id") in (0, APPLICATION_ID)  # made by another process just now
-    return ours and not tables and not _pragma(connection, "user_version")
+    ours = pragma(connection, "application_id") in (0, APPLICATION_ID)  # made by another process just now
+    return ours and not tables and not pragma(connection, "user_version")
 
 
 def _create(connection: Connection, path: Path) -> None:
@@ -162,7 +162,3 @@ def _is_in_use(path: Path) -> bool:
     except OSError:
         return False
     return log.st_size > 0 and time.time() - log.st_mtime < WINDOW_S
-
-
-def _pragma(connection: Connection, name: str) -> int:
-    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

@@ -29,6 +29,14 @@ class Cursor(Protocol):
         ...
 
 
+class Statements(Protocol):
+    """What runs statements."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
+        """Run one."""
+        ...
+
+
 class Connection(Protocol):
     """What is needed of a ``sqlite3.Connection`` that commits by itself (``isolation_level=None``). Its errors are
     ``sqlite3.Error`` with their ``sqlite_errorcode``."""
@@ -68,6 +76,11 @@ def connect(path: str) -> sqlite3.Connection:
         cached_statements=256,
         factory=_Dropped,
     )
+
+
+def pragma(connection: Statements, name: str) -> int:
+    """A number that SQLite keeps of a file."""
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def make_file(path: Path) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
 
 from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
+
+from .connection import Statements, pragma
 
 APPLICATION_ID = 0x72777274
 """``rwrt``: says of a file that it is a store of ours."""
@@ -252,14 +252,6 @@ _ID = "SELECT body FROM setting WHERE name = 'id'"
 _GIVE_ID = "INSERT OR IGNORE INTO setting (name, body) VALUES ('id', ?)"
 
 
-class Statements(Protocol):
-    """What runs statements."""
-
-    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
-        """Run one."""
-        ...
-
-
 def prepare(connection: Statements, path: Path) -> None:
     """Make the tables in a new file. Raises ``StorageVersion`` and ``StorageCorrupt`` for one that is another's."""
     if _is_new(connection):
@@ -287,15 +279,15 @@ def check_version(connection: Statements, path: Path) -> None:
 
 def version_of(connection: Statements, path: Path) -> int:
     """How many migrations a store has had. Raises ``StorageCorrupt`` for what is none of ours."""
-    if _pragma(connection, "application_id") != APPLICATION_ID:
+    if pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageCorrupt(f"{path} is a database, but no store of routewright's: take another file")
-    return _pragma(connection, "user_version")
+    return pragma(connection, "user_version")
 
 
 def id_of(connection: Statements) -> bytes | None:
     """What tells a store from every other, wherever it is, but for its own copies; None: it has none yet, or is no
     store."""
-    if _pragma(connection, "application_id") != APPLICATION_ID:
+    if pragma(connection, "application_id") != APPLICATION_ID:
         return None
     row = connection.execute(_ID).fetchone()
     return None if row is None else bytes(row[0])
@@ -313,7 +305,7 @@ def migrate(connection: Statements, first: int) -> None:
 
 def _is_new(connection: Statements) -> bool:
     kept = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return not kept and _pragma(connection, "application_id") == 0 and _pragma(connection, "user_version") == 0
+    return not kept and pragma(connection, "application_id") == 0 and pragma(connection, "user_version") == 0
 
 
 def _create(connection: Statements, path: Path) -> None:
@@ -334,7 +326,3 @@ def _create(connection: Statements, path: Path) -> None:
 
 def _give_id(connection: Statements) -> None:
     connection.execute(_GIVE_ID, (os.urandom(16),)).fetchall()
-
-
-def _pragma(connection: Statements, name: str) -> int:
-    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
