@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -27,13 +27,8 @@ from .reading import Asked, Read
 from .route import Engine
 
 T = TypeVar("T")
-
-
-class _End:
-    """Marks the end of the requests."""
-
-
-_END = _End()
+_END: Any = object()
+"""Stands behind the last request."""
 
 
 class Many(Generic[T]):
@@ -78,7 +73,7 @@ class Many(Generic[T]):
                 request = next(requests, _END)
             else:
                 request = await anext(requests, _END)
-            if isinstance(request, _End):
+            if request is _END:
                 return
             try:
                 started = await self._admit(request)
