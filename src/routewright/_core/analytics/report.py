@@ -64,10 +64,12 @@ def days_of(
         last = max(first, today)
     first = first or date.fromordinal(max(1, last.toordinal() - DAYS + 1))
     if first > last:
-        raise _refused(names[0], f"is {first}, after {last}, the {names[1]}", "")
+        raise ValidationFailed.at(names[0], f"is {first}, after {last}, the {names[1]}")
     days = (last - first).days + 1
     if days > MAX_DAYS:
-        raise _refused(names[0], f"is {first}, {days} days up to {last}, the {names[1]}", f"take at most {MAX_DAYS}")
+        raise ValidationFailed.at(
+            names[0], f"is {first}, {days} days up to {last}, the {names[1]}", f"take at most {MAX_DAYS}"
+        )
     return first.isoformat(), last.isoformat()
 
 
@@ -75,24 +77,26 @@ def check_bucket(bucket: object, first: str, last: str) -> None:
     """Refuse an unknown bucket, and hours over many days. Raises ``ValidationFailed``."""
     known = get_args(Bucket)
     if bucket not in known:
-        raise _refused("bucket", f"is {shown(bucket)}", _one_of(bucket, known))
+        raise ValidationFailed.at("bucket", f"is {shown(bucket)}", _one_of(bucket, known))
     days = (date.fromisoformat(last) - date.fromisoformat(first)).days + 1
     if bucket == "hour" and days > MAX_HOURLY_DAYS:
-        raise _refused("bucket", f"is hour over {days} days", f"take at most {MAX_HOURLY_DAYS}, or bucket=day")
+        raise ValidationFailed.at(
+            "bucket", f"is hour over {days} days", f"take at most {MAX_HOURLY_DAYS}, or bucket=day"
+        )
 
 
 def checked_keys(path: str, keys: object) -> tuple[str, ...]:
     """Names of metadata that usage is to be counted by. Raises ``ValidationFailed``."""
     if isinstance(keys, str) or not isinstance(keys, Sequence):
-        raise _refused(path, f"is {shown(keys)}", "pass the names in a list: ('team', 'feature')")
+        raise ValidationFailed.at(path, f"is {shown(keys)}", "pass the names in a list: ('team', 'feature')")
     if len(keys) > MAX_KEYS:
-        raise _refused(path, f"names {len(keys)} keys", f"take at most {MAX_KEYS}")
+        raise ValidationFailed.at(path, f"names {len(keys)} keys", f"take at most {MAX_KEYS}")
     for place, key in enumerate(keys):
         if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARS or not is_unicode(key):
             hint = f"name a key of the metadata, of at most {MAX_KEY_CHARS} characters"
-            raise _refused(f"{path}[{place}]", f"is {shown(key)}", hint)
+            raise ValidationFailed.at(f"{path}[{place}]", f"is {shown(key)}", hint)
         if key.startswith(METADATA):
-            raise _refused(f"{path}[{place}]", f"is {shown(key)}", f"leave out {METADATA!r}")
+            raise ValidationFailed.at(f"{path}[{place}]", f"is {shown(key)}", f"leave out {METADATA!r}")
     return tuple(dict.fromkeys(key for key in keys if key not in GROUPS[1:]))
 
 
@@ -101,7 +105,7 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
     known = [*GROUPS, *(METADATA + key for key in keys)]
     if group_by not in known:
         hint = f"{_one_of(group_by, known)}; Settings(rollup_keys=...) says what else is counted from then on"
-        raise _refused("group_by", f"is {shown(group_by)}", hint)
+        raise ValidationFailed.at("group_by", f"is {shown(group_by)}", hint)
 
 
 def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, group_by: str) -> UsageReport:
@@ -222,17 +226,13 @@ def _day(path: str, given: str | date | None) -> date | None:
         try:
             given = given.date() if given.utcoffset() is None else given.astimezone(UTC).date()
         except OverflowError:
-            raise _refused(path, f"is {given}", "take a year from 1 to 9999") from None
+            raise ValidationFailed.at(path, f"is {given}", "take a year from 1 to 9999") from None
     if isinstance(given, str) and is_day(given):
         return date.fromisoformat(given)
     if not isinstance(given, date):
-        raise _refused(path, f"is {shown(given)}", "write YYYY-MM-DD")
+        raise ValidationFailed.at(path, f"is {shown(given)}", "write YYYY-MM-DD")
     return given
 
 
 def _one_of(given: object, known: Sequence[str]) -> str:
     return f"{did_you_mean(given, known)} one of {', '.join(known)}".lstrip()
-
-
-def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
-    return ValidationFailed.at(path, problem, hint)

@@ -67,11 +67,13 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,39}")
 def parse_filter(text: str) -> tuple[Term, ...]:
     """Read a filter; an empty one asks for all. Raises ``ValidationFailed``, which names the term."""
     if not isinstance(text, str):
-        raise _refused("", f"must be a text, got {shown(text)}", "write key=value,key>=value")
+        raise ValidationFailed.at("filter", f"must be a text, got {shown(text)}", "write key=value,key>=value")
     if len(text) > MAX_CHARS:
-        raise _refused("", f"has {len(text)} characters", f"take at most {MAX_CHARS}")
+        raise ValidationFailed.at("filter", f"has {len(text)} characters", f"take at most {MAX_CHARS}")
     if not is_unicode(text):
-        raise _refused("", "holds half of a surrogate pair, which is no character", "send the whole character")
+        raise ValidationFailed.at(
+            "filter", "holds half of a surrogate pair, which is no character", "send the whole character"
+        )
     terms: list[Term] = []
     at = 0
     while text and at <= len(text):
@@ -81,7 +83,7 @@ def parse_filter(text: str) -> tuple[Term, ...]:
         terms.append(_term(f"filter[{len(terms)}]", key.strip(), sign, written.strip()))
         at = found.end() + 1  # behind the comma
         if len(terms) > MAX_TERMS:
-            raise _refused("", f"has more than {MAX_TERMS} terms", "ask for less at a time")
+            raise ValidationFailed.at("filter", f"has more than {MAX_TERMS} terms", "ask for less at a time")
     return tuple(terms)
 
 
@@ -153,7 +155,7 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
     op = _OPS.get(sign)
     if op is None:
         said = shown(key + sign + written)
-        raise _refused(path, f"{said} is no term", f"write key=value; operators are {' '.join(COMPARE)}")
+        raise ValidationFailed.at(path, f"{said} is no term", f"write key=value; operators are {' '.join(COMPARE)}")
     value = _unquoted(written, path, key)
     if key.startswith(METADATA) and len(key) > len(METADATA):
         return Term(key, op, value if op in ("=", "!=") else _number(path, key, value))
@@ -162,35 +164,41 @@ def _term(path: str, key: str, sign: str, written: str) -> Term:
     if key not in KEYS:
         near = did_you_mean(key, KEYS) or (f"is it {METADATA + key!r}?" if _WORD.fullmatch(key) else "")
         hint = f"{near} the keys are {', '.join(KEYS)} and metadata.<key>".lstrip()
-        raise _refused(path, f"unknown key {shown(key)}", hint)
+        raise ValidationFailed.at(path, f"unknown key {shown(key)}", hint)
     if op not in ("=", "!="):
-        raise _refused(path, f"{key} cannot be compared with {op}", f"only {', '.join(NUMBERS)} and metadata can")
+        raise ValidationFailed.at(
+            path, f"{key} cannot be compared with {op}", f"only {', '.join(NUMBERS)} and metadata can"
+        )
     if key in FLAGS:
         if value not in ("true", "false"):
-            raise _refused(path, f"{key} is {shown(value)}", "write true or false")
+            raise ValidationFailed.at(path, f"{key} is {shown(value)}", "write true or false")
         return Term(key, op, value == "true")
     known = TEXTS[key]
     if known and value not in known:
-        raise _refused(path, f"{key} is {shown(value)}", f"it is one of {listed(known)}")
+        raise ValidationFailed.at(path, f"{key} is {shown(value)}", f"it is one of {listed(known)}")
     return Term(key, op, value)
 
 
 def _unquoted(written: str, path: str, key: str) -> str:
     if not written:
-        raise _refused(path, f"{shown(key)} has no value", 'write "" for an empty one')
+        raise ValidationFailed.at(path, f"{shown(key)} has no value", 'write "" for an empty one')
     if written[0] in "=<>!":
-        raise _refused(path, f"the value of {shown(key)} is {shown(written)}", "put it in quotes, if that is meant")
+        raise ValidationFailed.at(
+            path, f"the value of {shown(key)} is {shown(written)}", "put it in quotes, if that is meant"
+        )
     if not written.startswith('"'):
         return written
     if _QUOTED.fullmatch(written) is None:
-        raise _refused(path, f"the quotes of {shown(written)} are not closed", 'within them write \\" for a quote')
+        raise ValidationFailed.at(
+            path, f"the quotes of {shown(written)} are not closed", 'within them write \\" for a quote'
+        )
     return _ESCAPED.sub(r"\1", written[1:-1])
 
 
 def _number(path: str, key: str, value: str) -> float:
     number = float(value) if _NUMBER.fullmatch(value) else None
     if number is None or not isfinite(number):
-        raise _refused(path, f"{shown(key)} is compared with {shown(value)}", "write a number, as 0.5")
+        raise ValidationFailed.at(path, f"{shown(key)} is compared with {shown(value)}", "write a number, as 0.5")
     return number
 
 
@@ -199,10 +207,6 @@ def _fits(value: float) -> bool:
         return isfinite(float(value))
     except OverflowError:
         return False
-
-
-def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
-    return ValidationFailed.at(path or "filter", problem, hint)
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True):

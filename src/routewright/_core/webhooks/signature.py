@@ -73,7 +73,7 @@ def uncopied() -> TypeError:
 def keys_of(secrets: Sequence[object], key_of: Callable[[str, str], bytes]) -> tuple[Key, ...]:
     """The keys of secrets; ``key_of`` is given each and its path. Raises ``ValidationFailed``, which tells none."""
     if not 0 < len(secrets) <= MAX_SECRETS:
-        raise _refused("secrets", f"are {len(secrets)}", f"pass 1 to {MAX_SECRETS}; {_NEW}")
+        raise ValidationFailed.at("secrets", f"are {len(secrets)}", f"pass 1 to {MAX_SECRETS}; {_NEW}")
     named = [(f"secrets[{place}]", secret) for place, secret in enumerate(secrets)]
     return tuple(Key(key_of(_checked_secret(secret, path), path)) for path, secret in named)
 
@@ -89,9 +89,11 @@ def decoded(secret: str, path: str) -> bytes:
     try:
         key = b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError:
-        raise _refused(path, f"is not base64 behind {PREFIX}", "pass it as it was given to you") from None
+        raise ValidationFailed.at(path, f"is not base64 behind {PREFIX}", "pass it as it was given to you") from None
     if len(key) not in _KEY_BYTES:
-        raise _refused(path, f"holds {len(key)} bytes", f"Standard Webhooks takes {_KEY_BYTES[0]} to {_KEY_BYTES[-1]}")
+        raise ValidationFailed.at(
+            path, f"holds {len(key)} bytes", f"Standard Webhooks takes {_KEY_BYTES[0]} to {_KEY_BYTES[-1]}"
+        )
     return key
 
 
@@ -107,7 +109,7 @@ def headers_of(keys: Sequence[Key], body: object, timestamp: object, event_id: o
     signed, at = _signable(body, timestamp)
     if not isinstance(event_id, str) or not _ID.fullmatch(event_id):
         hint = "pass 1 to 256 visible ASCII characters, no dot among them"
-        raise _refused("event_id", f"is {shown(event_id)}", hint)
+        raise ValidationFailed.at("event_id", f"is {shown(event_id)}", hint)
     head = f"{event_id}.{at}.".encode()
     codes = [f"v1,{b64encode(key.code(head, signed)).decode()}" for key in keys]
     return {ID: event_id, TIMESTAMP: str(at), SIGNATURE: " ".join(codes)}
@@ -196,26 +198,22 @@ def _found(headers: Any) -> dict[str, object]:
 def _signable(body: object, timestamp: object) -> tuple[bytes, int]:
     """The body and the whole seconds of the timestamp. Raises ``ValidationFailed``."""
     if not isinstance(body, bytes):
-        raise _refused("body", f"is {type(body).__name__}", "pass the bytes that are sent")
+        raise ValidationFailed.at("body", f"is {type(body).__name__}", "pass the bytes that are sent")
     if not isinstance(timestamp, (int, float)) or not 0 <= timestamp < _TOO_LATE:
-        raise _refused("timestamp", f"is {shown(timestamp)}", _SECONDS)
+        raise ValidationFailed.at("timestamp", f"is {shown(timestamp)}", _SECONDS)
     return body, int(timestamp)
 
 
 def _checked_secret(given: object, path: str) -> str:
     if not isinstance(given, str):
-        raise _refused(path, f"is {type(given).__name__}", "pass each secret as a string")
+        raise ValidationFailed.at(path, f"is {type(given).__name__}", "pass each secret as a string")
     secret = Secret(given).reveal()
     if secret == HIDDEN:
-        raise _refused(path, "is a copy of a hidden secret", "keep what Secret.reveal() gives")
+        raise ValidationFailed.at(path, "is a copy of a hidden secret", "keep what Secret.reveal() gives")
     if not secret.startswith(PREFIX):
-        raise _refused(path, f"does not begin with {PREFIX}", f"pass it whole, or {_NEW}")
+        raise ValidationFailed.at(path, f"does not begin with {PREFIX}", f"pass it whole, or {_NEW}")
     if not secret.isprintable() or " " in secret:
-        raise _refused(path, "holds space, a line's end or what cannot be printed", "strip it")
+        raise ValidationFailed.at(path, "holds space, a line's end or what cannot be printed", "strip it")
     if len(secret) < len(PREFIX) + _LEAST_CHARS:
-        raise _refused(path, f"has fewer than {_LEAST_CHARS} characters behind {PREFIX}", _NEW)
+        raise ValidationFailed.at(path, f"has fewer than {_LEAST_CHARS} characters behind {PREFIX}", _NEW)
     return secret
-
-
-def _refused(path: str, problem: str, hint: str) -> ValidationFailed:
-    return ValidationFailed.at(path, problem, hint)
