@@ -139,16 +139,15 @@ class Hooks:
 
     def renew(self) -> None:
         """Start with an empty queue: the parent delivers what waited at a fork. The hooks stay."""
-        self._queue: deque[_News] = deque()
-        self._put = self._settled = 0
-        self._failed = self._lost = 0
-        self._waiters: list[tuple[int, Signal]] = []
+        self._queue: deque[_News | Signal] = deque()
+        """Signals are set when everything before them was delivered."""
+        self._waiting = self._failed = self._lost = 0
         self._logged: dict[str, float] = {}
 
     @property
     def counts(self) -> HookCounts:
         """State of the hooks in this process."""
-        return HookCounts(self._put - self._settled, self._failed, self._lost)
+        return HookCounts(self._waiting, self._failed, self._lost)
 
     def on_trace(self, hook: TraceHook) -> Subscription:
         """Call a hook with traces from now on. Raises ``ValidationFailed`` if it cannot be called."""
@@ -171,10 +170,10 @@ class Hooks:
         if not (on_trace or on_event):
             return
         with self._guard.lock:
-            fits = self._put - self._settled < QUEUE
+            fits = self._waiting < QUEUE
             if fits:
                 self._queue.append(_News(call, events, on_trace, on_event))
-                self._put += 1
+                self._waiting += 1
             else:
                 self._lost += 1
         if not fits:
@@ -186,24 +185,25 @@ class Hooks:
         """Wait until the hooks were called for everything that ended before. Returns at once inside one of them."""
         if _calling.get() is self:
             return
-        settled = Signal()
+        delivered = Signal()
         with self._guard.lock:
-            if self._settled >= self._put:
+            if not self._waiting:
                 return
-            self._waiters.append((self._put, settled))
+            self._queue.append(delivered)
         if self._job.poke():
-            await settled.wait()
+            await delivered.wait()
         else:
             self.close()
 
     def close(self) -> None:
         """Give up what still waits."""
         with self._guard.lock:
-            left = len(self._queue)
+            left = list(self._queue)
             self._queue.clear()
-        if left:
-            self._settle(left, lost=left)
-            _log.warning("the router was closed; calls not delivered to hooks: %d", left)
+        lost = sum(isinstance(each, _News) for each in left)
+        self._settle(left, lost)
+        if lost:
+            _log.warning("the router was closed; calls not delivered to hooks: %d", lost)
 
     async def _deliver(self) -> None:
         """Call hooks until nothing waits: in order, consecutive plain ones in one thread."""
@@ -213,7 +213,7 @@ class Hooks:
                 batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
             if not batch:
                 return
-            left = deque(delivery for news in batch for delivery in news.deliveries())
+            left = deque(each for news in batch if isinstance(news, _News) for each in news.deliveries())
             try:
                 while left:
                     if left[0].to.is_async:
@@ -225,7 +225,7 @@ class Hooks:
             finally:
                 lost = {id(delivery.news) for delivery in list(left)}
                 left.clear()  # a thread that is left behind calls no further hook
-                self._settle(len(batch), lost=len(lost))
+                self._settle(batch, len(lost))
 
     async def _await(self, delivery: _Delivery) -> None:
         try:
@@ -266,14 +266,13 @@ class Hooks:
             run()
         await ended.wait()
 
-    def _settle(self, settled: int, lost: int) -> None:
+    def _settle(self, batch: Sequence[_News | Signal], lost: int) -> None:
         with self._guard.lock:
-            self._settled += settled
+            self._waiting -= sum(isinstance(each, _News) for each in batch)
             self._lost += lost
-            reached = [signal for due, signal in self._waiters if due <= self._settled]
-            self._waiters = [waiter for waiter in self._waiters if waiter[0] > self._settled]
-        for signal in reached:
-            signal.set()
+        for each in batch:
+            if isinstance(each, Signal):
+                each.set()
 
     def _fail(self, delivery: _Delivery, error: BaseException) -> None:
         with self._guard.lock:
