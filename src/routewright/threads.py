@@ -64,7 +64,7 @@ class Threads:
 
 
 def check_wanted() -> None:
-    """Raises ``Abandoned`` if this thread works for a caller of ``Threads.run`` who was cancelled."""
+    """Raises ``Abandoned`` if this thread works for a caller of ``Threads.run`` that was cancelled."""
     work = _here.work
     if work is not None and work.is_left:
         raise Abandoned
@@ -78,7 +78,7 @@ class _Work:
         self._unbegun = [None]
 
     def begins(self) -> bool:
-        """True for the first who asks, in one step."""
+        """True for the first caller only. Atomic."""
         try:
             self._unbegun.pop()
         except IndexError:

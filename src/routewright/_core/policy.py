@@ -272,7 +272,7 @@ def publish(
 
 
 def changes_between(before: Iterable[PolicySnapshot], now: Iterable[PolicySnapshot]) -> list[PolicyChanged]:
-    """What a publication changed, in the order of the policies, removed ones last."""
+    """The changes made by a publication, in the order of the policies, removed ones last."""
     old = {snapshot.policy.name: snapshot for snapshot in before}
     new = {snapshot.policy.name: snapshot for snapshot in now}
     changes: list[PolicyChanged] = []

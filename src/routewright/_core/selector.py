@@ -29,7 +29,7 @@ _HAVING: dict[str, Callable[[Model], Sequence[str]]] = {
     "tag": lambda model: model.tags or (),
     "capability": lambda model: [name for name, holds in CAPABLE.items() if holds(model)],
 }
-"""What a model may be picked by besides its name, by the word before the colon."""
+"""Ways to pick a model other than by its name, by the word before the colon."""
 _WILD = re.compile(r"[*?]")
 
 

@@ -123,7 +123,7 @@ class Form:
 
 
 class Repair(NamedTuple):
-    """The turn back to a model whose answer does not fit."""
+    """The turn that asks a model again after an answer that does not fit."""
 
     messages: list[Message]
     """Appended to the messages of the request."""

@@ -1,4 +1,4 @@
-"""What a context says of the calls made in it: a Router's tags, and the trace of the whole system that they belong to.
+"""Settings that calls take from their context: a Router's tags, and the trace parent.
 
 Both follow the context: over awaits, into tasks and copied contexts.
 """
@@ -18,23 +18,23 @@ from routewright._core.traceparent import RANDOM, SAMPLED, TraceParent, span_id_
 _NONE: Mapping[str, Any] = MappingProxyType({})
 NO_TAGS: Mapping[TagScopes, Mapping[str, Any]] = MappingProxyType({})
 _tags: ContextVar[Mapping[TagScopes, Mapping[str, Any]]] = ContextVar("routewright.tags", default=NO_TAGS)
-"""One for all Routers: a context keeps its variables for ever, so that one a Router would never go."""
+"""One for all Routers: a context keeps its variables for ever, so a variable for each Router would leak."""
 
 
 tags_held = _tags.get
-"""The tags of all Routers that hold in this context; ``NO_TAGS`` where none do."""
+"""The tags of all Routers in this context; ``NO_TAGS`` if there are none."""
 
 
 class TagScopes:
-    """The tags of one Router. It refers to nothing, since a context may hold on to it."""
+    """The tags of one Router. It refers to nothing, since a context may keep it alive."""
 
     def here(self) -> Mapping[str, Any]:
-        """What holds in this context; empty where nothing does."""
+        """The tags set in this context; may be empty."""
         return _tags.get().get(self, _NONE)
 
     @contextmanager
     def scope(self, tags: Mapping[str, Any]) -> Iterator[None]:
-        """Let checked tags hold inside, over those that hold already."""
+        """Set checked tags inside, on top of the outer ones."""
         before = _tags.get()
         _tags.set({**before, self: joined_tags(before.get(self, _NONE), tags)})
         try:
@@ -51,7 +51,7 @@ _parent: ContextVar[TraceParent | None] = ContextVar("routewright.traceparent", 
 
 @contextmanager
 def within(parent: TraceParent | None) -> Iterator[None]:
-    """Let calls inside belong to a trace; None: to none that was said before."""
+    """Make calls inside part of a trace. None removes an outer one."""
     before = _parent.get()
     _parent.set(parent)
     try:
@@ -61,12 +61,12 @@ def within(parent: TraceParent | None) -> Iterator[None]:
 
 
 parent_held = _parent.get
-"""The parent that was said around here, if any."""
+"""The parent set in this context, if any."""
 
 
 def parent_here(sent: TraceParent | None = None) -> TraceParent | None:
-    """What a call made here belongs to: what was said around it, else the active span of OpenTelemetry, which knows
-    better where it is than the header that was ``sent`` with the request."""
+    """The trace parent of a call made here: the one set by ``within``, else the active span of OpenTelemetry, else the
+    one ``sent`` with the request."""
     parent = _parent.get()
     if parent is None and "opentelemetry.trace" in sys.modules:
         parent = _active_span()
@@ -94,7 +94,7 @@ class Onward(NamedTuple):
     to: Collection[str]
 
     def header(self, provider: str, attempt: int) -> str | None:
-        """What a provider is told, whose own spans then follow from the attempt; None: nothing."""
+        """The header that makes a provider's spans children of the attempt; None: send none."""
         if provider not in self.to and EVERYONE not in self.to:
             return None
         return self.parent._replace(span_id=span_id_of(self.call, attempt)).text

@@ -49,7 +49,7 @@ async def pass_gate(gate: PassageGate | AnswerGate, *, aside: bool = False) -> N
 
 
 async def _verdict(ask: Ask) -> object:
-    """What one guardrail answers. Any exception but an exit or a cancellation of this task is its failure."""
+    """Ask one guardrail. Any exception except an exit or the cancellation of this task counts as its failure."""
     watch, named = CancelWatch(), f"the guardrail {quoted(ask.guardrail.name)}"
     try:
         verdict: object = ask.guardrail.check(ask.text, ask.stage)
@@ -111,7 +111,7 @@ class Screen:
 
     @property
     def hits(self) -> list[Hit]:
-        """What the guardrails found."""
+        """All findings so far."""
         return [*self._gate.hits, *self._later]
 
     async def feed(self, text: str) -> str:

@@ -45,7 +45,7 @@ EventHook = Callable[[Event], object]
 
 _log = logging.getLogger(__name__)
 _calling: contextvars.ContextVar[Hooks | None] = contextvars.ContextVar("routewright.calling", default=None)
-"""Whose hook runs here."""
+"""The ``Hooks`` whose hook runs in this context."""
 
 
 class HookCounts(NamedTuple):

@@ -1,4 +1,4 @@
-"""The border where a host's storage is asked: whatever it raises or gives, its callers see ``RouterError``."""
+"""The border to a host's storage: whatever it raises or returns, callers see only ``RouterError``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from routewright.wire import Query, Scan, Trace, Write, Written
 
 T = TypeVar("T")
 TRIES = 10
-"""Tries of a change that others get in the way of: each time one of them has made theirs, so ten writers all finish."""
+"""Tries of a change that conflicts with others. Each conflict means that another writer succeeded, so ten finish."""
 
 
 @contextmanager
 def storage_faults() -> Iterator[None]:
-    """Turn an exception that a storage should not raise into an ``InternalError`` that names its class, and a
-    cancellation that nobody asked for into ``StorageUnavailable``."""
+    """Turn an exception that a storage should not raise into an ``InternalError`` that names its class, and a stray
+    cancellation into ``StorageUnavailable``."""
     try:
         yield
     except RouterError:
@@ -100,7 +100,7 @@ def _checked(storage: object, method: str, query: object, found: Any) -> Any:
 
 @cache
 def _declared(method: str) -> dict[type, Any]:
-    """What each kind of query is answered with, as the overloads of the protocol's method have it."""
+    """The type of the answer to each kind of query, taken from the overloads of the protocol's method."""
     hints = map(get_type_hints, get_overloads(getattr(Storage, method)))
     return {each["query"]: each["return"] for each in hints}
 
@@ -110,15 +110,15 @@ def _unfit(storage: object, method: str, asked: str, given: object) -> InternalE
 
 
 def found_trace(found: Trace | None, trace_id: str) -> Trace:
-    """A trace that was looked for. Raises ``NotFound`` if there is none."""
+    """The trace, unless it is None. Raises ``NotFound``."""
     if found is None:
         raise NotFound(f"no trace {quoted(trace_id)}")
     return found
 
 
 async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
-    """Read, change and write something, again where somebody else changed it in between. Raises
-    ``PreconditionFailed`` if somebody always does."""
+    """Read, change and write something; start again if it was changed in between. Raises ``PreconditionFailed`` after
+    ``TRIES`` conflicts."""
     for _ in range(TRIES):
         with suppress(PreconditionFailed):
             return await attempt()
@@ -126,7 +126,7 @@ async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
 
 
 async def in_time(asked: Coroutine[Any, Any, T], clock: Clock, until: float) -> T:
-    """What a storage gives. Raises ``RouterTimeoutError`` where it takes longer than a call has time."""
+    """Await a storage. Raises ``RouterTimeoutError`` if it takes longer than the call has left."""
     with clock.deadline(until), storage_faults():
         return await asked
     raise RouterTimeoutError(

@@ -57,25 +57,25 @@ from .trace_queue import FreshStorage, Pending, Queue
 from .worker import Job, Worker
 
 DELAY_S = 0.01
-"""How long traces are gathered. Each is in the storage within 50 ms, if that has nothing else to do."""
+"""How long traces are collected into a batch. Each is in an idle storage within 50 ms."""
 CROWD = 100
-"""From so many queued traces on, each call that ends lets go of Python's lock ..."""
+"""Above this number of queued traces each call that ends releases the GIL ..."""
 REST_S = 0.0001
-"""... for this moment: the writer's thread could not get it otherwise from an event loop that is never idle. No call
-rests for a storage that fails."""
+"""... for this long: otherwise the writer's thread would not get it from an event loop that is never idle. Skipped
+while the storage fails."""
 LONGEST_DELAY_S = 5.0
-"""Between two tries at a storage that is unavailable."""
+"""The longest pause between two tries at a storage that is unavailable."""
 BATCH = 256
 AT_ONCE = 32
 """Accounts that are written to at a time."""
 LONGEST_S = 10.0
 """A batch that takes longer is given up and tried again, as any write may be."""
 PROBE_S, PAUSE_S = 2.0, 3.0
-"""An account whose batch was never answered is left alone for ``PAUSE_S``; then one call is tried for ``PROBE_S``. So
-it holds others up for little, and its recovery is noticed within five seconds. Each further probe takes twice as long,
-as the storage may be slow."""
+"""An account whose batch timed out is skipped for ``PAUSE_S``; then one call is tried for ``PROBE_S``. So it delays
+others little, and its recovery is noticed within five seconds. The timeout of further probes doubles, as the storage
+may just be slow."""
 SEEMS_DOWN = 3
-"""After so many failed accounts and no success a pass tries no others."""
+"""A pass stops after this many accounts failed and none succeeded."""
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class TraceLog:
         self._one_pass = Mutex()
         self._snapshots = Snapshots(partial(self._apply, SYSTEM_ACCOUNT), self._note, clock, durability)
         self._hung: dict[str, tuple[float, float]] = {}
-        """Accounts whose last batch was never answered: when to try again, and for how many seconds."""
+        """Accounts whose last batch timed out: when to try again, and with what timeout in seconds."""
         self._keeps_all = True
         """The storage keeps more than traces, as far as is known."""
         self._guard = Guard()
@@ -421,7 +421,7 @@ class TraceLog:
         return False
 
     async def _apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        """Apply writes in bounded time. Raises ``StorageUnavailable`` at once for an account that hung lately."""
+        """Apply writes in bounded time. Raises ``StorageUnavailable`` at once for an account that timed out lately."""
         now, hung = self._clock.monotonic(), account in self._hung
         retry_at, bound_s = self._hung.get(account, (now, LONGEST_S))
         if now < retry_at:

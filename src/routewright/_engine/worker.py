@@ -134,7 +134,7 @@ class Job:
         self.async_fn = async_fn
         self.delay = delay
         self.due_since = NEVER
-        """The process, counted in forks, whose thread is about to begin it: pokes until then have nothing to do."""
+        """The process, counted in forks, whose thread has a run scheduled. Until it begins, ``poke`` does nothing."""
         self._worker = worker
 
     def poke(self) -> bool:
@@ -183,7 +183,7 @@ class Detached(Generic[T]):
 
 
 class _Thread:
-    """A daemon thread with an event loop. It does not refer to its Worker, whose end is its own."""
+    """A daemon thread with an event loop. It holds no reference to its Worker, whose collection ends it."""
 
     def __init__(self, clock: Clock, daemons: list[Call]) -> None:
         self.forks = self.due_since = _forks

@@ -109,7 +109,7 @@ def check_group(group_by: object, keys: Collection[str]) -> None:
 
 
 def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, group_by: str) -> UsageReport:
-    """Usage by time and group. What the groups leave of the whole was used by traces without a group."""
+    """Usage by time and group. Usage outside of all groups is that of traces without a group."""
     sums: dict[tuple[str, str | None, bool], list[int]] = {}
     for count in used.groups:
         rest = count.group is None

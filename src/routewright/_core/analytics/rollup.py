@@ -63,7 +63,7 @@ class UsageKey(NamedTuple):
     group_by: str
     start: str
     value: str
-    """Empty for traces without a model, and for models that were not told apart."""
+    """Empty for traces without a model, and for models beyond the limit of values."""
 
 
 class DayKey(NamedTuple):
@@ -76,7 +76,7 @@ class DayKey(NamedTuple):
 
 
 class _Hour:
-    """What was used within an hour."""
+    """Usage within an hour."""
 
     def __init__(self) -> None:
         self.groups: dict[tuple[str, str], dict[str, list[int]]] = {}
@@ -106,7 +106,7 @@ class _Hour:
 class Rollups:
     """Sums over traces. Usage is kept by the hour and summed up by the day when asked for.
 
-    ``values``: how many are told apart within an hour and group.
+    ``values``: the most that are counted separately within an hour and group.
     """
 
     def __init__(self, values: int | None = None) -> None:

@@ -1,1 +1,1 @@
-"""What guardrails look for, what they say, and what passes."""
+"""Guardrails: detectors, verdicts, and the gates that apply them."""

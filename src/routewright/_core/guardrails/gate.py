@@ -160,7 +160,7 @@ class HoldBack:
 
 
 class Window:
-    """Holds back a text for a guardrail that checks whole texts: names a window to check, and is told the verdict.
+    """Holds back a text for a guardrail that checks whole texts: names a window to check, and takes the verdict.
 
     No finding is longer than ``holds``; None: only the whole text can be judged. Windows begin after a space where
     there is one, so that words stay whole.
@@ -262,7 +262,7 @@ class PassageGate:
 
     def __init__(self, passages: Iterable[Passage], guardrails: Iterable[Guardrail], stage: Stage) -> None:
         self.passages = [*passages]
-        """What is left of them so far."""
+        """The passages as redacted so far."""
         self.blocked: Hit | None = None
         self._counts: Counter[tuple[str, str]] = Counter()
         self._stage: Stage = stage

@@ -97,7 +97,7 @@ def _branches(phrases: Sequence[str], depth: int) -> Iterator[str]:
 
 
 def _before(char: str) -> str:
-    """What a phrase that begins with this may not follow."""
+    """The look-behind in front of a phrase that begins with this character."""
     return r"(?<!\w)" if _bounds(char) else ""
 
 

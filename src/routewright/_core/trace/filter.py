@@ -133,7 +133,7 @@ def number_of(value: object) -> float | None:
 
 @lru_cache(maxsize=256)
 def texts_meant(value: str) -> tuple[str, ...]:
-    """What a metadata value of a filter is equal to: the text itself, and the same number in its shortest form."""
+    """Texts that equal a metadata value of a filter: the value itself, and the same number in its shortest form."""
     if _NUMBER.fullmatch(value) is None:
         return (value,)
     shortest = text_of(float(value) if "." in value or "e" in value.lower() else int(value))
@@ -247,7 +247,7 @@ def _written(data: bytes) -> str:
 
 
 def _read(cursor: object) -> bytes:
-    """What a cursor holds; nothing of one that was not written so: at its end several letters mean the same bits."""
+    """The bytes of a cursor; empty unless it is canonical base64, where the last character has one spelling."""
     if not isinstance(cursor, str) or len(cursor) > MAX_CURSOR_CHARS or not cursor.isascii():
         return b""
     try:

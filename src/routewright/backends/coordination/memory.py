@@ -20,7 +20,7 @@ NOTICE_S = 60.0
 
 
 class _Kept:
-    """What is kept. A forked child begins with nothing, under numbers that its parent did not give."""
+    """State. A forked child begins with none, and numbers its notices apart from those of its parent."""
 
     def __init__(self, lease_s: float) -> None:
         self.guard = Guard()
@@ -42,7 +42,7 @@ class _Kept:
         self.limiter.lengthen(lease_s)
 
     def announce(self, notice: Notice, now: float) -> None:
-        """Keep a notice for a while, and wake who listens."""
+        """Keep a notice for a while, and wake the listeners."""
         self._said += 1
         self._notices.append((self._said, now, notice))
         while self._notices[0][1] <= now - NOTICE_S:
@@ -51,7 +51,7 @@ class _Kept:
             self._listening.pop().set()
 
     def since(self, after: int | None) -> Heard:
-        """What was said after that; None: nothing, and from where on to ask."""
+        """Notices after that number. None: no notices, only the number to start from."""
         found = [] if after is None else [notice for number, _, notice in self._notices if number > after]
         return Heard(tuple(found), self._said)
 
@@ -95,7 +95,7 @@ class MemoryCoordination:
         self.give_back(taken, tokens)
 
     def give_back(self, taken: Taken, tokens: int | None = None) -> None:
-        """The same for who cannot wait (``protocols.ImmediateCoordination``)."""
+        """The same for callers that cannot wait (``protocols.ImmediateCoordination``)."""
         with self._kept.guard.lock:
             self._kept.limiter.end(taken.id, tokens)
 

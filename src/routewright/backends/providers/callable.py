@@ -111,7 +111,7 @@ class HostedProvider:
 
 
 class RunningFunction(Struct, eq=False):
-    """One call of a function as chunks: what it gives, and a ``Finish`` if it gives none."""
+    """One call of a function as chunks, with a ``Finish`` added if the function gives none."""
 
     function: Function
     call: UpstreamCall
@@ -195,7 +195,7 @@ class _Stepped:
         self._threads = threads
         self._guard = Guard()
         self._steps = False
-        """A thread is in it, perhaps one that nobody waits for any more."""
+        """A thread runs it, perhaps an abandoned one."""
         self._closed = False
 
     def __aiter__(self) -> _Stepped:
@@ -208,7 +208,7 @@ class _Stepped:
         return piece
 
     async def aclose(self) -> None:
-        """End the generator; one that is at work ends as soon as it gives its next piece."""
+        """End the generator; one that is running ends after its next piece."""
         with self._guard.lock:
             self._closed = True
             steps = self._steps

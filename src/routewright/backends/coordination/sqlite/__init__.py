@@ -26,9 +26,9 @@ from .step import end, look, renew, take
 T = TypeVar("T")
 
 POLL_S = 0.25
-"""Who listens looks so often."""
+"""How often a listener polls."""
 AT_ONCE = 8
-"""So often one who finds the file locked tries again as soon as other tasks had their turn: mostly that is enough."""
+"""Retries of a locked file after a mere yield to other tasks: mostly that is enough."""
 PAUSE_S = 0.001
 """Then so much later each time."""
 LOOK_AT = 32
@@ -56,7 +56,7 @@ class SqliteCoordination:
     It needs a file of its own, on a local disk or in memory (``/dev/shm``), and makes it at first use. Nothing in it
     has to last: a damaged one is made anew. Each step is a short transaction in the caller's thread, some tens of
     microseconds; while another process writes it waits, and the event loop goes on. After ``busy_s`` it raises
-    ``StorageUnavailable``. ``lease_s``: an owner of slots who has not renewed them for so long loses them.
+    ``StorageUnavailable``. ``lease_s``: an owner of slots loses them if it does not renew them for this long.
 
     It goes by ``time.monotonic()``, which all processes of a machine share, whatever becomes of the time of day.
     ``clock``: pass a ``FakeClock`` that the Router has; it is SQLite then that waits. ``connect``: opens connections in
@@ -123,7 +123,7 @@ class SqliteCoordination:
             await anyio.to_thread.run_sync(self._file.close, abandon_on_cancel=True)
 
     async def _done(self, attempt: Callable[[], T | Busy]) -> T:
-        """What it gives, once others let it. Who is cancelled while he waits has done nothing."""
+        """Run it once the file is free. If the wait is cancelled, nothing was done."""
         if not isinstance(done := attempt(), Busy):
             return done
         ends, tries = self._now() + self._busy_s, 0

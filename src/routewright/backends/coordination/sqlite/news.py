@@ -17,7 +17,7 @@ def announce(connection: Connection, notice: Notice, now: float) -> None:
 
 
 def since(connection: Connection, after: int | None, now: float) -> Heard:
-    """What was said after that; None: nothing, and from where on to ask."""
+    """Notices after that number. None: no notices, only the number to start from."""
     if after is None:
         (last,) = connection.execute("SELECT max(n) FROM notice").fetchone()
         return Heard((), _number(now) - 1 if last is None else max(last, _number(now) - 1))

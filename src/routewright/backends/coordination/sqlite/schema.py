@@ -1,4 +1,4 @@
-"""The tables of what the processes of a machine share, and what becomes of a file that is not as it has to be.
+"""The tables that the processes of a machine share, and how an invalid file is handled.
 
 Nothing in it has to last: one that is damaged, or of another version and no longer in use, is made anew. One that is
 somebody else's is never touched.
