@@ -260,8 +260,10 @@ class TraceLog:
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
         """Keep a user's rating of an answer. Raises ``NotFound`` if the caller has no such trace."""
+        pending = self._queue.find(caller.account, feedback.trace_id, caller.environment)
         try:
-            await self.fresh.apply(caller.account, [feedback])
+            traces = [] if pending is None else await self._traces_of([pending])
+            await GuardedStorage(self._storage).apply(caller.account, [*traces, feedback])
         except PreconditionFailed as error:
             raise NotFound(f"no trace {quoted(feedback.trace_id)}") from error
 
@@ -367,13 +369,7 @@ class TraceLog:
 
     async def _write_whole(self, batch: list[Pending]) -> None:
         """Write traces with their settlements and events, all or nothing."""
-        calls = [each.call for each in batch]
-
-        def traces() -> list[Write]:
-            return [PutTrace(call.trace, rollup_keys=call.rollup_keys, durability=self.durability) for call in calls]
-
-        writes = await redacting(traces, [call.captured for call in calls], self._clock)
-        ends = []
+        writes, ends = await self._traces_of(batch), []
         for each in batch:  # behind all traces: a storage may write many that follow each other at once
             each.trace_only = each.trace_only or (each.settlement is None and not self._keeps_all)
             if not each.trace_only:
@@ -387,6 +383,15 @@ class TraceLog:
             kept = [put.event.event for put in each.events]
             self._finish(each, kept if each.trace_only else _events_in(written[begin:end]))
             begin = end
+
+    async def _traces_of(self, batch: Sequence[Pending]) -> list[Write]:
+        """Write operations for traces, made in a worker thread if a redactor is still to be called."""
+        calls = [each.call for each in batch]
+
+        def make() -> list[Write]:
+            return [PutTrace(call.trace, rollup_keys=call.rollup_keys, durability=self.durability) for call in calls]
+
+        return await redacting(make, [call.captured for call in calls], self._clock)
 
     async def _book(self, pending: Pending, settlement: Settlement, fault: Exception) -> bool:
         """Settle a call whose whole batch was refused (``salvage``). False: it is put off, or given up."""
