@@ -49,8 +49,8 @@ class Path(NamedTuple):
 LIMITS = {
     "plain": Path(60, 25, target="60 in 15"),
     "streamed": Path(80, 29, target="80 in 17"),
-    "limited": Path(553, 55, target="120"),
-    "everything in memory": Path(691, 60),
+    "limited": Path(538, 54, target="120"),
+    "everything in memory": Path(680, 60),
     "everything in SQLite": Path(1990, 80, target="250", slack=60),
     "http": Path(91, 35, target="110"),
     "http with a key": Path(338, 63, target="180"),

@@ -33,7 +33,7 @@ from routewright.wire import (
 from .auth import Auth
 from .bodies import Bodies
 from .errors import envelope, told
-from .exchange import Exchange, while_connected
+from .exchange import JSON, Exchange, while_connected
 from .sse import EventStream, Frame, Frames
 
 Decode = Callable[[bytes], RouteRequest]
@@ -156,7 +156,7 @@ async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery
         await service.send(exchange, prepared, RouteFrames(exchange, prepared.stream()))
         return
     response, headers = await service.answer(exchange, prepared)
-    await exchange.json(response, headers)
+    await exchange.respond(msgspec.json.encode(response), 200, JSON, headers)
 
 
 class RouteFrames:
