@@ -152,8 +152,8 @@ BUGS = [
     Bug(
         "an attempt of a fallback is priced as the first model's",
         "_core/attempts/machine.py",
-        "        attempt = Attempt(number, leg, cap, patience_s, due_at, now)\n",
-        "        attempt = Attempt(number, leg, cap, patience_s, due_at, now)\n        attempt.prices_of_day = legs[0].prices\n",
+        "        self.running.append(attempt)\n",
+        "        self.running.append(attempt)\n        attempt.prices_of_day = legs[0].prices\n",
         ADMISSION,
         "fallback_is_paid_for",
     ),
