@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from routewright import Catalogue, Console, MemoryStorage, Router, SqliteStorage
-from routewright.backends.transport.aiohttp import AiohttpTransport
 from routewright.protocols import Provider, Storage
 from routewright.server import App, create_app
 from routewright.wire import Caller
@@ -32,7 +31,11 @@ MONTHLY_USD = 1e6
 
 def application(terms: Terms, models: str, folder: Path) -> tuple[App, dict[str, str]]:
     """The application, and the headers that its callers need."""
-    provider: Provider = Instant() if models == IN_PROCESS else openai(models, AiohttpTransport())
+    provider: Provider = Instant()
+    if models != IN_PROCESS:
+        from routewright.backends.transport.aiohttp import AiohttpTransport  # which takes 10 MB
+
+        provider = openai(models, AiohttpTransport())
     if terms == "bare":
         return create_app(_router(provider, MemoryStorage()), authenticate=lambda scope: Caller()), {}
     everything = terms == "everything"
