@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from math import inf
 from numbers import Integral, Real
 from typing import Any, TypeVar, get_args
 from uuid import UUID
@@ -273,12 +274,10 @@ def _are_plain(messages: list[Message]) -> bool:
 
 def _has_plain_types(request: Any) -> bool:
     """True if all types are right, as far as that can be told quickly; for others ``rebuilt`` has the last word."""
-    budget = request.budget
+    budget, fallback, params = request.budget, request.fallback, request.params
     return (
-        request.fallback is None
-        and request.tools is None
+        request.tools is None
         and request.tool_choice is None
-        and request.params is None
         and request.metadata is None
         and request.prefer is None
         and (request.cache is None or type(request.cache) is bool)
@@ -293,9 +292,35 @@ def _has_plain_types(request: Any) -> bool:
             budget is None
             or (type(budget) is Budget and {type(budget.max_cost_usd), type(budget.max_tokens)} <= _NUMBERS)
         )
+        and (fallback is None or _is_plain_fallback(fallback))
+        and (params is None or _is_plain_params(params))
         and type(request.messages) is list
         and _are_plain(request.messages)
     )
+
+
+def _is_plain_fallback(fallback: Any) -> bool:
+    """True if it says at most how often to try again."""
+    return (
+        type(fallback) is Fallback
+        and fallback.models is None
+        and fallback.on_partial is None
+        and _is_number(fallback.max_retries)
+    )
+
+
+def _is_plain_params(params: Any) -> bool:
+    """True if all that it says is numbers."""
+    return (
+        type(params) is Params
+        and params.stop is None
+        and params.response_format is None
+        and all(map(_is_number, (params.temperature, params.top_p, params.max_output_tokens, params.seed)))
+    )
+
+
+def _is_number(value: object) -> bool:
+    return value is None or ((type(value) is int or type(value) is float) and -inf < value < inf)
 
 
 def _is_ascii(value: object) -> bool:
