@@ -166,6 +166,11 @@ class BlockingStream(_Blocking):
         self._stream.raise_failure()
 
     @property
+    def trace_id(self) -> str | None:
+        """Id of the call's trace; None before the first event."""
+        return self._stream.trace_id
+
+    @property
     def result(self) -> Answer:
         """The answer, once the stream has ended."""
         return self._stream.result

@@ -163,6 +163,19 @@ async def test_a_lively_stream_is_not_cut_for_the_sake_of_the_next_model() -> No
     assert house.clock.monotonic() == pytest.approx(7.2)
 
 
+async def test_a_stream_names_its_trace_once_it_began_also_where_it_is_left_early() -> None:
+    house = House([ANSWER], [ANSWER])
+    stream = house.router.stream("hi", goal="quality")
+    assert stream.trace_id is None
+    async with stream:
+        assert await anext(aiter(stream.text())) == "Blue "
+    assert stream.trace_id is not None
+    assert (await house.router.trace(stream.trace_id)).status == "cancelled"
+    whole = house.router.stream("hi", goal="quality")
+    assert [event async for event in whole]
+    assert whole.trace_id == whole.result.trace_id
+
+
 async def test_leaving_a_stream_early_ends_the_call_and_bills_what_came() -> None:
     storage = MemoryStorage()
     house = House([said(Delta("some words "), Pause(1.0), *ANSWER)], storage=storage)

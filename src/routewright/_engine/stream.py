@@ -152,6 +152,13 @@ class Stream:
         return self._headers
 
     @property
+    def trace_id(self) -> str | None:
+        """Id of the call's trace; None before the first event."""
+        if self._answer is not None:
+            return self._answer.trace_id
+        return None if self._call is None else self._call.id
+
+    @property
     def deadline(self) -> float:
         """When its time is over, on the monotonic scale; infinity before the call is admitted."""
         return inf if self._call is None else self._call.deadline

@@ -152,6 +152,7 @@ class TraceItem(Struct, frozen=True, kw_only=True):
     goal: str = ""
     strategy: str = ""
     selected_model: str | None = None
+    """The model that served the request; None: none did, though a call that was left may have cost something."""
     fallback_used: bool = False
     cache_hit: bool = False
     cost_usd: float = 0.0
@@ -159,6 +160,7 @@ class TraceItem(Struct, frozen=True, kw_only=True):
     """The least and the most that it can have cost, where usage was estimated."""
     charged_usd: float = 0.0
     tokens: Tokens = Tokens()
+    """Of the answer that was given. What other attempts used is in their spans."""
     metadata: dict[str, Any] = {}
     error: str | None = None
     """The error's code."""
