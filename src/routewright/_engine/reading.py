@@ -11,11 +11,17 @@ from msgspec import Struct
 
 from routewright._core.request.read import Tags, as_request, plain_turns, tagged
 from routewright._core.structured_output import Form, with_output
-from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS, bounds_of, bounds_of_text
+from routewright._core.tokens.estimate import (
+    MESSAGE_TOKENS,
+    PRIMING_TOKENS,
+    WHOLE_CHARACTERS,
+    bounds_of,
+    bounds_of_text,
+)
 from routewright._core.traceparent import TraceParent
 from routewright.wire import Message, RouteRequest, TokenBounds
 
-LARGE_CHARACTERS = 1 << 18
+LARGE_CHARACTERS = WHOLE_CHARACTERS
 """Of all texts: so many are read in about a millisecond."""
 LARGE_ITEMS = 200
 """Of messages, parts, calls and tools."""

@@ -26,6 +26,7 @@ from routewright.wire import (
     NamedToolChoice,
     Need,
     Params,
+    Role,
     RouteRequest,
     Strategy,
     Tool,
@@ -56,7 +57,7 @@ _SHAPES: dict[str, Any] = {
 }
 _IMAGE, _TOOLS, _JSON, _TEMPERATURE, _TOP_P, _STOP, _SEED = map(int, list(Need)[:7])  # flags are slow to combine
 _TOOL_CHOICE, _IMAGE_URL, _JSON_OBJECT, _JSON_SCHEMA = map(int, list(Need)[7:])
-_PLAIN_ROLES = frozenset(("user", "assistant", "system"))
+_PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _GOALS, _STRATEGIES = get_args(Goal), get_args(Strategy)
 _DECODER = Decoder(RouteRequest, float_hook=finite)
 
@@ -100,7 +101,7 @@ def plain_turns(value: object) -> tuple[list[Message], str] | None:
             role, content = turn.get("role"), turn.get("content")
             if type(role) is not str or role not in _PLAIN_ROLES or type(content) is not str:
                 return None
-            messages.append(Message(role, content))  # type: ignore[arg-type]  # it is one of the roles
+            messages.append(Message(_PLAIN_ROLES[role], content))
             texts.append(content)
     else:
         return None
