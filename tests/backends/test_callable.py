@@ -102,62 +102,54 @@ async def test_a_generator_that_is_left_at_work_is_closed_when_it_comes_back() -
     assert await anyio.to_thread.run_sync(closed.wait, PATIENCE_S)
 
 
-async def test_functions_that_hang_take_no_threads_from_others() -> None:
-    begun, release = threading.Semaphore(0), threading.Event()
+class Hanging:
+    """A provider whose function hangs until it is released."""
 
-    def hang(call: UpstreamCall) -> str:
-        begun.release()
-        release.wait(PATIENCE_S)
+    def __init__(self) -> None:
+        self.begun, self.release, self.times = threading.Semaphore(0), threading.Event(), 0
+        self._provider = CallableProvider(self._hang, models=[MODEL])
+
+    def _hang(self, call: UpstreamCall) -> str:
+        self.times += 1
+        self.begun.release()
+        self.release.wait(PATIENCE_S)
         return "late"
 
-    provider = CallableProvider(hang, models=[MODEL])
-
-    async def ask() -> None:
-        async with provider.open(CALL) as pieces:
+    async def ask(self) -> None:
+        async with self._provider.open(CALL) as pieces:
             await anext(pieces)
 
-    shared = anyio.to_thread.current_default_thread_limiter()
+
+async def test_functions_that_hang_take_no_threads_from_others() -> None:
+    hanging, shared = Hanging(), anyio.to_thread.current_default_thread_limiter()
     try:
         async with anyio.create_task_group() as group:
             for _ in range(3):
-                group.start_soon(ask)
+                group.start_soon(hanging.ask)
             for _ in range(3):
-                assert await anyio.to_thread.run_sync(begun.acquire, True, PATIENCE_S)
+                assert await anyio.to_thread.run_sync(hanging.begun.acquire, True, PATIENCE_S)
             assert shared.borrowed_tokens == 0
             group.cancel_scope.cancel()
     finally:
-        release.set()
+        hanging.release.set()
 
 
 async def test_functions_that_hang_keep_their_places_though_their_callers_have_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(callables, "THREADS", 2)
-    begun, release, hanging = threading.Semaphore(0), threading.Event(), list[int]()
-
-    def hang(call: UpstreamCall) -> str:
-        hanging.append(1)
-        begun.release()
-        release.wait(PATIENCE_S)
-        return "late"
-
-    provider = CallableProvider(hang, models=[MODEL])
-
-    async def ask() -> None:
-        async with provider.open(CALL) as pieces:
-            await anext(pieces)
-
+    hanging = Hanging()
     try:
         async with anyio.create_task_group() as group:
             for _ in range(2):
-                group.start_soon(ask)
+                group.start_soon(hanging.ask)
             for _ in range(2):
-                assert await anyio.to_thread.run_sync(begun.acquire, True, PATIENCE_S)
+                assert await anyio.to_thread.run_sync(hanging.begun.acquire, True, PATIENCE_S)
             group.cancel_scope.cancel()
         async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            assert not await anyio.to_thread.run_sync(begun.acquire, True, 0.05)
+            group.start_soon(hanging.ask)
+            assert not await anyio.to_thread.run_sync(hanging.begun.acquire, True, 0.05)
             group.cancel_scope.cancel()
     finally:
-        release.set()
-    assert len(hanging) == 2
+        hanging.release.set()
+    assert hanging.times == 2
