@@ -5,7 +5,7 @@ from __future__ import annotations
 from routewright.protocols import Storage
 from routewright.wire import Account, AddCredit, Caller, Key, PutAccount, PutKey, RateLimits
 
-AT = "2026-11-01T00:00:00.000Z"
+AT, AT_S = "2026-11-01T00:00:00.000Z", 1_793_491_200.0
 PLENTY = 10**15
 WIDE = RateLimits(requests_per_min=10**9, tokens_per_min=10**12, concurrency=10**6)
 ACCOUNT = Account(name="acme", created_at=AT, plan="enterprise", limits=WIDE, prepaid=True, monthly_nanos=PLENTY)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import count, cycle, islice
+from itertools import cycle, islice
 from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
-from routewright import Answer, CallableProvider, MemoryStorage, Router, Settings, SqliteStorage, UpstreamCall
+from routewright import Answer, CallableProvider, MemoryStorage, Settings, SqliteStorage, UpstreamCall
 from routewright.wire import Durability, RouteResponse
 
 from . import data
-from .accounts import CALLER, open_account
 from .conftest import Peer, TimedAsync
 from .data import TODAY
 from .doubles import MODELS, TEXT, DropsAll, DropsAtOnce, Instant, Messages, router_over
@@ -40,17 +39,6 @@ AT_ONCE = {width: Question(f"route(), {width} in flight, nothing stored", "20,00
 AT_ONCE_STORED = {width: Question(f"route(), {width} in flight, traces in SQLite") for width in WIDTHS}
 AT_ONCE_COMMITTED = {
     width: Question(f"route(), {width} in flight, traces committed before the answers", "8,000" if width == 50 else "")
-    for width in WIDTHS
-}
-EVERYTHING = {
-    "memory": Question("route() with everything on: key, limits, five budgets, idempotency key; in memory"),
-    "sqlite": Question("the same in SQLite, the ledger committed before the answer"),
-}
-AT_ONCE_EVERYTHING = {
-    width: Question(
-        f"route() with everything on, {width} in flight, in SQLite, the ledger committed before the answer",
-        "8,000" if width == 50 else "",
-    )
     for width in WIDTHS
 }
 AT_ONCE_KEEPING = {width: Question(f"route(), {width} in flight, traces kept in memory") for width in WIDTHS}
@@ -193,36 +181,3 @@ class TestManyAtOnce:
 async def call_all(route: Callable[[Messages], Awaitable[Answer]], chats: Iterator[Messages]) -> None:
     for messages in chats:
         await route(messages)
-
-
-class Paying:
-    """Calls of an account with everything on, each with a key of its own."""
-
-    def __init__(self, router: Router) -> None:
-        self._router = router
-        self._numbers = count()
-
-    async def route(self, messages: Messages) -> Answer:
-        return await self._router.route(messages, caller=CALLER, idempotency_key=f"key {next(self._numbers)}")
-
-
-class TestEverythingOn:
-    @pytest.mark.parametrize("kind", EVERYTHING)
-    def test_one_after_another(
-        self, timed_async: TimedAsync, loop: asyncio.Runner, chats: Iterator[Messages], tmp_path: Path, kind: str
-    ) -> None:
-        storage = MemoryStorage(newest=KEPT) if kind == "memory" else SqliteStorage(tmp_path / "traces.db")
-        loop.run(open_account(storage))
-        router = router_over(Instant(), storage)
-        timed_async(EVERYTHING[kind], "routewright", Paying(router).route, chats)
-        loop.run(router.aclose())
-
-    @pytest.mark.parametrize("width", WIDTHS)
-    def test_many_at_once(
-        self, timed_async: TimedAsync, loop: asyncio.Runner, chats: Iterator[Messages], tmp_path: Path, width: int
-    ) -> None:
-        storage = SqliteStorage(tmp_path / "traces.db")
-        loop.run(open_account(storage))
-        router = router_over(Instant(turns=1), storage)
-        timed_async.in_flight(AT_ONCE_EVERYTHING[width], "routewright", Paying(router).route, chats, width)
-        loop.run(router.aclose())

@@ -24,8 +24,8 @@ FILTERS = {
     "one model in forty": "model=alder/m0017",
     "both a status and a team": "status=failed,metadata.team=team-3",
 }
-PLAIN = "SELECT body FROM trace WHERE account = ? AND id = ?"
-PAGE = "SELECT body FROM trace WHERE account = ? ORDER BY created_at DESC, id DESC LIMIT 50"
+PLAIN = "SELECT body.trace FROM trace JOIN body USING (n) WHERE account = ? AND id = ?"
+PAGE = "SELECT body.trace FROM trace JOIN body USING (n) WHERE account = ? ORDER BY created_at DESC, id DESC LIMIT 50"
 
 
 def ids(count: int) -> Iterator[str]:

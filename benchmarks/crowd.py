@@ -1,49 +1,88 @@
-"""Processes that all take of the same limits in one file, each for itself as often as it can or at a pace."""
+"""Processes that make calls on one store: how many a second, after how long, for how much of the processors?"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import count
 from multiprocessing import get_context
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from routewright import SqliteCoordination
-from routewright.wire import Take
+from .load import Load
 
-PLENTY = 10**12
 PATIENCE_S = 60.0
 
+Call = Callable[[str], Awaitable[object]]
+Calling = Callable[[Path], AbstractAsyncContextManager[Call]]
+"""Opens the store in a folder, and gives what makes a call of an id. A function of a module, since it is sent over."""
 
-def crowd(path: str, processes: int, seconds: float, pause_s: float) -> list[float]:
-    """How long each took of all that any of them took, in microseconds."""
+
+class _Worked(NamedTuple):
+    """What came of one process."""
+
+    times_us: list[float]
+    took_s: float
+    cpu_s: float
+    """Of all its threads."""
+
+
+def crowd(calling: Calling, folder: Path, processes: int, widths: Sequence[int], seconds: float) -> dict[int, Load]:
+    """Have some processes make calls for so long, with each of some widths in flight in each of them."""
     context = get_context("spawn")
     together, told = context.Barrier(processes), context.Queue()
     started = [
-        context.Process(target=_run, args=[path, number, seconds, pause_s, together, told])
+        context.Process(target=_run, args=[calling, folder, number, widths, seconds, together, told])
         for number in range(processes)
     ]
     for process in started:
         process.start()
-    times = [each for _ in started for each in told.get(timeout=PATIENCE_S + seconds)]
+    patience_s = PATIENCE_S + 2 * seconds * len(widths)
+    worked: list[list[_Worked]] = [told.get(timeout=patience_s) for _ in started]
     for process in started:
         process.join()
-    return times
+    return {width: _load(processes * width, each) for width, *each in zip(widths, *worked, strict=True)}
 
 
-def _run(path: str, number: int, seconds: float, pause_s: float, together: Any, told: Any) -> None:
-    told.put(asyncio.run(_taken(path, number, seconds, pause_s, together)))
+def _load(connections: int, worked: list[_Worked]) -> Load:
+    times = sorted(each for one in worked for each in one.times_us)
+    return Load(
+        connections,
+        per_s=sum(len(one.times_us) / one.took_s for one in worked),
+        p50_us=times[len(times) // 2],
+        p99_us=times[len(times) * 99 // 100],
+        cpu_us=sum(one.cpu_s for one in worked) * 1e6 / len(times),
+    )
 
 
-async def _taken(path: str, number: int, seconds: float, pause_s: float, together: Any) -> list[float]:
-    coordination, times = SqliteCoordination(path, busy_s=PATIENCE_S), list[float]()
-    await coordination.renew("me")
-    together.wait(PATIENCE_S)
-    ends = time.perf_counter() + seconds
-    while (began := time.perf_counter()) < ends:
-        takes = [Take("account:a", "requests", PLENTY), Take(f"key:{number}:{len(times) % 1_000}", "requests", PLENTY)]
-        await coordination.take(takes, "me")
-        times.append((time.perf_counter() - began) * 1e6)
-        if pause_s:
-            await asyncio.sleep(pause_s)
-    await coordination.aclose()
-    return times
+def _run(
+    calling: Calling, folder: Path, number: int, widths: Sequence[int], seconds: float, together: Any, told: Any
+) -> None:
+    async def work() -> list[_Worked]:
+        ids = (f"tr_{number}_{each}" for each in count())
+        async with calling(folder) as call:
+            await _work(call, ids, widths[0], seconds / 2)  # everything is compiled and cached then
+            worked = []
+            for width in widths:
+                together.wait(PATIENCE_S)
+                worked.append(await _work(call, ids, width, seconds))
+            together.wait(PATIENCE_S)
+        return worked
+
+    told.put(asyncio.run(work()))
+
+
+async def _work(call: Call, ids: Iterator[str], width: int, seconds: float) -> _Worked:
+    times = list[float]()
+    began, spent = time.perf_counter(), time.process_time()
+    ends = began + seconds
+
+    async def one_after_another() -> None:
+        while (started := time.perf_counter()) < ends:
+            await call(next(ids))
+            times.append((time.perf_counter() - started) * 1e6)
+
+    await asyncio.gather(*(one_after_another() for _ in range(width)))
+    return _Worked(times, time.perf_counter() - began, time.process_time() - spent)

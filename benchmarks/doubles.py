@@ -1,4 +1,4 @@
-"""Providers that answer at once and storages that keep nothing, so that a figure is the Router's own."""
+"""Providers that answer at once, storages and books that keep nothing: what is measured is all that a figure says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from routewright import Catalogue, Model, Router, Settings, UpstreamCall
+from routewright._core.accounts.state import Expired, Kept
 from routewright.protocols import Provider, Storage, TraceDraft
-from routewright.wire import Chunk, Delta, Finish, Query, Scan, Snapshot, Usage, Write, Written
+from routewright.wire import Account, Chunk, Delta, Finish, Key, Query, Scan, Snapshot, Usage, Write, Written
 
 from . import data
 
@@ -84,6 +85,37 @@ class DropsAtOnce(DropsAll):
     """One that never waits, so that traces need no queue in front of it."""
 
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None: ...
+
+
+class Terms:
+    """Books in which all accounts and keys have the same terms, and credit without end. They keep nothing."""
+
+    def __init__(self, account: Account, key: Key) -> None:
+        self._account = account
+        self._key = key
+
+    def account(self, name: str) -> Account:
+        return self._account
+
+    def key(self, account: str, key_id: str) -> Key:
+        return self._key
+
+    def sums(self, account: str, purse: str) -> tuple[int, int]:
+        return 0, 10**15
+
+    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+        return None
+
+    def attempts(self, account: str, call: str) -> set[int]:
+        return set()
+
+    def unbook(self, account: str, call: str) -> Expired | None:
+        return None
+
+    def told(self, account: str, name: str) -> int:
+        return 0
+
+    def put_told(self, account: str, name: str, threshold: int) -> None: ...
 
 
 def router_over(provider: Provider, storage: Storage, settings: Settings | None = None) -> Router:

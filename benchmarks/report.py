@@ -54,13 +54,13 @@ class Report:
         self._figures.setdefault(question, {})[who] = figure
 
     def add_load(self, question: Question, who: Who, load: Load) -> None:
-        """Keep what a server did under load."""
+        """Keep what a server or a store did under load."""
         self._loads.setdefault(question, {})[who] = load
 
     def load_lines(self) -> list[str]:
-        """A Markdown table with a line for everybody who served. Nothing: nobody did."""
-        figures = ["requests/s", "p50 / p99 µs", "CPU µs", "per core-second", "× floor"]
-        head = ["over HTTP", "who", *figures, "target"]
+        """A Markdown table with a line for everybody who was loaded. Nothing: nobody was."""
+        figures = ["calls/s", "p50 / p99 µs", "CPU µs", "per core-second", "× floor"]
+        head = ["under load", "who", *figures, "target"]
         rows = [_line(_load_cells(question, who, loads)) for question, loads in self._loads.items() for who in loads]
         return [_line(head), _line(["---"] * len(head)), *rows] if rows else []
 

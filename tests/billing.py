@@ -22,16 +22,19 @@ from routewright import (
 )
 from routewright._core.moment import timestamp
 from routewright._core.money import nanos_of
-from routewright.protocols import Storage
+from routewright.protocols import Facts, Storage
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Turn
 from routewright.wire import (
     Account,
     AddCredit,
+    Ask,
     Caller,
     Delta,
     Finish,
+    Grant,
     Key,
+    LedgerRow,
     ModelSpan,
     PutAccount,
     PutKey,
@@ -120,7 +123,21 @@ class Firm:
 
 
 def make_storage(kind: str, folder: Path, clock: FakeClock) -> Storage:
-    return MemoryStorage() if kind == "memory" else SqliteStorage(folder / "calls.db", clock=clock)
+    return MemoryStorage(clock=clock) if kind == "memory" else SqliteStorage(folder / "calls.db", clock=clock)
+
+
+async def book(storage: Any, account: str, *rows: LedgerRow, key_id: str | None = None) -> None:
+    """Settle calls that were not reserved for, one a row."""
+    for row in rows:
+        caller = Caller(account, key_id=key_id)
+        await storage.accounts.settle(None, Facts(row.request_id, caller, row.at, rows=(row,)))
+
+
+async def hold(storage: Any, call: str, nanos: int, at: str, caller: Caller = ACME, lasts_s: float = 60.0) -> None:
+    """Reserve money for a call that runs."""
+    came = datetime.fromisoformat(at).timestamp()
+    found = await storage.accounts.admit(Ask(id=call, caller=caller, at=came, lasts_s=lasts_s, nanos=nanos))
+    assert isinstance(found, Grant)
 
 
 def skip_days(clock: FakeClock, days: float) -> None:

@@ -21,11 +21,11 @@ SEAMS = (
     "engine/test_admission*.py engine/test_attempt.py engine/test_cancel*.py engine/test_chaos*.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_durability.py engine/test_event.py "
     "engine/test_failing_parts.py engine/test_hedge.py engine/test_many.py engine/test_reading.py engine/test_route.py "
-    "engine/test_standby.py engine/test_stream.py engine/test_trace_log.py engine/test_worker.py test_threads.py"
+    "engine/test_stream.py engine/test_trace_log.py engine/test_worker.py test_threads.py"
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 REAL_TIME = (
-    "backends/test_coordination_processes.py backends/test_kill.py backends/test_ledger_processes.py "
+    "backends/test_kill.py backends/test_accounts_processes.py "
     "engine/test_chaos_tcp.py engine/test_paying_processes.py engine/test_worker.py "
     "server/test_protocol.py server/test_serve.py server/test_workers.py "
     "test_revocation.py"

@@ -18,7 +18,7 @@ from routewright import Console, NewKey, RouterError, SqliteStorage
 from routewright._core.account import new_key
 from routewright.root_secret import secret_path
 from routewright.testing import FakeClock
-from routewright.wire import Accounts, Incidents, KeyByDigest, Keys, Stands
+from routewright.wire import AllAccounts, Incidents, KeyByDigest, Keys, Stands
 
 from .engine.sightings import Watch
 from .offices import Watched, bearer, fake_clock, holds
@@ -167,7 +167,7 @@ async def test_what_a_storage_is_told_is_no_key(console: Console, watched: Watch
     new = await console.create_key("acme", name="x")
     assert await holds(console, new)
     watch.words = [*watch.words, new.secret.reveal(), new.secret.reveal()[12:24]]
-    for account, query in (("acme", Keys()), ("_system", Accounts()), ("_system", Incidents())):
+    for account, query in (("acme", Keys()), ("_system", AllAccounts()), ("_system", Incidents())):
         watch.look_at("what is stored", await watched.kept.read(account, query))
     found = await watched.kept.read("_system", KeyByDigest((new.key.digest,)))
     watch.look_at("what is stored", found)

@@ -14,12 +14,13 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import AuthenticationFailed, Console, RateLimits, SqliteCoordination, SqliteStorage
+from routewright import AuthenticationFailed, Console, RateLimits, SqliteStorage
 from routewright.cli import main
 from routewright.root_secret import secret_path
-from routewright.testing.storage.samples import make_row, reservation
-from routewright.wire import Notice, Settle
+from routewright.testing.storage.samples import make_row
+from routewright.wire import Caller
 
+from .billing import book, hold
 from .test_console_changes import Interrupted
 from .test_traces_delete import answers
 
@@ -162,8 +163,8 @@ def test_show_says_how_an_account_stands(acme: str, capsys: Capture) -> None:
         console = Console("sqlite:///traces.db")
         at = "2026-11-22T11:00:00.000Z"
         row = make_row("c1", charge=1_250_000_000, at=at)
-        await console._storage.apply(acme, [Settle(id="c1", at=at, rows=(row,), key_id=key_id)])
-        await console._storage.apply(acme, [reservation("c2", 125_000_000, at=at)])
+        await book(console._storage, acme, row, key_id=key_id)
+        await hold(console._storage, "c2", 125_000_000, at, Caller(acme))
         await console.aclose()
 
     anyio.run(spend)
@@ -492,24 +493,6 @@ def test_the_last_limit_of_a_key_that_is_taken_away_leaves_none(capsys: Capture)
             return (await console.key("acme", key_id)).limits
 
     assert anyio.run(kept) is None
-
-
-@pytest.mark.usefixtures("acme")
-def test_those_that_run_hear_of_a_change_at_once(capsys: Capture) -> None:
-    assert not Path("traces.db.limits").exists(), "nobody runs, nobody is told"
-    coordination = SqliteCoordination("traces.db.limits")
-
-    async def last() -> int:
-        return (await coordination.hear(None)).last
-
-    async def heard(after: int) -> tuple[Notice, ...]:
-        notices = (await coordination.hear(after)).notices
-        await coordination.aclose()
-        return notices
-
-    before = anyio.run(last)
-    make_key(capsys)
-    assert anyio.run(heard, before) == (Notice("account", "acme"),)
 
 
 # a key in a wrong place

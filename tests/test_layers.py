@@ -32,17 +32,19 @@ CORE_ORDER = (
     "tokens/estimate request/problems request/rules structured_output derive moment account "
     "terms allowance changes trace/filter analytics/rollup analytics/report recorded batch guardrails/detectors "
     "guardrails/phrases guardrails/texts guardrails/gate guardrails/capture request/read catalogue/models selector "
-    "routing/pool routing/outlook attempts/limits attempts/budgets attempts/quantile attempts/health policy "
+    "routing/pool routing/outlook attempts/limits attempts/budgets attempts/quantile attempts/learned attempts/health "
+    "attempts/shared_health policy "
     "routing/inputs routing/constraints routing/scoring routing/plan routing/order routing/board routing/budget "
     "routing/refusal routing/decide routing/decision routing/what_if "
-    "lease ledger shortage paying idempotency rows statement correction model_name newest "
-    "books attempts/faults attempts/breaker traceparent attempt attempts/machine call alerts attempts/journal window "
-    "limiter webhooks/signature salvage"
+    "limits/window accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
+    "shortage idempotency rows statement correction model_name accounts/books "
+    "attempts/faults attempts/breaker traceparent attempt attempts/machine call alerts attempts/journal "
+    "webhooks/signature salvage"
 ).split()
 ENGINE_ORDER = (
-    "cancel worker context reading fault storage readiness retention retry_queue "
-    "capture counting replay answer account turn leases idempotency money settlement trace_queue hooks trace_log "
-    "standby fleet guardrail progress failure record admission execute hedge route many steps stream prepared"
+    "cancel worker context reading fault storage readiness retention "
+    "capture counting replay answer trace_queue hooks trace_log versions sharing "
+    "admission fleet guardrail progress failure record execute hedge route many steps stream prepared"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

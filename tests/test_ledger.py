@@ -21,12 +21,24 @@ from routewright.wire import (
     LedgerRow,
     LedgerSum,
     LedgerSumsOfAll,
-    Reserve,
-    Settle,
     Tokens,
 )
 
-from .billing import BROKEN, COST, FAILS, NOON, SILENT, TOLD, Firm, account, check_identity, make_storage, skip_days
+from .billing import (
+    BROKEN,
+    COST,
+    FAILS,
+    NOON,
+    SILENT,
+    TOLD,
+    Firm,
+    account,
+    book,
+    check_identity,
+    hold,
+    make_storage,
+    skip_days,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -51,11 +63,6 @@ async def firm(storage: Storage, clock: FakeClock) -> AsyncIterator[Firm]:
 def row(number: int, at: str, charge: int = 7, **given: Any) -> LedgerRow:
     facts: dict[str, Any] = {"attempt": 1, "model": "a/one", "provider": "a", "tokens": Tokens(1, 1, 0)}
     return LedgerRow(request_id=f"tr_{number:04}", at=at, cost_nanos=charge, charge_nanos=charge, **facts | given)
-
-
-async def book(storage: Storage, *rows: LedgerRow, account: str = "acme") -> None:
-    for each in rows:
-        await storage.apply(account, [Settle(id=each.request_id, at=each.at, rows=(each,))])
 
 
 async def all_rows(ledger: Ledger, **asked: Any) -> list[str]:
@@ -95,9 +102,9 @@ async def test_leaving_it_frees_the_storage(tmp_path: Path) -> None:
 
 
 async def test_rows_are_newest_first_and_of_one_account(firm: Firm) -> None:
-    await book(firm.storage, row(1, "2026-11-20T10:00:00.000Z"), row(3, "2026-11-21T10:00:00.000Z"))
-    await book(firm.storage, row(2, "2026-11-20T11:00:00.000Z"))
-    await book(firm.storage, row(9, "2026-11-20T11:00:00.000Z"), account="other")
+    await book(firm.storage, "acme", row(1, "2026-11-20T10:00:00.000Z"), row(3, "2026-11-21T10:00:00.000Z"))
+    await book(firm.storage, "acme", row(2, "2026-11-20T11:00:00.000Z"))
+    await book(firm.storage, "other", row(9, "2026-11-20T11:00:00.000Z"))
     assert await all_rows(firm.ledger) == ["tr_0003/1", "tr_0002/1", "tr_0001/1"]
     assert await all_rows(firm.ledger, account="other") == ["tr_0009/1"]
     assert await all_rows(firm.ledger.as_account("other")) == ["tr_0009/1"]
@@ -106,7 +113,7 @@ async def test_rows_are_newest_first_and_of_one_account(firm: Firm) -> None:
 
 async def test_all_rows_are_given_each_once_however_many(firm: Firm) -> None:
     rows = [row(number, "2026-11-20T10:00:00.000Z") for number in range(2 * PIECE + 5)]
-    await firm.storage.apply("acme", [Settle(id=each.request_id, at=each.at, rows=(each,)) for each in rows])
+    await book(firm.storage, "acme", *rows)
     found = await all_rows(firm.ledger)
     assert found == [f"{each.request_id}/1" for each in reversed(rows)]
 
@@ -125,7 +132,7 @@ async def test_all_rows_are_given_each_once_however_many(firm: Firm) -> None:
 )
 async def test_rows_can_be_of_a_time_and_of_a_call(firm: Firm, asked: dict[str, Any], numbers: list[int]) -> None:
     for number, day in ((1, 19), (2, 20), (3, 21)):
-        await book(firm.storage, row(number, f"2026-11-{day}T12:00:00.000Z"))
+        await book(firm.storage, "acme", row(number, f"2026-11-{day}T12:00:00.000Z"))
     assert await all_rows(firm.ledger, **asked) == [f"tr_{number:04}/1" for number in numbers]
 
 
@@ -149,7 +156,7 @@ async def test_rows_that_cannot_be_meant_are_refused(firm: Firm, asked: dict[str
 
 async def test_sums_are_of_days_both_ends_included_and_of_the_last_seven_without_any(firm: Firm) -> None:
     for number, at in enumerate(("2026-11-14T23:59:59.999Z", "2026-11-15T00:00:00.000Z", "2026-11-21T12:00:00.000Z")):
-        await book(firm.storage, row(number, at, charge=10**number))
+        await book(firm.storage, "acme", row(number, at, charge=10**number))
     assert [each.charge_nanos for each in await firm.ledger.sums()] == [10, 100]
     assert [each.charge_nanos for each in await firm.ledger.sums("2026-11-14", date(2026, 11, 15))] == [1, 10]
     assert await firm.ledger.sums("2026-11-14", account="other") == []
@@ -171,9 +178,9 @@ async def test_days_that_cannot_be_meant_are_refused(firm: Firm, days: tuple[Any
 
 async def test_what_all_accounts_used_is_one_sum_a_day_model_and_kind(firm: Firm) -> None:
     at = "2026-11-20T10:00:00.000Z"
-    await book(firm.storage, row(1, at, 10), row(2, "2026-11-21T10:00:00.000Z", 20))
-    await book(firm.storage, row(3, at, 30, model="b/two", provider="b"), row(4, at, 40), account="other")
-    await book(firm.storage, row(5, at, -5, attempt=-1, kind="correction"), account="third")
+    await book(firm.storage, "acme", row(1, at, 10), row(2, "2026-11-21T10:00:00.000Z", 20))
+    await book(firm.storage, "other", row(3, at, 30, model="b/two", provider="b"), row(4, at, 40))
+    await book(firm.storage, "third", row(5, at, -5, attempt=-1, kind="correction"))
     asked = LedgerSumsOfAll("2026-11-20", "2026-11-20")
     found: list[LedgerSum] = await firm.storage.read(SYSTEM_ACCOUNT, asked)
     assert [(each.day, each.model, each.kind, each.rows, each.charge_nanos) for each in found] == [
@@ -225,9 +232,9 @@ async def test_one_month_closes_with_what_the_next_opens_with_and_both_with_the_
 async def test_what_was_charged_before_the_account_was_set_up_was_not_paid_from_its_balance(firm: Firm) -> None:
     created = "2026-11-10T12:00:00.000Z"
     times = ("2026-10-31T00:00:00.000Z", "2026-11-10T11:59:59.999Z")
-    await book(firm.storage, *(row(number, at, 100) for number, at in enumerate(times)))
+    await book(firm.storage, "acme", *(row(number, at, 100) for number, at in enumerate(times)))
     await firm.storage.apply("acme", [account(prepaid=True, created_at=created), AddCredit("cr_1", 1_000, created)])
-    await book(firm.storage, row(8, created, 30))
+    await book(firm.storage, "acme", row(8, created, 30))
     told = await firm.ledger.statement("2026-11")
     assert told.closing_nanos == 1_000 - 30
     assert told.opening_nanos is not None
@@ -255,8 +262,7 @@ async def test_cost_that_nobody_pays_for_is_cost_all_the_same(storage: Storage, 
 async def test_a_reservation_whose_process_ended_is_uncertain_in_the_statement(firm: Firm, clock: FakeClock) -> None:
     await firm.set_up(10**6, prepaid=True)
     at = "2026-11-21T12:00:00.000Z"
-    lost = Reserve(id="tr_lost", nanos=5_000, owner="own", lease_s=30.0, clock_s=clock.monotonic(), at=at)
-    await firm.storage.apply("acme", [lost])
+    await hold(firm.storage, "tr_lost", 5_000, at, lasts_s=1.0)
     await clock.sleep(60)
     await firm.call()
     await firm.storage.sweep(clock.time())
@@ -324,7 +330,7 @@ def test_every_method_that_waits_has_a_twin() -> None:
 def test_it_does_without_await_what_it_does_with(kind: str, tmp_path: Path) -> None:
     ledger = Ledger("memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'calls.db'}")
     worker = ledger.blocking._worker
-    worker.run(book, ledger._storage, row(1, "2026-11-20T10:00:00.000Z"), row(2, "2026-11-20T11:00:00.000Z"))
+    worker.run(book, ledger._storage, "acme", row(1, "2026-11-20T10:00:00.000Z"), row(2, "2026-11-20T11:00:00.000Z"))
     with ledger.as_account("acme").blocking as acme:
         assert [each.request_id for each in acme.rows(since="2026-11-20")] == ["tr_0002", "tr_0001"]
         assert [each.charge_nanos for each in acme.sums("2026-11-20", "2026-11-20")] == [14]

@@ -12,8 +12,9 @@ import pytest
 from routewright import SqliteStorage
 from routewright.cli import main
 from routewright.testing import FakeClock
-from routewright.wire import AddCredit, LedgerRow, Reserve, Settle, Tokens
+from routewright.wire import AddCredit, LedgerRow, Tokens
 
+from . import billing
 from .billing import COST, NOON, SET_UP, SILENT, TOLD, Firm
 
 Capture = pytest.CaptureFixture[str]
@@ -53,7 +54,7 @@ def book(path: Path, *rows: LedgerRow) -> None:
         storage = SqliteStorage(path)
         for place, each in enumerate(rows):
             account = ("default", "other")[place % 2]
-            await storage.apply(account, [Settle(id=each.request_id, at=each.at, rows=(each,))])
+            await billing.book(storage, account, each)
         await storage.aclose()
 
     anyio.run(booked)
@@ -158,10 +159,13 @@ def test_what_else_a_row_says_stands_behind_it(tmp_path: Path, capsys: Capture) 
     async def lose() -> None:
         storage = SqliteStorage(tmp_path / "calls.db")
         at = "2026-11-21T12:00:00.000Z"
-        await storage.apply("default", [Reserve(id="tr_1", nanos=9, owner="o", lease_s=0.0, clock_s=0.0, at=at)])
-        await storage.sweep(NOON)
+        lost = LedgerRow(
+            request_id="tr_1", attempt=0, kind="expired", at=at, cost_range_nanos=(0, 9),
+            note="its process ended before it did",
+        )  # fmt: skip
         over = LedgerRow(request_id="tr_2", attempt=1, at=at, overrun_nanos=5, note="so\nit is")
-        await storage.apply("default", [Settle(id="tr_2", at=at, rows=(over,)), AddCredit("cr", -5, SET_UP, "back")])
+        await billing.book(storage, "default", lost, over)
+        await storage.apply("default", [AddCredit("cr", -5, SET_UP, "back")])
         await storage.aclose()
 
     anyio.run(lose)

@@ -20,6 +20,7 @@ from routewright import (
     LedgerRow,
     MemoryStorage,
     NotFound,
+    PreconditionFailed,
     Router,
     Settings,
     SqliteStorage,
@@ -29,17 +30,15 @@ from routewright import (
     ValidationFailed,
 )
 from routewright._core.money import nanos_of
-from routewright.ledger import _CORRECTS, LEASE_S, WAIT_S
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
 from routewright.testing.provider import Turn
 from routewright.testing.storage import make_trace
 from routewright.testing.storage.samples import model_span
 from routewright.wire import (
-    ClaimKey,
+    Correct,
     DeleteTraces,
     Delta,
-    EndClaim,
     Events,
     Finish,
     LedgerRows,
@@ -323,17 +322,28 @@ class Between(MemoryStorage):
         return await super().apply(account, writes)
 
 
-def claim(trace: Trace, clock_s: float, lease_s: float = LEASE_S) -> ClaimKey:
-    facts: dict[str, Any] = {"environment": "production", "fingerprint": "", "call": "cor_other", "owner": "cor_other"}
-    return ClaimKey(key=_CORRECTS + trace.id, clock_s=clock_s, lease_s=lease_s, at=NOON, **facts)
-
-
-async def test_who_took_too_long_changes_nothing(clock: FakeClock) -> None:
+async def test_who_is_overtaken_by_another_begins_anew(clock: FakeClock) -> None:
     storage = Between()
     firm = await Firm(storage, clock).set_up(10**9, prepaid=True)
     trace = await firm.call()
-    storage.before = [claim(trace, clock.monotonic() + 2 * LEASE_S)]
-    with pytest.raises(StorageUnavailable, match=f"the trace '{trace.id}' was removed or corrected meanwhile"):
+    other = LedgerRow(request_id=trace.id, attempt=-1, kind="correction", at=trace.created_at, cost_nanos=5)
+    storage.before = [Correct(row=other, after=1)]
+    row = await firm.ledger.correct(trace.id, 1, cost_usd=0.001)
+    assert row is not None
+    assert row.attempt == -2
+    await firm.close()
+
+
+async def test_one_who_is_always_overtaken_gives_up_and_changes_nothing(clock: FakeClock) -> None:
+    class Busy(Between):
+        async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+            if any(isinstance(write, Correct) for write in writes):
+                raise PreconditionFailed("others were faster")
+            return await super().apply(account, writes)
+
+    firm = await Firm(Busy(), clock).set_up(10**9, prepaid=True)
+    trace = await firm.call()
+    with pytest.raises(StorageUnavailable, match=f"the call '{trace.id}' was not changed"):
         await firm.ledger.correct(trace.id, 1, cost_usd=0.001)
     assert await firm.traces.get(trace.id) == trace
     assert len(await rows_of(firm, trace)) == 1
@@ -346,41 +356,10 @@ async def test_a_trace_that_is_removed_meanwhile_does_not_come_back(clock: FakeC
     firm = await Firm(storage, clock).set_up(10**9, prepaid=True)
     trace = await firm.call()
     storage.before = [DeleteTraces(id=trace.id)]
-    with pytest.raises(StorageUnavailable, match="was removed or corrected meanwhile"):
-        await firm.ledger.correct(trace.id, 1, cost_usd=0.001)
-    assert len(await rows_of(firm, trace)) == 1
     with pytest.raises(NotFound):
         await firm.ledger.correct(trace.id, 1, cost_usd=0.001)
+    assert len(await rows_of(firm, trace)) == 1
     await firm.close()
-
-
-async def test_one_waits_for_another_of_the_same_call_and_not_for_ever(firm: Firm, clock: FakeClock) -> None:
-    trace, other = await firm.call(), await firm.call()
-    held = claim(trace, clock.monotonic(), 2 * LEASE_S)
-    await firm.storage.apply("acme", [held])
-    started = clock.monotonic()
-    with pytest.raises(StorageUnavailable, match="another correction of this call takes its time; try again"):
-        await firm.ledger.correct(trace.id, 1, cost_usd=0.001)
-    assert WAIT_S <= clock.monotonic() - started < WAIT_S + 1
-    assert await firm.ledger.correct(other.id, 1, cost_usd=0.001) is not None, "that of another call does not wait"
-
-    async def leave() -> None:
-        await clock.sleep(1.0)
-        ended = EndClaim(key=held.key, environment="production", call=held.call, result=None)
-        await firm.storage.apply("acme", [ended])
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(leave)
-        await firm.ledger.correct(trace.id, 1, cost_usd=0.001)
-    await check_identity(firm)
-
-
-async def test_what_a_killed_process_left_is_over_with_its_lease(firm: Firm, clock: FakeClock) -> None:
-    trace = await firm.call()
-    await firm.storage.apply("acme", [claim(trace, clock.monotonic() - LEASE_S + 5)])
-    started = clock.monotonic()
-    assert await firm.ledger.correct(trace.id, 1, cost_usd=0.001) is not None
-    assert 5 <= clock.monotonic() - started < 6
 
 
 async def test_who_is_refused_or_left_holds_nothing_up(firm: Firm, clock: FakeClock) -> None:

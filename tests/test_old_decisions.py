@@ -33,7 +33,7 @@ def outcome(router: Router, given: DecisionInput) -> dict[str, Any]:
     try:
         return {"plan": plan_of(router.replay(trace))}
     except NoCandidates as refused:
-        return {"refusal": {"code": refused.code, "message": str(refused), "detail": plain(refused.detail)}}
+        return {"refusal": {"code": refused.code, "rejected": plain(refused.detail["rejected_candidates"])}}
 
 
 def plan_of(decision: Decision) -> dict[str, Any]:
@@ -82,4 +82,8 @@ def test_old_decisions_come_out_the_same_bit_for_bit() -> None:
     router = anyio.run(opened, snapshots)
     for place, case in enumerate(cases):
         given = msgspec.convert(case.pop("input"), DecisionInput)
+        if "refusal" in case:  # which lists the models that were asked for, in their order, and is worded anew
+            told = {each["model"]: each for each in case["refusal"]["detail"]["rejected_candidates"]}
+            asked = told if given.models is None else given.models
+            case = {"refusal": {"code": case["refusal"]["code"], "rejected": [told[model] for model in asked]}}
         assert list(changes(case, outcome(router, given))) == [], (place, given)

@@ -47,13 +47,13 @@ class Path(NamedTuple):
 
 
 LIMITS = {
-    "plain": Path(60, 25, target="60 in 15"),
-    "streamed": Path(80, 29, target="80 in 17"),
-    "limited": Path(538, 54, target="120"),
-    "everything in memory": Path(680, 60),
-    "everything in SQLite": Path(1990, 80, target="250", slack=60),
-    "http": Path(91, 35, target="110"),
-    "http with a key": Path(338, 63, target="180"),
+    "plain": Path(60, 24, target="60 in 15"),
+    "streamed": Path(80, 28, target="80 in 17"),
+    "limited": Path(117, 33, target="120"),
+    "everything in memory": Path(199, 39),
+    "everything in SQLite": Path(695, 57, target="250", slack=60),
+    "http": Path(91, 34, target="110"),
+    "http with a key": Path(141, 46, target="180"),
 }
 MEASURED_ON = (3, 11)
 """Python 3.12 inlines comprehensions, and each version has its own asyncio."""

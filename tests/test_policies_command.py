@@ -54,7 +54,7 @@ def test_a_policy_that_nobody_serves_fails_and_says_why(path: Path, capsys: Capt
     assert check(path) == 3
     out, _ = capsys.readouterr()
     assert "poor    nobody" in out
-    assert "poor: no model fits: 160 asked" in out
+    assert "poor: no model fits: 160 considered" in out
 
 
 def test_under_strict_so_does_one_that_hangs_on_a_provider(path: Path, capsys: Capture) -> None:
@@ -70,7 +70,7 @@ def test_it_takes_a_request_of_ones_own(path: Path, capsys: Capture) -> None:
     body.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}], "models": ["openai/gpt-4.1"]}))
     assert check(path, "--request", str(body)) == 3
     out, _ = capsys.readouterr()
-    assert "one: no model fits: 160 asked, rejected: all, since policy 'one' allows none" in out
+    assert "one: no model fits: 1 asked, rejected: all, since policy 'one' allows none" in out
 
 
 def test_as_json_it_is_one_object(path: Path, capsys: Capture) -> None:

@@ -21,7 +21,7 @@ FORMER = (
     "LatencyReport LedgerRow LedgerSum MemoryCoordination MethodNotAllowed NewKey NoProviders NotFound Page "
     "PermissionDenied PolicyCheck PolicyFallback PolicyGuardrail PolicyWeights PreconditionFailed Prepared "
     "PriceChange PriceTier Problem Purse QuotaExhausted RateLimits Reconciliation Redact Redaction RouterClosed "
-    "RouterTimeoutError Secret SignatureError SqliteCoordination StandardWebhookSigner Statement StepCall "
+    "RouterTimeoutError Secret SignatureError StandardWebhookSigner Statement StepCall "
     "StepDone StepWait Steps StorageCorrupt StorageFull StorageReadOnly StorageUnavailable StorageVersion "
     "Subscription SystemClock TraceItem UnsupportedMediaType UnsupportedWrite UpstreamFailed UsageExport "
     "UsageReport WhyNot read_policies read_usage_export"

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from routewright import Console, NewKey, SqliteCoordination, SqliteStorage
+from routewright import Console, NewKey, SqliteStorage
 
 from .backends.processes import running
 from .offices import bearer
@@ -18,9 +18,9 @@ from .offices import bearer
 LONGEST_S = 5.0
 SERVER = """
     import json, time
-    from routewright import AuthenticationFailed, Console, MemoryCoordination, Router, SqliteCoordination
+    from routewright import AuthenticationFailed, Console, Router
 
-    folder, is_cut = Path(sys.argv[1]), sys.argv[2] == "cut"
+    folder = Path(sys.argv[1])
 
     async def refused(calls):
         try:
@@ -31,9 +31,8 @@ SERVER = """
 
     async def serve():
         storage = SqliteStorage(folder / "traces.db")
-        coordination = MemoryCoordination() if is_cut else SqliteCoordination(folder / "limits.db")
         console = Console(storage)
-        router = Router.sandbox(storage=storage, coordination=coordination)  # whose calls leave nothing in the ledger
+        router = Router.sandbox(storage=storage)  # whose calls leave nothing in the ledger
         headers = json.loads(heard())
         callers = [await console.authenticate(header, "sandbox") for header in headers]
         for caller in callers:
@@ -80,11 +79,10 @@ def test_a_revoked_key_is_refused_in_every_process_within_five_seconds(tmp_path:
         return revoked
 
     storage = SqliteStorage(tmp_path / "traces.db")
-    console = Console(storage, coordination=SqliteCoordination(tmp_path / "limits.db"))
+    console = Console(storage)
     made = anyio.run(keys, console, count)
     with ExitStack() as stack:
-        hows = ["cut" if number % 2 else "heard" for number in range(processes)]
-        servers = [stack.enter_context(running(SERVER, tmp_path, how)) for how in hows]
+        servers = [stack.enter_context(running(SERVER, tmp_path)) for _ in range(processes)]
         for server in servers:
             server.tell(json.dumps([bearer(new) for new in made]))
         assert [server.heard() for server in servers] == ["serves"] * processes

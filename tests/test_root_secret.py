@@ -270,7 +270,8 @@ def test_a_path_stands_behind_three_slashes_and_an_absolute_one_behind_four(
     ("url", "words"),
     [
         ("", "write memory: or sqlite:///traces.db"),
-        ("traces.db", "write memory: or sqlite:///traces.db"),
+        ("t7.db", "is 't7.db'; write 'sqlite:///t7.db' for that file"),
+        ("/tmp/t7.db", "write 'sqlite:////tmp/t7.db' for that file"),
         ("memory", "write memory:"),
         ("memory:traces", "write memory:"),
         ("sqlite:", "four slashes before an absolute path"),

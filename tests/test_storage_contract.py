@@ -17,12 +17,13 @@ from msgspec.structs import fields, replace
 
 from routewright import MemoryStorage, PreconditionFailed
 from routewright.protocols import Storage
-from routewright.testing.storage import BooksContract, StorageContract
+from routewright.testing.storage import AccountsContract, BooksContract, StorageContract
 from routewright.testing.storage.samples import full_trace
 from routewright.wire import DeleteTraces, FeedbackByTrace, PutFeedback, PutTrace, Trace, TraceById, Write, Written
 
 pytestmark = pytest.mark.anyio
 suite = StorageContract()
+CONTRACTS = StorageContract, BooksContract, AccountsContract
 
 
 class TestStorageOfThePage(StorageContract):
@@ -112,11 +113,11 @@ class Unlocked(MemoryStorage):
     def __init__(self) -> None:
         super().__init__()
         guard: Any = NoGuard()
-        self._guard = guard
+        self.guard = guard
 
-    def _used(self, account: str) -> Any:
+    def account_of(self, account: str) -> Any:
         time.sleep(1e-4)  # between the look and the leap
-        return super()._used(account)
+        return super().account_of(account)
 
 
 class NoGuard:
@@ -177,7 +178,7 @@ def test_the_trace_that_has_to_come_back_leaves_no_field_out() -> None:
 def test_no_promise_hides_another_of_its_name() -> None:
     names = [
         name
-        for part in (*StorageContract.__mro__, *BooksContract.__mro__)
+        for part in {part for contract in CONTRACTS for part in contract.__mro__}
         for name in vars(part)
         if name[:5] == "test_"
     ]
@@ -188,5 +189,5 @@ def test_what_a_storage_is_made_with_is_public_and_loads_no_database() -> None:
     code = "from routewright.storage import *; import sys; print(*dir()); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     names, loaded = (set(line.split()) for line in done.stdout.splitlines())
-    assert {"Rollups", "Shelf", "check_batch", "ids_of", "open_storage", "reserve", "selects", "settle"} <= names
+    assert {"Rollups", "Shelf", "State", "check_batch", "ids_of", "open_storage", "selects", "settle"} <= names
     assert not {"sqlite3", "aiohttp", "pydantic", "tiktoken", "routewright.router"} & loaded

@@ -8,7 +8,6 @@ import re
 import sqlite3
 import stat
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -42,10 +41,7 @@ def store(*argv: str) -> int:
 def damage(path: Path) -> None:
     """Make a trace unreadable, as a fault of the disk would."""
     with closing(sqlite3.connect(path)) as connection:
-        columns = connection.execute("PRAGMA table_info(trace)").fetchall()
-        for _, name, kind, *_ in columns:
-            if kind == "BLOB":
-                connection.execute(f"UPDATE trace SET {name} = x'00' WHERE id = 'tr_oldest'")
+        connection.execute("UPDATE body SET trace = x'00' WHERE n = (SELECT n FROM trace WHERE id = 'tr_oldest')")
         connection.commit()
 
 
@@ -139,7 +135,7 @@ def test_a_backup_that_cannot_be_written_names_its_target(target: str, reason: s
 def test_a_sound_store_is_said_to_be_so(path: Path, capsys: Capture) -> None:
     assert store("check") == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[:3] == [f"store    {path}", "version  1", "traces   6"]
+    assert out.splitlines()[:3] == [f"store    {path}", f"version  {len(schema.MIGRATIONS)}", "traces   6"]
     assert out.endswith(" kB\n\nsound\n")
     assert store("check", "traces.db", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -154,6 +150,18 @@ def test_a_damaged_store_names_what_is_damaged_and_ends_with_1(path: Path, capsy
     assert out.endswith("\ndamaged: restore a backup\n")
     assert store("check", "--json") == 1
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 1
+
+
+def test_a_store_of_a_newer_version_is_neither_sound_nor_damaged(path: Path, capsys: Capture) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+        connection.execute("ALTER TABLE trace RENAME TO traces")
+    known = len(schema.MIGRATIONS)
+    said = f"{path} is of version 99, and this routewright knows versions up to {known}: install a newer one"
+    assert main(["traces", "ls"]) == store("check") == 1
+    assert capsys.readouterr() == ("", f"routewright: {said}\n" * 2)
+    assert store("check", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == said
 
 
 @pytest.mark.usefixtures("path")
@@ -206,13 +214,13 @@ def test_a_store_of_the_present_version_is_left_as_it_is(path: Path, capsys: Cap
 
 
 def test_the_command_that_an_old_store_asks_for_upgrades_it(path: Path, monkeypatch: Patch, capsys: Capture) -> None:
-    longer: Sequence[str] = (*schema.MIGRATIONS, "CREATE TABLE later (a INTEGER);\n")
+    version, longer = len(schema.MIGRATIONS), (*schema.MIGRATIONS, "CREATE TABLE later (a INTEGER);\n")
     monkeypatch.setattr(schema, "MIGRATIONS", longer)
     monkeypatch.setattr(upkeep, "MIGRATIONS", longer)
     assert main(["traces", "ls"]) == 1
     assert f"'routewright store upgrade {path}'" in capsys.readouterr().err
     assert store("upgrade", str(path)) == 0
-    assert capsys.readouterr().err == f"{path} was upgraded; as it was before, it is {path}.version-1\n"
+    assert capsys.readouterr().err == f"{path} was upgraded; as it was before, it is {path}.version-{version}\n"
     assert len(listed(capsys)) == 5
     assert store("upgrade", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"store": str(path), "upgraded": False, "backup": None}

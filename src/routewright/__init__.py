@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ._engine.stream import Stream
     from .backends.clock import SystemClock as SystemClock
     from .backends.coordination.memory import MemoryCoordination as MemoryCoordination
-    from .backends.coordination.sqlite import SqliteCoordination as SqliteCoordination
     from .backends.providers.anthropic import AnthropicProvider
     from .backends.providers.callable import CallableProvider
     from .backends.providers.callable import HostedProvider as HostedProvider
@@ -131,7 +130,7 @@ _ALSO = (
     "LatencyReport LedgerRow LedgerSum MemoryCoordination MethodNotAllowed NewKey NoProviders NotFound Page "
     "PermissionDenied PolicyCheck PolicyFallback PolicyGuardrail PolicyWeights PreconditionFailed Prepared "
     "PriceChange PriceTier Problem Purse QuotaExhausted RateLimits Reconciliation Redact Redaction RouterClosed "
-    "RouterTimeoutError Secret SignatureError SqliteCoordination StandardWebhookSigner Statement StepCall "
+    "RouterTimeoutError Secret SignatureError StandardWebhookSigner Statement StepCall "
     "StepDone StepWait Steps StorageCorrupt StorageFull StorageReadOnly StorageUnavailable StorageVersion "
     "Subscription SystemClock TraceItem UnsupportedMediaType UnsupportedWrite UpstreamFailed UsageExport "
     "UsageReport WhyNot read_policies read_usage_export"
@@ -174,7 +173,6 @@ _HOME = {
     "SandboxProvider": "backends.providers.sandbox",
     "Secret": "wire.secret",
     "Settings": "settings",
-    "SqliteCoordination": "backends.coordination.sqlite",
     "SqliteStorage": "backends.storage.sqlite",
     "StandardWebhookSigner": "webhook",
     "StepCall": "_engine.steps",

@@ -43,7 +43,7 @@ ENVIRONMENTS = get_args(Environment)
 _STORAGE = ("apply", "read", "scan", "sweep", "aclose")
 """Methods of a storage. ``isinstance(storage, Storage)`` is not used: from Python 3.12 on it refuses a storage that
 delegates its calls by ``__getattr__``."""
-_MEETS = ("take", "end", "renew", "announce", "hear", "aclose")
+_MEETS = ("announce", "hear", "aclose")
 """Methods of a coordination."""
 
 
@@ -88,7 +88,7 @@ def check_coordination(coordination: object) -> None:
     """Raises ``ValidationFailed`` for anything but a coordination, or None for the storage's own."""
     given = not isinstance(coordination, type) and all(callable(getattr(coordination, name, None)) for name in _MEETS)
     if coordination is not None and not given:
-        hint = "pass MemoryCoordination() or SqliteCoordination(path), or leave it out"
+        hint = "pass MemoryCoordination(), or leave it out"
         raise ValidationFailed.at("coordination", f"{shown(coordination)} is not a coordination", hint)
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ._core.analytics.report import checked_keys
 from ._core.attempts.faults import raised_in
-from ._core.policy import changes_between, publish
+from ._core.policy import changes_between, drawn, published, version_asked
 from ._core.selector import Known
 from ._engine.admission import Admissions
 from ._engine.context import TagScopes
@@ -27,20 +27,19 @@ from ._engine.hooks import Hooks
 from ._engine.readiness import Readiness
 from ._engine.record import Records
 from ._engine.retention import sweep
-from ._engine.retry_queue import RetryQueue
 from ._engine.route import Engine
-from ._engine.standby import LimitCounts, StandbyCoordination
+from ._engine.sharing import Sharing
 from ._engine.trace_log import TraceCounts, TraceLog
+from ._engine.versions import PolicyNames
 from ._engine.worker import CLOSE_S, CLOSED, Worker
 from .arguments import check_caller, check_coordination, check_parts, check_replaceable, checked_policies
-from .backends.coordination.memory import MemoryCoordination
 from .backends.providers.callable import HostedProvider
 from .backends.providers.sandbox import Answers, Faults, SandboxProvider
 from .backends.storage.memory import MemoryStorage
 from .catalogue import Catalogue
 from .coordination import coordination_of
 from .counting import Counter
-from .errors import RouterClosed
+from .errors import RouterClosed, RouterError
 from .fork import Guard, importing, renew_in_children
 from .guardrail import checked_guardrails
 from .identity import Ids
@@ -50,6 +49,7 @@ from .protocols import (
     Coordination,
     Guardrail,
     ImmediateStorage,
+    LocalStorage,
     Provider,
     Storage,
 )
@@ -97,15 +97,16 @@ class Parts:
         self.environment: Environment = environment
         """Where callers are who do not say otherwise."""
         self.catalogue = Catalogue() if catalogue is None else catalogue
-        self.storage: Storage = MemoryStorage() if storage is None else storage
+        self.storage: Storage = MemoryStorage(clock=settings.clock) if storage is None else storage
         self.worker = Worker(settings.clock)
+        retry = weakref.WeakMethod(self.name_policies)
+        self._versions = PolicyNames(self.storage, self.worker, settings.clock, retry)
         self.ids = Ids(settings.clock, settings.rng)
         self.resolve: Callable[[Caller], Caller] = lru_cache(CALLERS)(partial(_resolved, environment))
         """A checked caller in its environment; in a sandbox Router everybody is in the sandbox."""
         self.tags = TagScopes()
         self.hooks = Hooks(self.worker, settings.clock)
         self._log = TraceLog(self.storage, self.worker, self.hooks, settings.clock, settings.durability)
-        self._retry_queue = RetryQueue(self.storage, self.worker, settings.clock)
         self._coordination = coordination
         self._records: Records | None = None
         self._given = providers
@@ -161,22 +162,9 @@ class Parts:
 
     @cached_property
     def coordination(self) -> Coordination:
-        """What this Router shares with others: that which was passed, else the machine's for a store in a file, else
-        its own. While others cannot be reached it goes on by itself."""
-        clock, lease_s = self.settings.clock, self.settings.lease_s
-        shared = self._coordination or coordination_of(self.storage, clock, lease_s)
-        if type(shared) is MemoryCoordination:  # any other may fail oddly
-            return shared
-        local = MemoryCoordination(clock=clock, lease_s=lease_s)
-        return StandbyCoordination(shared, local, clock, self.settings.limits.workers, lease_s)
-
-    @property
-    def limit_counts(self) -> LimitCounts:
-        """Whether what is shared is away, and how often that was gone without."""
-        there = self.coordination
-        if not isinstance(there, StandbyCoordination):
-            return LimitCounts(degraded=False, alone=0)
-        return LimitCounts(there.degraded, there.degraded_takes)
+        """How this Router hears news from others: as was passed, else as all in this process do that share its
+        storage."""
+        return self._coordination or coordination_of(self.storage, self.settings.clock)
 
     @property
     def is_closed(self) -> bool:
@@ -193,7 +181,7 @@ class Parts:
     @cached_property
     def traces(self) -> TraceStore:
         """The traces of this Router's storage, with those that it has not written yet."""
-        return TraceStore.fresh(self._log.fresh, self.settings, self.worker)
+        return TraceStore.of_router(self.storage, self.settings, self.worker)
 
     @cached_property
     def replays(self) -> Replays:
@@ -295,8 +283,6 @@ class Parts:
             closing.callback(self._log.close)
             if self._records is not None:
                 await self._by(began + CALLS_BY_S, self._records.all_ended)
-            self._retry_queue.retries = False
-            await self._by(began + TRACES_BY_S, self._retry_queue.write)
             await self._by(began + TRACES_BY_S, self._log.write)
 
     async def _close_all(self, at: float, providers: list[Provider]) -> None:
@@ -318,22 +304,11 @@ class Parts:
     def _make_engine(self) -> Engine:
         settings, ids = self.settings, self.ids
         capture = None if settings.capture is None else settings.capture.started
-        self._records = records = Records(self._log, self.hooks, self._retry_queue, ids, settings.clock, capture)
-        admissions = Admissions(
-            self.storage,
-            self.coordination,
-            self._log,
-            self._retry_queue,
-            self.worker,
-            ids,
-            settings.clock,
-            settings.lease_s,
-            records.keep_dropped,
-        )
+        self._records = records = Records(self._log, self.hooks, self.worker, ids, settings.clock, capture)
         engine = Engine(
             ids=ids,
             records=records,
-            admissions=admissions,
+            admissions=Admissions(self.storage, self._log, self.worker, ids, settings.clock),
             fleet=self.fleet,
             fleets=self._fleets,
             policies=self._publish(),
@@ -363,6 +338,9 @@ class Parts:
         if environment == "sandbox":
             models = declared(models, providers)
             providers = [SandboxProvider(models, self._answers, self._faults)]
+        sharing = None
+        if isinstance(self.storage, LocalStorage):
+            sharing = Sharing(environment, self.storage, self.worker, self.settings.clock)
         return Fleet(
             models,
             self.catalogue.aliases,
@@ -371,6 +349,7 @@ class Parts:
             as_of=self.catalogue.as_of,
             clock=self.settings.clock,
             limits=self.settings.execution,
+            sharing=sharing,
         )
 
     def _warn_if_stale(self) -> None:
@@ -398,8 +377,27 @@ class Parts:
     def _put_in_force(self, policies: Sequence[Policy]) -> list[PolicySnapshot]:
         fleet = self.fleet(self.environment)
         known = Known(fleet.pool.models, fleet.aliases)
-        self._published = publish(policies, fleet.today(), known, self._published)
+        found = drawn(policies, known)
+        versions = self._versions.of([version_asked(each, fleet.today()) for each in found])
+        self._published = [*map(published, found, versions)]
         return self._published
+
+    async def name_policies(self) -> bool:
+        """Put the storage's versions in the place of this process's own. False: ask again later."""
+        asked, engine = self._versions.unnamed, self.running
+        if not asked:
+            return True
+        try:
+            versions = await self._versions.ask(asked)
+        except RouterError:
+            return False
+        with self._reloading.lock:
+            if engine is None or asked is not self._versions.unnamed:
+                return False
+            self._published = [*map(published, self._published, versions)]
+            self._versions.unnamed = []
+            engine.publish(self._published)
+        return True
 
 
 def _hosted(models: Sequence[Model]) -> Sequence[Provider]:

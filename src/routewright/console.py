@@ -33,9 +33,9 @@ from .storage import open_storage
 from .wire import (
     SYSTEM_ACCOUNT,
     Account,
-    Accounts,
     AccountStanding,
     AddCredit,
+    AllAccounts,
     Caller,
     Credit,
     Environment,
@@ -166,7 +166,7 @@ class Console(Closing):
 
     async def accounts(self) -> list[Account]:
         """All that were set up, by name."""
-        return await self._checked.read(SYSTEM_ACCOUNT, Accounts())
+        return await self._checked.read(SYSTEM_ACCOUNT, AllAccounts())
 
     async def credit(self, account: str, usd: float, *, note: str = "", id: str | None = None) -> Credit:
         """Add to the balance of an account; a negative amount takes back. Of an ``id`` that was there before, that of
@@ -325,10 +325,7 @@ class Console(Closing):
 
     async def aclose(self) -> None:
         """Free the storage."""
-        try:
-            await self._announcer.aclose()
-        finally:
-            await self._storage.aclose()
+        await self._storage.aclose()
 
     def _now(self) -> str:
         return timestamp(self._clock.time())

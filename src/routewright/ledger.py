@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from copy import copy
 from datetime import UTC, date, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
+from ._core.accounts.ledger import THRESHOLDS
 from ._core.analytics.report import days_of
 from ._core.analytics.rollup import MOST_USD
 from ._core.catalogue.prices import prices_of, pricing_on, usage_nanos
 from ._core.correction import Truth, attempt_in, began_at, corrected, correction
-from ._core.ledger import THRESHOLDS
 from ._core.moment import moment, timestamp
 from ._core.money import MOST_TOKENS, nanos_of
 from ._core.request.json_scan import is_unicode, quoted
@@ -27,13 +26,13 @@ from ._core.request.rules import Range
 from ._core.rows import key_of
 from ._core.statement import EPOCH, balance_of, check_by, day_before, days_of_month, statement
 from ._core.trace.ids import normalise_trace_id
-from ._engine.storage import GuardedStorage, found_trace
+from ._engine.storage import GuardedStorage, found_trace, unhindered
 from ._engine.worker import Worker
 from .arguments import check_account, check_storage
 from .backends.clock import SystemClock
 from .blocking import Closing, Twin, plain, plain_loop
 from .catalogue import Catalogue, checked_usage
-from .errors import PreconditionFailed, RouterError, StorageUnavailable, ValidationFailed
+from .errors import PreconditionFailed, StorageUnavailable, ValidationFailed
 from .identity import Ids
 from .protocols import Clock, Storage
 from .storage import open_storage
@@ -42,8 +41,7 @@ from .wire import (
     SYSTEM_ACCOUNT,
     Account,
     CatalogueSnapshot,
-    ClaimKey,
-    EndClaim,
+    Correct,
     LedgerRow,
     LedgerRows,
     LedgerSum,
@@ -51,7 +49,6 @@ from .wire import (
     ModelSpan,
     PutTrace,
     RollupKeys,
-    Settle,
     SnapshotById,
     Standing,
     Stands,
@@ -69,14 +66,8 @@ if TYPE_CHECKING:
 PIECE = 200
 """Rows that are read at a time."""
 MAX_NOTE_CHARS = 500
-LEASE_S = 30.0
-"""Time that a correction may take before another may replace it."""
-WAIT_S = 30.0
-"""Time to wait for another correction of the same call."""
-_LONGEST_PAUSE_S = 0.1
 _COST = Range(0, MOST_USD)
 _ATTEMPT = Range(1, 1_000, whole=True)
-_CORRECTS = "who corrects this call, under a name that is longer than any idempotency key may be: "
 
 
 class Ledger(Closing):
@@ -292,8 +283,8 @@ def _checked_correction(attempt: object, cost_usd: object, usage: object, note: 
 
 
 class _Correction:
-    """Corrects an attempt of one call: ledger, trace and analytics in one batch. Corrections of a call are made one
-    after the other, over all processes."""
+    """Corrects an attempt of one call: ledger, trace and analytics in one batch, which fails if another correction of
+    the call came first."""
 
     def __init__(self, storage: Storage, clock: Clock, account: str, trace_id: str) -> None:
         self._storage = storage
@@ -304,21 +295,23 @@ class _Correction:
 
     async def put_right(self, said: _Said) -> LedgerRow | None:
         """Book the correction, and return its row; None: the attempt is right already."""
-        async with self._alone() as fence:
-            found = await self._storage.read(self._account, TraceById(self._trace_id))
-            trace: Trace = found_trace(found, self._trace_id)
-            if trace.environment == "sandbox":
-                problem = f"{quoted(trace.id)} is of the sandbox, which bills nobody"
-                raise ValidationFailed.at("trace_id", problem)
-            asked = LedgerRows(request_id=trace.id)
-            span, rows = (
-                attempt_in(trace, said.attempt),
-                [row async for row in _rows(self._storage, self._account, asked)],
-            )
-            truth = await self._truth(trace, span, said, began_at(trace, span, rows)[: len("YYYY-MM-DD")])
-            row = correction(trace, span, truth, rows, said.note)
-            if row is not None:
-                await self._book(corrected(trace, span, truth, row), row, fence)
+        try:
+            return await unhindered(partial(self._try, said), f"the call {quoted(self._trace_id)}")
+        except PreconditionFailed as error:
+            raise StorageUnavailable(error.message) from error
+
+    async def _try(self, said: _Said) -> LedgerRow | None:
+        trace: Trace = found_trace(await self._storage.read(self._account, TraceById(self._trace_id)), self._trace_id)
+        if trace.environment == "sandbox":
+            problem = f"{quoted(trace.id)} is of the sandbox, which bills nobody"
+            raise ValidationFailed.at("trace_id", problem)
+        asked = LedgerRows(request_id=trace.id)
+        rows = [row async for row in _rows(self._storage, self._account, asked)]
+        span = attempt_in(trace, said.attempt)
+        truth = await self._truth(trace, span, said, began_at(trace, span, rows)[: len("YYYY-MM-DD")])
+        row = correction(trace, span, truth, rows, said.note)
+        if row is not None:
+            await self._book(corrected(trace, span, truth, row), row, len(rows))
         return row
 
     async def _truth(self, trace: Trace, span: ModelSpan, said: _Said, day: str) -> Truth:
@@ -336,46 +329,10 @@ class _Correction:
             raise ValidationFailed.at("usage", problem, "pass cost_usd, too")
         return Truth(usage_nanos(prices, said.usage), said.usage)
 
-    async def _book(self, trace: Trace, row: LedgerRow, fence: EndClaim) -> None:
+    async def _book(self, trace: Trace, row: LedgerRow, after: int) -> None:
         """Book a row, and keep the corrected trace, counted by all metadata that the account's usage is counted by."""
         keys = await self._storage.read(self._account, RollupKeys())
         event_ids = tuple(self._ids("evt_") for _ in THRESHOLDS)
-        settle = Settle(id=trace.id, at=trace.created_at, rows=(row,), key_id=trace.key_id, event_ids=event_ids)
+        correct = Correct(row=row, after=after, event_ids=event_ids)
         put = PutTrace(trace, expect="present", rollup_keys=tuple(keys))
-        try:
-            await self._storage.apply(self._account, [settle, put, fence])
-        except PreconditionFailed as error:
-            said = f"the trace {quoted(trace.id)} was removed or corrected meanwhile; look at it, and try again"
-            raise StorageUnavailable(said) from error
-
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[EndClaim]:
-        """Exclude other corrections of the call. Put the given write into the batch: it fails the batch if somebody
-        else was admitted after all."""
-        key, call = _CORRECTS + self._trace_id, self._ids("cor_")
-        fence = EndClaim(key=key, environment="production", call=call, result=b"", until=0.0)
-        try:
-            until, pause_s = self._clock.monotonic() + WAIT_S, 0.01
-            while not await self._claims(fence):
-                if self._clock.monotonic() >= until:
-                    raise StorageUnavailable("another correction of this call takes its time; try again")
-                await self._clock.sleep(pause_s)
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-            yield fence
-        finally:  # also if it is not known whether the claim was made
-            with self._clock.deadline(self._clock.monotonic() + WAIT_S, shield=True), suppress(RouterError):
-                await self._storage.apply(self._account, [replace(fence, result=None)])
-
-    async def _claims(self, fence: EndClaim) -> bool:
-        claim = ClaimKey(
-            key=fence.key,
-            environment=fence.environment,
-            fingerprint="",
-            call=fence.call,
-            owner=fence.call,
-            lease_s=LEASE_S,
-            clock_s=self._clock.monotonic(),
-            at=self._clock.time(),
-        )
-        (written,) = await self._storage.apply(self._account, [claim])
-        return written.created
+        await self._storage.apply(self._account, [correct, put])

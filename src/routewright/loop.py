@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 
@@ -89,6 +89,70 @@ class Signal:
         self._wake.append(here.set)
         if not self.is_set:
             here.wait(timeout)
+
+
+class Reply(Generic[T]):
+    """What a task waits for that another thread gives. Many are given to a loop in one wake-up (``give``)."""
+
+    __slots__ = ("_future", "_here", "error", "is_left", "loop", "result")
+
+    def __init__(self) -> None:
+        self._future: Any = None
+        self._here: Any = None
+        if this_task() is not None:
+            self.loop: Any = asyncio.get_running_loop()
+            self._future = self.loop.create_future()
+        else:
+            self.loop = this_loop()
+            self._here = anyio.Event()
+        self.result: T | None = None
+        self.error: Exception | None = None
+        self.is_left = False
+        """Nobody waits any more. What is given later is lost on it."""
+
+    @property
+    def is_asyncio(self) -> bool:
+        """True if its loop is one of asyncio's."""
+        return self._future is not None
+
+    async def wait(self) -> T:
+        """Wait in the loop that it was made in."""
+        try:
+            await (self._here.wait() if self._future is None else self._future)
+        except BaseException:
+            self.is_left = True
+            raise
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
+
+    def wake(self) -> None:
+        """Let the task go on; called in its loop."""
+        if self._future is None:
+            self._here.set()
+        elif not self._future.done():
+            self._future.set_result(None)
+
+
+def give(replies: Iterable[Reply[Any]]) -> None:
+    """Wake the tasks whose results are there, each loop once. Replies of loops that are gone are marked as left."""
+    by_loop: dict[Any, list[Reply[Any]]] = {}
+    for reply in replies:
+        by_loop.setdefault(reply.loop, []).append(reply)
+    for loop, mine in by_loop.items():
+        try:
+            if mine[0].is_asyncio:
+                loop.call_soon_threadsafe(_wake, mine)
+            else:
+                loop.run_sync_soon(_wake, mine)
+        except RuntimeError:
+            for reply in mine:
+                reply.is_left = True
+
+
+def _wake(replies: Sequence[Reply[Any]]) -> None:
+    for reply in replies:
+        reply.wake()
 
 
 class Mutex:

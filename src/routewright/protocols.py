@@ -12,51 +12,62 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, overload, runtime_checkable
 
+from msgspec import Struct
+
 from .wire import (
     Account,
-    Accounts,
+    AllAccounts,
+    Ask,
     CacheCount,
     CacheCounts,
+    Caller,
     Chunk,
-    ClaimByKey,
+    Claim,
     Counted,
     CurrentRetention,
-    Denied,
+    Durability,
     Environment,
     Events,
     FallbackCount,
     FallbackCounts,
     Feature,
     FeedbackByTrace,
+    Grant,
     GroupedUsage,
     Heard,
     Incident,
     Incidents,
     Key,
     KeyByDigest,
-    KeyClaim,
     Keys,
     LatencyCount,
     LatencyCounts,
+    LearnedModel,
+    LearnedSince,
     LedgerRow,
     LedgerRows,
     LedgerSum,
     LedgerSums,
     LedgerSumsOfAll,
+    Left,
     Model,
     Notice,
+    PolicyVersion,
+    PolicyVersions,
+    PutEvent,
     PutFeedback,
+    Replay,
     RollupKeys,
     RouteRequest,
+    RunLimit,
     SetRetention,
+    Short,
     Snapshot,
     SnapshotById,
     Stage,
     Standing,
     Stands,
     StoredEvent,
-    Take,
-    Taken,
     Trace,
     TraceById,
     TraceItem,
@@ -292,28 +303,10 @@ class QualityPredictor(Protocol):
 
 @runtime_checkable
 class Coordination(Protocol):
-    """Windows of rate limits, slots, and news for the other workers. Nothing of it has to outlast them.
+    """News for other processes: what they remember of an account has changed. Nothing depends on its arrival.
 
-    Safe to call from any event loop and thread. It goes by a clock of its own that never runs backwards, the same for
-    all who share it. Raises ``StorageUnavailable`` where it cannot be reached, and nothing is taken then; nor by a call
-    that is cancelled, whose slots nobody could give back.
+    Safe to call from any event loop and thread. Raises ``StorageUnavailable`` where it cannot be reached.
     """
-
-    async def take(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
-        """Take all of it or nothing, in one step. In no window of 60 seconds, open at its beginning, more than the
-        limit is ever taken, but for an amount over the whole limit, which is admitted alone. A limit of 0 admits
-        nothing. A slot is its ``owner``'s until it is given back, or he has neither renewed nor taken one for the
-        length of a lease."""
-        ...
-
-    async def end(self, taken: Taken, tokens: int | None = None) -> None:
-        """Give back the slots of what ``take`` gave, and put ``tokens`` in the place of the tokens that it took from
-        each window, at the time at which it took them; None: they stay. Requests stay in any case. Twice is once."""
-        ...
-
-    async def renew(self, owner: str) -> None:
-        """Keep an owner's slots for the length of another lease."""
-        ...
 
     async def announce(self, notice: Notice) -> None:
         """Publish news to all who listen."""
@@ -326,15 +319,6 @@ class Coordination(Protocol):
 
     async def aclose(self) -> None:
         """Free what it holds. Twice is once."""
-        ...
-
-
-@runtime_checkable
-class ImmediateCoordination(Coordination, Protocol):
-    """A coordination none of whose methods ever waits but ``hear``."""
-
-    def give_back(self, taken: Taken, tokens: int | None = None) -> None:
-        """Do what ``end`` does."""
         ...
 
 
@@ -359,6 +343,10 @@ class Storage(Protocol):
     @overload
     async def read(self, account: str, query: SnapshotById) -> Snapshot | None: ...
     @overload
+    async def read(self, account: str, query: PolicyVersions) -> list[PolicyVersion]: ...
+    @overload
+    async def read(self, account: str, query: LearnedSince) -> list[LearnedModel]: ...
+    @overload
     async def read(self, account: str, query: CurrentRetention) -> SetRetention: ...
     @overload
     async def read(self, account: str, query: RollupKeys) -> list[str]: ...
@@ -377,13 +365,11 @@ class Storage(Protocol):
     @overload
     async def read(self, account: str, query: LedgerSumsOfAll) -> list[LedgerSum]: ...
     @overload
-    async def read(self, account: str, query: ClaimByKey) -> KeyClaim | None: ...
-    @overload
     async def read(self, account: str, query: KeyByDigest) -> Key | None: ...
     @overload
     async def read(self, account: str, query: Keys) -> list[Key]: ...
     @overload
-    async def read(self, account: str, query: Accounts) -> list[Account]: ...
+    async def read(self, account: str, query: AllAccounts) -> list[Account]: ...
     @overload
     async def read(self, account: str, query: Incidents) -> list[Incident]: ...
     async def read(self, account: str, query: Any) -> Any:
@@ -465,6 +451,87 @@ class TraceDraft(Protocol):
     @property
     def counted(self) -> Counted:
         """What the analytics count of it, at a fraction of the cost."""
+        ...
+
+    def void(self) -> None:
+        """Charge nothing: another call was answered and billed in its place."""
+        ...
+
+
+class Facts(Struct, eq=False):
+    """What a call came to, for ``Accounts.settle``."""
+
+    id: str
+    """The call's, which is its trace's."""
+    caller: Caller
+    created_at: str
+    """RFC 3339: when it came. Its month pays."""
+    trace: TraceDraft | None = None
+    rows: Sequence[LedgerRow] = ()
+    """What its attempts cost. Without rows it is charged nothing."""
+    tokens: int | None = None
+    """Used, in place of those that were taken of its rate limits. None: nobody knows."""
+    run: RunLimit | None = None
+    run_nanos: int | None = None
+    """What its run is to count, where that may be more than the rows say."""
+    claim: Claim | None = None
+    result: bytes | None = None
+    """The answer to keep under its idempotency key for 24 hours. None: it failed, and the key is free."""
+    events: Sequence[PutEvent] = ()
+    event_ids: Sequence[str] = ()
+    """Three, for thresholds of the month that it crosses."""
+    snapshots: Sequence[Snapshot] = ()
+    """Those that its trace names."""
+    durability: Durability = "committed"
+
+
+@runtime_checkable
+class Accounts(Protocol):
+    """Limits, budgets and idempotency keys (contract 7): each call takes what it may need in one step before it runs,
+    and gives back what it did not use when it ends. ``storage.accounts`` is one.
+
+    Safe to call from any event loop and thread. In no window of 60 seconds, open at its beginning, more than a limit is
+    admitted; ``spent + reserved`` stays within every budget; an idempotency key has one call that runs, or one answer.
+    What a process holds that dies is taken back after a lease, and an ``expired`` row says of its money that nobody
+    knows. Raises ``StorageUnavailable`` where it cannot be asked; then nothing is held, nor by a call that is
+    cancelled.
+    """
+
+    async def admit(self, ask: Ask) -> Grant | Replay | Short:
+        """Take all that a call asks for, or nothing. Raises ``AuthenticationFailed`` for a revoked key,
+        ``IdempotencyKeyReused``, ``RateLimited``, and ``RouterTimeoutError`` where its key was held for too long."""
+        ...
+
+    async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
+        """End a call: book it, keep its answer and its trace, emit its events, all or nothing. It outlives a power cut
+        when this returns. Settling a call twice books it once; a call without a grant is booked all the same."""
+        ...
+
+    async def widen(self, grant: Grant, nanos: int) -> bool:
+        """Reserve more for a call that runs, if there is room now."""
+        ...
+
+    def release(self, grant: Grant, tokens: int | None = 0) -> None:
+        """End a call that came to nothing. Never fails nor waits. Its request stays counted; ``tokens`` as in
+        ``Facts``."""
+        ...
+
+    def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
+        """What a caller may still spend, from memory. None: this process does not know yet, or not any more."""
+        ...
+
+    async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
+        """The same from the newest state."""
+        ...
+
+
+@runtime_checkable
+class LimitingStorage(Storage, Protocol):
+    """A storage that keeps accounts. Without, callers that have no limits are served, and no others."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """Its limits, budgets and idempotency keys."""
         ...
 
 

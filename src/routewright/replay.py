@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from ._core.request.problems import shown
 from ._core.routing.board import Board, Boards
+from ._core.routing.constraints import CountTokens
 from ._core.routing.decision import Decision, decision_of
 from ._core.routing.inputs import RULES
 from ._core.routing.pool import Pool
@@ -31,7 +35,11 @@ class Replays:
             raise NotFound(
                 f"the decision was made by scoring rules {given.rules}, which this version (rules {RULES}) lacks"
             )
-        return decision_of(given, self._board(given))
+        board = self._board(given)
+        with suppress(CountTokens):
+            return decision_of(given, board)
+        # a refusal by a version that did not count for one: there is no text to count
+        return decision_of(replace(given, tokens=replace(given.tokens, counted=True)), board)
 
     def _board(self, given: DecisionInput) -> Board:
         """The snapshots that a decision names, compiled."""

@@ -26,7 +26,6 @@ from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
 from ._engine.reading import Asked, Read, read_turns
-from ._engine.standby import LimitCounts
 from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_log import TraceCounts
@@ -58,7 +57,6 @@ __all__ = [
     "BlockingRouter",
     "HookCounts",
     "InputTokens",
-    "LimitCounts",
     "PolicyCheck",
     "Prepared",
     "Router",
@@ -259,12 +257,13 @@ class Router:
         """
         engine, caller, wait = self._parts.engine, self._as(caller), self._parts.wait_long
         fleet, read = self._parts.hosted(caller.environment), self._read(request, options)
-        if engine.admissions.is_open(read.request, caller):
+        hold = engine.admissions.begin(read, caller, patient=False)
+        if hold is None:
             call = engine.admit(read, caller, fleet)
             engine.guard_now(call)
             engine.choose_now(call)
             return Steps(engine, engine.progress(HostedProgress, call), wait)
-        return Steps(engine, wait(begin, engine, read, caller, fleet), wait)
+        return Steps(engine, wait(begin, engine, read, hold, fleet), wait)
 
     def decide(self, request: RequestLike, *, caller: Caller | None = None, **options: Unpack[Options]) -> Decision:
         """Choose without calling anything. Takes microseconds, unless tokens have to be counted.
@@ -458,12 +457,6 @@ class Router:
         """Calls of this process whose hooks are still to be called (``waiting``) or never will be (``lost``), and how
         often a hook ``failed``."""
         return self._parts.hooks.counts
-
-    @property
-    def limit_counts(self) -> LimitCounts:
-        """Whether what processes share for their rate limits is away (``degraded``), and how often this one has gone on
-        ``alone``."""
-        return self._parts.limit_counts
 
     async def flush(self) -> None:
         """Write all traces that still wait, and call their hooks. Raises ``StorageUnavailable`` if some

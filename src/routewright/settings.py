@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from ._core.analytics.report import checked_keys
 from ._core.attempts.limits import ExecutionLimits as ExecutionLimits
 from ._core.request.problems import shown
-from ._core.window import check_seconds
 from ._engine.capture import Capturing
 from .backends.clock import SystemClock
 from .errors import ValidationFailed
@@ -35,8 +34,6 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     default_max_output_tokens: int = 4_096
     """Output cap where money or tokens are limited (contract 7). A model that usually needs more gets that."""
-    workers: int = 4
-    """Processes that share rate limits. While the shared coordination is away, each goes on with its part of them."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -120,8 +117,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     durability: Durability = "buffered"
     """When an answer is given: ``buffered``, at once, and its trace is written behind it, within 50 ms; ``committed``,
     when its trace is on the disk."""
-    lease_s: float = 30.0
-    """After so long what a process held that died is free again: slots, reservations, idempotency keys."""
     rollup_keys: tuple[str, ...] = ()
     """Metadata that usage reports can group by, besides ``tenant`` and ``workflow``: at most 8 keys."""
     traceparent_to: tuple[str, ...] = ()
@@ -144,7 +139,6 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.durability not in get_args(Durability):
             raise _refusal("Settings.durability", self.durability, "take 'buffered' or 'committed'")
         checked_keys("Settings.rollup_keys", self.rollup_keys)
-        check_seconds(self.lease_s, "Settings.lease_s")
         names: object = self.traceparent_to
         hint = "pass a tuple of names, such as ('vllm',), or ('*',) for all"
         if not isinstance(names, tuple | list | set | frozenset):

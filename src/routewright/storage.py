@@ -1,28 +1,21 @@
 """Storages by URL, as the command line and configuration files name them; and what a storage of one's own is made with.
 
 ``check_batch`` and ``ids_of`` hold a batch to its preconditions, ``selects`` says what a selection means, and
-``Rollups`` are the sums that reports are made of. A storage that keeps money, too, writes a ``Shelf``, over which
-``reserve``, ``settle``, ``credit``, ``expire`` and ``standing`` are the rules (``docs/how-to/own-storage.md``).
+``Rollups`` are the sums that reports are made of. A storage that keeps accounts, too, writes a ``Shelf``, over which
+``State``, ``Waiting``, ``settle`` and ``expired_row`` are the rules; ``next_label`` and ``added`` are those of what
+processes agree on (``docs/how-to/own-storage.md``).
 """
 
 from __future__ import annotations
 
+from ._core.accounts.hold import Hold
+from ._core.accounts.ledger import Shelf, expired_row, settle
+from ._core.accounts.state import Expired, Kept, State
+from ._core.accounts.waiting import Waiting
 from ._core.analytics.rollup import Rollups
+from ._core.attempts.learned import added
 from ._core.batch import check_batch, check_digests, ids_of
-from ._core.books import no_room
-from ._core.lease import is_held
-from ._core.ledger import (
-    Expired,
-    Hold,
-    NoRoom,
-    Shelf,
-    Sums,
-    credit,
-    expire,
-    reserve,
-    settle,
-    standing,
-)
+from ._core.policy import next_label
 from ._core.request.problems import did_you_mean, shown
 from ._core.trace.filter import selects
 from .backends.storage.memory import MemoryStorage
@@ -32,22 +25,20 @@ from .protocols import Clock, Storage
 __all__ = [
     "Expired",
     "Hold",
-    "NoRoom",
+    "Kept",
     "Rollups",
     "Shelf",
-    "Sums",
+    "State",
+    "Waiting",
+    "added",
     "check_batch",
     "check_digests",
-    "credit",
-    "expire",
+    "expired_row",
     "ids_of",
-    "is_held",
-    "no_room",
+    "next_label",
     "open_storage",
-    "reserve",
     "selects",
     "settle",
-    "standing",
 ]
 
 SCHEMES = ("memory", "sqlite")
@@ -63,10 +54,12 @@ def open_storage(url: str, *, clock: Clock | None = None) -> Storage:
         raise ValidationFailed.at("url", f"is {shown(url)}", _HINT)
     scheme, colon, rest = url.partition(":")
     if scheme == "memory" and colon and not rest.strip("/"):
-        return MemoryStorage()
+        return MemoryStorage(clock=clock)
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
         from .backends.storage.sqlite import SqliteStorage  # which memory does not need
 
         return SqliteStorage(rest[3:], clock=clock)
+    if url and not colon and scheme not in SCHEMES:
+        raise ValidationFailed.at("url", f"is {shown(url)}", f"write {shown(f'sqlite:///{url}')} for that file")
     near = did_you_mean(scheme, SCHEMES) if scheme not in SCHEMES else ""
     raise ValidationFailed.at("url", f"is {shown(url)}", f"{near} {_HINT}".strip())

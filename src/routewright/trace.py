@@ -31,7 +31,7 @@ from ._core.request.problems import shown
 from ._core.request.rules import Range
 from ._core.trace.filter import parse_filter, seal, unseal
 from ._core.trace.ids import normalise_trace_id
-from ._engine.storage import GuardedStorage, found_trace
+from ._engine.storage import found_trace
 from ._engine.trace_queue import FreshStorage
 from ._engine.worker import Worker
 from .arguments import check_account, check_deletes, check_environment, check_storage, checked_feedback
@@ -86,8 +86,8 @@ class TraceStore(Closing):
     report = await store.usage(group_by="model")
 
     ``storage`` is a storage or its URL. ``rollup_keys`` are metadata of what is recorded here that ``usage`` can group
-    by, besides ``tenant`` and ``workflow``. Of a Router take ``router.traces``, which has its settings and reads what
-    it has not written yet.
+    by, besides ``tenant`` and ``workflow``. Reads include what Routers of this process have not written yet to the same
+    storage object. ``router.traces`` also has the Router's settings.
     """
 
     def __init__(self, storage: Storage | str, *, rollup_keys: Sequence[str] = (), clock: Clock | None = None) -> None:
@@ -95,18 +95,18 @@ class TraceStore(Closing):
             storage = open_storage(storage, clock=clock)
         check_storage(storage)
         self._storage = storage
-        self._checked: Storage = GuardedStorage(storage)
         self._rollup_keys = checked_keys("rollup_keys", rollup_keys)
         self._clock = clock or SystemClock()
+        self._checked: Storage = FreshStorage(storage, self._clock)
         self._secret = RootSecret(storage, os.environ)
         self._worker: Worker | None = None
         self._account = "default"
 
     @classmethod
-    def fresh(cls, storage: FreshStorage, settings: Settings, worker: Worker) -> Self:
-        """The store of a Router, whose traces may be queued in front of its storage."""
+    def of_router(cls, storage: Storage, settings: Settings, worker: Worker) -> Self:
+        """The store of a Router, which closes the storage itself."""
         store = cls(storage, rollup_keys=settings.rollup_keys, clock=settings.clock)
-        store._secret, store._worker = RootSecret(storage.behind, os.environ), worker
+        store._worker = worker
         return store
 
     def as_account(self, account: str) -> Self:
@@ -122,7 +122,7 @@ class TraceStore(Closing):
         return BlockingTraceStore(self, self._worker or Worker(self._clock))
 
     def __repr__(self) -> str:
-        return f"TraceStore({self._secret.storage!r})"
+        return f"TraceStore({self._storage!r})"
 
     async def record(self, trace: Trace) -> None:
         """Keep a trace under its own account, in place of an earlier one of its id and environment. Raises
@@ -335,8 +335,9 @@ class TraceStore(Closing):
         return latency_report(await self._read(account, asked), first, last)
 
     async def aclose(self) -> None:
-        """Free the storage."""
-        await self._storage.aclose()
+        """Free the storage, unless it is a Router's."""
+        if self._worker is None:
+            await self._storage.aclose()
 
     def _of(self, account: str | UnsetType) -> str:
         return self._account if account is UNSET else check_account("account", account)

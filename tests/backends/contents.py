@@ -9,11 +9,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from routewright._core.analytics.rollup import Rollups, unpacked
+from routewright._core.analytics.rollup import Rollups, merged, unpacked
 from routewright._core.trace.filter import text_of
 from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.roll import roll
+from routewright.backends.storage.sqlite.traces import STORED, Stored
 from routewright.backends.storage.sqlite.upkeep import check
-from routewright.backends.storage.sqlite.write import STORED, Stored
 from routewright.wire import Trace
 
 Table = dict[tuple[Any, ...], Any]
@@ -33,7 +34,10 @@ def assert_sound(path: Path) -> None:
     """The file is whole, every trace in it can be read, and what is derived is as if it were made anew."""
     assert check(path).problems == []
     with closing(connect(str(path))) as connection:
-        connection.execute("BEGIN")
+        connection.create_function("merged", 2, merged)
+        connection.execute("BEGIN IMMEDIATE")
+        while roll(connection):  # what is not counted yet; it is rolled back
+            pass
         found = connection.execute(f"SELECT account, {STORED} FROM trace").fetchall()
         rows = [(account, Stored.of(row)) for account, *row in found]
         assert len({(account, row.id) for account, row in rows}) == len(rows), "a trace is there twice"

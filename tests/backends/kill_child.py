@@ -31,7 +31,7 @@ from routewright import (
     SqliteStorage,
     UpstreamCall,
 )
-from routewright.backends.storage.sqlite import writer
+from routewright.backends.storage.sqlite import keeper
 from routewright.wire import Durability
 
 MODELS = [
@@ -61,7 +61,7 @@ class Orders(msgspec.Struct):
     """The share of calls that are streamed."""
     wait_s: float = 0.003
     """How long a model takes at most."""
-    log_bytes: int = writer.WAL_BYTES
+    log_bytes: int = keeper.LOG_BYTES
     """When the log is moved into the file."""
 
 
@@ -72,7 +72,7 @@ class Child:
         self._orders = orders
         self._chance = Random(orders.seed)
         self._ended = False
-        writer.WAL_BYTES = orders.log_bytes
+        keeper.LOG_BYTES = orders.log_bytes
         provider = CallableProvider(self._answer, models=MODELS)
         settings = Settings(durability=orders.durability, rollup_keys=("team",))
         self._router = Router(providers=[provider], storage=SqliteStorage(orders.path), settings=settings)

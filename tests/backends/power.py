@@ -93,6 +93,12 @@ class Disk:
         """A connection that is recorded, for ``SqliteStorage(connect=...)``."""
         return _Connection(path, self._vfs.name)
 
+    def sync(self, descriptor: int) -> None:
+        """A file is synced by a descriptor of its own, for ``sync.true_sync``."""
+        mine = os.fstat(descriptor)
+        found = (number for name, number in self.files.items() if _is(self.folder / name, mine))
+        self.note(Sync(next(found)))
+
     def cuts(self, places: Sequence[int], chance: Random) -> Iterator[tuple[int, Files]]:
         """What is left where the power is cut after so many events, for each of these places in order."""
         platter = _Platter(self.before)
@@ -112,6 +118,10 @@ def fill(folder: Path, files: Files) -> None:
     """Write files into a folder."""
     for name, data in files.items():
         (folder / name).write_bytes(data)
+
+
+def _is(path: Path, file: os.stat_result) -> bool:
+    return path.exists() and os.path.samestat(path.stat(), file)
 
 
 class _Platter:

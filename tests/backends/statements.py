@@ -7,19 +7,25 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from routewright.backends.storage.sqlite import upkeep
-from routewright.backends.storage.sqlite.books import audit, read, write
+from routewright.backends.storage.sqlite import traces, upkeep
+from routewright.backends.storage.sqlite.books import audit, read, shelf, write
 from routewright.backends.storage.sqlite.books import upkeep as sweep
+from routewright.backends.storage.sqlite.roll import _GROUPED, _LAST
+from routewright.backends.storage.sqlite.schema import MIGRATIONS
 
 OF_ACCOUNTS = (
     *("trace", "tag", "feedback", "usage", "cache_use", "fallback_use", "latency"),
-    *("account", "key", "purse", "hold", "ledger", "claim", "event", "told"),
+    *("account", "key", "purse", "ledger", "claim", "kept", "uncounted", "event", "told"),
 )
 """Tables whose rows belong to accounts."""
 CHECKED = {sql for sql in vars(audit).values() if isinstance(sql, str) and sql.startswith("SELECT")}
-SWEPT = {sweep.IS_DUE, sweep.HOLDING, sweep.OLD_CLAIMS, sweep.OLD_EVENTS, sweep.OLD_TOLD, sweep.OLD_RUNS}
+SWEPT = {value for value in vars(sweep).values() if isinstance(value, str)}
+MADE = {statement for script in MIGRATIONS for statement in script.split(";\n")}
+"""What makes a store's tables, and brings an older one's into them."""
 NAMED = {
-    *(upkeep._ACCOUNTS, "SELECT count(*) FROM trace", "SELECT n, id, body FROM trace", *CHECKED, *SWEPT),
+    *MADE,
+    *(upkeep._ACCOUNTS, "SELECT count(*) FROM trace", upkeep._BODIES, *CHECKED, *SWEPT),
+    *(_LAST, _GROUPED, "DELETE FROM uncounted WHERE n < ?", traces._LAST, shelf._LAST_KEPT),
     *(read.ACCOUNTS, read.BY_DIGEST, read.SUMS_OF_ALL, write.HOLDER),
 }
 """What looks at all accounts, and says so: the list of accounts, the sums of all, the check of a file, the sweep, and

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from routewright import Router, SqliteStorage
-from routewright.backends.storage.sqlite.writer import WAL_BYTES
+from routewright.backends.storage.sqlite.keeper import LOG_BYTES
 from routewright.wire import SYSTEM_ACCOUNT, DecisionSpan, Durability, SnapshotById, Trace, TraceById, Traces
 
 from .contents import assert_sound, names_of
@@ -164,7 +164,7 @@ class Scene:
             self._durability,
             seed=self._chance.getrandbits(32),
             streams=0.5 if number % 2 else 0.0,
-            log_bytes=self._chance.choice((SHORT_LOG, WAL_BYTES)),
+            log_bytes=self._chance.choice((SHORT_LOG, LOG_BYTES)),
         )
 
     def _check(self, victims: Sequence[Victim]) -> None:

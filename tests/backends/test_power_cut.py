@@ -18,10 +18,8 @@ import msgspec
 import pytest
 
 from routewright import SqliteStorage
-from routewright.backends.storage.sqlite import writer
-from routewright.backends.storage.sqlite.connection import Connection
+from routewright.backends.storage.sqlite import keeper, sync
 from routewright.backends.storage.sqlite.connection import connect as own_connect
-from routewright.backends.storage.sqlite.writer import Writer
 from routewright.errors import PreconditionFailed, StorageUnavailable
 from routewright.testing.storage.samples import ROLLUP_KEYS, decision_input, make_trace, random_trace
 from routewright.wire import (
@@ -187,7 +185,7 @@ def make_batch(state: State, chance: Random, number: int, committed: float) -> B
 
 def puts(account: str, chance: Random, number: int, durability: Durability) -> list[Write]:
     traces = [any_trace(account, chance, number * 100 + place) for place in range(chance.choice((1, 1, 2, 5, 20)))]
-    writes: list[Write] = [PutTrace(each, "absent", ROLLUP_KEYS, durability) for each in traces]
+    writes: list[Write] = [PutTrace(each, "absent", ROLLUP_KEYS, durability=durability) for each in traces]
     if chance.random() < 0.3:
         writes.append(PutFeedback(chance.choice(traces).id, 1.0, None, number, "present"))
     return writes
@@ -258,7 +256,11 @@ def cut_power(folder: Path, seed: int, lives: int, cuts: int, tally: Tally, disk
     for number in range(lives):
         disk = disk_of(folder / f"{seed}-{number}", files)
         life = Life(disk, state, chance, number)
-        with patch.object(writer, "WAL_BYTES", chance.choice(LOG_BYTES)):
+        with (
+            patch.object(keeper, "LOG_BYTES", chance.choice(LOG_BYTES)),
+            patch.object(keeper, "EVERY_S", 0.002),
+            patch.object(sync, "true_sync", disk.sync),
+        ):
             anyio.run(life.live, chance)
         disk.close()
         tally.moved += sum(isinstance(event, Written) and event.file == disk.files[NAME] for event in disk.events)
@@ -300,15 +302,3 @@ class HalfDeafDisk(Disk):
 def test_a_disk_that_does_not_sync_is_found_out(tmp_path: Path, disk: type[Disk]) -> None:
     with pytest.raises((AssertionError, StorageUnavailable)):
         cut_power(tmp_path, 0, 4, 40, Tally(), disk)
-
-
-@pytest.mark.parametrize("level", ["OFF", "NORMAL"])
-def test_a_store_that_syncs_less_than_it_says_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
-) -> None:
-    def sync_less(self: Writer, connection: Connection, _: str) -> None:
-        connection.execute(f"PRAGMA synchronous = {level}")
-
-    monkeypatch.setattr(Writer, "_sync", sync_less)
-    with pytest.raises((AssertionError, StorageUnavailable)):
-        cut_power(tmp_path, 0, 4, 40, Tally())

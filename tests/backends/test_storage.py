@@ -271,7 +271,7 @@ async def test_memory_copies_no_trace_but_those_that_it_gives(monkeypatch: pytes
 @pytest.mark.parametrize("number", [0, -1])
 def test_memory_that_would_keep_nothing_is_refused(setting: str, number: int) -> None:
     with pytest.raises(ValidationFailed, match=rf"MemoryStorage.{setting}: is {number}; keep at least 1"):
-        MemoryStorage(**{setting: number})
+        MemoryStorage(**{setting: number})  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
@@ -432,6 +432,9 @@ class Draft:
         self.rows: list[LedgerRow] = []
         self.made = self.made_whole = self.times_counted = 0
         self._trace = trace
+
+    def void(self) -> None:
+        raise AssertionError("no call was taken over")
 
     @property
     def trace(self) -> Trace:

@@ -11,7 +11,8 @@ import pytest
 from routewright import Catalogue, ExportLine, Ledger, MemoryStorage, Model, UsageExport, ValidationFailed
 from routewright.protocols import Storage
 from routewright.testing import FakeClock
-from routewright.wire import LedgerRow, Settle, Tokens
+from routewright.wire import LedgerRow, Tokens
+from tests import billing
 from tests.billing import NOON, make_storage
 
 pytestmark = pytest.mark.anyio
@@ -79,7 +80,7 @@ async def book(storage: Storage, calls: Sequence[Calls], *accounts: str) -> None
                 request_id=f"tr_{number:05}", attempt=1, at=f"2026-11-{each.day}T12:00:00.000Z", model=each.model,
                 provider=each.model.partition("/")[0], tokens=tokens, cost_nanos=nanos,
             )  # fmt: skip
-            await storage.apply(account, [Settle(id=row.request_id, at=row.at, rows=(row,))])
+            await billing.book(storage, account, row)
 
 
 def _part(calls: Calls, place: int) -> tuple[Tokens, int]:

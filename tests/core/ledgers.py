@@ -1,51 +1,223 @@
-"""The rules of the ledger over what memory keeps of one account, without a storage."""
+"""``State`` over books in lists, and what the tests ask of both most."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
+import msgspec
 
-from routewright._core.books import Books
-from routewright._core.lease import Owners
-from routewright.errors import PreconditionFailed
-from routewright.testing.storage.samples import AT, make_account, reservation
-from routewright.wire import Key, LedgerRow, Purse, PutAccount, PutKey, Settle, Standing, Stands, Written
+from routewright._core.accounts.books import KEPT_S
+from routewright._core.accounts.hold import End, Hold, Tick, Widened
+from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
+from routewright._core.accounts.state import Expired, Kept, State, Wait, scope_of
+from routewright.protocols import Facts
+from routewright.testing.storage.samples import AT, AT_S, make_account, make_ask, make_facts
+from routewright.wire import (
+    Account,
+    Ask,
+    Caller,
+    Claim,
+    Correct,
+    Key,
+    LedgerRow,
+    Purse,
+    Replay,
+    RunLimit,
+    Short,
+    Stands,
+)
+
+LEASE_S = 30.0
+
+
+class Paper:
+    """What lasts: all of it in lists, added up whenever it is asked for."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+        self.keys: dict[tuple[str, str], Key] = {}
+        self.credits: list[tuple[str, int]] = []
+        self.charges: list[tuple[tuple[str, str], int]] = []
+        self.rows: list[tuple[str, LedgerRow]] = []
+        self.expired: dict[str, Expired] = {}
+        self.answers: dict[bytes, tuple[Kept, float]] = {}
+        self.thresholds: dict[str, int] = {}
+        self.reads = 0
+
+    def account(self, name: str) -> Account | None:
+        return self.accounts.get(name)
+
+    def key(self, account: str, key_id: str) -> Key | None:
+        return self.keys.get((account, key_id))
+
+    def sums(self, account: str, purse: str) -> tuple[int, int]:
+        self.reads += 1
+        granted = sum(nanos for name, nanos in self.credits if name == account) if purse == "account" else 0
+        return sum(nanos for name, nanos in self.charges if name == (account, purse)), granted
+
+    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+        found = self.answers.get(claim)
+        return found[0] if found is not None and now < found[1] else None
+
+    def attempts(self, account: str, call: str) -> set[int]:
+        return {row.attempt for name, row in self.rows if (name, row.request_id) == (account, call)}
+
+    def unbook(self, account: str, call: str) -> Expired | None:
+        found = self.expired.pop(call, None)
+        if found is not None:
+            self.rows = [(of, row) for of, row in self.rows if (row.request_id, row.kind) != (call, "expired")]
+        return found
+
+    def told(self, account: str, name: str) -> int:
+        return self.thresholds.get(account + name, 0)
+
+    def put_told(self, account: str, name: str, threshold: int) -> None:
+        self.thresholds[account + name] = threshold
 
 
 class Ledger:
-    """An account's books, and what is asked of them most."""
+    """One owner of a state, by default with the account ``acme``. It notes what a log would say, and folds it into
+    those that follow, as it was written."""
 
-    def __init__(self, *keys: Key, newest: int = 1_000, **terms: Any) -> None:
-        self.books = Books(Owners(), newest)
-        self.books.put(PutAccount(make_account(**terms)))
-        for each in keys:
-            self.books.put(PutKey(each))
+    def __init__(self, *keys: Key, owner: int = 1, paper: Paper | None = None, **terms: Any) -> None:
+        self.paper, self.owner = paper or Paper(), owner
+        self.state = State(self.paper)
+        self.followers: list[State] = []
+        self.now = 0.0
+        if paper is None:
+            self.paper.accounts["acme"] = make_account(**terms)
+            self.paper.keys = {(key.account, key.id): key for key in keys}
 
-    def reserve(self, call: str, nanos: int, **given: Any) -> Written:
-        return self.books.put(reservation(call, nanos, **given))
+    @property
+    def time(self) -> float:
+        """Unix seconds."""
+        return AT_S + self.now
 
-    def refused(self, call: str, nanos: int, **given: Any) -> dict[str, Any]:
-        """What a reservation is refused with."""
-        with pytest.raises(PreconditionFailed) as full:
-            self.reserve(call, nanos, **given)
-        assert full.value.detail is not None
-        return full.value.detail
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
 
-    def settle(self, call: str, *rows: LedgerRow, **given: Any) -> Written:
-        return self.books.put(Settle(id=call, rows=rows, **{"at": AT} | given))
+    def ask(self, call: str = "c", nanos: int = 0, **given: Any) -> Hold | Replay | Wait | Short:
+        return self.admit(make_ask(call, nanos, **{"at": self.time} | given))
 
-    def standing(self, at: str = AT, **given: Any) -> Standing:
-        standing: Standing = self.books.answer(Stands(at, **given))
-        return standing
+    def admit(self, ask: Ask) -> Hold | Replay | Wait | Short:
+        self.state.begin(self.owner, self.now, self.now + LEASE_S)
+        there, tick = ask.id in self.state.holds, Tick()
+        try:
+            found = self.state.admit(ask, self.owner, self.time)
+            if isinstance(found, Hold):
+                tick = Tick(widened=[Widened(found.id, found.nanos)]) if there else Tick(admits=[found])
+            return found
+        finally:
+            self.write(tick)
 
-    def purses(self, at: str = AT, **given: Any) -> dict[str, tuple[int, int]]:
-        """What is spent and reserved, by purse."""
-        return {each.name: (each.spent_nanos, each.reserved_nanos) for each in self.standing(at, **given).purses}
+    def hold(self, call: str = "c", nanos: int = 0, **given: Any) -> Hold:
+        found = self.ask(call, nanos, **given)
+        assert isinstance(found, Hold), found
+        return found
+
+    def short(self, call: str, nanos: int, **given: Any) -> Short:
+        """Why there is not enough money, whether or not it is waited for."""
+        found = self.ask(call, nanos, **given)
+        short = found.short if isinstance(found, Wait) else found
+        assert isinstance(short, Short), found
+        return short
+
+    def settle(self, call: str = "c", *rows: LedgerRow, **given: Any) -> Booked:
+        return self.book(make_facts(call, *rows, **given))
+
+    def book(self, facts: Facts) -> Booked:
+        self.state.begin(self.owner, self.now, self.now + LEASE_S)
+        booked = settle(self.state, self.paper, facts, self.time)
+        self.paper.rows += [(facts.caller.account, row) for row in booked.rows]
+        if booked.keeps and facts.claim is not None and facts.result is not None:
+            kept = Kept(facts.claim.fingerprint, facts.id, facts.result)
+            self.paper.answers[scope_of(facts.caller, facts.claim.key)] = kept, self.time + KEPT_S
+        self.write(Tick(ends=[booked.end]))
+        return booked
+
+    def correct(self, row: LedgerRow, **given: Any) -> Booked:
+        booked = correct(self.state, self.paper, "acme", Correct(row=row, after=0, **given))
+        self.paper.rows += [("acme", each) for each in booked.rows]
+        self.write(Tick(ends=[booked.end]))
+        return booked
+
+    def release(self, call: str = "c", tokens: int | None = 0) -> None:
+        self.state.begin(self.owner, self.now, self.now + LEASE_S)
+        end = End(call, tokens)
+        self.state.end(end)
+        self.write(Tick(ends=[end]))
+
+    def expire(self, call: str = "c") -> None:
+        self.state.begin(self.owner, self.now, self.now + LEASE_S)
+        hold = self.state.expire(call)
+        assert hold is not None
+        before = self.paper.unbook(hold.account, call)
+        row = expired_row(hold, before)
+        if row is not None and row.cost_range_nanos is not None:
+            self.paper.rows.append((hold.account, row))
+            self.paper.expired[call] = Expired(row.cost_range_nanos[1], hold.purses)
+        self.write(Tick(expired=[call]))
+
+    def change(self, account: str = "acme") -> None:
+        """Say that the terms of an account were changed."""
+        self.state.begin(self.owner, self.now, self.now + LEASE_S)
+        self.state.forget(account)
+        self.write(Tick(changed=[account]))
+
+    def credit(self, nanos: int, account: str = "acme") -> None:
+        self.paper.credits.append((account, nanos))
+        self.change(account)
+
+    def terms(self, **terms: Any) -> None:
+        self.paper.accounts["acme"] = make_account(**terms)
+        self.change()
+
+    def write(self, tick: Tick) -> None:
+        """Write what the books do not say yet, and what happened."""
+        self.paper.charges += self.state.charged.items()
+        self.state.charged.clear()
+        said = msgspec.msgpack.encode(tick)
+        for each in self.followers:
+            each.fold(self.owner, self.now, self.now + LEASE_S, msgspec.msgpack.decode(said, type=Tick))
 
     def purse(self, name: str, **given: Any) -> Purse:
-        return next(each for each in self.standing(**given).purses if each.name == name)
+        return next(each for each in self.standing(**given) if each.name == name)
 
-    def rows(self) -> list[LedgerRow]:
-        """All, oldest first."""
-        return [*self.books._rows.values()]
+    def purses(self, **given: Any) -> dict[str, tuple[int, int]]:
+        """What is spent and reserved, by purse."""
+        return {each.name: (each.spent_nanos, each.reserved_nanos) for each in self.standing(**given)}
+
+    def standing(self, at: str = AT, key_id: str | None = "k", run: RunLimit | None = None) -> tuple[Purse, ...]:
+        return self.state.standing("acme", Stands(at, key_id, run)).purses
+
+    def kinds(self) -> list[str]:
+        return [row.kind for _, row in self.paper.rows]
+
+
+def by_key(key_id: str) -> Caller:
+    """A caller with a key."""
+    return Caller("acme", key_id=key_id)
+
+
+def one(fingerprint: str = "f") -> Claim:
+    """The idempotency key that all calls ask for."""
+    return Claim("i", fingerprint)
+
+
+def seen(state: State) -> dict[str, Any]:
+    """What a state comes to, however it came to be."""
+    cut = state.at - 60.0
+    windows = {}
+    for name, window in state.windows.items():
+        there = [each for each in zip(window.times, window.requests, window.tokens, strict=True) if each[0] > cut]
+        if there or window.slots:
+            windows[name] = there, window.slots
+    return {
+        "at": state.at,
+        "windows": windows,
+        "holds": {name: msgspec.to_builtins(hold) for name, hold in state.holds.items()},
+        "claims": {claim: hold.id for claim, hold in state.claims.items()},
+        "owners": {owner: {*holds} for owner, holds in state.owners.items()},
+        "heard": state.heard,
+        "reserved": {name: sums.reserved for name, sums in state.sums.items() if sums.reserved},
+    }

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from routewright._core.allowance import headers_of, refusal, takes_of
-from routewright._core.limiter import Limiter
+from routewright._core.account import limits_of
+from routewright._core.accounts.payer import takes_of
+from routewright._core.allowance import headers_of, refusal
+from routewright._core.limits.window import Window, denied
 from routewright._core.shortage import held_by_others
 from routewright.errors import RateLimited
 from routewright.testing.storage.samples import make_account
-from routewright.wire import Caller, Denied, Purse, RateLimits, Standing, Take, WindowState
+from routewright.wire import Denied, Purse, RateLimits, Take, WindowState
 
 NOW = 1_800_000_000.0
 LIMITS = ("requests_per_min", "tokens_per_min", "concurrency")
@@ -19,12 +21,13 @@ LIMITS = ("requests_per_min", "tokens_per_min", "concurrency")
 
 def refused(calls: int = 1, **limits: Any) -> RateLimited:
     """What the call is told that is one too many; each asks for ten tokens."""
-    standing = Standing(make_account(plan="unlimited", limits=RateLimits(**limits)), None, ())
-    takes, limiter = takes_of(Caller("acme"), standing, 10), Limiter(30.0)
-    for _ in range(calls):
-        denied = limiter.take(takes, "me", 100.0)
-    assert isinstance(denied, Denied)
-    return refusal(takes, denied, NOW)
+    window, own = Window(), limits_of(make_account(plan="unlimited", limits=RateLimits(**limits)))
+    for _ in range(calls - 1):
+        window.take(100.0, 10)
+        window.slots += 1
+    assert not window.admits(own, 10, 1)
+    takes = takes_of("account:production:acme", own, 10, slots=True)
+    return refusal(takes, denied([(take, window) for take in takes], 100.0), NOW)
 
 
 @pytest.mark.parametrize("limit", LIMITS)

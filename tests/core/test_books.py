@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routewright._core.books import INCIDENTS, WEEK_S, Books, forgotten_at, is_quiet
-from routewright._core.idempotency import KEPT_S
-from routewright._core.lease import Owners, is_held
+from routewright._core.accounts.books import INCIDENTS, KEPT_S, WEEK_S, Books, forgotten_at, is_quiet
+from routewright._core.accounts.state import Expired, Kept
 from routewright._core.moment import timestamp
 from routewright._core.rows import key_of, summed
 from routewright.testing.storage.samples import AT, make_row
 from routewright.wire import (
-    ClaimKey,
-    EndClaim,
+    DeleteResults,
     Events,
     Incident,
     Incidents,
@@ -28,21 +26,12 @@ from routewright.wire import (
     LedgerSums,
     PutEvent,
     PutIncident,
-    RunLimit,
-    Settle,
     StoredEvent,
     Tokens,
-    Written,
 )
-
-from .ledgers import Ledger
 
 NOW = 1_795_478_400.0
 EMPTY = LedgerSum("2026-11-21", "a", "a/one", "attempt", 0, Tokens(), 0, 0, 0, 0, 0)
-
-
-def books(newest: int = 1_000) -> Books:
-    return Books(Owners(), newest)
 
 
 def event(number: int, at: float = NOW) -> StoredEvent:
@@ -51,90 +40,44 @@ def event(number: int, at: float = NOW) -> StoredEvent:
     )
 
 
-# Leases
+def keep(kept: Books, claim: bytes, until: float = NOW + KEPT_S) -> None:
+    kept.keep(claim, "production", until, Kept("f", "c", b"x"))
 
 
-@pytest.mark.parametrize(
-    ("until", "lease_s", "clock_s", "held"),
-    [
-        (30.0, 30.0, 0.0, True),
-        (30.0, 30.0, 29.999, True),
-        (30.0, 30.0, 30.0, False),
-        (30.0, 30.0, 1e9, False),
-        (30.1, 30.0, 0.0, True),  # who asks read the clock a while ago
-        (630.0, 30.0, 0.0, True),
-        (630.1, 30.0, 0.0, False),  # it ends later than it could: the clock began anew
-        (1e6, 30.0, 5.0, False),
-        (0.0, 0.0, 5.0, False),
-    ],
-)
-def test_a_lease_holds_until_its_end_and_not_over_a_clock_that_began_anew(
-    until: float, lease_s: float, clock_s: float, held: bool
-) -> None:
-    assert is_held(until, lease_s, clock_s) is held
-
-
-@given(st.floats(0, 1e9), st.floats(0.001, 1e4), st.floats(0, 1e5))
-def test_a_lease_that_was_kept_just_now_is_held_for_its_length(clock_s: float, lease_s: float, later: float) -> None:
-    owners = Owners()
-    owners.keep("own", lease_s, clock_s)
-    assert owners.lives("own", clock_s)
-    assert owners.lives("own", clock_s + later) is (clock_s + later < clock_s + lease_s)
-    assert not owners.lives("other", clock_s)
-
-
-def test_owners_that_are_gone_are_forgotten() -> None:
-    owners = Owners()
-    for number in range(10):
-        owners.keep(f"own-{number}", 30.0, number * 10.0)
-    owners.sweep()
-    assert list(owners._leases) == ["own-7", "own-8", "own-9"]
+def kept_of(kept: Books, *claims: bytes) -> list[bytes]:
+    """Those that have an answer."""
+    return [claim for claim in claims if kept.kept(claim, NOW) is not None]
 
 
 # Bounds
 
 
 def test_of_each_kind_the_newest_are_kept_and_all_sums() -> None:
-    kept = books(newest=3)
+    kept = Books(3)
     for number in range(5):
-        kept.put(Settle(id=f"c{number}", at=AT, rows=(make_row(f"c{number}", charge=2),)))
+        kept.book(make_row(f"c{number}", charge=2))
         kept.put(PutEvent(event(number)))
-        kept.put(_claim(f"k{number}"))
+        keep(kept, b"%d" % number)
     assert [each.request_id for each in kept.scan(LedgerRows(), None, 9)] == ["c4", "c3", "c2"]
     assert [each.id for each in kept.scan(Events(), None, 9)] == ["evt_0004", "evt_0003", "evt_0002"]
+    assert kept_of(kept, b"0", b"1", b"2", b"3", b"4") == [b"2", b"3", b"4"]
     (total,) = kept.answer(LedgerSums("2026-11-21", "2026-11-21"))
     assert (total.rows, total.charge_nanos) == (5, 10)
-    assert len(kept._claims) == 5, "they run"
-    for number in range(5):
-        kept.put(_end(f"k{number}"))
-    assert {key for (_, key), _ in kept._claims.items()} == {"k2", "k3", "k4"}
 
 
-def test_a_call_that_runs_keeps_its_key_and_the_results_that_came_last_are_kept() -> None:
-    kept = books(newest=2)
-    for key in ("runs", "late", "a", "b"):
-        kept.put(_claim(key))
-    for key in ("a", "b", "late"):
-        kept.put(_end(key))
-    assert {key for (_, key), _ in kept._claims.items()} == {"runs", "b", "late"}
-    assert kept.put(_end("a")) == Written(created=True)
-    assert {key for (_, key), _ in kept._claims.items()} == {"runs", "late", "a"}
-
-
-def test_a_run_that_has_something_reserved_is_not_forgotten() -> None:
-    ledger = Ledger(newest=2)
-    for number in range(4):
-        run = RunLimit(f"r{number}", 100)
-        ledger.reserve(f"c{number}", 60, run=run)
-    full = [ledger.refused(f"d{number}", 60, run=RunLimit(f"r{number}", 100)) for number in range(4)]
-    assert [each["level"] for each in full] == ["agent_run"] * 4
-    for number in range(4):
-        ledger.settle(f"c{number}")
-    assert len(ledger.books._runs) == 2
+def test_a_row_is_booked_once_and_only_one_that_nobody_knows_of_goes() -> None:
+    kept, row = Books(9), make_row(attempt=0, kind="expired", cost_range_nanos=(0, 800))
+    assert [kept.book(row, ["account"]) for _ in range(2)] == [True, False]
+    kept.book(make_row("d", charge=5))
+    assert (kept.attempts("c"), kept.attempts("d")) == ({0}, {1})
+    assert kept.unbook("d") is None
+    assert [kept.unbook("c") for _ in range(2)] == [Expired(800, ("account",)), None]
+    (total,) = kept.answer(LedgerSums("2026-11-21", "2026-11-21"))
+    assert (total.rows, total.most_nanos) == (1, 5)
 
 
 def test_the_incidents_that_began_last_are_kept_whatever_is_said_of_them_later() -> None:
-    kept = books()
+    kept = Books(1_000)
     numbers = [*range(INCIDENTS + 5)]
     Random(1).shuffle(numbers)
     for number in numbers:
@@ -149,36 +92,25 @@ def _incident(number: int) -> Incident:
     return Incident(id=f"inc_{number}", title="slow", severity="minor", started_at=timestamp(NOW + number))
 
 
-def _claim(key: str) -> ClaimKey:
-    return ClaimKey(
-        key=key, environment="production", fingerprint="f", call=key, owner="own", lease_s=9.0, clock_s=0.0, at=NOW
-    )
-
-
-def _end(key: str) -> EndClaim:
-    return EndClaim(
-        key=key, environment="production", call=key, result=b"x", until=NOW + KEPT_S, fingerprint="f"
-    )  # fmt: skip
-
-
-def test_a_sweep_takes_old_results_events_and_marks_and_ends_what_was_abandoned() -> None:
-    ledger = Ledger(monthly_nanos=100)
-    kept = ledger.books
-    for key, until in (("old", NOW), ("new", NOW + 0.001)):
-        kept.put(_claim(key))
-        kept.put(EndClaim(key=key, environment="production", call=key, result=b"x", until=until))
-    kept.put(_claim("runs"))
-    kept.put(replace(_claim("lost"), at=NOW - KEPT_S, owner="dead"))
+def test_a_sweep_takes_old_answers_events_and_marks() -> None:
+    kept = Books(1_000)
+    keep(kept, b"old", NOW)
+    keep(kept, b"new", NOW + 0.001)
     for number, age_s in enumerate((WEEK_S + 0.001, WEEK_S, 0.0)):
         kept.put(PutEvent(event(number, NOW - age_s), once=f"o{number}", at=NOW - age_s))
-    ledger.reserve("lost", 100, owner="dead")
-    kept._owners.keep("own", 30.0, 31.0)
     assert kept.sweep(NOW) == 2
-    assert {key for (_, key), _ in kept._claims.items()} == {"new", "runs"}
+    assert (kept.kept(b"old", 0.0), kept_of(kept, b"new")) == (None, [b"new"])
     assert [each.id for each in kept.scan(Events(), None, 9)] == ["evt_0002", "evt_0001"]
     assert set(kept._told) == {"o2"}
-    assert [each.kind for each in ledger.rows()] == ["expired"]
-    assert ledger.purse("account").reserved_nanos == 0
+
+
+def test_an_answer_is_kept_until_its_time_and_deleted_by_environment() -> None:
+    kept = Books(9)
+    keep(kept, b"i")
+    assert kept.kept(b"i", NOW + KEPT_S - 0.001) == Kept("f", "c", b"x")
+    assert kept.kept(b"i", NOW + KEPT_S) is None
+    assert [kept.put(DeleteResults(of)).count for of in ("sandbox", "production", None)] == [0, 1, 0]
+    assert kept.kept(b"i", NOW) is None
 
 
 # Events
@@ -231,7 +163,7 @@ def test_rows_stand_apart_by_their_keys(rows: list[LedgerRow]) -> None:
 
 
 def test_sums_are_told_by_day_provider_model_and_kind_in_order() -> None:
-    ledger = Ledger()
+    kept = Books(9)
     made: list[dict[str, Any]] = [
         {"at": "2026-11-22T00:00:00.000Z"},
         {"model": "a/two"},
@@ -240,8 +172,9 @@ def test_sums_are_told_by_day_provider_model_and_kind_in_order() -> None:
         {},
         {"at": "2026-11-20T23:59:59.999Z"},
     ]
-    ledger.settle("c", *(make_row(attempt=place, charge=1, **given) for place, given in enumerate(made)))
-    told = ledger.books.answer(LedgerSums("2026-11-21", "2026-11-22"))
+    for place, facts in enumerate(made):
+        kept.book(make_row(attempt=place, charge=1, **facts))
+    told = kept.answer(LedgerSums("2026-11-21", "2026-11-22"))
     assert [(each.day[-2:], each.provider, each.model, each.kind) for each in told] == [
         ("21", "0", "a/one", "attempt"),
         ("21", "a", "a/one", "attempt"),

@@ -16,8 +16,10 @@ from routewright._core.routing.budget import (
     Share,
     SharedBudget,
     own_room,
+    plan_output,
     room_of,
     within,
+    worst_of_call,
     worst_of_plan,
 )
 from routewright._core.routing.constraints import Ask, _over_budget
@@ -26,7 +28,7 @@ from routewright._core.routing.inputs import RULES
 from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Model, Pricing, TokenBounds
 
-from .pools import TODAY, board, inputs, pools
+from .pools import TODAY, board, healths, inputs, pools
 
 amounts = st.builds(Amount, st.integers(0, 50), st.integers(0, 50))
 limits = st.none() | st.integers(0, 100)
@@ -163,17 +165,19 @@ def test_a_budget_that_pays_for_any_model_rejects_none(data: st.DataObject) -> N
 
 
 @given_by(st.data())
-def test_the_least_that_is_named_is_what_the_cheapest_needs_and_less_admits_none(data: st.DataObject) -> None:
+def test_the_least_that_is_named_admits_a_request_and_a_nano_dollar_less_does_not(data: st.DataObject) -> None:
     pool = data.draw(pools())
-    given, its = replace(data.draw(inputs(pool)), budget_tokens=None), board(pool)
+    given, its = data.draw(inputs(pool)), board(pool, data.draw(healths(pool)))
     least = least_nanos(given, its)
     if least is None:
         with pytest.raises(NoCandidates):
             decide(replace(given, budget_nanos=10**18), its)
         return
-    assert pays_for_any(replace(given, budget_nanos=least), its)
+    within_it = replace(given, budget_nanos=least)
+    assert pays_for_any(within_it, its)
+    plan = decide(within_it, its)
+    cap, _ = plan_output(plan, given.tokens, own_room(within_it))
+    assert worst_of_call(plan.legs[0], given.tokens, cap or 0).nanos <= least, "what is reserved is no more"
     if least:
-        below = replace(given, budget_nanos=least - 1)
-        assert not pays_for_any(below, its)
         with pytest.raises(NoCandidates):
-            decide(below, its)
+            decide(replace(given, budget_nanos=least - 1), its)

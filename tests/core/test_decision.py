@@ -828,7 +828,9 @@ def test_every_refusal_says_who_was_rejected_and_what_would_help(case: Case) -> 
     if refused is None:
         return
     assert refused.status == 422
-    assert len(refused.detail["rejected_candidates"]) == len(case.pool)
+    asked = [model.id for model in case.pool] if case.given.models is None else case.given.models
+    assert [each["model"] for each in refused.detail["rejected_candidates"]] == [*asked]
+    assert f"no model fits: {len(asked)} {'considered' if case.given.models is None else 'asked'}, " in str(refused)
     assert refused.detail["suggestion"]
     assert refused.detail["suggestion"] in str(refused)
 

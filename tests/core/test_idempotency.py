@@ -1,4 +1,4 @@
-"""Is a request the same as one before, and may it have its key?"""
+"""Is a request the same as one before?"""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from routewright._core.idempotency import KEPT_S, StoredClaim, fingerprint
-from routewright.wire import ClaimKey
+from routewright._core.idempotency import fingerprint
 
-ASKED = ClaimKey(
-    key="k", environment="production", fingerprint="f", call="tr_1", owner="own", lease_s=1.0, clock_s=0.0, at=100.0
-)
 NUMBERS = (
     st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from((0, -0.0, 0.0))
 )
@@ -149,38 +145,3 @@ def test_the_key_itself_is_no_part_of_the_request_and_method_and_path_are() -> N
     assert of({"input": "hi", "idempotency_key": "x"}) == of({"input": "hi"})
     assert len({fingerprint(method, path, {}) for method in ("POST", "PUT") for path in ("/v1/route", "/v1/runs")}) == 4
     assert fingerprint("POST", "/a", ["idempotency_key"]) != fingerprint("POST", "/a", [])
-
-
-@pytest.mark.parametrize(
-    ("claim", "at", "owned", "holds"),
-    [
-        (StoredClaim("f", "tr_0", "own"), 0.0, True, True),
-        (StoredClaim("f", "tr_0", "own"), 1e12, True, True),
-        (StoredClaim("f", "tr_0", "own"), 0.0, False, False),
-        (StoredClaim("f", "tr_0", "own", b"", until=100.0), 99.999, False, True),
-        (StoredClaim("f", "tr_0", "own", b"", until=100.0), 100.0, False, False),
-        (StoredClaim("f", "tr_0", "own", b"", until=100.0), 100.0, True, False),
-    ],
-)
-def test_a_key_is_taken_while_its_owner_lives_and_then_for_as_long_as_its_result_is_kept(
-    claim: StoredClaim, at: float, owned: bool, holds: bool
-) -> None:
-    assert claim.holds(at, owned=owned) is holds
-
-
-def test_a_result_is_kept_for_a_day() -> None:
-    assert KEPT_S == 86_400
-
-
-@pytest.mark.parametrize(
-    ("claim", "owned", "refuses"),
-    [
-        (StoredClaim("f", "tr_0", "own"), True, True),
-        (StoredClaim("f", "tr_0", "own"), False, False),
-        (StoredClaim("f", "tr_1", "own"), True, False),
-        (StoredClaim("f", "tr_1", "own", b"", until=101.0), True, True),
-        (StoredClaim("f", "tr_1", "own", b"", until=100.0), True, False),
-    ],
-)
-def test_a_call_that_runs_may_ask_again_for_the_key_that_it_has(claim: StoredClaim, owned: bool, refuses: bool) -> None:
-    assert claim.refuses(ASKED, owned=owned) is refuses

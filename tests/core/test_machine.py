@@ -162,6 +162,7 @@ def bring(attempt: Attempt, usage: Usage | None, *, final: bool, delivered: bool
 
 def succeed(attempts: Machine, attempt: Attempt, usage: Usage) -> None:
     bring(attempt, usage, final=True)
+    attempt.cost_nanos = usage_nanos(attempt.leg.prices, usage)
     attempts.succeeded(attempt)
 
 

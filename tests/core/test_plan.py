@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -21,7 +22,7 @@ from routewright._core.routing.pool import Pool
 from routewright._core.routing.quality import level_of, on_grid
 from routewright._core.routing.scale import log2_step, log2_steps, size_class
 from routewright.errors import NoCandidates
-from routewright.wire import DecisionInput, ModelHealth, TokenBounds
+from routewright.wire import DecisionInput, Model, ModelHealth, PriceTier, Pricing, TokenBounds
 
 from .worlds import TODAY, anew, asked, moved, pool_of, seen
 
@@ -66,9 +67,12 @@ class Weighed:
         except (NoCandidates, CountTokens) as error:
             with pytest.raises(type(error)):
                 decide(given, anew(board))
-            self.refused += isinstance(error, NoCandidates)
             self.counted += isinstance(error, CountTokens)
             self.wrong += covered
+            with suppress(NoCandidates):
+                decide(replace(given, tokens=replace(given.tokens, counted=True)), board)
+                return
+            self.refused += 1
             return
         replayed = anew(board)
         again = decide(given, replayed)
@@ -358,10 +362,20 @@ def test_what_clients_choose_at_will_is_shared_with_nobody() -> None:
 
 def test_a_class_that_nobody_serves_is_left_to_each_decision() -> None:
     _, board, given = world()
-    hopeless = replace(given, regions=("nowhere",))
+    hopeless = replace(given, regions=("nowhere",), tokens=replace(given.tokens, counted=True))
     assert compiled(board, "hopeless", lambda: hopeless) is None
     with pytest.raises(NoCandidates):
         decide(hopeless, board)
+
+
+def test_an_output_that_a_window_has_no_room_for_is_left_to_each_decision() -> None:
+    narrow = Model(id="a/narrow", provider="a", context_window=4_000, max_output_tokens=8_000)
+    tiers = (PriceTier(2_000, 2.0, 8.0),)
+    wide = Model(id="b/wide", provider="b", context_window=100_000, pricing_per_1m=Pricing(1.0, 4.0, tiers=tiers))
+    board = Boards(Pool(snapshot([narrow, wide], TODAY), TODAY)).of(health_snapshot({}))
+    given = asked(Random(1), board, needs=0, max_output_tokens=5_000, budget_nanos=None, budget_tokens=None)
+    assert compiled(board, "class", lambda: given) is None
+    assert decide(given, board).models == ["b/wide"]
 
 
 def test_an_older_board_is_served_by_its_own_health_and_leaves_later_plans_alone() -> None:

@@ -11,12 +11,17 @@ from msgspec.structs import replace
 
 from routewright._core.catalogue.models import content_id
 from routewright._core.policy import (
+    Versions,
     by_key,
     checked_policy,
+    drawn,
     find_policy,
+    next_label,
+    own_version,
     policy_id,
     publish,
     under_policy,
+    version_asked,
 )
 from routewright._core.request.read import as_request
 from routewright._core.selector import Known
@@ -30,6 +35,7 @@ from routewright.wire import (
     PolicyFallback,
     PolicySnapshot,
     PolicyWeights,
+    PutPolicyVersion,
     RouteRequest,
 )
 
@@ -331,3 +337,52 @@ def test_a_cache_can_only_be_narrowed() -> None:
     assert isinstance(other_bound, CacheOpts)
     assert (other_bound.threshold, other_bound.max_error) == (0.9, None)
     assert laid(request(cache=True), Policy(name="p", cache=False)).cache is False
+
+
+KNOWN = Known([Model(id=each) for each in ("a/1", "b/2", "c/3")], {})
+DAYS = [f"2026-11-2{day}T00:00:00Z" for day in range(3)]
+
+
+def asked(policy: Policy, today: str = "2026-11-21") -> PutPolicyVersion:
+    return version_asked(drawn([policy], KNOWN)[0], today)
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(["desk", "desk.2", "night"]), st.sampled_from(DAYS))))
+def test_a_label_never_names_two_contents_and_a_content_never_has_two_labels(
+    publications: list[tuple[int, str, str]],
+) -> None:
+    versions, seen = Versions(), dict[str, str]()
+    for number, name, created_at in publications:
+        content = f"{name} {number}"
+        found, is_new = versions.put(PutPolicyVersion(content, name, created_at))
+        assert is_new == (content not in seen)
+        assert seen.setdefault(content, found.label) == found.label
+        assert versions.of([content]) == [found]
+    assert len(set(seen.values())) == len(seen)
+
+
+def test_labels_of_a_day_are_counted_from_two() -> None:
+    taken: list[str] = []
+    for expected in ("desk@2026-11-21", "desk@2026-11-21.2", "desk@2026-11-21.3"):
+        taken.append(next_label("desk", DAYS[1], [*reversed(taken), "desk@2026-11-21.x0a", "desk@2026-11-2"]))
+        assert taken[-1] == expected
+    assert next_label("desk", DAYS[2], taken) == "desk@2026-11-22"
+
+
+def test_the_content_of_a_policy_is_all_that_it_says_and_the_models_that_it_picks() -> None:
+    one = Policy(name="desk", models=["a/*"])
+    contents = {
+        asked(one).content,
+        asked(replace(one, models=["a/1", "b/2"])).content,
+        asked(replace(one, created_at="2026-01-02")).content,
+        asked(replace(one, id="pol_mine")).content,
+        version_asked(drawn([one], Known([Model(id="a/1"), Model(id="a/2")], {}))[0], "2026-11-21").content,
+    }
+    assert len(contents) == 5
+    assert asked(one, "2026-11-22").content in contents, "the day is none of it"
+
+
+def test_a_version_of_ones_own_is_the_same_in_every_process_and_no_storage_gives_it() -> None:
+    one, other = asked(Policy(name="desk")), asked(Policy(name="desk", goal="quality"))
+    assert own_version(one) == own_version(asked(Policy(name="desk"))) != own_version(other)
+    assert re.fullmatch(r"desk@2026-11-21\.x[0-9a-f]{10}", own_version(one).label)

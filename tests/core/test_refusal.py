@@ -234,7 +234,8 @@ def asked_otherwise(words: str, admitted: str, case: Ruled, *, also: bool) -> Ru
             assert 1 <= int(count) <= EXACT
             assert int(count) < (asked.max_output_tokens or EXACT)
             asked = replace(asked, max_output_tokens=int(count))
-        case ["shorten", "the", "input", "to", count, "tokens"]:
+        case ["shorten", "the", "input", "from", present, "to", count, "tokens"]:
+            assert int(count) < int(present)
             images = filling_of(asked.tokens.images, rule_of(admitted)) if asked.needs & Need.IMAGE else 0
             if int(count) < LEAST_INPUT + images:
                 raise NoSuchPrompt
@@ -384,9 +385,9 @@ def test_one_shorter_answer_is_less_than_two_changes() -> None:
     assert suggested(twice, small) == "lower params.max_output_tokens to 60 to admit a/small"
     assert suggested(replace(twice, budget_tokens=None), small) == "raise budget.maxCostUsd to 0.00364 to admit a/small"
     wide = simple(tokens=TokenBounds(99_990, 99_990, 99_990), max_output_tokens=60_000)
-    assert suggested(wide, model("a/one")) == "shorten the input to 40000 tokens to admit a/one"
+    assert suggested(wide, model("a/one")) == "shorten the input from 99990 to 40000 tokens to admit a/one"
     assert suggested(replace(wide, max_output_tokens=150_000), model("a/one")) == (
-        "lower params.max_output_tokens to 50000 and shorten the input to 50000 tokens to admit a/one"
+        "lower params.max_output_tokens to 50000 and shorten the input from 99990 to 50000 tokens to admit a/one"
     )
 
 
@@ -438,7 +439,7 @@ def test_a_model_behind_a_breaker_is_offered_where_nothing_else_is_left() -> Non
 
 def test_no_answer_of_a_few_tokens_and_no_prompt_of_none_is_suggested() -> None:
     long = simple(tokens=TokenBounds(99_995, 99_995, 99_995), max_output_tokens=4_000)
-    assert suggested(long, model("a/one")) == "shorten the input to 96000 tokens to admit a/one"
+    assert suggested(long, model("a/one")) == "shorten the input from 99995 to 96000 tokens to admit a/one"
     assert LEAST_OUTPUT > 5
     tiny = model("a/tiny", context_window=LEAST_INPUT + 3)
     assert suggested(simple(), tiny).startswith("no change")
@@ -457,9 +458,15 @@ def test_where_no_image_fits_none_is_suggested() -> None:
     fits = LEAST_INPUT + filling_of(images, rule_of("a/sees"))
     seeing = model("a/sees", modalities=("text", "image"), context_window=fits + 400)
     long = simple(needs=Need.IMAGE, tokens=TokenBounds(90_000, 90_000, 90_000, images=images))
-    assert suggested(long, seeing) == f"shorten the input to {fits} tokens to admit a/sees"
+    assert (
+        suggested(long, seeing)
+        == f"shorten the input from {90_000 + fits - LEAST_INPUT} to {fits} tokens to admit a/sees"
+    )
     narrow = replace(seeing, context_window=(seeing.context_window or 0) - 1)
-    assert suggested(long, narrow) == f"send no images and shorten the input to {fits - 1} tokens to admit a/sees"
+    assert (
+        suggested(long, narrow)
+        == f"send no images and shorten the input from 90000 to {fits - 1} tokens to admit a/sees"
+    )
 
 
 def test_images_that_a_policys_budget_does_not_hold_are_left_out() -> None:
@@ -559,7 +566,7 @@ def test_each_need_and_each_change_of_the_policy_counts_before_money() -> None:
 def test_the_router_knows_which_limit_is_the_policys() -> None:
     policy = Policy(name="thrifty", budget=Budget(max_cost_usd=0.0000001), models=["openai/gpt-5.5"])
     router = Router.sandbox(policies=[policy])
-    with pytest.raises(NoCandidates, match=r"to 0\.105185, also in policy 'thrifty', to admit openai"):
+    with pytest.raises(NoCandidates, match=r"to 0\.105075, also in policy 'thrifty', to admit openai"):
         router.decide("Write a limerick about rivers.", policy_id="thrifty")
 
 

@@ -1,35 +1,39 @@
+"""What is settled of a call whose settlement is refused: less and less, but never more than it cost."""
+
 from __future__ import annotations
 
-from math import inf
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.salvage import GIVE_UP_S, PATIENCE_S, Part, is_lost, next_part, pause_after
+from routewright._core.salvage import bounded, without_trace
+from routewright.protocols import Facts
+from routewright.wire import Caller, Claim, LedgerRow, RunLimit
+
+AT = "2026-11-01T00:00:00.000Z"
 
 
-@pytest.mark.parametrize(
-    ("refused", "waited_s", "then"),
-    [
-        (Part.WHOLE, 0.0, Part.BILL),
-        (Part.WHOLE, inf, Part.BILL),
-        (Part.BILL, 0.0, None),
-        (Part.BILL, PATIENCE_S - 0.001, None),
-        (Part.BILL, PATIENCE_S, Part.BOUND),
-        (Part.BILL, inf, Part.BOUND),
-        (Part.BOUND, 0.0, None),
-        (Part.BOUND, inf, None),
-    ],
-)
-def test_what_is_refused_whole_is_tried_in_parts(refused: Part, waited_s: float, then: Part | None) -> None:
-    assert next_part(refused, waited_s) is then
+def facts(*costs: int, run_nanos: int | None = None) -> Facts:
+    """Of a call with an attempt of each cost, which were charged."""
+    rows = [
+        LedgerRow(request_id="tr_1", attempt=n, at=AT, model="a/b", cost_nanos=cost, charge_nanos=cost)
+        for n, cost in enumerate(costs, start=1)
+    ]
+    claim, run = Claim("k", "f"), None if run_nanos is None else RunLimit("run_1", 10**9)
+    return Facts("tr_1", Caller("acme"), AT, rows=rows, claim=claim, result=b"", run=run, run_nanos=run_nanos)
 
 
-@given(st.floats(0.0, GIVE_UP_S))
-def test_whatever_was_refused_it_comes_to_an_end_within_a_few_hundred_tries(waited_s: float) -> None:
-    tries = 0
-    while not is_lost(waited_s):
-        waited_s += pause_after(waited_s)
-        tries += 1
-    assert tries < 200
+def test_without_its_trace_a_call_keeps_its_bill_and_its_answer() -> None:
+    whole = facts(5, 7)
+    whole.trace = whole  # type: ignore[assignment]  # anything
+    less = without_trace(whole)
+    assert (less.trace, less.rows, less.claim, less.result) == (None, whole.rows, whole.claim, b"")
+
+
+@given(st.lists(st.integers(0, 100), max_size=4), st.integers(0, 150))
+def test_a_bounded_bill_is_as_near_to_what_was_paid_as_what_was_reserved_lets_it(costs: list[int], most: int) -> None:
+    less = bounded(facts(*costs, run_nanos=sum(costs)), most)
+    assert sum(row.cost_nanos for row in less.rows) == min(sum(costs), most)
+    assert all(0 <= row.charge_nanos <= row.cost_nanos for row in less.rows)
+    assert less.run_nanos == min(sum(costs), most)
+    assert (less.claim, less.result, {row.model for row in less.rows} <= {""}) == (None, None, True)
+    assert [row.attempt for row in less.rows] == [*range(1, len(costs) + 1)]

@@ -1,20 +1,29 @@
-"""One window: what counts in it and for how long, to the last bit of a float; and what its numbers mean."""
+"""One window: what counts in it and for how long, to the last bit of a float; how long to wait; what is refused."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from math import inf, nextafter
+from math import nextafter
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routewright._core.window import Window, check_seconds, fits, leaves_in
-from routewright.errors import ValidationFailed
-from routewright.wire import WINDOW_S
+from routewright._core.limits.window import Window, denied, fits, leaves_in
+from routewright.wire import WINDOW_S, Denied, RateLimits, Take, WindowState
 
 TIMES = st.floats(0.0, 1e9) | st.floats(0.0, 200.0) | st.integers(0, 10**7).map(float)
 SHORT = st.floats(0.0, 60.0, exclude_max=True)
+PAUSES = st.sampled_from([0.0, 0.0, 0.5, 7.0, 20.0, 59.0, 60.0])
+
+
+def window(*taken: tuple[float, int]) -> Window:
+    """One in which so many tokens were taken at these times."""
+    made = Window()
+    for at, tokens in taken:
+        made.take(at, tokens)
+    return made
 
 
 @given(TIMES, SHORT)
@@ -31,42 +40,44 @@ def test_the_wait_is_long_enough_as_floats_add_and_hardly_longer(at: float, late
 
 @given(TIMES, TIMES)
 def test_whether_something_has_left_is_told_without_rounding(at: float, now: float) -> None:
-    window = Window()
-    window.put(1, at)
-    window.age(now - WINDOW_S)
-    assert (window.used == 0) == (Fraction(now) - Fraction(at) >= 60)
+    there = window((at, 5))
+    there.age(now - WINDOW_S)
+    assert (there.used_requests == 0) == (there.used_tokens == 0) == (Fraction(now) - Fraction(at) >= 60)
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([0.0, 0.5, 7.0, 20.0, 59.0]), st.integers(0, 9), st.integers(-1, 5)), max_size=40
-    )
-)
-def test_the_sum_is_that_of_what_counts(history: list[tuple[float, int, int]]) -> None:
-    window, entries, now = Window(), list[tuple[int, float]](), 0.0
-    weights = dict[int, int]()
-    for seconds, amount, corrected in history:
+@given(st.lists(st.tuples(PAUSES, st.integers(0, 9), st.integers(-1, 5)), max_size=40))
+def test_the_sums_are_those_of_what_counts(history: list[tuple[float, int, int]]) -> None:
+    there, taken, now = Window(), list[list[float]](), 0.0
+    for seconds, tokens, corrected in history:
         now += seconds
-        window.age(now - WINDOW_S)
-        number = window.put(amount, now)
-        entries.append((number, now))
-        weights[number] = amount
-        if 0 <= corrected < len(entries):
-            which, at = entries[-1 - corrected]
-            window.correct(which, 100)
-            weights[which] = 100 if at > now - WINDOW_S else weights[which]
-        there = {each: at for each, at in entries if at > now - WINDOW_S}
-        assert window.used == sum(weights[each] for each in there)
-        assert window.reset_s(now) == max((60 - (now - at) for each, at in there.items() if weights[each]), default=0.0)
+        there.age(now - WINDOW_S)
+        there.take(now, tokens)
+        taken.append([now, tokens])
+        if 0 <= corrected < len(taken):
+            entry = taken[-1 - corrected]
+            there.correct(entry[0], int(100 - entry[1]))
+            entry[1] = 100
+        counts = [tokens for at, tokens in taken if at > now - WINDOW_S]
+        assert (there.used_requests, there.used_tokens) == (len(counts), sum(counts))
+        assert (there.used("requests"), there.used("tokens"), there.used("slots")) == (len(counts), sum(counts), 0)
+        assert len(set(there.times)) == len(there.times), "what is taken at one time is one entry"
 
 
 def test_what_has_left_takes_no_memory() -> None:
-    window = Window()
+    there = Window()
     for second in range(10_000):
-        window.age(second - WINDOW_S)
-        window.put(1, float(second))
-    assert len(window.times) <= 120
-    assert window.used == 60
+        there.age(second - WINDOW_S)
+        there.take(float(second), 1)
+    assert len(there.times) == len(there.requests) == len(there.tokens) <= 120
+    assert there.used_requests == 60
+
+
+def test_a_correction_of_what_has_left_changes_nothing() -> None:
+    there = window((0.0, 5), (10.0, 5))
+    there.age(0.0)
+    there.correct(0.0, 100)
+    there.correct(5.0, 100)
+    assert there.used_tokens == 5
 
 
 @pytest.mark.parametrize(
@@ -81,7 +92,6 @@ def test_what_has_left_takes_no_memory() -> None:
         (9, 0, 5, True),
         (9, 0, 0, True),
         (0, 1, 0, False),
-        (0, 1, -1, False),
         (0, -1, 5, False),
     ],
 )
@@ -89,9 +99,68 @@ def test_there_is_room_up_to_the_limit_for_more_than_it_alone_and_for_nothing_al
     used: int, amount: int, limit: int, room: bool
 ) -> None:
     assert fits(used, amount, limit) == room
+    assert window((0.0, used)).admits(RateLimits(tokens_per_min=limit), amount, 0) == room or amount < 0
 
 
-@pytest.mark.parametrize("seconds", [0, -1, inf, float("nan"), True, "30", None])
-def test_what_is_no_length_of_time_is_refused(seconds: object) -> None:
-    with pytest.raises(ValidationFailed, match=r"X.lease_s: is .*; take a number of seconds above 0"):
-        check_seconds(seconds, "X.lease_s")
+def test_each_limit_refuses_alone() -> None:
+    there = window((0.0, 5))
+    there.slots = 1
+    for limits in (RateLimits(requests_per_min=1), RateLimits(tokens_per_min=5), RateLimits(concurrency=1)):
+        assert not there.admits(limits, 1, 1)
+    roomy = RateLimits(requests_per_min=2, tokens_per_min=6, concurrency=2)
+    assert there.admits(roomy, 1, 1)
+    assert there.admits(RateLimits(concurrency=1), 1, 0), "it needs no slot"
+
+
+def test_states_say_what_is_left_and_forget_what_has_left() -> None:
+    there, limits = window((0.0, 30), (10.0, 30)), RateLimits(requests_per_min=3, tokens_per_min=50, concurrency=1)
+    assert there.states(limits, 20.0) == [WindowState("requests", 3, 1, 50.0), WindowState("tokens", 50, 0, 50.0)]
+    assert there.states(limits, 60.0) == [WindowState("requests", 3, 2, 10.0), WindowState("tokens", 50, 20, 10.0)]
+    assert there.states(limits, 70.0) == [WindowState("requests", 3, 3, 0.0), WindowState("tokens", 50, 50, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("take", "wait_s"),
+    [
+        (Take("a", "tokens", 100, 50), 57.0),
+        (Take("a", "tokens", 40, 20), 58.0),
+        (Take("a", "tokens", 40, 50), 59.0),
+        (Take("a", "tokens", 100, 0), 0.0),
+        (Take("a", "tokens", 0, 1), 60.0),
+        (Take("a", "requests", 5), 55.0),
+        (Take("a", "requests", 6), 0.0),
+        (Take("a", "requests", 0), 60.0),
+        (Take("a", "slots", 2), 1.0),
+        (Take("a", "slots", 0), 60.0),
+    ],
+)
+def test_it_waits_for_as_many_to_leave_as_stand_in_the_way(take: Take, wait_s: float) -> None:
+    there = window(*((float(second), 20) for second in range(5)))
+    there.slots = 2
+    assert there.wait_s(take.resource, take.amount, take.limit, 5.0) == wait_s
+
+
+def test_a_refusal_names_the_limit_that_is_waited_for_longest_and_says_how_all_stand() -> None:
+    first, second = window((0.0, 30), (10.0, 30)), window((15.0, 5))
+    second.slots = 1
+    takes = [(Take("a", "tokens", 100, 60), first), (Take("b", "requests", 1), second), (Take("b", "slots", 1), second)]
+    states = WindowState("tokens", 100, 40, 50.0), WindowState("requests", 1, 0, 55.0), WindowState("slots", 1, 0, 0.0)
+    assert denied(takes, 20.0) == Denied(1, 55.0, states)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 60])
+def test_no_window_of_a_minute_holds_more_and_nobody_is_refused_who_fits(limit: int, full: bool) -> None:
+    rng, there, now, admitted = Random(limit), Window(), 0.0, list[float]()
+    limits = RateLimits(requests_per_min=limit)
+    for _ in range(1_000_000 if full else 2_000):
+        now += rng.expovariate(limit / 45)
+        there.age(now - WINDOW_S)
+        last = admitted[-limit:]
+        counted = sum(Fraction(now) - Fraction(at) < 60 for at in last)
+        assert there.admits(limits, 0, 0) == (counted < limit)
+        if counted < limit:
+            there.take(now, 0)
+            admitted.append(now)
+        else:
+            then = now + there.wait_s("requests", 1, limit, now)
+            assert Fraction(then) - Fraction(last[0]) >= 60

@@ -113,10 +113,8 @@ async def main(child: Child) -> None:
     """Carry orders out until there are no more."""
     chance = Random(child.seed)
     worker = Worker(chance)
-    storage = SqliteStorage(child.path, busy_s=30.0)
-    async with Router(
-        providers=[worker], storage=storage, settings=Settings(lease_s=child.lease_s, rng=chance)
-    ) as router:
+    storage = SqliteStorage(child.path, busy_s=30.0, lease_s=child.lease_s)
+    async with Router(providers=[worker], storage=storage, settings=Settings(rng=chance)) as router:
         print("ready", flush=True)
         while line := await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             report = await carry_out(msgspec.json.decode(line, type=Order), router, worker)

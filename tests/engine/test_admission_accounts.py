@@ -8,29 +8,27 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import QuotaExhausted, RateLimited, UnsupportedWrite
+from routewright import QuotaExhausted, RateLimited
 from routewright.testing.provider import Pause
-from routewright.wire import ACCOUNT_TOPIC, Caller, Notice, PutAccount, RateLimits, Stands
+from routewright.wire import Caller, Left, PutAccount, RateLimits
 
+from .behind import Behind
 from .test_admission import ANSWER, COST, Bank, account, key
-from .test_failing_parts import Failing
 
 pytestmark = pytest.mark.anyio
 SLOW = [Pause(5.0), *ANSWER]
 
 
 async def changed(bank: Bank, terms: PutAccount) -> None:
-    """Give the account other terms, and say so."""
+    """Give the account other terms."""
     await bank.storage.apply("acme", [terms])
-    await bank.coordination.announce(Notice(ACCOUNT_TOPIC, "acme"))
-    await bank.clock.sleep(0.01)
 
 
 async def running(*script: Any, behind: bool = False, known: bool = True) -> Bank:
     """Of an account that nobody set up."""
     bank = Bank(*([ANSWER] if known else []), *script)
     if behind:
-        bank.use(Failing(bank))
+        bank.use(Behind(bank.storage, bank.clock))
     if known:
         await bank.route()
     return bank
@@ -55,48 +53,38 @@ async def test_a_call_that_runs_as_its_account_is_set_up_is_in_its_month(
     assert of_key == [COST if key_id else 0] * 2
 
 
-@pytest.mark.parametrize("said", [True, False])
-async def test_an_account_that_is_set_up_is_limited_at_once_or_soon(said: bool) -> None:
+async def test_an_account_that_is_set_up_is_limited_at_once() -> None:
     bank = await running(ANSWER)
-    await bank.clock.sleep(0.1)  # it listens
-    terms = account(monthly_nanos=1)
-    if said:
-        await changed(bank, terms)
-    else:
-        await bank.storage.apply("acme", [terms])
-        await bank.clock.sleep(2.0)
+    await bank.storage.apply("acme", [account(monthly_nanos=1)])
     with pytest.raises(QuotaExhausted):
         await bank.route()
     assert len(bank.good.calls) == 1
 
 
-class Forgetful(Failing):
-    """Says once that it knows of no accounts."""
-
-    forgets = False
-
-    async def read(self, account: str, query: Any) -> Any:
-        if self.forgets and isinstance(query, Stands):
-            self.forgets = False
-            raise UnsupportedWrite("no accounts here")
-        return await super().read(account, query)
-
-
-async def test_a_storage_that_once_kept_accounts_lets_nobody_go_without_limits() -> None:
-    bank = await Bank(ANSWER, terms=[account(monthly_nanos=1)]).open()
-    storage = Forgetful(bank)
-    bank.use(storage)
+async def test_an_account_that_is_set_up_is_limited_soon_where_the_storage_has_nothing_in_memory() -> None:
+    bank = await running(ANSWER, behind=True)
+    storage = bank.router._parts.storage
+    assert isinstance(storage, Behind)
+    storage.forgets = True
+    await bank.storage.apply("acme", [account(monthly_nanos=1)])
     with pytest.raises(QuotaExhausted):
         await bank.route()
-    storage.forgets = True
-    await bank.clock.sleep(2.0)
-    with pytest.raises(UnsupportedWrite):
+
+
+@pytest.mark.parametrize("remembered", [None, 1, COST, 10**12])
+async def test_what_is_in_memory_neither_admits_nor_refuses(remembered: int | None) -> None:
+    """The decision goes by old figures; what is taken, and what is refused, does not."""
+    bank = await Bank(ANSWER, terms=[account(monthly_nanos=10**9)]).open()
+    storage = Behind(bank.storage, bank.clock)
+    bank.use(storage)
+    storage.accounts.left = lambda *_: Left(account().account, None, remembered)  # type: ignore[method-assign]
+    assert (await bank.route()).output == "an answer"
+    assert await bank.purse() == (10**9, COST, 0)
+    await bank.storage.apply("acme", [account(monthly_nanos=COST + 1)])
+    with pytest.raises(QuotaExhausted) as refused:
         await bank.route()
-    for _ in range(2):
-        with pytest.raises(QuotaExhausted):
-            await bank.route()
-        await bank.clock.sleep(2.0)
-    assert bank.good.calls == []
+    assert refused.value.detail["spent_usd"] == COST / 1e9
+    assert await bank.purse() == (COST + 1, COST, 0)
 
 
 async def test_a_limit_that_comes_while_calls_run_counts_those_that_end_after_it() -> None:

@@ -2,195 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import asyncio
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from routewright import QuotaExhausted, RateLimited, StorageUnavailable
-from routewright.testing.provider import Pause
-from routewright.wire import ClaimByKey, ClaimKey, EndClaim, PutTrace, RateLimits, Reserve, Write, Written
+from routewright import (
+    MemoryStorage,
+    ProviderFault,
+    QuotaExhausted,
+    RateLimited,
+    RouterTimeoutError,
+    UpstreamFailed,
+)
+from routewright.protocols import Facts
+from routewright.testing.provider import Line, Pause
+from routewright.wire import Ask, Delta, Finish, PutTrace, RateLimits, TraceById, Usage
 
+from .behind import Behind
 from .test_admission import ANSWER, COST, Bank, account
-from .test_failing_parts import Failing
 
 pytestmark = pytest.mark.anyio
-POOR = [account(monthly_nanos=1)]
+LIMIT = 10**9
+OTHER: list[Line] = [Delta("another answer"), Usage(100, 50), Finish("stop")]
 
 
-class Ends:
-    """A coordination that takes slots at once, and hears of their ends as ``hears`` lets it."""
-
-    def __init__(self, inner: Any, hears: Callable[[], Any]) -> None:
-        self._inner = inner
-        self._hears = hears
-        self.heard = 0
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "give_back":  # it is not immediate
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-    async def end(self, taken: Any, tokens: int | None = None) -> None:
-        await self._hears()
-        await self._inner.end(taken, tokens)
-        self.heard += 1
-
-
-async def slotted(*script: Any) -> Bank:
-    terms = [account(limits=RateLimits(concurrency=1))]
-    return await Bank(*script, terms=terms).open()
-
-
-async def test_a_slot_that_could_not_be_given_back_in_time_is_given_back_behind_the_call() -> None:
-    bank = await slotted(ANSWER, ANSWER)
-
-    async def slowly() -> None:
-        await bank.clock.sleep(3.0)
-
-    bank.router._parts.coordination = ends = Ends(bank.coordination, slowly)
-    await bank.route()
-    assert bank.clock.monotonic() == 0.5
-    assert ends.heard == 0
+async def test_a_key_of_a_refused_call_is_free_at_once_and_its_request_counts() -> None:
+    bank = await Bank(ANSWER, terms=[account(monthly_nanos=1, limits=RateLimits(requests_per_min=2))]).open()
+    for _ in range(2):
+        with pytest.raises(QuotaExhausted) as refused:
+            await bank.route(idempotency_key="k")
+    assert refused.value.headers["X-RateLimit-Remaining"] == "0"
     with pytest.raises(RateLimited):
-        await bank.route()
-    await bank.clock.sleep(4.0)
-    assert (await bank.route()).output == "an answer"
+        await bank.route(idempotency_key="k")
+    await bank.clock.sleep(60.0)
+    await bank.storage.apply("acme", [account(monthly_nanos=10**9)])
+    assert (await bank.route("another request", idempotency_key="k")).output == "an answer"
 
 
-async def test_a_slot_whose_end_is_not_heard_of_is_given_back_behind_the_call() -> None:
-    bank, away = await slotted(ANSWER, ANSWER), [StorageUnavailable("away")]
-
-    async def once() -> None:
-        if away:
-            raise away.pop()
-
-    bank.router._parts.coordination = Ends(bank.coordination, once)
-    await bank.route()
-    await bank.clock.sleep(0.1)
-    assert (await bank.route()).output == "an answer"
-
-
-class Stopped(BaseException):
-    """Ends the program, or the task."""
-
-
-async def faulty(fault: BaseException) -> Bank:
-    """Of which the first end meets a fault that nobody knows."""
-    bank, faults = await slotted(ANSWER, ANSWER), [fault]
-
-    async def once() -> None:
-        if faults:
-            raise faults.pop()
-
-    bank.router._parts.coordination = Ends(bank.coordination, once)
-    return bank
-
-
-async def test_an_answer_is_given_though_giving_its_slot_back_failed_and_the_slot_comes_back() -> None:
-    bank = await faulty(RuntimeError("odd"))
-    assert (await bank.route()).output == "an answer"
-    await bank.clock.sleep(0.1)
-    assert (await bank.route()).output == "an answer"
-
-
-async def test_a_slot_comes_back_though_its_call_is_ended_as_it_is_given_back() -> None:
-    bank = await faulty(Stopped())
-    with pytest.raises(Stopped):
-        await bank.route()
-    await bank.clock.sleep(0.1)
-    assert (await bank.route()).output == "an answer"
-
-
-async def is_free(bank: Bank) -> bool:
-    """Whether nobody has the key."""
-    asked = ClaimByKey("k", "production", bank.clock.monotonic(), bank.clock.time())
-    return await bank.storage.read("acme", asked) is None
-
-
-async def test_a_key_of_a_refused_call_is_free_as_soon_as_the_storage_hears_of_it() -> None:
-    bank = await Bank(terms=POOR).open()
-    storage = Failing(bank)
+@pytest.mark.parametrize("error", [OSError("driver"), asyncio.CancelledError()])
+async def test_a_slot_is_free_though_settling_its_call_failed_oddly(error: BaseException) -> None:
+    bank = await Bank(ANSWER, ANSWER, terms=[account(limits=RateLimits(concurrency=1))]).open()
+    storage = Behind(bank.storage, bank.clock)
     bank.use(storage)
-    storage.away = (EndClaim,)
-    with pytest.raises(QuotaExhausted):
-        await bank.route(idempotency_key="k")
-    await bank.clock.sleep(3.0)
-    assert not await is_free(bank)
-    storage.away = ()
-    await bank.clock.sleep(6.0)
-    assert await is_free(bank)
-
-
-async def test_what_is_being_given_back_as_the_router_closes_is_tried_once_more() -> None:
-    bank = await Bank(terms=POOR).open()
-    hung: list[Write] = []
-
-    class Hangs(Failing):
-        async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-            if isinstance(writes[0], EndClaim) and not hung:
-                hung.extend(writes)
-                await anyio.sleep_forever()
-            return await super().apply(account, writes)
-
-    bank.use(Hangs(bank))
-    with pytest.raises(QuotaExhausted):
-        await bank.route(idempotency_key="k")
+    storage.refuse(Facts, error=error, times=1)
+    assert (await bank.route()).output == "an answer"
     await bank.clock.sleep(0.1)
-    assert hung
-    assert not await is_free(bank)
-    await bank.router.aclose()
-    assert await is_free(bank)
+    assert (await bank.route()).output == "an answer"
+    assert await bank.charged() == 2 * COST
 
 
-class DoneAndLost(Failing):
-    """A storage that does a kind of write, and then ``fails``, once."""
-
-    def __init__(self, bank: Bank, kind: type, fails: Callable[[], Any]) -> None:
-        super().__init__(bank)
-        self._kinds = [kind]
-        self._fails = fails
-
-    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        written = await super().apply(account, writes)
-        if self._kinds and isinstance(writes[0], self._kinds[0]):
-            self._kinds.clear()
-            await self._fails()
-        return written
-
-
-async def breaks() -> None:
-    raise StorageUnavailable("the connection broke")
-
-
-@pytest.mark.parametrize("fails", [breaks, anyio.sleep_forever])
-@pytest.mark.parametrize("kind", [ClaimKey, Reserve])
-async def test_what_was_taken_without_a_word_of_it_is_given_back(kind: type, fails: Callable[[], Any]) -> None:
+async def test_what_was_asked_for_and_never_answered_is_given_back() -> None:
     bank = await Bank([Pause(1.0), *ANSWER], terms=[account(monthly_nanos=500_000)]).open()
-    bank.use(DoneAndLost(bank, kind, fails))
-    with suppress(StorageUnavailable), bank.clock.deadline(bank.clock.monotonic() + 1.0):
+    storage = Behind(bank.storage, bank.clock)
+    bank.use(storage)
+    storage.still = (Ask,)
+    with bank.clock.deadline(bank.clock.monotonic() + 1.0):
         await bank.route(idempotency_key="k")
     assert bank.good.calls == []
+    storage.still = ()
     began = bank.clock.monotonic()
     assert (await bank.route(idempotency_key="k")).output == "an answer"
     assert bank.clock.monotonic() - began == pytest.approx(1.0, abs=0.1)
     assert await bank.purse() == (500_000, COST, 0)
 
 
-class Refuses(Failing):
-    """A storage that takes no trace of the account."""
-
-    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        if any(isinstance(each, PutTrace) for each in writes):
-            raise ValueError("odd")
-        return await super().apply(account, writes)
-
-
 async def test_a_call_whose_trace_is_refused_is_billed_and_holds_nothing() -> None:
     bank = await Bank([Pause(5.0), *ANSWER], terms=[account(monthly_nanos=10**9)]).open()
-    bank.use(Refuses(bank))
+    storage = Behind(bank.storage, bank.clock)
+
+    def refuse(thing: Any) -> None:
+        if isinstance(thing, PutTrace) or (isinstance(thing, Facts) and thing.trace is not None):
+            raise ValueError("odd")
+
+    storage.before = refuse
+    bank.use(storage)
     answers: list[Any] = []
 
     async def call() -> None:
@@ -203,3 +91,83 @@ async def test_a_call_whose_trace_is_refused_is_billed_and_holds_nothing() -> No
     assert bank.clock.monotonic() == pytest.approx(5.0)
     assert await bank.purse() == (10**9, COST, 0)
     assert bank.router.trace_counts.refused == 1
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 50.0])
+@pytest.mark.parametrize("behind", [False, True])
+async def test_one_key_is_one_bill_though_another_took_it_over(pause_s: float, behind: bool) -> None:
+    """The first was taken for gone, and its hold ended by name. The other ends before it, or after."""
+    bank = await Bank([Pause(20.0), *ANSWER], [Pause(pause_s), *OTHER], terms=[account(monthly_nanos=LIMIT)]).open()
+    if behind:
+        bank.use(Behind(bank.storage, bank.clock))
+    answers: dict[str, Any] = {}
+
+    async def call() -> None:
+        answer = await bank.route(idempotency_key="k", timeout_ms=200_000)
+        answers[answer.output] = answer
+
+    accounts = bank.storage.accounts
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(10.0)
+        (hold,) = accounts.state.holds
+        accounts._expire(hold)
+        group.start_soon(call)
+    late, billed = answers["an answer"], answers["another answer"]
+    charges = {row.request_id: (row.cost_nanos, row.charge_nanos) for row in await bank.rows() if row.kind == "attempt"}
+    assert charges == {late.trace_id: (COST, 0), billed.trace_id: (COST, COST)}
+    assert await bank.purse() == (LIMIT, COST, 0)
+    trace = await bank.storage.read("acme", TraceById(late.trace_id, "production"))
+    assert trace is not None
+    assert (trace.status, trace.charged_usd) == ("completed", 0.0)
+    assert (await bank.route(idempotency_key="k", timeout_ms=200_000)).output == "another answer"
+
+
+async def test_one_whose_key_was_taken_over_by_one_that_failed_is_billed_and_its_answer_kept() -> None:
+    bank = await Bank([Pause(20.0), *ANSWER], ProviderFault("auth"), terms=[account(monthly_nanos=LIMIT)]).open()
+    accounts = bank.storage.accounts
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(bank.route, idempotency_key="k"))
+        await bank.clock.sleep(10.0)
+        (hold,) = accounts.state.holds
+        accounts._expire(hold)
+        with pytest.raises(UpstreamFailed):
+            await bank.route(idempotency_key="k")
+    assert await bank.purse() == (LIMIT, COST, 0)
+    assert (await bank.route(idempotency_key="k")).output == "an answer"
+
+
+async def test_a_call_that_runs_keeps_its_key_and_its_bill_however_many_come_meanwhile() -> None:
+    bank = Bank([Pause(10.0), *ANSWER], *[ANSWER] * 4, terms=[account(monthly_nanos=LIMIT)])
+    bank.storage = MemoryStorage(newest=1, clock=bank.clock)
+    bank.use(bank.storage)
+    await bank.open()
+    answers: list[Any] = []
+
+    async def call() -> None:
+        answers.append(await bank.route(idempotency_key="k"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(call)
+        await bank.clock.sleep(1.0)
+        for number in range(3):
+            await bank.route(idempotency_key=f"k{number}")
+        group.start_soon(call)
+    assert await bank.purse() == (LIMIT, 4 * COST, 0)
+    assert len({answer.trace_id for answer in answers}) == 1
+
+
+async def test_who_joins_a_call_whose_bill_cannot_be_written_waits_no_longer_than_its_time() -> None:
+    bank = await Bank(ANSWER, terms=[account(monthly_nanos=LIMIT)]).open()
+    storage = Behind(bank.storage, bank.clock)
+    bank.use(storage)
+    storage.away = (Facts,)
+    assert (await bank.route(idempotency_key="k", timeout_ms=2_000)).output == "an answer"
+    began = bank.clock.monotonic()
+    with pytest.raises(RouterTimeoutError, match="idempotency key"):
+        await bank.route(idempotency_key="k", timeout_ms=2_000)
+    assert bank.clock.monotonic() - began == pytest.approx(2.0, abs=0.02)
+    storage.away = ()
+    await bank.clock.sleep(5.0)
+    assert (await bank.route(idempotency_key="k", timeout_ms=2_000)).output == "an answer"
+    assert await bank.purse() == (LIMIT, COST, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,11 +10,12 @@ import pytest
 
 from routewright import QuotaExhausted, RateLimited
 from routewright._engine.reading import Asked
+from routewright.protocols import Facts
 from routewright.testing.provider import Line, Pause
-from routewright.wire import Delta, Finish, RunLimit, Settle, Stands, Write, Written
+from routewright.wire import Delta, Finish, RunLimit, Stands
 
+from .behind import Behind
 from .test_admission import ACME, ANSWER, COST, Bank, account
-from .test_failing_parts import Failing
 
 pytestmark = pytest.mark.anyio
 SILENT: list[Line] = [Delta("an answer"), Finish("stop")]
@@ -96,16 +96,9 @@ async def test_a_call_of_a_run_that_waited_in_vain_is_told_that_its_others_hold_
 
 async def test_the_bill_of_a_call_names_its_run_and_the_most_that_it_can_have_cost() -> None:
     bank = await Bank(SILENT, terms=[account()]).open()
-    bills: list[Settle] = []
-
-    class Heard(Failing):
-        async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-            bills.extend(each for each in writes if isinstance(each, Settle))
-            return await super().apply(account, writes)
-
-    bank.use(Heard(bank))
+    storage = Behind(bank.storage, bank.clock)
+    bank.use(storage)
     await call(bank)
-    (bill,) = bills
+    (bill,) = storage.of(Facts)
     assert bill.run == RUN
-    assert bill.run_nanos is not None
     assert bill.run_nanos > WORST > bill.rows[0].cost_nanos

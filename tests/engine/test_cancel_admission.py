@@ -1,91 +1,30 @@
-"""Cancelled at every single await, whatever the storage and the coordination do meanwhile: nothing stays taken."""
+"""Cancelled at every single await, whatever the storage does meanwhile: nothing stays taken."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import pytest
 
-from routewright import MemoryCoordination, MemoryStorage, ProviderFault, Router, Settings
-from routewright.protocols import Clock
+from routewright import MemoryStorage, ProviderFault, Router, Settings
 from routewright.testing import FakeClock, ScriptedProvider
 from routewright.testing.provider import Pause
-from routewright.wire import (
-    Caller,
-    Denied,
-    Heard,
-    LedgerRows,
-    Notice,
-    PutAccount,
-    RateLimits,
-    Stands,
-    Take,
-    Taken,
-    Write,
-    Written,
-)
+from routewright.wire import Caller, LedgerRows, PutAccount, RateLimits, Stands
 
+from .behind import Behind
 from .test_admission import ACME, ANSWER, CAP, ONE, SPARE, account
 from .test_cancel_everywhere import CancelAt
 
 pytestmark = pytest.mark.anyio
 
 
-class Slow:
-    """A storage that takes its time before and after whatever it does."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.kept = MemoryStorage()
-        self._clock = clock
-
-    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        await self._clock.sleep(0.01)
-        written = await self.kept.apply(account, writes)
-        await self._clock.sleep(0.01)
-        return written
-
-    async def read(self, account: str, query: Any) -> Any:
-        await self._clock.sleep(0.01)
-        return await self.kept.read(account, query)
-
-    async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
-        return await self.kept.scan(account, query, after=after, limit=limit)
-
-    async def sweep(self, now: float) -> int:
-        return await self.kept.sweep(now)
-
-    async def aclose(self) -> None:
-        pass
-
-
-class SlowCoordination:
-    """The same of slots and windows. Who leaves while it takes has taken nothing, as the protocol says."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._inner = MemoryCoordination(clock=clock)
-        self._clock = clock
-
-    async def take(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
-        await self._clock.sleep(0.01)
-        return await self._inner.take(takes, owner)
-
-    async def end(self, taken: Taken, tokens: int | None = None) -> None:
-        await self._clock.sleep(0.01)
-        await self._inner.end(taken, tokens)
-
-    async def renew(self, owner: str) -> None:
-        await self._inner.renew(owner)
-
-    async def announce(self, notice: Notice) -> None:
-        await self._inner.announce(notice)
-
-    async def hear(self, after: int | None) -> Heard:
-        return await self._inner.hear(after)
-
-    async def aclose(self) -> None:
-        pass
+def slow(clock: FakeClock) -> Behind:
+    """A storage that takes its time before whatever it does."""
+    storage = Behind(MemoryStorage(clock=clock), clock)
+    storage.takes_s = 0.01
+    return storage
 
 
 async def plain(router: Router) -> None:
@@ -136,7 +75,7 @@ async def test_cancelled_at_any_time_a_call_leaves_nothing_taken(
     steps, step_s = 0, step_of(full)
     while await cancelled(call, scene, 10**9, after_s=steps * step_s):
         steps += 1
-    assert steps > 10
+    assert steps > 5
 
 
 def step_of(full: bool) -> float:
@@ -150,7 +89,7 @@ async def cancelled(
     """Cancel a call as it waits for the ``at``-th time. Says how often it waited in all; 0: it ended before
     ``after_s``."""
     clock = FakeClock()
-    storage = Slow(clock)
+    storage = slow(clock)
     terms: PutAccount = account(monthly_nanos=10**9, limits=RateLimits(concurrency=2, tokens_per_min=10_000))
     await storage.kept.apply("acme", [terms])
     good, spare = SCENES[scene]
@@ -161,7 +100,6 @@ async def cancelled(
             ScriptedProvider([*spare, *again], models=[SPARE], clock=clock),
         ],
         storage=storage,
-        coordination=SlowCoordination(clock),
         settings=Settings(clock=clock),
     )
     ends = clock.monotonic() + (10**9 if after_s is None else after_s)

@@ -3,100 +3,44 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from routewright import (
-    MemoryCoordination,
     Pricing,
     ProviderFault,
     QuotaExhausted,
-    RateLimited,
     RouterTimeoutError,
     SqliteStorage,
     StorageUnavailable,
     UpstreamFailed,
 )
-from routewright._engine.account import KNOWN_S, OPEN_S
+from routewright._engine.admission import KNOWN_S, OPEN_S
+from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
-from routewright.wire import (
-    Caller,
-    ClaimByKey,
-    ClaimKey,
-    Denied,
-    EndClaim,
-    PutAccount,
-    PutTrace,
-    RateLimits,
-    Reserve,
-    Settle,
-    Stands,
-    Take,
-    Taken,
-    UpstreamCall,
-    Write,
-    Written,
-)
+from routewright.wire import Ask, Caller, PutAccount, PutTrace, UpstreamCall
 
-from .test_admission import ACME, ANSWER, CAP, COST, ONE, Bank, account
+from .behind import Behind, Look, Widen
+from .test_admission import ANSWER, COST, ONE, Bank, account
 
 pytestmark = pytest.mark.anyio
 HIDDEN = "redis://:password@host"
-TERMS = [account(monthly_nanos=10**9, limits=RateLimits(concurrency=1))]
+TERMS = [account(monthly_nanos=10**9)]
 
 
-class Failing:
-    """A storage of which some kinds fail, or stand still, while somebody says so."""
-
-    def __init__(self, bank: Bank) -> None:
-        self.kept = bank.storage
-        self.away: tuple[type, ...] = ()
-        self.still: tuple[type, ...] = ()
-        self.slow_s = 0.0
-        """So long it takes to settle."""
-        self._clock = bank.clock
-
-    async def _pass(self, *things: object) -> None:
-        if isinstance(things[0], self.away) or any(isinstance(each, self.away) for each in things):
-            raise StorageUnavailable("away")
-        while any(isinstance(each, self.still) for each in things):
-            await self._clock.sleep(1.0)
-        if any(isinstance(each, Settle) for each in things):
-            await self._clock.sleep(self.slow_s)
-
-    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        await self._pass(*writes)
-        return await self.kept.apply(account, writes)
-
-    async def read(self, account: str, query: Any) -> Any:
-        await self._pass(query)
-        return await self.kept.read(account, query)
-
-    async def scan(self, account: str, query: Any, *, after: str | None, limit: int) -> Any:
-        return await self.kept.scan(account, query, after=after, limit=limit)
-
-    async def sweep(self, now: float) -> int:
-        return await self.kept.sweep(now)
-
-    async def aclose(self) -> None:
-        pass
-
-
-async def failing() -> tuple[Bank, Failing]:
+async def failing() -> tuple[Bank, Behind]:
     bank = await Bank(*[ANSWER] * 5, terms=TERMS).open()
-    storage = Failing(bank)
+    storage = Behind(bank.storage, bank.clock)
     bank.use(storage)
     return bank, storage
 
 
-@pytest.mark.parametrize("kind", [Reserve, Stands, ClaimKey, ClaimByKey])
+@pytest.mark.parametrize("kind", [Ask, Look])
 async def test_without_the_storage_no_call_is_made_that_needs_its_promise(kind: type) -> None:
     bank, storage = await failing()
-    storage.away = (kind,)
+    storage.away, storage.forgets = (kind,), True
     with pytest.raises(StorageUnavailable) as caught:
         await bank.route(idempotency_key="k")
     assert caught.value.retryable
@@ -106,10 +50,10 @@ async def test_without_the_storage_no_call_is_made_that_needs_its_promise(kind: 
     assert await bank.purse() == (10**9, COST, 0)
 
 
-@pytest.mark.parametrize("kind", [Reserve, Stands, ClaimKey, ClaimByKey])
+@pytest.mark.parametrize("kind", [Ask, Look])
 async def test_a_storage_that_stands_still_holds_a_call_no_longer_than_its_time(kind: type) -> None:
     bank, storage = await failing()
-    storage.still = (kind,)
+    storage.still, storage.forgets = (kind,), True
     began = bank.clock.monotonic()
     with pytest.raises(RouterTimeoutError):
         await bank.route(idempotency_key="k", timeout_ms=1_500)
@@ -124,7 +68,7 @@ async def test_a_storage_that_stands_still_holds_a_call_no_longer_than_its_time(
 async def test_calls_that_need_no_promise_go_on_without_the_storage() -> None:
     bank, storage = await failing()
     await bank.route(caller=Caller("open"))
-    storage.away = (Stands, Reserve, Settle, ClaimKey)
+    storage.away, storage.forgets = (Look, Ask, Facts), True
     assert (await bank.route(caller=Caller())).output == "an answer"
     await bank.clock.sleep(10.0)
     assert (await bank.route(caller=Caller("open"))).output == "an answer", "nobody had set it up"
@@ -133,7 +77,7 @@ async def test_calls_that_need_no_promise_go_on_without_the_storage() -> None:
 async def test_who_has_no_account_waits_a_moment_for_a_storage_that_stands_still_and_then_for_a_while_no_more() -> None:
     bank, storage = await failing()
     await bank.route(caller=Caller("open"))
-    storage.still = (Stands,)
+    storage.still, storage.forgets = (Look,), True
     await bank.clock.sleep(10.0)
     began = bank.clock.monotonic()
     for waited in (OPEN_S, OPEN_S):
@@ -151,7 +95,7 @@ async def test_who_has_no_account_waits_a_moment_for_a_storage_that_stands_still
 
 async def test_a_paid_answer_is_given_though_it_cannot_be_settled_and_its_reservation_stands_until_it_can() -> None:
     bank, storage = await failing()
-    storage.away = (Settle, EndClaim)
+    storage.away = (Facts,)
     began = bank.clock.monotonic()
     assert (await bank.route(idempotency_key="k")).output == "an answer"
     assert bank.clock.monotonic() - began < 1.0
@@ -170,12 +114,13 @@ async def test_what_waits_for_a_storage_that_stands_still_is_written_soon_once_i
     slow_s: float, within_s: float
 ) -> None:
     bank, storage = await failing()
-    storage.still = (Settle,)
+    storage.still = (Facts,)
     for _ in range(3):
         await bank.route(timeout_ms=2_000)
     await bank.clock.sleep(60.0)
     assert (await bank.purse())[1] == 0
-    storage.still, storage.slow_s = (), slow_s
+    storage.still = ()
+    storage.before = lambda thing: bank.clock.sleep(slow_s) if isinstance(thing, Facts) else None
     await bank.clock.sleep(within_s)
     assert await bank.purse() == (10**9, 3 * COST, 0)
     assert bank.router.trace_counts.waiting == 0
@@ -183,7 +128,7 @@ async def test_what_waits_for_a_storage_that_stands_still_is_written_soon_once_i
 
 async def test_what_a_refused_call_held_is_given_back_as_soon_as_that_can_be() -> None:
     bank, storage = await failing()
-    storage.away = (Settle, EndClaim)
+    storage.away = (Facts,)
     with bank.clock.deadline(bank.clock.monotonic() + 0.01):
         await bank.route(idempotency_key="k")
     storage.away = ()
@@ -191,41 +136,13 @@ async def test_what_a_refused_call_held_is_given_back_as_soon_as_that_can_be() -
     assert (await bank.purse())[2] == 0
 
 
-async def test_a_slot_is_given_back_however_long_that_takes() -> None:
-    bank, _ = await failing()
-    inner, slow = bank.coordination, True
-
-    class Slow:
-        def __getattr__(self, name: str) -> Any:
-            if name == "give_back":  # it is not immediate
-                raise AttributeError(name)
-            return getattr(inner, name)
-
-        async def end(self, taken: Any, tokens: int | None = None) -> None:
-            await bank.clock.sleep(3.0 if slow else 0.0)
-            await inner.end(taken, tokens)
-
-    bank.use(bank.storage, coordination=Slow())
-    began = bank.clock.monotonic()
-    await bank.route()
-    assert bank.clock.monotonic() - began < 1.0, "an answer waits for it a moment"
-    assert bank.router.limit_counts.degraded
-    assert (await bank.route(params=CAP, caller=ACME)).output == "an answer", "it goes on by itself"
-    slot = Take("account:production:acme", "slots", 1)
-    assert isinstance(await inner.take([slot], "another"), Denied)
-    slow = False
-    await bank.clock.sleep(5.0)
-    await bank.route()
-    assert isinstance(await inner.take([slot], "another"), Taken)
-
-
 @pytest.mark.parametrize("what", ["away", "still"])
 async def test_a_fallback_has_to_do_with_what_is_set_aside_where_no_more_can_be(what: str) -> None:
     bank = Bank(spare=[ANSWER], terms=TERMS)
-    storage = Failing(bank)
+    storage = Behind(bank.storage, bank.clock)
 
     def fails(call: UpstreamCall) -> ProviderFault:
-        setattr(storage, what, (Reserve,))
+        setattr(storage, what, (Widen,))
         return ProviderFault("auth")
 
     first = ScriptedProvider(fails, models=[replace(ONE, pricing_per_1m=Pricing(4.0, 16.0))], clock=bank.clock)
@@ -240,10 +157,10 @@ async def test_a_fallback_has_to_do_with_what_is_set_aside_where_no_more_can_be(
 @pytest.mark.parametrize(("what", "within_s"), [("away", 1.0), ("still", 5.001)])
 async def test_a_fallback_that_cannot_be_paid_for_is_not_called(what: str, within_s: float) -> None:
     bank = Bank(spare=[ANSWER], terms=TERMS)
-    storage = Failing(bank)
+    storage = Behind(bank.storage, bank.clock)
 
     def fails(call: UpstreamCall) -> ProviderFault:
-        setattr(storage, what, (Reserve,))
+        setattr(storage, what, (Widen,))
         return ProviderFault("auth")
 
     bank.use(storage, providers=[ScriptedProvider(fails, models=[ONE], clock=bank.clock), bank.spare])
@@ -256,41 +173,6 @@ async def test_a_fallback_that_cannot_be_paid_for_is_not_called(what: str, withi
     setattr(storage, what, ())
     await bank.clock.sleep(2.0)
     assert await bank.purse() == (10**9, 0, 0)
-
-
-class OddAtOnce(MemoryCoordination):
-    """One that never waits, and fails as no coordination may."""
-
-    async def take(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
-        raise ConnectionError(HIDDEN)
-
-    def give_back(self, taken: Taken, tokens: int | None = None) -> None:
-        raise ConnectionError(HIDDEN)
-
-    async def renew(self, owner: str) -> None:
-        raise ConnectionError(HIDDEN)
-
-
-class OddLater(OddAtOnce):
-    """One that lets calls in, and fails at their end."""
-
-    async def take(self, takes: Sequence[Take], owner: str) -> Taken | Denied:
-        return await MemoryCoordination.take(self, takes, owner)
-
-
-@pytest.mark.parametrize("kind", [OddAtOnce, OddLater])
-async def test_a_coordination_that_fails_oddly_is_away_and_nobody_sees_its_words(
-    kind: type[OddAtOnce], caplog: pytest.LogCaptureFixture
-) -> None:
-    bank = await Bank(*[ANSWER] * 3, terms=[account(limits=RateLimits(requests_per_min=8))]).open()
-    bank.use(bank.storage, coordination=kind(clock=bank.clock))
-    for _ in range(2):  # a part of four
-        assert (await bank.route()).output == "an answer"
-    with pytest.raises(RateLimited):
-        await bank.route()
-    await bank.router.aclose()
-    assert "ConnectionError" in caplog.text
-    assert HIDDEN not in caplog.text
 
 
 async def test_a_bill_is_kept_however_many_traces_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from routewright import Caller, Console, MemoryStorage, Router, Settings, StorageUnavailable, TraceStore
+from routewright import (
+    Caller,
+    Console,
+    MemoryStorage,
+    NotFound,
+    Router,
+    Settings,
+    StorageUnavailable,
+    TraceStore,
+)
 from routewright.testing import FakeClock
 from routewright.wire import PutTrace, Write, Written
 
@@ -62,6 +71,14 @@ async def test_a_trace_of_a_revoked_key_is_compromised_while_it_waits_too() -> N
     router, console = over(storage), Console(storage, secret="s" * 32, clock=FakeClock())
     await console.create_account("acme")
     new = await console.create_key("acme", name="x", environment="sandbox")
+    settle, away = storage.accounts.settle, [StorageUnavailable("away")]
+
+    async def settled(*asked: Any) -> Any:
+        if away:
+            raise away.pop()
+        return await settle(*asked)
+
+    storage.accounts.settle = settled  # type: ignore[assignment, method-assign]
     answer = await router.route("hi", caller=await console.authenticate(f"Bearer {new.secret.reveal()}", "sandbox"))
     await console.revoke_key("acme", new.key.id)
     assert router.trace_counts.waiting == 1
@@ -100,3 +117,36 @@ async def test_what_waits_holds_up_no_feedback_and_no_report() -> None:
     await router.traces.feedback(answer.trace_id, 1.0)
     assert (await router.traces.usage()).totals.requests == 1
     await router.aclose()
+
+
+class Plain(Busy):
+    """Neither hashable nor equal to itself."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+async def test_any_store_of_the_same_storage_object_reads_what_each_router_has_queued() -> None:
+    storage = Plain()
+    store = TraceStore(storage, clock=FakeClock())
+    routers = [over(storage), over(storage)]
+    answers = [await router.route("hi") for router in routers]
+    assert [router.trace_counts.waiting for router in routers] == [1, 1]
+    for answer in answers:
+        assert (await store.get(answer.trace_id)).id == answer.trace_id
+        with pytest.raises(NotFound):
+            await TraceStore(Busy()).get(answer.trace_id)
+    assert [router.trace_counts.waiting for router in routers] == [1, 1], "they were read from the queues"
+    assert (await store.usage()).totals.requests == 2
+    assert [router.trace_counts.waiting for router in routers] == [0, 0]
+    for router in routers:
+        await router.route("hi")
+    storage.busy.add("default")
+    with pytest.raises(StorageUnavailable, match="for now: 2; nothing is deleted"):
+        await store.delete(everything=True)
+    storage.busy.clear()
+    assert len((await store.query()).data) == 4
+    for router in routers:
+        await router.aclose()

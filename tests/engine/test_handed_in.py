@@ -169,7 +169,7 @@ def test_other_parts_of_a_router_say_what_they_should_be() -> None:
     assert refusal(lambda: Router(storage=wrong("memory:"))) == (
         "storage: 'memory:' is not a storage; pass SqliteStorage(path), MemoryStorage() or open_storage(url)"
     )
-    hint = "pass MemoryCoordination() or SqliteCoordination(path), or leave it out"
+    hint = "pass MemoryCoordination(), or leave it out"
     assert refusal(lambda: Router(coordination=wrong("x"))) == f"coordination: 'x' is not a coordination; {hint}"
     assert refusal(lambda: Router.sandbox(coordination=wrong(MemoryCoordination))) == (
         f"coordination: type is not a coordination; {hint}"

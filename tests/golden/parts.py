@@ -18,7 +18,6 @@ from routewright import (
     Console,
     DenyList,
     ExecutionLimits,
-    MemoryCoordination,
     MemoryStorage,
     Model,
     PatternGuardrail,
@@ -198,7 +197,7 @@ class Bench:
 
     def __init__(self, script: Script) -> None:
         self.clock = clock = FakeClock(START + script["start_s"])
-        self.storage, self.coordination = CountingStorage(), MemoryCoordination(clock=clock)
+        self.storage = CountingStorage(clock=clock)
         hosted = script["family"] == "hosted"
         models = models_of(script)
         self.providers = [] if hosted else [provider_of(each, models, clock) for each in script["providers"]]
@@ -214,11 +213,10 @@ class Bench:
             catalogue=Catalogue(models.values() if hosted else (), as_of=AS_OF),
             policies=[msgspec.convert(each, Policy) for each in script["policies"]],
             storage=self.storage,
-            coordination=self.coordination,
             guardrails=[guardrail_of(each, clock) for each in script["guardrails"]],
             settings=settings,
         )
-        self.console = Console(self.storage, coordination=self.coordination, clock=clock, secret="golden " * 8)
+        self.console = Console(self.storage, clock=clock, secret="golden " * 8)
         self.callers = {None: Caller(), "sandbox": Caller(environment="sandbox"), "account": Caller("acme")}
 
     async def open_account(self, given: Data | None) -> None:

@@ -31,7 +31,7 @@ from routewright._engine.worker import Detached
 from routewright.server import create_admin
 from routewright.server.metrics import Metrics
 from routewright.testing import FakeClock
-from routewright.wire import KeepLease, PutTrace
+from routewright.wire import DeleteResults, PutTrace
 
 from .asking import Told, ask
 from .serving import served
@@ -118,7 +118,7 @@ class Unwritten:
 
 
 async def test_it_is_not_ready_where_nothing_can_be_written_which_is_tried_now_and_then() -> None:
-    clock, storage = FakeClock(0.0), Unwritten(KeepLease)
+    clock, storage = FakeClock(0.0), Unwritten(DeleteResults)
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
     for _ in range(3):
         told = await asked(admin, "/readyz")
@@ -133,14 +133,14 @@ async def test_that_it_can_be_written_is_believed_for_a_moment() -> None:
     clock, storage = FakeClock(0.0), Unwritten()
     admin = create_admin(Router.sandbox(storage=storage, settings=Settings(clock=clock)))
     assert (await asked(admin, "/readyz")).status == 200
-    storage.kinds = (KeepLease,)
+    storage.kinds = (DeleteResults,)
     assert (await asked(admin, "/readyz")).status == 200
     await clock.sleep(WRITE_EVERY_S)
     assert (await asked(admin, "/readyz")).status == 503
 
 
 async def test_a_storage_that_keeps_traces_alone_is_ready() -> None:
-    storage = Unwritten(KeepLease, fault=UnsupportedWrite("KeepLease"))
+    storage = Unwritten(DeleteResults, fault=UnsupportedWrite("DeleteResults"))
     assert (await asked(create_admin(Router.sandbox(storage=storage)), "/readyz")).status == 200
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from routewright import MemoryStorage, Model, Policy, PolicyGuardrail, RateLimits, Router
 from routewright.backends.clock import SystemClock
-from routewright.errors import ProviderFault, StorageUnavailable
+from routewright.errors import NoCandidates, ProviderFault, StorageUnavailable
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause, Turn
 from routewright.wire import Delta, Finish, Pricing, Scope, ToolDelta, UpstreamCall, Usage
@@ -648,6 +648,17 @@ def test_7_a_refusal_names_no_model_that_was_not_asked_for(place: Place) -> None
         error = place.live.post(path.strip(), json=body).json()["error"]
         rejected = (error.get("detail") or error["details"])["rejected_candidates"]
         assert [each["model"] for each in rejected] == [CRANKY], path
+
+
+def test_7_a_refusal_lists_what_was_asked_for_also_where_the_policy_allows_none_of_it(place: Place) -> None:
+    asked = ask(policy_id="careful", models=[CRANKY])
+    error = place.live.post("/v1/route", json=asked).json()["error"]
+    with pytest.raises(NoCandidates) as refused:
+        place.site.router.decide(asked)
+    rejected = error["detail"]["rejected_candidates"]
+    assert [(each["model"], each["reason"]) for each in rejected] == [(CRANKY, "whitelist")]
+    assert error["message"] == refused.value.message
+    assert rejected == refused.value.detail["rejected_candidates"]
 
 
 def test_7_500_is_a_fault_of_ours(place: Place) -> None:

@@ -133,8 +133,8 @@ def test_how_the_router_stands_is_told_when_it_is_asked() -> None:
         fleet.failed(0)
     found = told(metrics)
     assert of(found, "circuits_open") == 1
-    assert [of(found, name) for name in ("traces_waiting", "hooks_waiting", "limits_degraded")] == [0, 0, 0]
-    assert [of(found, f"{name}_total") for name in ("traces_lost", "hooks_failed", "limits_alone")] == [0, 0, 0]
+    assert [of(found, name) for name in ("traces_waiting", "hooks_waiting")] == [0, 0]
+    assert [of(found, f"{name}_total") for name in ("traces_lost", "hooks_failed")] == [0, 0]
 
 
 def test_a_hook_that_fails_is_counted_once() -> None:

@@ -97,10 +97,6 @@ def test_one_key_of_a_table_may_stand_alone(key: str, days: str) -> None:
     assert settings_of(planned(environ={f"ROUTEWRIGHT_SETTINGS_RETENTION_{key}": days})).retention is not None
 
 
-def test_workers_share_the_limits_between_them() -> None:
-    assert settings_of(planned(workers=3)).limits.workers == 3
-
-
 def test_kubernetes_may_set_a_port_of_its_own() -> None:
     assert planned(environ={"ROUTEWRIGHT_PORT": "tcp://10.0.0.1:80"}).address.port == 8080
 

@@ -221,6 +221,19 @@ def test_a_worker_that_dies_again_and_again_is_started_ever_more_slowly(
     assert pauses == [1, 2, 4, 8, 16, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
+def test_while_no_worker_is_alive_one_is_started_at_once_and_the_others_wait(supervisor: Supervisor) -> None:
+    first, second = supervisor._workers
+    first.pause_s, second.pause_s = 8.0, 1.0
+    for died in (first, second):
+        died.end()
+    for made in (3, 4, 5):
+        supervisor._keep_alive()
+        supervisor._keep_alive()
+        assert len(Hand.made) == made, "one is enough"
+        assert supervisor._workers == [first, Hand.made[-1]], "the one whose pause is the shortest"
+        Hand.made[-1].end()
+
+
 def test_one_that_has_lived_long_is_replaced_at_once(supervisor: Supervisor) -> None:
     Hand.made[0].age_s = 60.0
     Hand.made[0].end()

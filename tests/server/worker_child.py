@@ -11,7 +11,7 @@ import sys
 
 import uvicorn
 
-from routewright import Console, Model, Router, Settings, SqliteStorage
+from routewright import Console, Model, Router, SqliteStorage
 from routewright.backends.clock import SystemClock
 from routewright.server import create_app
 from routewright.testing import ScriptedProvider
@@ -37,8 +37,8 @@ def main(store: str, calls: str, lease_s: str) -> None:
         return [Delta("Hello."), *pause, Usage(0, 10), Finish("stop")]
 
     provider = ScriptedProvider(reply, models=[MODEL], clock=SystemClock())
-    storage = SqliteStorage(store)
-    router = Router(providers=[provider], storage=storage, settings=Settings(lease_s=float(lease_s)))
+    storage = SqliteStorage(store, lease_s=float(lease_s))
+    router = Router(providers=[provider], storage=storage)
     app = create_app(router, Console(storage, coordination=router.coordination, secret=SECRET))
     bound = socket.create_server(("127.0.0.1", 0), backlog=512)
     print(bound.getsockname()[1], flush=True)

@@ -80,7 +80,6 @@ from routewright import (
     SandboxProvider,
     Secret,
     Settings,
-    SqliteCoordination,
     SqliteStorage,
     StandardWebhookSigner,
     Statement,
@@ -110,7 +109,6 @@ from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.wire import (
     Candidate,
     Chunk,
-    Denied,
     OutputDelta,
     Reason,
     Rejection,
@@ -120,8 +118,6 @@ from routewright.wire import (
     RouteStarted,
     Stage,
     StreamError,
-    Take,
-    Taken,
     ToolCallDelta,
     Verdict,
 )
@@ -350,22 +346,12 @@ def calls_are_billed_by_the_day(catalogue: Catalogue, day: date) -> None:
     catalogue.bill("local/one", Usage(1, 1), "2027-01-01")  # type: ignore[call-arg]
 
 
-async def limits_are_taken(coordination: Coordination) -> None:
-    result = await coordination.take([Take("key:mobile", "requests", 60)], "worker-1")
-    assert_type(result, Taken | Denied)
-    if isinstance(result, Taken):
-        await coordination.end(result, tokens=10)
-    else:
-        assert_type((result.by, result.retry_after_s), tuple[int, float])
-    Take("key:mobile", "megabytes", 60)  # type: ignore[arg-type]
-
-
 def what_comes_with_the_library_fits_its_protocols() -> None:
     model = Model(id="local/one", quality=0.5, pricing_per_1m=Pricing(1.0, 4.0))
     clocks: list[Clock] = [SystemClock(), FakeClock()]
     storages: list[Storage] = [MemoryStorage(newest=10), SqliteStorage("traces.db"), open_storage("memory:")]
-    coordinations: list[Coordination] = [MemoryCoordination(lease_s=10), SqliteCoordination("limits.db", busy_s=1.0)]
-    assert len(coordinations) == 2
+    coordinations: list[Coordination] = [MemoryCoordination()]
+    assert len(coordinations) == 1
     providers: list[Provider] = [
         OpenAIProvider(name="vllm", base_url="http://127.0.0.1:8000/v1", models=[model]),
         OpenAIProvider(["key", Secret("key")], transport=OwnTransport(), clock=FakeClock()),

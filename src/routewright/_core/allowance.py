@@ -1,4 +1,4 @@
-"""What does a call take of its caller's rate limits, and what is said of what is left? (spec 8, contract 7)"""
+"""What a caller is told of its rate limits (spec 8, contract 7)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from routewright.errors import RateLimited
-from routewright.wire import Caller, Denied, RateLimits, Resource, Standing, Take, WindowState, WindowUsage
-
-from .account import limits_of
+from routewright.wire import Denied, Resource, Take, WindowState, WindowUsage
 
 UNLIMITED = 2**53 - 1
 """What is left where there is no limit."""
@@ -25,15 +23,6 @@ _LIMIT_OF: dict[Resource, str] = {
     "slots": "concurrency",
 }
 """What a limit is called in ``RateLimits``."""
-
-
-def takes_of(caller: Caller, standing: Standing, tokens: int) -> list[Take]:
-    """What a call takes of the limits of its account and of its key. ``tokens``: the most that it may come to."""
-    takes = _of(f"account:{caller.environment}:{caller.account}", limits_of(standing.account), tokens)
-    key = standing.key
-    if key is not None and key.limits is not None:
-        takes += _of(f"key:{key.id}", key.limits, tokens)
-    return takes
 
 
 def usage_of(states: Sequence[WindowState], now: float) -> WindowUsage:
@@ -88,14 +77,3 @@ def refusal(takes: Sequence[Take], denied: Denied, now: float) -> RateLimited:
         "reset_unix": ceil(now + max(state.reset_s, wait_s)),
     }
     return RateLimited(said, detail=detail)
-
-
-def _of(name: str, limits: RateLimits, tokens: int) -> list[Take]:
-    takes: list[Take] = []
-    if limits.concurrency is not None:
-        takes.append(Take(name, "slots", limits.concurrency))
-    if limits.requests_per_min is not None:
-        takes.append(Take(name, "requests", limits.requests_per_min))
-    if limits.tokens_per_min is not None:
-        takes.append(Take(name, "tokens", limits.tokens_per_min, tokens))
-    return takes

@@ -9,24 +9,22 @@ from routewright.wire import (
     SYSTEM_ACCOUNT,
     Account,
     AddCredit,
-    ClaimKey,
+    AddLearned,
+    Correct,
     DeleteResults,
     DeleteTraces,
-    EndClaim,
     Environment,
-    KeepLease,
     Key,
     PutAccount,
     PutEvent,
     PutFeedback,
     PutIncident,
     PutKey,
+    PutPolicyVersion,
     PutSnapshot,
     PutTrace,
-    Reserve,
     RevokeKey,
     SetRetention,
-    Settle,
     Write,
 )
 
@@ -36,18 +34,15 @@ MOST_CREDIT = 9_000_000_000 * NANOS_PER_USD
 """That an account was ever given, or that was taken from it: 64 bits hold it."""
 UNNAMED_S = 24 * 3600
 """How long a snapshot stays that no trace names (any more): one may be on its way."""
-_OF_THE_SYSTEM = (PutSnapshot, SetRetention, KeepLease, PutIncident)
-_ALONE = (DeleteTraces, Reserve)
-"""Whether these can be done is only seen by doing them."""
+_OF_THE_SYSTEM = (PutSnapshot, PutPolicyVersion, AddLearned, SetRetention, PutIncident)
+_ALONE = (DeleteTraces,)
 _OWN = (PutAccount, PutKey)
 _OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
-_UNCONDITIONAL = (
-    DeleteTraces, SetRetention, RevokeKey, Reserve, Settle, KeepLease, ClaimKey, DeleteResults, PutEvent
-)  # fmt: skip
+_UNCONDITIONAL = (PutPolicyVersion, AddLearned, DeleteTraces, SetRetention, RevokeKey, DeleteResults, PutEvent)
 
 Booked = Callable[[Write], object]
-"""The account, key or incident that a write would take the place of, the call that has the key which it ends, what was
-credited before it; None where there is none, and for credit that was given before."""
+"""The account, key or incident that a write would take the place of, how many rows the call has that it corrects, what
+was credited before it; None where there is none, and for credit that was given before."""
 Holder = Callable[[str], tuple[str, str] | None]
 """The account and the id of the key that has a digest."""
 
@@ -77,7 +72,7 @@ def check_batch(
 ) -> None:
     """Hold every write to what it expects of what is there: traces with their environments, and snapshots; those that
     the batch itself makes before it included. ``booked`` tells what there was before the batch of accounts, keys,
-    incidents, claims and credit; without it these and all of the ledger are unknown kinds.
+    incidents, corrections and credit; without it these and all of the ledger are unknown kinds.
 
     Raises ``PreconditionFailed``, also for a trace in the place of one of the other environment, and
     ``UnsupportedWrite`` for a kind that is unknown, or not to be said so.
@@ -98,8 +93,8 @@ def check_batch(
                 before.check_thing(write, index)
             case AddCredit():
                 before.check_credit(write, index)
-            case EndClaim():
-                before.check_end(write, index)
+            case Correct():
+                before.check_correction(write, index)
             case _ if not isinstance(write, _UNCONDITIONAL):
                 raise UnsupportedWrite(f"{storage} knows no write {type(write).__name__}")
 
@@ -111,8 +106,6 @@ class _Before:
         self._traces, self._snapshots, self._booked = dict(traces), set(snapshots), booked
         self._made: set[tuple[str, str]] = set()
         self._credited: dict[str, int] = {}
-        self._ended: dict[tuple[Environment, str], str] = {}
-        """The calls whose results were put back."""
 
     def check_trace(self, write: PutTrace, index: int) -> None:
         """Hold a trace to what it expects, and to the environment of that in whose place it comes."""
@@ -150,16 +143,12 @@ class _Before:
             self._credited[write.id] = write.nanos
             _check_credit(there + sum(self._credited.values()), index)
 
-    def check_end(self, write: EndClaim, index: int) -> None:
-        """Hold a result to a key that is its call's, or nobody's."""
-        if write.result is None:
-            return
-        name = write.environment, write.key
-        holder = self._booked(write) or self._ended.get(name)
-        if holder is None and write.fingerprint is not None:
-            self._ended[name] = write.call
-        elif holder != write.call:
-            raise PreconditionFailed("the idempotency key has been taken over by another call", index=index)
+    def check_correction(self, write: Correct, index: int) -> None:
+        """Hold a correction to the rows that its call had."""
+        if self._booked(write) != write.after:
+            raise PreconditionFailed(
+                f"the rows of {write.row.request_id} have changed since they were read", index=index
+            )
 
 
 def _nothing(write: Write) -> None:

@@ -220,10 +220,12 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def charged_nanos(self) -> int:
         """Billed to the account: the cost of an answer, or of what was produced when the caller left after content
         had been delivered."""
-        if self.environment == "sandbox" or self.is_void:
+        if self.caller.environment == "sandbox" or self.is_void:
             return 0
+        if self.served is not None:
+            return self.cost_nanos
         left_midway = self.status == "cancelled" and any(attempt.delivered for attempt in self.attempts)
-        return self.cost_nanos if self.served is not None or left_midway else 0
+        return self.cost_nanos if left_midway else 0
 
     @property
     def latency_ms(self) -> float:
@@ -237,6 +239,10 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def tokens(self) -> Tokens:
         """Of the attempt that served the request."""
         return (None if self.served is None else _tokens_of(self.served.usage)) or Tokens()
+
+    def void(self) -> None:
+        """Charge nothing: another call was answered and billed in its place."""
+        self.is_void = True
 
     def end(self, error: RouterError | None, at: float) -> None:
         """Note how it ended, and drop what it worked with. Without answer and error the caller left."""
@@ -268,25 +274,29 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def ledger_rows(self) -> list[LedgerRow]:
         """One row an attempt that may have cost anything; none in the sandbox."""
-        if self.environment == "sandbox":
+        caller = self.caller
+        if caller.environment == "sandbox":
             return []
-        charged, at = bool(self.charged_nanos), timestamp(self.created_at)
-        return [
-            LedgerRow(
+        rows, charged, at = [], bool(self.charged_nanos), timestamp(self.created_at)
+        for attempt in self.attempts:
+            usage, leg = attempt.usage, attempt.leg
+            cost_range = None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds)
+            if usage is None and cost_range is None:
+                continue
+            row = LedgerRow(
                 request_id=self.id,
                 attempt=attempt.number,
                 at=at,
-                key_id=self.caller.key_id,
-                model=attempt.model,
-                provider=attempt.provider,
-                tokens=_tokens_of(attempt.usage) or Tokens(),
+                key_id=caller.key_id,
+                model=leg.id,
+                provider=attempt.server or leg.provider,
+                tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
                 cost_nanos=attempt.cost_nanos,
                 charge_nanos=attempt.cost_nanos if charged else 0,
-                cost_range_nanos=attempt.cost_range_nanos(self.bounds),
+                cost_range_nanos=cost_range,
             )
-            for attempt in self.attempts
-            if attempt.usage or attempt.cost_range_nanos(self.bounds)
-        ]
+            rows.append(row)
+        return rows
 
     @property
     def trace(self) -> Trace:

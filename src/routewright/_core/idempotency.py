@@ -1,46 +1,14 @@
-"""Is a request the same as one before, and may it have its key? (spec 4.1, contract 7)"""
+"""Is a request the same as one before? (spec 4.1, contract 7)"""
 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from routewright.wire import ClaimKey, EndClaim
-
-KEPT_S = 24 * 3600
-"""How long a result is kept, from its completion on."""
 _EXACT = 2**53
 """Below it every whole float is just one integer."""
-
-
-class StoredClaim(NamedTuple):
-    """What is kept of an idempotency key."""
-
-    fingerprint: str
-    call: str
-    owner: str
-    result: bytes | None = None
-    until: float = 0.0
-    """Unix seconds: when the result goes, or this where nobody will end it."""
-
-    def holds(self, at: float, *, owned: bool) -> bool:
-        """Whether the key is taken ``at`` a time (Unix seconds). ``owned``: its owner lives."""
-        return owned if self.result is None else at < self.until
-
-    def refuses(self, asked: ClaimKey, *, owned: bool) -> bool:
-        """Whether another may not have the key. A call that runs may ask for its own again."""
-        if self.call == asked.call and self.result is None:
-            return False
-        return self.holds(asked.at, owned=owned)
-
-
-def put_back(end: EndClaim) -> StoredClaim | None:
-    """What is kept of a key that is nobody's where a call ends that had it; None: nothing."""
-    if end.result is None or end.fingerprint is None:
-        return None
-    return StoredClaim(end.fingerprint, end.call, owner="", result=end.result, until=end.until)
 
 
 def fingerprint(method: str, path: str, body: Any) -> str:

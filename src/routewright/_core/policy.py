@@ -19,7 +19,9 @@ from routewright.wire import (
     PolicyFallback,
     PolicyGuardrail,
     PolicySnapshot,
+    PolicyVersion,
     PolicyWeights,
+    PutPolicyVersion,
     RouteRequest,
     Stage,
 )
@@ -244,17 +246,13 @@ def _narrower(asked: bool | CacheOpts | None, given: bool | CacheOpts | None) ->
     )
 
 
-def publish(
-    policies: Iterable[Policy], today: str, known: Known, previous: Iterable[PolicySnapshot] = ()
-) -> list[PolicySnapshot]:
-    """Give policies their ids, dates and versions, and pick the models that they allow.
+def drawn(policies: Iterable[Policy], known: Known) -> list[PolicySnapshot]:
+    """Give policies their ids, and pick the models that they allow. They have no versions yet.
 
-    ``today``, as ``YYYY-MM-DD``, dates policies without a date. A policy that is unchanged since the ``previous`` ones
-    keeps its version; a changed one, or one that picks other models, gets a new one. Raises ``ValidationFailed`` for a
-    repeated name or id, for words that pick no model, and for a chain outside the policy's own models.
+    Raises ``ValidationFailed`` for a repeated name or id, for words that pick no model, and for a chain outside the
+    policy's own models.
     """
-    published: list[PolicySnapshot] = []
-    before = {snapshot.policy.name: snapshot for snapshot in previous}
+    found: list[PolicySnapshot] = []
     policies = tuple(policies)
     check_apart(policies)
     for policy in policies:
@@ -263,12 +261,70 @@ def publish(
         fallbacks = None if policy.fallback is None else policy.fallback.models
         chain = in_order(fallbacks, models, known, path, "fallback.models")
         prefer = in_order(policy.prefer, models, known, path, "prefer") or ()
-        full = replace(
-            policy, id=policy.id or policy_id(policy.name), created_at=policy.created_at or f"{today}T00:00:00Z"
-        )
-        drawn = PolicySnapshot("", "", full, models, chain, prefer)
-        published.append(_version_of(drawn, before.get(policy.name), today))
-    return published
+        full = replace(policy, id=policy.id or policy_id(policy.name))
+        found.append(PolicySnapshot("", "", full, models, chain, prefer))
+    return found
+
+
+def version_asked(snapshot: PolicySnapshot, today: str) -> PutPolicyVersion:
+    """What gives a policy its version, unless its content has one. ``today``, as ``YYYY-MM-DD``, dates a policy without
+    a date."""
+    policy = snapshot.policy
+    content = content_id([policy, snapshot.models, snapshot.chain, snapshot.prefer])
+    return PutPolicyVersion(content, policy.name, policy.created_at or f"{today}T00:00:00Z")
+
+
+def published(snapshot: PolicySnapshot, version: PolicyVersion) -> PolicySnapshot:
+    """The policy under its version."""
+    policy = replace(snapshot.policy, created_at=version.created_at)
+    content: list[object] = [version.label, policy, snapshot.models, snapshot.chain]
+    if snapshot.prefer:  # those without keep the ids that they had before there was such a list
+        content.append(snapshot.prefer)
+    return replace(snapshot, id="pos_" + content_id(content), version=version.label, policy=policy)
+
+
+def publish(policies: Iterable[Policy], today: str, known: Known) -> list[PolicySnapshot]:
+    """Put policies under the first versions that they can have, as where nothing is kept of them."""
+    versions = Versions()
+    return [published(each, versions.put(version_asked(each, today))[0]) for each in drawn(policies, known)]
+
+
+def next_label(name: str, created_at: str, taken: Iterable[str]) -> str:
+    """The label of a policy's new content: ``name@date``, or ``name@date.2`` where that is taken, and so on."""
+    first = f"{name}@{created_at[:10]}"
+    numbers = (label.removeprefix(first) for label in taken if label == first or label.startswith(first + "."))
+    last = max((int(number[1:] or 1) for number in numbers if not number or number[1:].isdigit()), default=0)
+    return f"{first}.{last + 1}" if last else first
+
+
+def own_version(asked: PutPolicyVersion) -> PolicyVersion:
+    """The version of a policy as long as its storage cannot be asked. Its label is made from the content, so that
+    nobody gives it to another."""
+    label = f"{asked.name}@{asked.created_at[:10]}.x{asked.content[:10]}"
+    return PolicyVersion(asked.content, label, asked.created_at)
+
+
+class Versions:
+    """The versions of policies. None is forgotten: its label would be given to another content."""
+
+    def __init__(self) -> None:
+        self._by_content: dict[str, PolicyVersion] = {}
+        self._labels: dict[str, list[str]] = {}
+        """By the name of the policy."""
+
+    def put(self, asked: PutPolicyVersion) -> tuple[PolicyVersion, bool]:
+        """The version of a content, and whether it is new."""
+        found = self._by_content.get(asked.content)
+        if found is not None:
+            return found, False
+        labels = self._labels.setdefault(asked.name, [])
+        labels.append(next_label(asked.name, asked.created_at, labels))
+        found = self._by_content[asked.content] = PolicyVersion(asked.content, labels[-1], asked.created_at)
+        return found, True
+
+    def of(self, contents: Iterable[str]) -> list[PolicyVersion]:
+        """Those of the contents that have one."""
+        return [self._by_content[each] for each in contents if each in self._by_content]
 
 
 def changes_between(before: Iterable[PolicySnapshot], now: Iterable[PolicySnapshot]) -> list[PolicyChanged]:
@@ -282,30 +338,3 @@ def changes_between(before: Iterable[PolicySnapshot], now: Iterable[PolicySnapsh
         if versions[0] != versions[1]:
             changes.append(PolicyChanged((now_is or old[name]).policy.id, name, *versions))
     return changes
-
-
-def _version_of(drawn: PolicySnapshot, before: PolicySnapshot | None, today: str) -> PolicySnapshot:
-    """The version of a policy: the one before if nothing was changed."""
-    policy = drawn.policy
-    if before is None:
-        return _versioned(drawn, f"{policy.name}@{(policy.created_at or today)[:10]}")
-    policy = replace(policy, created_at=before.policy.created_at)
-    drawn = replace(drawn, policy=policy)
-    if replace(drawn, id=before.id, version=before.version) == before:
-        return before
-    return _versioned(drawn, _next_version(before.version, f"{policy.name}@{today}"))
-
-
-def _versioned(drawn: PolicySnapshot, version: str) -> PolicySnapshot:
-    content: list[object] = [version, drawn.policy, drawn.models, drawn.chain]
-    if drawn.prefer:  # those without keep the ids that they had before there was such a list
-        content.append(drawn.prefer)
-    return replace(drawn, id="pos_" + content_id(content), version=version)
-
-
-def _next_version(before: str, today: str) -> str:
-    """``name@date``; if that or a later one was the version before, the next: ``name@date.2``."""
-    stem, _, number = before.removeprefix(today).partition(".")
-    if stem:
-        return today
-    return f"{today}.{int(number or 1) + 1}"

@@ -1,43 +1,37 @@
-"""What is written of a finished call that the storage refuses? Ever less of it, but never nothing of what it owes.
+"""What is settled of a finished call that the storage refuses? Ever less of it, but never nothing of what it cost.
 
-WHOLE -refused-> BILL -refused-> again, WHOLE first, after a pause
-                  └─ refused for PATIENCE_S, or for good -> BOUND -refused-> the same, until GIVE_UP_S -> lost
+whole -refused-> without its trace -refused-> without detail, within what was reserved -refused-> lost
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Sequence
 
-PATIENCE_S = 30.0
-"""So long an odd fault is taken for one that passes."""
-GIVE_UP_S = 600.0
-"""So long a bill is tried at all that is refused. One that waits for a storage that is away waits for ever."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 5.0
+from msgspec.structs import replace
 
+from routewright.protocols import Facts
+from routewright.wire import LedgerRow
 
-class Part(Enum):
-    """How much of a call is written."""
-
-    WHOLE = "its trace, its bill, its idempotency key and its events"
-    BILL = "its bill and its idempotency key"
-    BOUND = "what its attempts cost, no more than was set aside for them, and nothing else of them"
+_CUT = "the storage refused to book it as it was"
 
 
-def next_part(refused: Part, waited_s: float) -> Part | None:
-    """What to try at once where so much was refused, ``waited_s`` after the first time. None: nothing for now."""
-    match refused:
-        case Part.WHOLE:
-            return Part.BILL
-        case Part.BILL if waited_s >= PATIENCE_S:
-            return Part.BOUND
-    return None
+def without_trace(facts: Facts) -> Facts:
+    """Its bill and its answer alone."""
+    return replace(facts, trace=None, snapshots=(), events=())
 
 
-def is_lost(waited_s: float) -> bool:
-    """Whether nothing is tried any more."""
-    return waited_s >= GIVE_UP_S
+def bounded(facts: Facts, most_nanos: int) -> Facts:
+    """What its attempts cost, at most so much together, and nothing else of them."""
+    run_nanos = None if facts.run_nanos is None else min(facts.run_nanos, most_nanos)
+    rows = _bounded(facts.rows, most_nanos)
+    return replace(without_trace(facts), rows=rows, run_nanos=run_nanos, claim=None, result=None, event_ids=())
 
 
-def pause_after(waited_s: float) -> float:
-    """How long to wait before the next try: as long as it has been tried, within bounds."""
-    return min(max(waited_s, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+def _bounded(rows: Sequence[LedgerRow], most_nanos: int) -> tuple[LedgerRow, ...]:
+    found = []
+    for row in rows:
+        cost = min(row.cost_nanos, most_nanos)
+        most_nanos -= cost
+        plain = LedgerRow(request_id=row.request_id, attempt=row.attempt, at=row.at, key_id=row.key_id, note=_CUT)
+        found.append(replace(plain, cost_nanos=cost, charge_nanos=min(row.charge_nanos, cost)))
+    return tuple(found)

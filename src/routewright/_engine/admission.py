@@ -1,223 +1,220 @@
-"""What a call takes before it may run, and releases however it ends (contract 7).
+"""What a call takes before it may run, and how that ends (contract 7): idempotency key, rate windows, slot and money.
 
-    idempotency key, or the answer that was given under it -> rate windows and a slot -> [decide] -> money
+    begin -> [take: windows and slot -> guardrails] -> decide within what is left -> take -> settled, or released
 
-One object a call owns them all; leaving its context is the one place where what it still holds is released. Once a call
-has ended its money and its key pass to its ``Settlement``, which is written in one batch with its trace.
+What was taken is the storage's ``Grant``. It ends with the call's ``Facts`` once the call has run (``Records.conclude``
+hands both to the trace log), and is released otherwise.
 """
 
 from __future__ import annotations
 
-import logging
-import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 import msgspec
 
-from routewright._core.account import may
-from routewright._core.allowance import OUTPUT_TOKENS, headers_of, refusal, takes_of
+from routewright._core.account import is_made
+from routewright._core.accounts.ledger import THRESHOLDS
+from routewright._core.allowance import OUTPUT_TOKENS, headers_of
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
-from routewright._core.ledger import THRESHOLDS
+from routewright._core.moment import timestamp
 from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS
-from routewright._core.routing.plan import Plan
 from routewright.errors import (
+    InternalError,
     PermissionDenied,
+    RateLimited,
     RouterClosed,
     RouterError,
-    RouterTimeoutError,
     StorageUnavailable,
 )
-from routewright.fork import Guard
+from routewright.fork import renew_in_children
 from routewright.identity import Ids
-from routewright.protocols import Clock, Coordination, ImmediateCoordination, Storage
+from routewright.protocols import Accounts, Clock, Facts, ImmediateStorage, Storage
 from routewright.wire import (
     DEFAULT_ACCOUNT,
+    Ask,
     Caller,
-    Denied,
-    RouteRequest,
+    Claim,
+    Grant,
+    Left,
+    Replay,
     RunLimit,
     Scope,
-    Standing,
-    Take,
-    Taken,
-    TokenBounds,
+    Short,
     WindowState,
 )
 
-from .account import NO_LIMITS, Accounts
 from .answer import Answer
-from .idempotency import Claim, Claims
-from .leases import Leases
-from .money import Choosing, Cover, Money, Payer, Reservation
 from .reading import Read
-from .retry_queue import RetryQueue
-from .settlement import Settlement
-from .storage import GuardedStorage, in_time
-from .trace_log import TraceLog
-from .turn import Turns
+from .storage import in_time, unfit
+from .trace_log import LONGEST_S, TraceLog
 from .worker import Worker
 
-_log = logging.getLogger(__name__)
-
-GIVE_BACK_S = 0.5
-"""How long the end of a call waits for its slot to be released; then that goes on in the background."""
+TRIES = 5
+"""Decisions for one call, each within what the storage said last."""
+_NO_ACCOUNTS = (
+    "this Router's storage keeps no accounts, so it serves no idempotency keys, agent runs and keys of a Console: take "
+    "MemoryStorage or SqliteStorage, or give yours `accounts` that keep routewright.testing.storage.AccountsContract"
+)
+KNOWN_S, OPEN_S = 2.0, 0.25
+"""Who had no account waits so long for a storage that is asked whether there is one by now; then there is none, for
+``KNOWN_S``."""
+MOST_KNOWN = 10_000
+SPARE_S = 0.01
+"""What a storage that one has to wait for is given of the call's time to say that it waited in vain."""
 
 
 class Admissions:
     """What the calls of a Router share that need an admission. Safe to use from several loops and threads."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        coordination: Coordination,
-        log: TraceLog,
-        retry_queue: RetryQueue,
-        worker: Worker,
-        ids: Ids,
-        clock: Clock,
-        lease_s: float,
-        keep_dropped: Callable[[], object],
-    ) -> None:
-        """``keep_dropped`` ends calls that nobody holds any more."""
-        self.clock = clock
+    def __init__(self, storage: Storage, log: TraceLog, worker: Worker, ids: Ids, clock: Clock) -> None:
+        self.accounts: Accounts | None = getattr(storage, "accounts", None)
+        self.is_immediate = isinstance(storage, ImmediateStorage)
+        """It never waits, but for what other calls hold."""
+        self.queue = log.queue
+        self.event_ids = _EventIds(ids)
         self.ids = ids
-        self.keep_dropped = keep_dropped
-        self.retry_queue = retry_queue
-        self.leases = Leases(storage, coordination, worker, ids, clock, lease_s, keep_dropped)
-        guarded = GuardedStorage(storage)
-        self.accounts = Accounts(guarded, clock, weakref.WeakMethod(self.later))
-        self.claims = Claims(guarded, self.leases, self.retry_queue, clock)
-        self.money = Money(guarded, self.leases, self.retry_queue, self.accounts, Turns(clock), clock)
-        self.log = log
-        self._coordination = coordination
-        self._immediate = coordination if isinstance(coordination, ImmediateCoordination) else None
+        self.clock = clock
         self._worker = worker
-        self._guard = Guard()
-        self._listens = False
+        self._open: OrderedDict[tuple[str, str | None], float] = OrderedDict()
+        """Callers who had no account when that was last asked, and until when that need not be asked again."""
+        renew_in_children(self)
 
-    def is_open(self, request: RouteRequest, caller: Caller) -> bool:
-        """True if nothing limits a call, so that it needs no admission. False if that is not known."""
-        if request.idempotency_key is not None or caller.scopes is not None:
+    def renew(self) -> None:
+        """Leave alone what the parent's calls hold."""
+        self.since = self.clock.monotonic()
+
+    def begin(
+        self,
+        read: Read,
+        caller: Caller,
+        run: RunLimit | None = None,
+        *,
+        patient: bool = True,
+        scope: Scope = "route",
+    ) -> Admission | None:
+        """The admission of a call, which has taken nothing yet. None: nothing limits it, so that it needs none.
+
+        ``patient``: it waits for what others hold, within its time. Raises ``PermissionDenied``,
+        ``StorageUnavailable`` while too many calls wait to be written, and ``InternalError`` where the storage keeps no
+        accounts.
+        """
+        key_id, key, accounts = caller.key_id, read.request.idempotency_key, self.accounts
+        may_be_open = key is None and run is None
+        if may_be_open and key_id is None and caller.scopes is None and caller.account == DEFAULT_ACCOUNT:
+            return None
+        if caller.scopes is not None and scope not in caller.scopes:
+            raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it"))
+        if accounts is None:
+            if not may_be_open or (key_id is not None and is_made(key_id)):
+                raise self._named(InternalError(_NO_ACCOUNTS))
+            return None
+        left = accounts.left(caller, run)
+        if not may_be_open:
+            pass
+        elif left is None:
+            if self._open.get((caller.account, key_id), -inf) > self.clock.monotonic():
+                return None
+        elif left.account is None and left.key is None and (key_id is None or not is_made(key_id)):
+            return None
+        if self.queue.is_full:
+            said = "too many calls wait to be written to the storage: see to it, and try again"
+            raise self._named(StorageUnavailable(said))
+        return Admission(self, accounts, read, caller, run, left, patient=patient)
+
+    async def is_open(self, hold: Admission) -> bool:
+        """Look how a caller stands of whom nothing is known. True if nothing limits the call. Who had no account before
+        does not suffer from a storage that is away, or stands still. Raises what ``Admission.look`` does."""
+        name = hold.caller.account, hold.caller.key_id
+        if not hold.may_be_open or name not in self._open:
+            return self._note(name, await hold.look()) and hold.may_be_open
+        with suppress(InternalError), self.clock.deadline(self.clock.monotonic() + OPEN_S):
+            return self._note(name, await hold.look())
+        self._open[name] = self.clock.monotonic() + KNOWN_S
+
+        async def look_again() -> None:  # a storage that is slow is believed once it has answered
+            with suppress(RouterError):
+                self._note(name, await hold.look(LONGEST_S))
+
+        with suppress(RouterClosed):
+            self._worker.start(look_again)
+        return True
+
+    def _note(self, name: tuple[str, str | None], left: Left) -> bool:
+        """Remember whether somebody has no account."""
+        if left.account is not None or left.key is not None:
+            self._open.pop(name, None)
             return False
-        if caller.key_id is None and caller.account == DEFAULT_ACCOUNT:
-            return True
-        standing = self.accounts.recent(caller)
-        return standing is NO_LIMITS or (standing is not None and standing.account is None and standing.key is None)
+        self._open[name] = -inf
+        if len(self._open) > MOST_KNOWN:
+            with suppress(KeyError):  # another thread took the last
+                self._open.popitem(last=False)
+        return True
 
-    def begin_to_listen(self) -> None:
-        """Listen for changes of accounts from now on."""
-        if self._listens:
-            self._worker.home()  # a child listens anew
-            return
-        with self._guard.lock:
-            if not self._listens:
-                self._worker.start_daemon(self.accounts.listen, self._coordination)
-                self._listens = True
+    def _named(self, error: RouterError) -> RouterError:
+        error.request_id = self.ids("req_")
+        return error
 
-    async def take(self, takes: Sequence[Take], until: float, deadline: float) -> Taken | None:
-        """Take all of it, once there is room; but nothing is waited for that comes after ``until``, on the monotonic
-        scale. None: there are no limits. Raises ``RateLimited``, and ``RouterTimeoutError`` beyond ``deadline``."""
-        while takes:
-            said = await self._told(takes, deadline)
-            if not isinstance(said, Denied):
-                return said
-            if self.clock.monotonic() + said.retry_after_s > until:
-                raise refusal(takes, said, self.clock.time())
-            await self.clock.sleep(said.retry_after_s)
-        return None
 
-    async def _told(self, takes: Sequence[Take], deadline: float) -> Taken | Denied:
-        asking = self._coordination.take(takes, self.leases.id)
-        if self._immediate is not None:
-            return await asking
-        with self.clock.deadline(deadline):
-            return await asking
-        raise RouterTimeoutError("timeout_ms ran out while the rate limits were asked; allow more time, or try again")
+class _EventIds(Sequence[str]):
+    """Ids for the events of thresholds, made when a call crosses one."""
 
-    def later(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Run something in the background."""
-        with suppress(RouterClosed):  # then the lease ends it
-            self._worker.start(work)
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
 
-    async def write_last(self, trace_id: str) -> None:
-        """Write the trace of a call whose Router is closed: the background no longer does."""
-        if not self.log.is_closed:
-            return
-        with self.clock.deadline(self.clock.monotonic() + GIVE_BACK_S, shield=True):
-            await self.retry_queue.write()
-            await self.log.write_last(trace_id)
+    def __len__(self) -> int:
+        return len(THRESHOLDS)
 
-    async def give_back(self, taken: Taken, tokens: int | None, until: float) -> None:
-        """Give the slot back, and report the tokens used; in the background if the call has no time left for it, or
-        cannot await it."""
-        if self._immediate is not None:
-            self._immediate.give_back(taken, tokens)
-            return
-        later = partial(self.later, partial(self._coordination.end, taken, tokens))
-        try:
-            now = self.clock.monotonic()
-            with self.clock.deadline(min(now + GIVE_BACK_S, max(now, until)), shield=True) as limit:
-                await self._coordination.end(taken, tokens)
-        except Exception as error:  # the answer is there, and paid for: no fault of the host's may take it away
-            _log.debug("a slot is given back behind its call: %s", type(error).__name__)
-            later()
-        except BaseException:
-            later()
-            raise
-        else:
-            if limit.expired:
-                later()
+    def __getitem__(self, place: Any) -> Any:
+        return self._ids("evt_")
 
 
 class Admission:
-    """What one call holds.
+    """What one call takes. ``release`` gives back what it still holds."""
 
-    async with Admission(...) as admission:
-        kept = await admission.begin()
-        plan = await admission.afford(call, choose)
-    """
+    __slots__ = (
+        "_accounts", "_claim", "_read", "_shared", "_tokens", "at", "caller", "deadline", "grant", "is_patient",
+        "is_refused", "left", "run", "started_at", "trace_id", "windows",
+    )  # fmt: skip
 
     def __init__(
-        self, shared: Admissions, read: Read, caller: Caller, run: RunLimit | None = None, *, patient: bool = True
+        self,
+        shared: Admissions,
+        accounts: Accounts,
+        read: Read,
+        caller: Caller,
+        run: RunLimit | None,
+        left: Left | None,
+        *,
+        patient: bool,
     ) -> None:
-        """``patient``: it waits for what others hold, within its time."""
-        self.trace_id = shared.ids("tr_")
-        self.started_at = shared.clock.monotonic()
-        self.windows: tuple[WindowState, ...] = ()
-        """Its limits when it was admitted."""
+        clock, request = shared.clock, read.request
+        cap = None if request.params is None else request.params.max_output_tokens
         self._shared = shared
-        self._request = read.request
-        self._tokens = read.tokens
-        self._path = read.path
-        self._body = read.body
-        self._payer = Payer(caller, run)
-        self._deadline = self.started_at + (read.request.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
-        self._waits_until = self._deadline if patient else self.started_at
-        self._standing: Standing | None = None
+        self._accounts = accounts
+        self._read = read
+        self.is_patient = patient
         self._claim: Claim | None = None
-        self._taken: Taken | None = None
-        self._reservation: Reservation | None = None
-        self._used_tokens: int | None = 0
-        """None: nobody knows, so that all that was taken counts."""
-        self._holds = False
-
-    async def __aenter__(self) -> Self:
-        self._shared.keep_dropped()
-        self._shared.leases.hold()
-        self._holds = True
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.tell(error)
-        await self.aclose()
+        self._tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
+        """The most that the call is taken to come to."""
+        self.caller = caller
+        self.run = run
+        self.left = left
+        """What the caller may spend, as far as is known. None: that is to be asked."""
+        self.trace_id = shared.ids("tr_")
+        self.at = clock.time()
+        self.started_at = clock.monotonic()
+        self.deadline = self.started_at + (request.timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+        self.windows: Sequence[WindowState] = ()
+        """Its rate limits when it was admitted."""
+        self.grant: Grant | None = None
+        """None: it holds nothing."""
+        self.is_refused = False
+        """The storage refuses it, or has not answered: it counts nowhere, and leaves no trace."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -225,132 +222,129 @@ class Admission:
         return headers_of(self.windows, self._shared.clock.time())
 
     def tell(self, error: BaseException | None) -> None:
-        """Add the headers of its limits to an error."""
+        """Add to an error the headers of its limits, and the id of the request."""
         if isinstance(error, RouterError):
             error.headers = self.headers | error.headers
-
-    async def begin(self) -> bytes | None:
-        """Take what a call needs before it is looked at; or give what was answered under its idempotency key. Raises
-        what ``look``, ``claim`` and ``enter`` do."""
-        await self.look()
-        kept = await self.claim()
-        if kept is None:
-            await self.enter()
-        return kept
-
-    async def look(self, scope: Scope = "route") -> None:
-        """See who calls. Raises ``PermissionDenied``, ``AuthenticationFailed`` for a revoked key, and
-        ``StorageUnavailable``."""
-        caller, shared = self._payer.caller, self._shared
-        if not may(caller.scopes, scope):
-            raise PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it")
-        if shared.log.is_full:
-            raise StorageUnavailable("too many calls wait to be written to the storage: see to it, and try again")
-        shared.begin_to_listen()
-        self._standing = shared.accounts.recent(caller)
-        if self._standing is None or self._payer.run is not None:
-            asking = shared.accounts.standing(caller, self._payer.run)
-            self._standing = await in_time(asking, shared.clock, self._deadline)
-
-    async def claim(self) -> bytes | None:
-        """Take the request's idempotency key, if it has one; where another call had it, give what that was answered.
-
-        Raises ``IdempotencyKeyReused``, ``RouterTimeoutError`` and ``StorageUnavailable``.
-        """
-        key = self._request.idempotency_key
-        if key is None:
-            return None
-        body = msgspec.to_builtins(self._request) if self._body is None else self._body
-        told = fingerprint("POST", self._path, body)
-        claim = Claim(self._payer.caller, key, self.trace_id, told)
-        kept = await self._shared.claims.take(claim, self._deadline, self._waits_until)
-        if kept is None:
-            self._claim = claim
-        return kept
-
-    async def enter(self) -> None:
-        """Take a place in the rate windows, and a slot; a call of an agent run waits for the windows, and has the slot
-        of its run. Raises ``RateLimited`` and ``StorageUnavailable``."""
-        assert self._standing is not None, "it was looked at"
-        takes, until = takes_of(self._payer.caller, self._standing, _most(self._request, self._tokens)), -inf
-        if self._payer.run is not None:
-            takes, until = [take for take in takes if take.resource != "slots"], self._waits_until
-        self._taken = await self._shared.take(takes, until, self._deadline)
-        if self._taken is not None:
-            self.windows = self._taken.states
-
-    async def afford(self, call: Call, choose: Choosing, *, hedged: bool = False) -> Plan:
-        """Choose, and set aside what that can cost (``Money.afford``)."""
-        standing = self._standing
-        if standing is None or self._payer.caller.environment == "sandbox":
-            return await choose(call, call.given)
-        until = min(call.deadline, self._waits_until)
-        plan, self._reservation = await self._shared.money.afford(
-            call, self._payer, standing, choose, hedged=hedged, until=until
-        )
-        return plan
+            error.request_id = error.request_id or self._shared.ids("req_")
 
     @property
-    def cover(self) -> Cover | None:
-        """Has more set aside for the call, if there is room; None: its money is not limited."""
-        reservation = self._reservation
-        return None if reservation is None else Cover(self._shared.money, reservation)
+    def may_be_open(self) -> bool:
+        """It needs no admission if its caller has no account."""
+        return self.run is None and self._read.request.idempotency_key is None
 
-    def settlement(self, call: Call, answer: Answer | None, used_nanos: int) -> Settlement | None:
-        """The settlement of a finished call, which takes over its money and its key. None if the call holds neither and
-        its account is unknown. ``used_nanos``: the most that it can have cost."""
-        standing = self._standing
-        usages = [attempt.usage for attempt in call.attempts if attempt.usage is not None]
-        unknown = any(attempt.usage is None and attempt.cost_range_nanos(call.bounds) for attempt in call.attempts)
-        self._used_tokens = None if unknown else sum(usage.input + usage.output for usage in usages)
-        is_known = standing is not None and (standing.account is not None or bool(standing.purses))
-        if self._claim is None and (not is_known or call.environment == "sandbox"):
-            return None
-        shared, account = self._shared, None if standing is None else standing.account
-        has_thresholds = account is not None and bool(account.monthly_nanos)
-        keeps_answer = self._claim is not None and answer is not None and call.served is not None
-        settlement = Settlement(
-            self._payer,
-            self._reservation,
-            self._claim,
-            result=msgspec.json.encode(answer.response) if answer is not None and keeps_answer else None,
-            used_nanos=used_nanos,
-            at=shared.clock.time(),
-            event_ids=tuple(shared.ids("evt_") for _ in THRESHOLDS) if has_thresholds else (),
-            leases=shared.leases,
-            claims=shared.claims,
-            money=shared.money,
-        )
-        self._reservation = self._claim = None
-        call.is_booked = True
-        shared.leases.hold()  # the reservation stays until it is settled
-        return settlement
+    async def look(self, longest_s: float | None = None) -> Left:
+        """What the caller may spend by now. Raises ``AuthenticationFailed`` for a revoked key, or one that a Console
+        made elsewhere, ``StorageUnavailable``, and ``RouterTimeoutError``."""
+        clock, self.is_refused = self._shared.clock, self.grant is None
+        until = self.deadline if longest_s is None else clock.monotonic() + longest_s
+        found: object = await in_time(self._accounts.look(self.caller, self.run), clock, until)
+        if not isinstance(found, Left):
+            raise unfit(self._accounts, "look", "a Left", found)
+        self.left, self.is_refused = found, False
+        return found
 
-    def abandon(self) -> None:
-        """Release what it holds in the background, for callers without a loop."""
-        self._shared.later(self.aclose)
+    async def take(self, nanos: int = 0) -> Grant | Replay | Short:
+        """Take all that the call needs, or nothing; once it is admitted, hold another amount of money.
 
-    async def aclose(self) -> None:
-        """Release what it holds. Twice is once. A forked child releases nothing of its parent's."""
-        if self.started_at < self._shared.leases.since:
+        Waits for what other calls hold as long as the call may. A call of an agent run waits for its windows, too.
+        Raises what ``Accounts.admit`` does.
+        """
+        shared, accounts, read = self._shared, self._accounts, self._read
+        if self._claim is None and read.request.idempotency_key is not None:
+            self._claim = _claimed(read, read.request.idempotency_key)
+        while True:
+            left_s = self.deadline - shared.clock.monotonic()
+            ask = Ask(
+                id=self.trace_id,
+                caller=self.caller,
+                at=self.at,
+                lasts_s=left_s,
+                tokens=self._tokens,
+                nanos=nanos,
+                waits_s=0.0 if not self.is_patient else left_s if shared.is_immediate else left_s - SPARE_S,
+                claim=self._claim,
+                run=self.run,
+                slot=self.run is None,
+            )
+            asking, self.is_refused = accounts.admit(ask), self.grant is None
+            found: object
+            try:
+                if shared.is_immediate:
+                    found = await asking
+                else:
+                    found = await in_time(asking, shared.clock, self.deadline)
+            except RateLimited as error:
+                wait_s = error.detail["retry_after_seconds"]
+                if self.run is None or wait_s > left_s:
+                    raise
+                await shared.clock.sleep(wait_s)
+                continue
+            self.is_refused = False
+            if isinstance(found, Grant):
+                if self.grant is None:
+                    self.windows = found.windows
+                self.grant = found
+                return found
+            if isinstance(found, Replay | Short):
+                return found
+            self.is_refused = True
+            raise unfit(accounts, "admit", "a Grant, a Replay or a Short", found)
+
+    async def count(self) -> bytes | None:
+        """Count a request that is refused for what it asks, and give all else back. Returns the answer that is kept
+        under its key, if any. Raises what refuses it before that."""
+        found = await self.take()
+        self.release()
+        return found.result if isinstance(found, Replay) else None
+
+    @property
+    def nanos(self) -> int:
+        """The money that is reserved for it."""
+        return 0 if self.grant is None else self.grant.nanos
+
+    async def widen(self, nanos: int) -> None:
+        """Have so much reserved, if there is room now."""
+        grant = self.grant
+        if grant is None or nanos <= grant.nanos:
             return
-        reservation, claim, taken = self._reservation, self._claim, self._taken
-        self._reservation = self._claim = self._taken = None
-        if reservation is not None:
-            self._shared.money.release(reservation)
-        if claim is not None:
-            self._shared.claims.give_up(claim)
-        if self._holds:
-            self._holds = False
-            self._shared.leases.let_go()
         try:
-            if taken is not None:
-                await self._shared.give_back(taken, self._used_tokens, self._deadline)
-        finally:
-            await self._shared.write_last(self.trace_id)
+            await in_time(self._accounts.widen(grant, nanos), self._shared.clock, self.deadline)
+        except RouterError:
+            return  # what is reserved has to do
+
+    def facts(self, call: Call, answer: Answer | None, used_nanos: int) -> Facts:
+        """What the call came to. ``used_nanos``: the most that it can have cost."""
+        claim, account, rows = self._claim, None if self.left is None else self.left.account, call.ledger_rows
+        call.is_booked = True
+        used: int | None = 0
+        for attempt in call.attempts:
+            usage = attempt.usage
+            if usage is None and attempt.unsure is not None and attempt.cost_range_nanos(call.bounds):
+                used = None  # nobody knows, so that all that was taken counts
+            elif usage is not None and used is not None:
+                used += usage.input + usage.output
+        return Facts(
+            id=call.id,
+            caller=self.caller,
+            created_at=rows[0].at if rows else timestamp(call.created_at),
+            trace=call,
+            rows=rows,
+            tokens=used,
+            run=self.run,
+            run_nanos=None if self.run is None else used_nanos,
+            claim=claim,
+            result=None if claim is None or answer is None else msgspec.json.encode(answer.response),
+            event_ids=self._shared.event_ids if account is not None and account.monthly_nanos else (),
+        )
+
+    def release(self) -> None:
+        """Give back what it holds, and count no tokens. Twice is once. A forked child gives back nothing of its
+        parent's."""
+        grant, self.grant = self.grant, None
+        if grant is not None and self.started_at >= self._shared.since:
+            self._accounts.release(grant)
 
 
-def _most(request: RouteRequest, tokens: TokenBounds) -> int:
-    """The most tokens that a call is taken to come to."""
-    cap = None if request.params is None else request.params.max_output_tokens
-    return tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
+def _claimed(read: Read, key: str) -> Claim:
+    body = msgspec.to_builtins(read.request) if read.body is None else read.body
+    return Claim(key, fingerprint("POST", read.path, body))

@@ -38,7 +38,7 @@ class Execution(Progress):
         """Carry the plan out to its end, keeping all that comes."""
         while self.end is None:
             if self.exchange is None and not self._pause_for_s:
-                if self._cover is not None:
+                if self.payer is not None and self.call.attempts:
                     await self.widen()
                 if self.advance() is None:
                     return
@@ -61,7 +61,7 @@ class Execution(Progress):
         if self._pause_for_s:
             await self._pause()
             return None
-        if self._cover is not None:
+        if self.payer is not None and self.call.attempts:
             await self.widen()
         step = self.advance()
         if not isinstance(step, Exchange):

@@ -16,8 +16,10 @@ from routewright._core.attempts.breaker import Circuits
 from routewright._core.attempts.budgets import RetryBudget
 from routewright._core.attempts.health import Entry, Health, health_after, health_snapshot
 from routewright._core.attempts.journal import Journal
+from routewright._core.attempts.learned import EPOCH_S, epoch_at
 from routewright._core.attempts.limits import ExecutionLimits
 from routewright._core.attempts.machine import Rules
+from routewright._core.attempts.shared_health import SharedHealth
 from routewright._core.catalogue.models import check_aliases, given_fields, overlay, snapshot, unavailable
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.problems import shown
@@ -27,7 +29,9 @@ from routewright._core.routing.pool import Pool
 from routewright.errors import NoProviders, Problem, RouterError, ValidationFailed
 from routewright.fork import Guard, renew_in_children
 from routewright.protocols import Clock, ParticularProvider, Provider, RegionalProvider
-from routewright.wire import Availability, AvailabilityStatus, ErrorBurst, Feature, Model
+from routewright.wire import Availability, AvailabilityStatus, ErrorBurst, Feature, Learned, Model
+
+from .sharing import Sharing
 
 T = TypeVar("T")
 FEATURES = get_args(Feature)
@@ -58,8 +62,10 @@ class Fleet:
         as_of: str,
         clock: Clock,
         limits: ExecutionLimits,
+        sharing: Sharing | None = None,
     ) -> None:
         self._clock = clock
+        self._sharing = sharing
         self._guard = Guard()
         self._midnight = -inf
         self.day = ""
@@ -85,22 +91,27 @@ class Fleet:
         self.limits = limits
         self.rules = Rules(limits)
         """How requests are carried out that ask for nothing else."""
-        self.health = Health(self.pool)
+        self.health = Health(self.pool) if sharing is None else SharedHealth(self.pool)
         self.circuits = Circuits([model.provider for model in self.pool.models], limits)
         self._retries = RetryBudget(limits)
         self._bursts = ErrorBursts()
         self._journal = Journal(self.health, self.circuits, self._retries, self._bursts)
         self._published = clock.monotonic()
         self._look_at = inf
-        """When there may be something to publish: never, as long as nobody called."""
+        """When there may be something to publish: never, as long as nobody called, here or elsewhere."""
+        if sharing is not None:
+            self._look_at, sharing.take, sharing.stop = self._published, self._take, self._learn_alone
         self.boards = Boards(self.pool, aliases, variables)
         self._board = self.boards.of(health_snapshot({}))
         """What is published. All of it is one object, of which a call keeps the one that it found."""
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Publish again in a child that was forked from the midst of a publication."""
+        """Publish again in a child that was forked from the midst of a publication. What was collected until then, the
+        parent shares."""
         self._publishing = False
+        if isinstance(self.health, SharedHealth):
+            self.health.forget()
 
     def board(self) -> Board:
         """The present snapshots, at today's prices. Publishes what moved since, where it is time to and nobody else
@@ -194,6 +205,8 @@ class Fleet:
 
     def answered(self, entry: Entry, *, probe: bool = False) -> None:
         """Note an answer."""
+        if self._sharing is not None and not self._journal:
+            self._sharing.poke()
         if self._look_at == inf:
             self._look_at = self._published + PUBLISH_EVERY_S
         if probe:
@@ -221,6 +234,8 @@ class Fleet:
             self._journal.heed()
             if not credential:  # which says nothing of the model
                 self.health.failed(row, now)
+                if self._sharing is not None:
+                    self._sharing.poke()
             if self.circuits.failed(row, now, probe=probe, retry_after=retry_after, credential=credential, alone=alone):
                 self._publish(now)
 
@@ -272,6 +287,8 @@ class Fleet:
             board, ids = self._board, self.pool.ids
             self._published, self._look_at = now, now + PUBLISH_EVERY_S
             self._journal.fold(board.outlook)
+            if isinstance(self.health, SharedHealth):
+                self._look_at = now + self._hear(self.health)
             kept_away = self.circuits.kept_away(now) if self.circuits.tripped else {}
             self._look_at = min([self._look_at, *kept_away.values()])
             ahead_s = self._clock.time() - now
@@ -281,6 +298,30 @@ class Fleet:
                 self._board = board.moved(health, moved)
         finally:
             self._publishing = False
+
+    def _hear(self, health: SharedHealth) -> float:
+        """Go by what all processes know in this epoch; the seconds until the next. As long as the storage is away, it
+        stays what was known before."""
+        at = self._clock.time()
+        epoch = epoch_at(at)
+        if epoch != health.epoch and self._sharing is not None:
+            rows = self._sharing.read(health.epoch)
+            if rows is not None:
+                health.know(rows, epoch)
+        return max(0.0, (epoch + 1) * EPOCH_S - at)
+
+    def _take(self) -> dict[str, Learned]:
+        """What this process learned since it was taken last."""
+        with self._guard.lock:
+            self._journal.fold(self._board.outlook)
+            health = self.health
+            return health.take(self._clock.monotonic(), self._clock.time()) if isinstance(health, SharedHealth) else {}
+
+    def _learn_alone(self) -> None:
+        """Go by what this process learns: the storage keeps nothing of it."""
+        with self._guard.lock:
+            self._sharing = None
+            self.health = self._journal.health = Health(self.pool)
 
 
 def declared(models: Sequence[Model], providers: Sequence[Provider]) -> tuple[Model, ...]:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from routewright._core.catalogue.models import resolve_one
 from routewright._core.routing.decision import Decision
 from routewright._core.tokens.estimate import length
+from routewright.errors import RouterError
 from routewright.wire import Caller, RouteRequest, TokenBounds
 
-from .admission import Admission
 from .answer import Answer
 from .reading import Read
 from .route import Engine
@@ -109,13 +109,17 @@ class Prepared:
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:
         """Admit what calls no model: an idempotency key is not taken, since nothing is kept under it."""
-        shared = self._engine.admissions
         read = replace(self._read, request=replace(self.request, idempotency_key=None))
-        if shared.is_open(read.request, self.caller):
+        hold = self._engine.admissions.begin(read, self.caller)
+        if hold is None:
             yield
             return
-        async with Admission(shared, read, self.caller) as admission:
-            await admission.look()
-            await admission.enter()
-            self.headers = admission.headers
+        try:
+            await hold.take()
+            self.headers = hold.headers
             yield
+        except RouterError as error:
+            hold.tell(error)
+            raise
+        finally:
+            hold.release()

@@ -37,12 +37,12 @@ from routewright.wire import (
     UpstreamCall,
 )
 
+from .admission import Admission
 from .cancel import CancelWatch
 from .context import Onward
 from .fault import FILTERED, TOO_SLOW, WITH_GUARDRAILS, Fault, fault_of, misfit, no_answer, silence
 from .fleet import Fleet
 from .guardrail import Screen
-from .money import Cover
 
 FAREWELL_S = 0.5
 """How long a provider may take to leave an attempt, which keeps the connection of a complete one for the next call."""
@@ -146,16 +146,11 @@ class Progress(Attempts, kw_only=True):
     """The exception that the last attempt's provider raised in place of a ``ProviderFault``."""
     data: Any = None
     """The answer as a value of the type that was asked for."""
-    _cover: Cover | None = None
-    """The money that is set aside for the call."""
+    payer: Admission | None = None
+    """What reserves money for the call, of which it costs no more."""
     _pause_for_s: float = 0.0
     _repair_with: Repair | None = None
     """What the present model is shown of its last answer, if it is to repair it."""
-
-    def pay_from(self, cover: Cover) -> None:
-        """Let it cost no more than what is set aside for it."""
-        self._cover = cover
-        self.cover(cover.nanos)
 
     def advance(self) -> Exchange | Wait | None:
         """Ask the machine what comes next, and begin it; None at the end."""
@@ -186,12 +181,12 @@ class Progress(Attempts, kw_only=True):
         return used.plus(worst.without(booked))
 
     async def widen(self) -> None:
-        """Where money is set aside for the call: have enough of it for the next model."""
-        cover, leg = self._cover, self.next_leg
-        if cover is None or leg is None or not self.call.attempts:
+        """Where money is reserved for the call: have enough of it for the next model."""
+        payer, leg = self.payer, self.next_leg
+        if payer is None or leg is None or not self.call.attempts:
             return
-        await cover.widen(self.spent.nanos + worst_wanted(self.plan.given, leg, self.call.bounds).nanos)
-        self.cover(cover.nanos)
+        await payer.widen(self.spent.nanos + worst_wanted(self.plan.given, leg, self.call.bounds).nanos)
+        self.cover(payer.nanos)
 
     @property
     def broke_off(self) -> bool:

@@ -1,10 +1,10 @@
-"""Ends calls: makes their answers and errors, and hands traces, events and settlements to the trace log."""
+"""Ends calls: makes their answers and errors, and hands traces, events and what they settle to the trace log."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 from routewright._core.alerts import WINDOW_S
 from routewright._core.attempts.machine import End
@@ -33,8 +33,8 @@ from .failure import failure
 from .fleet import Fleet
 from .hooks import Hooks, events_of
 from .progress import Progress
-from .retry_queue import RetryQueue
 from .trace_log import TraceLog
+from .worker import Job, Worker
 
 FIND_S = 0.25
 DAY_S = 24 * 3600.0
@@ -49,7 +49,7 @@ class Records:
         self,
         log: TraceLog,
         hooks: Hooks,
-        retry_queue: RetryQueue,
+        worker: Worker,
         ids: Ids,
         clock: Clock,
         capture: Capturing | None = None,
@@ -59,7 +59,7 @@ class Records:
         self._capture = capture
         self._log = log
         self._hooks = hooks
-        self._retry_queue = retry_queue
+        self._ending = Job(worker, self._end_dropped, 0.0)
         self._ids = ids
         self._clock = clock
         renew_in_children(self)
@@ -73,15 +73,6 @@ class Records:
         """Set when one of them ends; ``all_ended`` waits for it."""
         self._since = self._clock.monotonic()
 
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Give an id to the request of an error that leaves no trace."""
-        try:
-            yield
-        except RouterError as error:
-            error.request_id = error.request_id or self._ids("req_")
-            raise
-
     def announce(self, happened: Sequence[PolicyChanged], environment: Environment) -> None:
         """Keep what happened to policies, and tell the hooks. Several processes that take the same policies in force
         keep it once."""
@@ -90,7 +81,7 @@ class Records:
         told = zip(events, happened, strict=True)
         kept = [PutEvent(event.stored, _once(changed), DAY_S, now) for event, changed in told]
         if kept:
-            self._retry_queue.put(SYSTEM_ACCOUNT, kept)
+            self._log.announce(kept)
         self._hooks.put(None, events)
 
     def conclude(
@@ -100,17 +91,18 @@ class Records:
         *,
         error: RouterError | None = None,
         left: bool = False,
+        behind: bool = False,
         at: float | None = None,
     ) -> tuple[Answer, RouterError | None]:
         """End a call and hand its trace to the log. Returns the answer, and the error if the call failed.
 
-        The plan has ended, or was ``left``; ``error``: the call failed before it had a plan. ``at``: monotonic seconds,
-        now if None."""
+        The plan has ended, or was ``left``; ``error``: the call failed before it had a plan. ``commit`` is to follow,
+        but after a call that was left, or ends ``behind``. ``at``: monotonic seconds, now if None."""
         served, board, plan, fleet, hold = call.served, call.board, call.plan, call.fleet, call.hold
         data = None
         if progress is not None:
             data = progress.data
-            if call.budget is not None or hold is not None:
+            if call.request.budget is not None or (hold is not None and hold.run is not None):
                 call.used = progress.used
             if not left and progress.end is not None and progress.end is not End.SUCCEEDED:
                 error = progress.error or failure(call, progress)
@@ -133,19 +125,27 @@ class Records:
         self.under_way.discard(call)
         if call.started_at < self._since:  # it began before a fork, so the parent keeps its trace
             return answer, error
-        settlement, events = None, _NO_EVENTS
-        if hold is not None and progress is not None:
-            settlement = hold.settlement(call, answer if error is None else None, call.used.nanos)
+        grant = facts = None
+        if hold is not None and hold.grant is not None and progress is not None:
+            grant, hold.grant = hold.grant, None
+            facts = hold.facts(call, answer if error is None and served is not None else None, call.used.nanos)
+        events = _NO_EVENTS
         if error is not None or served is None or served.place or call.caller.environment == "sandbox":
             events = self._events(call, error, budget, fleet)
-        self._log.put(call, snapshots, events, settlement)
+        self._log.put(call, snapshots, events, grant, facts, behind=behind or left)
         if self._over is not None:
             self._over.set()
         return answer, error
 
     async def commit(self, call: Call) -> None:
-        """Wait until a call's trace is committed, or could not be for now, but no longer than its deadline."""
+        """Settle a call and wait until its trace is committed, or could not be for now, but no longer than its
+        deadline."""
         await self._log.commit(call.id, call.deadline)
+
+    async def write_last(self, trace_id: str) -> None:
+        """Write the trace of a call whose Router was closed while it ran."""
+        if self._log.is_closed:
+            await self._log.write_last(trace_id)
 
     async def find(self, caller: Caller, trace_id: str) -> Trace | None:
         """A trace, if it is still kept, and can be read without waiting for long."""
@@ -164,15 +164,17 @@ class Records:
 
     def drop(self, call: Call, progress: Progress) -> None:
         """Queue a call that was dropped before its end. Called by finalisers, which may run anywhere, so it takes no
-        lock; the next call or renewal keeps the trace."""
+        lock; the background keeps the trace, or the next call."""
         if call.started_at < self._since:  # as in ``conclude``
             return
         progress.settle()
         if self._log.is_closed:  # there is no next one
-            self.conclude(call, progress)
+            self.conclude(call, progress, behind=True)
             self._log.lose(call.id)
             return
         self.dropped.append((call, progress, self._clock.monotonic()))
+        if call.hold is not None:
+            self._ending.poke()
         if self._over is not None:
             self._over.set()
 
@@ -194,10 +196,13 @@ class Records:
                 return
             hold = call.hold
             try:
-                self.conclude(call, progress, at=at)
+                self.conclude(call, progress, behind=True, at=at)
             finally:
                 if hold is not None:
-                    hold.abandon()
+                    hold.release()
+
+    async def _end_dropped(self) -> None:
+        self.keep_dropped()
 
     def _events(self, call: Call, error: RouterError | None, budget: Budget | None, fleet: Fleet) -> Sequence[PutEvent]:
         """The events that a call caused, and the burst of errors that it begins."""

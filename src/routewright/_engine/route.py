@@ -1,11 +1,11 @@
 """How a request becomes an answer, in named steps. Read this first.
 
-    request -> read -> admit -> choose -> Execution.run (or a Stream that pulls it, or a host's Steps)
+    request -> read -> admit -> choose, or enter -> Execution.run (or a Stream that pulls it, or a host's Steps)
         -> conclude -> Answer
 
 ``read`` checks the request; ``admit`` makes its ``Call``: the snapshots, the policy, the decision's input; ``choose``
-decides, counting tokens only where the bounds leave it open; the execution calls models; ``Records.conclude`` keeps the
-trace, and what went wrong is raised.
+decides, counting tokens only where the bounds leave it open; ``enter`` does so for a caller with limits, and takes what
+the call needs of them; the execution calls models; ``Records.conclude`` keeps the trace, and what went wrong is raised.
 """
 
 from __future__ import annotations
@@ -21,32 +21,44 @@ from msgspec.structs import replace
 from routewright._core.attempts.machine import Rules
 from routewright._core.call import Call
 from routewright._core.guardrails.gate import Hit, RequestGate, guardrails_of, standing
+from routewright._core.money import PICOS_PER_NANO
 from routewright._core.policy import Laid, by_key, find_policy, under_policy
 from routewright._core.request.json_scan import quoted
 from routewright._core.request.read import needs_of
-from routewright._core.routing.budget import room_of
+from routewright._core.routing.budget import Room, room_of, within, worst_of_start
 from routewright._core.routing.constraints import CountTokens
-from routewright._core.routing.decide import compiled, decide
+from routewright._core.routing.decide import compiled, decide, least_nanos, pays_for_any
 from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS, input_of, with_ids
 from routewright._core.routing.plan import Plan
 from routewright._core.routing.scale import SIZE_CLASSES, size_class
 from routewright._core.routing.what_if import PolicyCheck, check
+from routewright._core.shortage import held_by_others, without_money
 from routewright._core.structured_output import Form
 from routewright._core.tokens.estimate import bounds_of
 from routewright.errors import (
-    AuthenticationFailed,
     BlockedByPolicy,
     InsufficientBalance,
+    NoCandidates,
     QuotaExhausted,
     RateLimited,
     RouterError,
     RouterTimeoutError,
+    StorageUnavailable,
 )
 from routewright.identity import Ids
 from routewright.protocols import Clock, Guardrail, QualityPredictor, Rng
-from routewright.wire import Caller, DecisionInput, Environment, PolicyFallback, PolicySnapshot, RunLimit
+from routewright.wire import (
+    Caller,
+    DecisionInput,
+    Environment,
+    Grant,
+    PolicyFallback,
+    PolicySnapshot,
+    Replay,
+    RunLimit,
+)
 
-from .admission import Admission, Admissions
+from .admission import TRIES, Admission, Admissions
 from .answer import Answer
 from .context import Onward
 from .counting import Counting, CountRequest
@@ -60,6 +72,8 @@ from .record import Records
 from .replay import DecideAgain, Replayed, read_result, reread
 
 P = TypeVar("P", bound=Progress)
+_TRACELESS = InsufficientBalance, QuotaExhausted, RateLimited
+"""Refusals of a caller, which leave no trace (contract 9)."""
 
 
 class Engine:
@@ -121,26 +135,34 @@ class Engine:
             read = asked
         else:
             form, read = asked.form, await self.read(asked)
-        if run is None and self.admissions.is_open(read.request, caller):
+        hold = self.admissions.begin(read, caller, run)
+        if hold is None:
             return await self._answer(self.admit(read, caller), form)
-        with self.records.named():
-            async with Admission(self.admissions, read, caller, run) as hold:
-                kept = await hold.begin()
-                if kept is not None:
-                    return await self.replayed(kept, caller, form)
-                return await self._answer(self.admit(read, caller, hold=hold), form)
+        return await self._limited(hold, read, None, form)
 
     async def carry_out(self, read: Read, call: Call) -> Answer:
         """Answer a request that was admitted and is past the guardrails."""
-        if self.admissions.is_open(read.request, call.caller):
+        hold = self.admissions.begin(read, call.caller)
+        if hold is None:
             return await self._answer(call)
-        with self.records.named():
-            async with Admission(self.admissions, read, call.caller) as hold:
-                kept = await hold.begin()
-                if kept is not None:
-                    return await self.replayed(kept, call.caller)
-                call.hold, call.id, call.windows = hold, hold.trace_id, hold.windows
-                return await self._answer(call)
+        call.hold, hold.trace_id, hold.at, hold.deadline = hold, call.id, call.created_at, call.deadline
+        return await self._limited(hold, read, call)
+
+    async def _limited(self, hold: Admission, read: Read, call: Call | None, form: Form | None = None) -> Answer:
+        """Answer a request of a caller with limits."""
+        try:
+            entered = await self.enter(hold, read, call)
+            if isinstance(entered, bytes):
+                return await self.replayed(entered, hold.caller, form)
+            return await self._answer(entered, form)
+        except RouterError as error:
+            hold.tell(error)
+            raise
+        finally:
+            if hold.grant is not None:
+                hold.release()
+            if self.admissions.queue.is_closed:
+                await self.records.write_last(hold.trace_id)
 
     async def replayed(self, kept: bytes, caller: Caller, form: Form | None = None) -> Answer:
         """The answer that was given under an idempotency key."""
@@ -152,9 +174,12 @@ class Engine:
     async def _answer(self, call: Call, form: Form | None = None) -> Answer:
         """Answer a request that was admitted, and wait until what has to be kept of it is. Raises ``RouterError``; its
         trace is kept either way."""
-        commits = self.records.commits or call.hold is not None
+        commits = self.records.commits or (call.hold is not None and not self.admissions.is_immediate)
         try:
-            execution = self.begin_now(call, form=form) or await self.begin(call, form=form)
+            if call.hold is not None:
+                execution = self.execution(call, form=form)
+            else:
+                execution = self.begin_now(call, form=form) or await self.begin(call, form=form)
             try:
                 await execution.run()
             except BaseException:
@@ -176,8 +201,8 @@ class Engine:
 
     def begin_now(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution | None:
         """Make the execution of a call whose class was decided before. None where something has to be awaited first: a
-        guardrail, a reservation, a count."""
-        if self._guardrails or call.policy is not None or call.hold is not None:
+        guardrail, a count."""
+        if self._guardrails or call.policy is not None:
             return None
         call.plan = self._class_plan(call)
         return None if call.plan is None else self.progress(Execution, call, whole=whole, form=form)
@@ -186,19 +211,21 @@ class Engine:
         """Take a call that was admitted past the guardrails, decide, and make the execution of its plan."""
         if not call.is_guarded and (self._guardrails or call.policy is not None):
             await self.guard(call)
-        if call.hold is not None:
-            await self.afford(call)
-        else:
-            await self.choose(call)
+        await self.choose(call)
+        return self.execution(call, whole=whole, form=form)
+
+    def execution(self, call: Call, *, whole: bool = True, form: Form | None = None) -> Execution:
+        """Make the execution of a call that was decided."""
         kind = Execution if call.policy is None or not is_hedged(call) else HedgedExecution
         return self.progress(kind, call, whole=whole, form=form)
 
     async def leave(self, call: Call, hold: Admission) -> None:
-        """Wait until what has to be kept of a call that is over is, and give back what it held."""
+        """Settle a call that is over, and give back what it held."""
         try:
             await self.records.commit(call)
         finally:
-            await hold.aclose()
+            hold.release()
+            await self.records.write_last(call.id)
 
     def admit(self, read: Read, caller: Caller, fleet: Fleet | None = None, hold: Admission | None = None) -> Call:
         """Make the call of a checked request, under its policy, for the caller's fleet or another."""
@@ -230,7 +257,7 @@ class Engine:
             board.ids if policy is None else (*board.ids[:2], policy.id),
             fleet.inline_version if policy is None else policy.version,
             DEFAULT_TIMEOUT_MS if request.timeout_ms is None else int(request.timeout_ms),
-            self._clock.time(),
+            self._clock.time() if hold is None else hold.at,
             started_at,
             started_at,
         )
@@ -249,7 +276,7 @@ class Engine:
         if policy is not None:
             call.policy, call.laid = policy, laid
         if hold is not None:
-            call.hold, call.windows = hold, hold.windows
+            call.hold = hold
         return call
 
     def give(self, call: Call) -> DecisionInput:
@@ -317,19 +344,94 @@ class Engine:
         made = self._policy_guardrails.get(policy.id)  # it need not be in force any more
         return (*self._guardrails, *(guardrails_of(policy.policy) if made is None else made))
 
-    async def afford(self, call: Call) -> None:
-        """Decide within what the caller has left, and reserve what that can cost, for a call with a ``hold``. A failure
-        leaves a trace, but for a refusal of the caller's limits."""
-        self.give(call)
+    async def enter(
+        self, hold: Admission, read: Read, call: Call | None = None, fleet: Fleet | None = None, *, plain: bool = False
+    ) -> Call | bytes:
+        """Make the call of a caller with limits, take it past the guardrails, decide within what the caller has left,
+        and take what the chosen model can need. Returns the call, without a hold where it turns out that nothing limits
+        it, or the answer that is kept under its idempotency key. ``plain``: no guardrail may have to be awaited.
+
+        A refusal counts the request as well, and comes behind all that stands before it in the order of admission.
+        """
         try:
-            plan: Plan = await call.hold.afford(call, self._plan_within, hedged=is_hedged(call))
-        except (AuthenticationFailed, InsufficientBalance, QuotaExhausted, RateLimited):
+            if call is None:
+                call = self.admit(read, hold.caller, fleet, hold)
+            if call.policy is not None:  # whose time-out may be shorter
+                hold.deadline = call.deadline
+            if hold.left is None and await self.admissions.is_open(hold):
+                call.hold = None
+                return call
+            guarded = call.is_guarded or not (self._guardrails or call.policy is not None)
+            if not guarded and standing(self.guardrails(call), "input"):
+                found = await hold.take()  # what costs something is for those who are admitted
+                if isinstance(found, Replay):
+                    return found.result
+                call.windows = hold.windows
+                if plain:
+                    self.guard_now(call)
+                else:
+                    await self.guard(call)
+            kept = await self._afford(hold, call)
+            if kept is not None:
+                return kept
+            call.windows = hold.windows
+        except RouterError as error:
+            if hold.grant is None and not hold.is_refused:
+                kept = await hold.count()
+                if kept is not None:
+                    return kept
+            if call is not None and not isinstance(error, _TRACELESS):
+                self._end_undecided(hold, call, error)
             raise
         except BaseException as error:
-            self.undecided(call, error)
+            if call is not None:
+                self._end_undecided(hold, call, error)
             raise
-        call.given = plan.given
-        call.plan = plan
+        return call
+
+    async def _afford(self, hold: Admission, call: Call) -> bytes | None:
+        """Decide within what the caller has left, and take what that can cost. Only what the storage says when it is
+        asked to admit is the truth, and refuses."""
+        assert hold.left is not None, "it was looked at"
+        left, budget, own = hold.left.nanos, call.budget, None
+        calls = 2 if call.policy is not None and is_hedged(call) else 1
+        for _ in range(TRIES):
+            plan = None
+            if own is None:
+                if left is not None:
+                    call.budget = Room(max(0, left), None) if budget is None else _narrowed(budget, left)
+                plan = self._class_plan(call)
+                call.plan = plan
+            if plan is None:
+                if own is None:
+                    call.budget = budget
+                    own = self.give(call)
+                plan = await self._plan_within(call, own, left)
+                if plan is not None:
+                    call.given = plan.given
+            if left is None:
+                nanos = 0
+            elif plan is None:
+                nanos = max(left + 1, 1)  # the least that a model can need
+            else:
+                assert call.budget is not None, "it is within what is left"
+                nanos = worst_of_start(plan, call.bounds, call.budget, calls)
+            found = await hold.take(nanos)
+            if isinstance(found, Replay):
+                return found.result
+            if isinstance(found, Grant):
+                if plan is not None and (left is not None or not found.is_limited):
+                    call.plan = plan
+                    return None
+                left = (await hold.look()).nanos
+            elif found.waits:
+                raise held_by_others(found.purse, call.timeout_ms if hold.is_patient else None)
+            elif plan is None:
+                call.given = own or self.give(call)
+                raise without_money(found.purse, await self._least_nanos(call))
+            else:
+                left = found.purse.left_nanos
+        raise StorageUnavailable("what the caller has left changes all the time: try again")
 
     async def choose(self, call: Call) -> None:
         """Decide; long prompts are counted in a worker thread. Whatever keeps it from that leaves its trace."""
@@ -389,6 +491,7 @@ class Engine:
             plan = found.value
         else:
             plan = compiled(board, key, partial(self.give, call))
+            call.budget = budget  # of what the caller has left, perhaps
         nanos, most = (None, None) if budget is None else budget
         if plan is None or not plan.covers(bounds, call.timeout_ms, nanos, most):
             return None
@@ -400,13 +503,33 @@ class Engine:
         call.given = await self.counting.count_aside(call, call.given, self.counting.that_matter(call, call.given))
         return decide(call.given, call.board, call.laid)
 
-    async def _plan_within(self, call: Call, given: DecisionInput) -> Plan:
-        """Decide by another input than the call's own."""
-        own, call.given = call.given, given
-        try:
-            return await self.plan(call)
-        finally:
+    async def _plan_within(self, call: Call, own: DecisionInput, left: int | None) -> Plan | None:
+        """Decide by a call's own input within what the caller has left; None where that is too little. What refuses it
+        however much is left is raised."""
+        given = own if left is None else within(own, Room(left, None))
+        call.given = given
+        if given != own:
+            if not _may_be_short(given, call) or pays_for_any(given, call.board):
+                try:
+                    return await self.plan(call)
+                except NoCandidates:
+                    pass
             call.given = own
+        plan = await self.plan(call)
+        if given == own:
+            return plan
+        call.given = own
+        return None
+
+    async def _least_nanos(self, call: Call) -> int | None:
+        """The least with which a call is admitted that was refused for want of money."""
+        self.counting.predict(call)
+        return least_nanos(await self.counting.count_aside(call, call.given), call.board)
+
+    def _end_undecided(self, hold: Admission, call: Call, error: BaseException) -> None:
+        """Keep the trace of a call that ended before a model was chosen, unless its caller was refused."""
+        if call.status == "running" and not hold.is_refused:
+            self.undecided(call, error)
 
     def undecided(self, call: Call, error: BaseException) -> None:
         """Keep the trace of a call that ended before a model was chosen."""
@@ -449,15 +572,16 @@ class Engine:
             rules = rules_of(call)
         timeout_s = call.timeout_ms / 1000
         deadline = call.started_at + timeout_s
+        hold, room, payer = call.hold, call.budget, None
+        if hold is not None and room is not None and hold.grant.is_limited:
+            room, payer = Room(min(hold.grant.nanos, room.nanos), room.tokens), hold
         progress = kind(
-            plan, call.bounds, call.budget, call.budget, deadline, timeout_s, whole, call.fleet, rules,
+            plan, call.bounds, call.budget, room, deadline, timeout_s, whole, call.fleet, rules,
             rules.on_partial, call=call, fleet=call.fleet, clock=self._clock, rng=self._rng, until=deadline,
-            sandbox=call.caller.environment == "sandbox", form=form,
+            sandbox=call.caller.environment == "sandbox", form=form, payer=payer,
         )  # fmt: skip
         if self._guardrails or call.policy is not None:
             progress.guardrails = standing(self.guardrails(call), "output")
-        if call.hold is not None and call.hold.cover is not None:
-            progress.pay_from(call.hold.cover)
         if call.traceparent is not None and self._traceparent_to:
             progress.onward = Onward(call.traceparent, call.id, self._traceparent_to)
         self.records.under_way.add(call)
@@ -479,6 +603,17 @@ def rules_of(call: Call) -> Rules:
         on_refusal_fall_back=given is not None and given.on_refusal == "fallback",
         hedged=given is not None and given.hedge,
     )
+
+
+def _narrowed(budget: Room, left: int) -> Room:
+    """A call's own budget within what its caller has left."""
+    return Room(max(0, left if budget.nanos is None else min(budget.nanos, left)), budget.tokens)
+
+
+def _may_be_short(given: DecisionInput, call: Call) -> bool:
+    """Whether there may be models that a budget does not pay for, at first sight."""
+    picos = (given.budget_nanos or 0) * PICOS_PER_NANO
+    return not call.board.outlook.costs_at_most(given.tokens.high, given.max_output_tokens, picos)
 
 
 def _policy_fallback(call: Call) -> PolicyFallback | None:

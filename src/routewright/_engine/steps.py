@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self, assert_never
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from routewright._core.attempts.machine import Wait
 from routewright.errors import ProviderFault, RouterError
-from routewright.wire import Caller, Chunk, FaultKind, UpstreamCall
+from routewright.wire import Chunk, FaultKind, UpstreamCall
 
 from .admission import Admission
 from .answer import Answer
@@ -109,7 +109,7 @@ class Steps:
             return StepDone()
         if self._progress.exchange is not None:
             raise RuntimeError(f"call {len(self._progress.call.attempts)} has not ended: feed() what came of it first")
-        if self._progress.call.hold is not None:
+        if self._progress.payer is not None and self._progress.call.attempts:
             self._wait(self._progress.widen)
         match step := self._progress.advance():
             case Exchange():
@@ -233,18 +233,21 @@ class HostedProgress(Progress):
         return fault
 
 
-async def begin(engine: Engine, read: Read, caller: Caller, fleet: Fleet) -> HostedProgress | Answer:
-    """Admit a limited call and choose, without waiting for what other calls hold. Returns the earlier answer if its
-    idempotency key has one."""
-    with engine.records.named():
-        hold = Admission(engine.admissions, read, caller, patient=False)
-        async with AsyncExitStack() as entering:
-            await entering.enter_async_context(hold)
-            kept = await hold.begin()
-            if kept is not None:
-                return await engine.replayed(kept, caller)
-            call = engine.admit(read, caller, fleet, hold)
-            engine.guard_now(call)
-            await engine.afford(call)
-            entering.pop_all()  # from now on the call releases it
-            return engine.progress(HostedProgress, call)
+async def begin(engine: Engine, read: Read, hold: Admission, fleet: Fleet) -> HostedProgress | Answer:
+    """Admit a limited call and choose. Returns the earlier answer if its idempotency key has one."""
+    begun = False
+    try:
+        entered = await engine.enter(hold, read, fleet=fleet, plain=True)
+        if isinstance(entered, bytes):
+            return await engine.replayed(entered, hold.caller)
+        if entered.hold is None:
+            engine.guard_now(entered)
+            engine.choose_now(entered)
+        progress, begun = engine.progress(HostedProgress, entered), True
+    except RouterError as error:
+        hold.tell(error)
+        raise
+    finally:
+        if not begun:
+            hold.release()
+    return progress

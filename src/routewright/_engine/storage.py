@@ -81,7 +81,7 @@ def checked_written(storage: object, writes: Sequence[Write], written: object) -
     """The results of writes. Raises ``InternalError`` unless there is one ``Written`` for each."""
     if isinstance(written, list | tuple) and [*map(type, written)] == [Written] * len(writes):
         return [*written]
-    raise _unfit(storage, "apply", f"a list with one Written for each of {len(writes)} writes", written)
+    raise unfit(storage, "apply", f"a list with one Written for each of {len(writes)} writes", written)
 
 
 def _checked(storage: object, method: str, query: object, found: Any) -> Any:
@@ -91,11 +91,11 @@ def _checked(storage: object, method: str, query: object, found: Any) -> Any:
         (kind,) = get_args(kinds)
         if isinstance(found, list | tuple) and all(isinstance(each, kind) for each in found):
             return [*found]
-        raise _unfit(storage, method, f"a list of {kind.__name__}", found)
+        raise unfit(storage, method, f"a list of {kind.__name__}", found)
     if isinstance(found, kinds):
         return found
     named = " or ".join(each.__name__.removesuffix("Type") for each in get_args(kinds) or (kinds,))
-    raise _unfit(storage, method, named, found)
+    raise unfit(storage, method, named, found)
 
 
 @cache
@@ -105,7 +105,8 @@ def _declared(method: str) -> dict[type, Any]:
     return {each["query"]: each["return"] for each in hints}
 
 
-def _unfit(storage: object, method: str, asked: str, given: object) -> InternalError:
+def unfit(storage: object, method: str, asked: str, given: object) -> InternalError:
+    """What is raised for what a storage may not give."""
     return InternalError(f"{type(storage).__name__}.{method} has to give {asked}, and gave {type(given).__name__}")
 
 

@@ -202,7 +202,7 @@ class Stream:
         finally:
             try:
                 execution.end_with(self._why_left())
-                self._answer, self._error = self._engine.records.conclude(call, execution)
+                self._answer, self._error = self._engine.records.conclude(call, execution, behind=True)
                 await self._give_back()
             finally:
                 self._left.set()
@@ -211,7 +211,8 @@ class Stream:
         """Give back what the call held."""
         hold, self._hold = self._hold, None
         if hold is not None:
-            await hold.aclose()
+            hold.release()
+            await self._engine.records.write_last(hold.trace_id)
 
     async def _begin(self) -> RouteEvent:
         """Admit the call, and choose. Returns the first event, which is that of the earlier answer on a replay."""
@@ -219,21 +220,22 @@ class Stream:
         try:
             asked = self._asked
             read = asked if isinstance(asked, Read) else await engine.read(asked)
-            if engine.admissions.is_open(read.request, self._caller):
+            self._hold = hold = engine.admissions.begin(read, self._caller)
+            if hold is None:
                 call = engine.admit(read, self._caller)
                 execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
             else:
-                self._hold = hold = Admission(engine.admissions, read, self._caller)
-                await hold.__aenter__()
-                kept = await hold.begin()
-                self._headers = hold.headers
-                if kept is not None:
-                    self._answer = await engine.replayed(kept, self._caller)
+                entered = await engine.enter(hold, read)
+                if isinstance(entered, bytes):
+                    self._answer = await engine.replayed(entered, self._caller)
                     self._replay = deque(events_again(self._answer.response))
                     await self._give_back()
                     return self._replay.popleft()
-                call = engine.admit(read, self._caller, hold=hold)
-                execution = await engine.begin(call, whole=False)
+                call, self._headers = entered, hold.headers
+                if call.hold is not None:
+                    execution = engine.execution(call, whole=False)
+                else:
+                    execution = engine.begin_now(call, whole=False) or await engine.begin(call, whole=False)
         except BaseException as error:
             self._closed = True
             if isinstance(error, RouterError):

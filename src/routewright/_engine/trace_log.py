@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import anyio
 
 from routewright._core.call import Call
 from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
-from routewright._core.salvage import Part, is_lost, next_part
+from routewright._core.salvage import bounded, without_trace
 from routewright.errors import (
     InternalError,
     NotFound,
@@ -31,17 +30,19 @@ from routewright.errors import (
 )
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Mutex, Signal, at_once, is_cancelled
-from routewright.protocols import Clock, ImmediateStorage, Storage
+from routewright.protocols import Accounts, Clock, Facts, ImmediateStorage, Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Caller,
     Durability,
     Event,
+    Grant,
     PutEvent,
     PutFeedback,
     PutTrace,
     Snapshot,
     SnapshotById,
+    StoredEvent,
     Trace,
     TraceById,
     Write,
@@ -51,8 +52,7 @@ from routewright.wire import (
 from .capture import redacting
 from .hooks import Hooks
 from .retention import Snapshots
-from .settlement import Settlement, settle
-from .storage import GuardedStorage, checked_written, found_trace
+from .storage import GuardedStorage, checked_written, found_trace, storage_faults, unfit
 from .trace_queue import FreshStorage, Pending, Queue
 from .worker import Job, Worker
 
@@ -77,6 +77,10 @@ may just be slow."""
 SEEMS_DOWN = 3
 """A pass stops after this many accounts failed and none succeeded."""
 
+GIVE_BACK_S = 0.5
+"""How long a call that ends after the close waits until it is written."""
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
@@ -98,14 +102,16 @@ class TraceCounts(NamedTuple):
 class TraceLog:
     """Takes finished calls into the storage. Safe to use from several loops and threads.
 
-    A call that cannot be written for now stays in the queue. One that is refused is given up, except for its
-    settlement, which is tried for longer. The next ``flush`` raises either, and the first of several is logged.
+    A call that limits apply to settles by itself; only what it could not is settled from the queue. A call that cannot
+    be written for now stays in the queue. One that is refused is given up; of its settlement less and less is tried
+    (``salvage``). The next ``flush`` raises either, and the first of several is logged.
     """
 
     def __init__(
         self, storage: Storage, worker: Worker, hooks: Hooks, clock: Clock, durability: Durability = "buffered"
     ) -> None:
         self._storage = storage
+        self._accounts: Accounts | None = getattr(storage, "accounts", None)
         self._immediate = storage if isinstance(storage, ImmediateStorage) else None
         self._hooks = hooks
         self._clock = clock
@@ -114,12 +120,10 @@ class TraceLog:
         """Whether calls wait until their traces are committed."""
         self.retries = True
         """Whether what failed is tried again; false while the Router closes."""
-        self._queue = Queue()
-        self.fresh = FreshStorage(storage, self._queue, self.write, clock)
-        """The storage as this process sees it."""
+        self.queue = Queue(storage, self.write)
+        self._fresh = FreshStorage(storage, clock)
         self._job = Job(worker, self._drain, DELAY_S)
         self._urgent = Job(worker, self._drain, 0.0)
-        self._later = Job(worker, self._drain, DELAY_S)
         self._one_pass = Mutex()
         self._snapshots = Snapshots(partial(self._apply, SYSTEM_ACCOUNT), self._note, clock, durability)
         self._hung: dict[str, tuple[float, float]] = {}
@@ -131,6 +135,7 @@ class TraceLog:
 
     def renew(self) -> None:
         """Begin with nothing: what was queued at a fork is the parent's to write."""
+        self._announced: list[PutEvent] = []
         self._refused = self._lost = self._unbilled = self._raised = 0
         self._last_fault: Exception | None = None
         self._fails = False
@@ -145,39 +150,46 @@ class TraceLog:
     @property
     def counts(self) -> TraceCounts:
         """Traces that are not in the storage."""
-        return TraceCounts(len(self._queue.calls), self._refused, self._lost, self._queue.shortened, self._unbilled)
-
-    @property
-    def is_full(self) -> bool:
-        """True while no call should be admitted that makes another settlement."""
-        return self._queue.is_full
+        return TraceCounts(len(self.queue.calls), self._refused, self._lost, self.queue.shortened, self._unbilled)
 
     @property
     def is_closed(self) -> bool:
         """The background no longer writes."""
-        return self._queue.is_closed
+        return self.queue.is_closed
 
     def put(
         self,
         call: Call,
         snapshots: Sequence[Snapshot],
         events: Sequence[PutEvent] = (),
-        settlement: Settlement | None = None,
+        grant: Grant | None = None,
+        facts: Facts | None = None,
+        *,
+        behind: bool = False,
     ) -> None:
-        """Keep a call's trace, the snapshots that its decision names, its events and its settlement. Never fails a
-        call, nor holds it up."""
+        """Keep a call's trace, the snapshots that its decision names, and its events; with ``facts``, settle it. Never
+        fails a call, nor holds it up.
+
+        What a call has to settle it settles by ``commit``; ``behind``: it will not, so that the background does."""
         account, storage = call.caller.account, self._immediate
+        if facts is not None:
+            facts.snapshots, facts.events = snapshots, events
         if storage is not None:
             try:
                 emitted: Sequence[Event] = ()
-                if events or settlement is not None:
-                    writes = [*settle(call, settlement, self.durability), *events]
-                    emitted = _events_in(checked_written(storage, writes, at_once(storage.apply(account, writes))))
-                storage.keep(account, call, snapshots)
+                if facts is not None:
+                    assert self._accounts is not None, "they gave a grant"
+                    stored = at_once(self._accounts.settle(grant, facts))
+                    if stored:
+                        emitted = _events_of(stored)
+                else:
+                    if events:
+                        emitted = _events_in(checked_written(storage, events, at_once(storage.apply(account, events))))
+                    storage.keep(account, call, snapshots)
             except (Exception, asyncio.CancelledError) as error:
                 # nobody has cancelled what never waits
                 fault = error if isinstance(error, Exception) else StorageUnavailable("the storage cancelled itself")
-                if settlement is None and not isinstance(fault, UnsupportedWrite):
+                if facts is None and not isinstance(fault, UnsupportedWrite):
                     self._refuse(fault)
                     return
                 self._note(fault)
@@ -185,43 +197,72 @@ class TraceLog:
                 self._fails = False
                 if self._hooks.any:
                     self._hooks.put(call, emitted)
-                if settlement is not None:
-                    settlement.end()
                 return
-        waited_for = self.commits or settlement is not None
-        pending = Pending(call, snapshots, events, settlement, Signal() if waited_for else None)
-        refusal = self._queue.put(pending)
+        waited_for = self.commits or facts is not None
+        pending = Pending(call, snapshots, events, grant, facts, Signal() if waited_for else None)
+        refusal = self.queue.put(pending)
         self._one_pass.free_lost()
         if refusal is not None:
             self._note(InternalError(refusal))
             self._give_up(pending, refusal)
             return
+        if facts is not None and not behind and storage is None:
+            pending.is_settling = True
+            return
         (self._urgent if waited_for else self._job).poke()
-        if len(self._queue.calls) > CROWD and not self._fails and not self._clock.virtual:
+        if len(self.queue.calls) > CROWD and not self._fails and not self._clock.virtual:
             time.sleep(REST_S)
 
     async def commit(self, trace_id: str, until: float) -> None:
-        """Wait until a trace is written, could not be for now, or was given up, but no longer than ``until`` on the
-        clock."""
-        pending = self._queue.calls.get(trace_id)
+        """Wait until a call is settled and its trace is written, could not be for now, or was given up, but no longer
+        than ``until`` on the clock. Then the background goes on."""
+        pending = self.queue.calls.get(trace_id)
         if pending is None or pending.tried is None:
             return
-        with self._clock.deadline(until):
-            if self.is_closed:
-                await self.write()
-            await pending.tried.wait()
+        if pending.facts is None:
+            with self._clock.deadline(until):
+                if self.is_closed:
+                    await self.write()
+                await pending.tried.wait()
+            return
+        try:
+            with self._clock.deadline(until):
+                await self._settle(pending, pending.facts)
+                self._fails = False
+        except StorageUnavailable as error:
+            self._note(error)
+        finally:
+            pending.is_settling = False
+            if self.queue.calls.get(trace_id) is pending:
+                self._urgent.poke()
+
+    def announce(self, events: Sequence[PutEvent]) -> None:
+        """Keep events that no call caused. Never fails nor waits."""
+        if self._immediate is not None:
+            try:
+                at_once(self._immediate.apply(SYSTEM_ACCOUNT, events))
+            except Exception as error:
+                _log.warning("events of policies are not kept: %s", _text_of(error))
+            return
+        with self._guard.lock:
+            self._announced = [*self._announced, *events][-BATCH:]
+        self._job.poke()
 
     async def write(self, account: str | None = None) -> int:
         """Try to write what is queued now. Returns how many of these calls remain, of one account or of all."""
-        calls = self._queue.calls
-        before = [each for each in self._queue.all() if account in (None, each.call.caller.account)]
-        await self._write(inf)
+        calls = self.queue.calls
+        before = [each for each in self.queue.all() if account in (None, each.call.caller.account)]
+        await self._write(everything=True)
         return sum(calls.get(each.call.id) is each for each in before)
 
     async def write_last(self, trace_id: str) -> None:
-        """Write the trace of a call that ends after the close, or give it up."""
+        """Write the trace of a call that ends after the close, or give it up: the background no longer does."""
+        pending = self.queue.calls.get(trace_id)
+        if pending is None:
+            return
         try:
-            await self.write()
+            with self._clock.deadline(self._clock.monotonic() + GIVE_BACK_S, shield=True):
+                await self.write()
         finally:
             self.lose(trace_id)
 
@@ -234,20 +275,20 @@ class TraceLog:
         if not remains and before == self._raised:
             return
         kind = StorageUnavailable if remains else InternalError
-        left = f"{len(self._queue.calls)} wait, {self._refused} were refused, {self._lost} are lost"
+        left = f"{len(self.queue.calls)} wait, {self._refused} were refused, {self._lost} are lost"
         fault = f"not all traces are in the storage: {left}; the last fault was {_text_of(self._last_fault)}"
         raise kind(fault) from self._last_fault
 
     def lose(self, trace_id: str) -> None:
         """Give up a trace that is still queued."""
-        pending = self._queue.calls.get(trace_id)
-        if pending is not None and self._queue.remove(pending):
+        pending = self.queue.calls.get(trace_id)
+        if pending is not None and self.queue.remove(pending):
             self._give_up(pending, "the router was closed before it could be")
 
     def close(self) -> None:
         """Take nothing more, and give up what is still queued."""
-        self._queue.is_closed = True
-        left = self._queue.all()
+        self.queue.is_closed = True
+        left = self.queue.all()
         for pending in left:
             self.lose(pending.call.id)
         if left:
@@ -255,12 +296,12 @@ class TraceLog:
 
     async def trace(self, caller: Caller, trace_id: str) -> Trace:
         """Read one trace. Raises ``NotFound`` alike for an unknown one and one of another account or environment."""
-        found = await self.fresh.read(caller.account, TraceById(trace_id, caller.environment))
+        found = await self._fresh.read(caller.account, TraceById(trace_id, caller.environment))
         return found_trace(found, trace_id)
 
     async def feedback(self, caller: Caller, feedback: PutFeedback) -> None:
         """Keep a user's rating of an answer. Raises ``NotFound`` if the caller has no such trace."""
-        pending = self._queue.find(caller.account, feedback.trace_id, caller.environment)
+        pending = self.queue.find(caller.account, feedback.trace_id, caller.environment)
         try:
             traces = [] if pending is None else await self._traces_of([pending])
             await GuardedStorage(self._storage).apply(caller.account, [*traces, feedback])
@@ -275,29 +316,24 @@ class TraceLog:
     # The writer: one pass over the queue at a time.
 
     async def _drain(self) -> None:
-        """Write in the background: again while the storage is unavailable, ever less often, and when the first refused
-        settlement is due."""
-        down = await self._write(self._clock.monotonic())
+        """Write in the background: again while the storage is unavailable, ever less often."""
+        down = await self._write(everything=False)
         self._job.delay = min(self._job.delay * 2, LONGEST_DELAY_S) if down else DELAY_S
-        if not self.retries:
-            return
-        if down:
+        if down and self.retries:
             self._job.poke()
-        retries = [each.settlement.retry_at for each in self._queue.all() if each.settlement is not None]
-        due = min((at for at in retries if at > -inf), default=None)
-        if due is not None:
-            self._later.delay = max(due - self._clock.monotonic(), DELAY_S)
-            self._later.poke()
 
-    async def _write(self, by: float) -> bool:
-        """Try to write what is due by then, but for settlements that are put off for longer. True: some accounts cannot
-        be written to. One account is written after the other until that succeeds, then many at a time."""
+    async def _write(self, *, everything: bool) -> bool:
+        """Try to write what is queued; what calls settle themselves only if it is to be ``everything``. True: some
+        accounts cannot be written to. One account is written after the other until that succeeds, then many at a
+        time."""
         async with self._one_pass.held():
             self._down, self._wrote, before = set(), False, self._last_fault
             by_account: dict[str, list[Pending]] = {}
-            for each in self._queue.all():
-                if each.settlement is None or each.settlement.retry_at <= by:
+            for each in self.queue.all():
+                if everything or not each.is_settling:
                     by_account.setdefault(each.call.caller.account, []).append(each)
+            if self._announced:
+                await self._write_announced()
             try:
                 pending = chain.from_iterable(by_account.values())
                 await self._snapshots.keep(chain.from_iterable(each.snapshots for each in pending))
@@ -330,50 +366,119 @@ class TraceLog:
             place += len(batch)
             if account not in self._down and (self._wrote or len(self._down) < SEEMS_DOWN):
                 try:
-                    await self._write_batch(batch)
+                    await self._write_some(batch)
                 except StorageUnavailable as error:
                     self._down.add(account)
                     self._note(error)
             for pending in batch:  # not if this pass is cancelled: the next one writes what it leaves
                 pending.release()
 
+    async def _write_some(self, batch: list[Pending]) -> None:
+        """Settle what is to be settled, the first alone: it shows whether the storage is there. Then write traces."""
+        settling = [(each, each.facts) for each in batch if each.facts is not None]
+        traces = [each for each in batch if each.facts is None]
+        for first in settling[:1]:
+            await self._settle(*first)
+        faults: list[StorageUnavailable] = []
+
+        async def settle(pending: Pending, facts: Facts) -> None:
+            try:
+                await self._settle(pending, facts)
+            except StorageUnavailable as error:
+                faults.append(error)
+
+        if settling[1:]:
+            async with anyio.create_task_group() as group:
+                for each in settling[1:]:
+                    group.start_soon(settle, *each)
+        if faults:
+            raise faults[0]
+        if traces:
+            await self._write_batch(traces)
+
+    async def _settle(self, pending: Pending, facts: Facts) -> None:
+        """Settle a call, its trace with it. What is refused is tried without the trace, then without detail and within
+        what was reserved. Raises ``StorageUnavailable``."""
+        call, grant, fault = pending.call, pending.grant, Exception()
+        if call.captured is not None:
+            await redacting(lambda: call.captured.content, [call.captured], self._clock)
+        most = call.cost_nanos if grant is None or not grant.is_limited else grant.nanos
+        for part in (facts, without_trace(facts), bounded(facts, most)):
+            try:
+                found = await self._in_time(call.caller.account, partial(self._settled, grant, part))
+            except StorageUnavailable:
+                raise
+            except Exception as error:  # a host's storage may raise anything, and no bill is lost for that
+                fault = error
+                if isinstance(error, UnsupportedWrite):
+                    break
+                continue
+            self._wrote = True
+            if part is not facts:
+                self._refuse(fault)
+            if part.claim is not facts.claim:
+                _log.warning("the bill of call %s was refused as it was: it is booked without detail", call.id)
+            self._finish(pending, _events_of(found))
+            return
+        self._refuse(fault)
+        self._lose_bill(call, _text_of(fault))
+        self._finish(pending)
+
+    async def _settled(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
+        assert self._accounts is not None, "they gave a grant"
+        with storage_faults():
+            found: object = await self._accounts.settle(grant, facts)
+        if isinstance(found, list | tuple) and all(isinstance(each, StoredEvent) for each in found):
+            return found
+        raise unfit(self._accounts, "settle", "a list of StoredEvent", found)
+
+    async def _write_announced(self) -> None:
+        """Write events that no call caused."""
+        events = self._announced
+        try:
+            await self._apply(SYSTEM_ACCOUNT, events)
+        except StorageUnavailable as error:
+            self._note(error)
+            self._down.add(SYSTEM_ACCOUNT)
+            return
+        except Exception as error:
+            if not isinstance(error, UnsupportedWrite):
+                _log.warning("events of policies are not kept: %s", _text_of(error))
+        with self._guard.lock:
+            self._announced = self._announced[len(events) :]
+
     async def _write_batch(self, batch: list[Pending]) -> None:
-        """Write calls of one account. A refused batch is split to find the calls to blame; of each of these as much is
-        written as the storage takes."""
+        """Write traces of one account. A refused batch is split to find the calls to blame."""
         try:
             await self._write_whole(batch)
             self._wrote = True
             return
         except StorageUnavailable:
             raise
-        except Exception as error:  # a host's storage may raise anything, and no bill is lost for that
+        except Exception as error:  # a host's storage may raise anything
             fault = error
         if len(batch) > 1:
             for pending in batch:
                 await self._write_batch([pending])
             return
-        pending, settlement = batch[0], batch[0].settlement
-        if settlement is not None and not settlement.is_booked:
-            taken_over = isinstance(fault, PreconditionFailed) and settlement.lose_claim(pending.call)
-            if taken_over or await self._book(pending, settlement, fault):
-                await self._write_batch(batch)
-        elif isinstance(fault, UnsupportedWrite) and not pending.trace_only:
+        (pending,) = batch
+        if isinstance(fault, UnsupportedWrite) and not pending.trace_only:
             pending.trace_only = True
-            if settlement is None and self._keeps_all:
+            if self._keeps_all:
                 self._keeps_all = False
                 _log.info("the storage keeps traces alone: %s", fault)
             await self._write_batch(batch)
         else:
             self._refuse(fault)
-            self._finish(pending, None if settlement is None else ())
+            self._finish(pending)
 
     async def _write_whole(self, batch: list[Pending]) -> None:
-        """Write traces with their settlements and events, all or nothing."""
+        """Write traces with their rows and events, all or nothing."""
         writes, ends = await self._traces_of(batch), []
         for each in batch:  # behind all traces: a storage may write many that follow each other at once
-            each.trace_only = each.trace_only or (each.settlement is None and not self._keeps_all)
+            each.trace_only = each.trace_only or not self._keeps_all
             if not each.trace_only:
-                writes += [*settle(each.call, each.settlement, self.durability), *each.events]
+                writes += each.events
             ends.append(len(writes))
         written = await self._apply(batch[0].call.caller.account, writes)
         if len(writes) > len(batch):
@@ -389,51 +494,26 @@ class TraceLog:
         calls = [each.call for each in batch]
 
         def make() -> list[Write]:
-            return [PutTrace(call.trace, rollup_keys=call.rollup_keys, durability=self.durability) for call in calls]
+            durability = self.durability
+            return [
+                PutTrace(call.trace, rollup_keys=call.rollup_keys, rows=tuple(call.rows), durability=durability)
+                for call in calls
+            ]
 
         return await redacting(make, [call.captured for call in calls], self._clock)
 
-    async def _book(self, pending: Pending, settlement: Settlement, fault: Exception) -> bool:
-        """Settle a call whose whole batch was refused (``salvage``). False: it is put off, or given up."""
-        call, now = pending.call, self._clock.monotonic()
-        refused_s = settlement.refused_s(now) if self.retries else inf
-        part = next_part(Part.WHOLE, refused_s)
-        while part is not None:
-            writes = settle(call, settlement, self.durability, part)
-            try:
-                written = await self._apply(call.caller.account, writes)
-                pending.emitted = _events_in(checked_written(self._storage, writes, written))
-            except StorageUnavailable:
-                raise
-            except Exception as refused:  # as above: a smaller part is tried
-                fault = refused
-                if isinstance(fault, PreconditionFailed):
-                    settlement.lose_claim(call)
-                part = next_part(part, inf if isinstance(fault, UnsupportedWrite) else refused_s)
-                continue
-            settlement.booked(part)
-            self._wrote = True
-            if part is Part.BOUND:
-                _log.warning("the bill of call %s was refused as it was: it is booked without detail", call.id)
-            return True
-        if is_lost(refused_s) or isinstance(fault, UnsupportedWrite):
-            self._refuse(fault)
-            self._lose_bill(call, _text_of(fault))
-            self._finish(pending)
-        else:
-            self._note(fault)
-            settlement.put_off(now)
-        return False
-
     async def _apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
-        """Apply writes in bounded time. Raises ``StorageUnavailable`` at once for an account that timed out lately."""
+        return await self._in_time(account, partial(self._storage.apply, account, writes))
+
+    async def _in_time(self, account: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the storage in bounded time. Raises ``StorageUnavailable`` at once for an account that hung lately."""
         now, hung = self._clock.monotonic(), account in self._hung
         retry_at, bound_s = self._hung.get(account, (now, LONGEST_S))
         if now < retry_at:
             raise StorageUnavailable(f"the storage stood still for this account {PAUSE_S:g} s ago or less")
         try:
             with self._clock.deadline(now + bound_s):
-                done = await self._storage.apply(account, writes)
+                done = await ask()
                 self._hung.pop(account, None)
                 return done
             self._hung[account] = now + bound_s + PAUSE_S, min(2 * bound_s, LONGEST_S) if hung else PROBE_S
@@ -445,19 +525,14 @@ class TraceLog:
 
     def _finish(self, pending: Pending, emitted: Sequence[Event] | None = None) -> None:
         """Take out a call that was written; without ``emitted`` it was given up, and no hook is called."""
-        self._queue.remove(pending)
-        if pending.settlement is not None:
-            pending.settlement.end()
-        if emitted is not None and self._hooks.any:
-            self._hooks.put(pending.call, [*pending.emitted, *emitted])
+        if self.queue.remove(pending) and emitted is not None and self._hooks.any:
+            self._hooks.put(pending.call, emitted)
 
     def _give_up(self, pending: Pending, why: str) -> None:
-        """Count a call that is not in the queue as lost, and its bill too unless that is booked."""
+        """Count a call that is not in the queue as lost, and its bill too."""
         with self._guard.lock:
             self._lost += 1
-        if pending.settlement is None or not pending.settlement.is_booked:
-            self._lose_bill(pending.call, why)
-        self._finish(pending)
+        self._lose_bill(pending.call, why)
         pending.release()
 
     def _refuse(self, error: Exception) -> None:
@@ -486,6 +561,10 @@ class TraceLog:
 def _events_in(written: Iterable[Written]) -> list[Event]:
     """The events that writes led to."""
     return [stored.event for each in written for stored in each.events]
+
+
+def _events_of(stored: Iterable[StoredEvent]) -> list[Event]:
+    return [each.event for each in stored]
 
 
 def _text_of(error: Exception | None) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from routewright._core.call import Call
 from routewright.errors import StorageUnavailable
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal
-from routewright.protocols import Clock, Storage
+from routewright.protocols import Clock, Facts, Storage
 from routewright.wire import (
     DeleteTraces,
     Environment,
-    Event,
+    Grant,
     PutEvent,
     Query,
     Scan,
@@ -25,11 +26,10 @@ from routewright.wire import (
 )
 
 from .capture import redacting
-from .settlement import Settlement
 from .storage import GuardedStorage
 
 QUEUE = 10_000
-"""The most calls in the queue: some 20 MB, and their metadata. Those with a settlement are queued all the same."""
+"""The most calls in the queue: some 20 MB, and their metadata. Those that settle are queued all the same."""
 QUEUE_TEXT_BYTES = 64 * 1024 * 1024
 """The most captured text in the queue; beyond, traces are kept without theirs."""
 
@@ -41,13 +41,15 @@ class Pending:
     call: Call
     snapshots: Sequence[Snapshot]
     events: Sequence[PutEvent]
-    settlement: Settlement | None
+    grant: Grant | None
+    facts: Facts | None
+    """What it has to settle; None: nothing."""
     tried: Signal | None
     """Set once it was written, could not be for now, or was given up. None: no call waits for that."""
     trace_only: bool = False
     """The storage keeps nothing else of it."""
-    emitted: list[Event] = field(default_factory=list)
-    """Events of a settlement that was written before the trace."""
+    is_settling: bool = False
+    """Its own call settles it just now."""
 
     def release(self) -> None:
         """Wake the call that waits until its trace was tried."""
@@ -56,13 +58,17 @@ class Pending:
 
 
 class Queue:
-    """Pending calls, oldest first. Safe to use from several threads. A forked child begins with none."""
+    """Pending calls of a Router, oldest first. Safe to use from several threads. A forked child begins with none."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage, write: Callable[[str], Awaitable[int]]) -> None:
+        """``write`` tries to write the queue, and returns how many calls of an account remain."""
+        self.storage, self.write = storage, write
         self.is_closed = False
-        """Takes no more calls without a settlement."""
+        """Takes no more calls that settle nothing."""
         self._guard = Guard()
         renew_in_children(self)
+        with _registering.lock:
+            _queues.add(self)
 
     def renew(self) -> None:
         """Begin with nothing."""
@@ -71,12 +77,12 @@ class Queue:
         self.shortened = 0
         """Calls whose captured text was dropped."""
         self.is_full = False
-        """No call should be admitted that makes another settlement."""
+        """No call should be admitted that will settle."""
         self._text_bytes = self._settlements = 0
 
     def put(self, pending: Pending) -> str | None:
-        """Add a call. Returns why it is refused; one with a settlement never is."""
-        call, settles = pending.call, pending.settlement is not None
+        """Add a call. Returns why it is refused; one that settles never is."""
+        call, settles = pending.call, pending.facts is not None
         with self._guard.lock:
             if self.is_closed and not settles:
                 return "the router is closed"
@@ -99,7 +105,7 @@ class Queue:
                 return False
             del self.calls[call.id]
             self._text_bytes -= call.text_bytes
-            self._settlements -= pending.settlement is not None
+            self._settlements -= pending.facts is not None
             self.is_full = self._settlements >= QUEUE
         return True
 
@@ -117,13 +123,11 @@ class Queue:
 
 
 class FreshStorage(GuardedStorage):
-    """A storage as its own process sees it: reads include the traces that are still queued."""
+    """A storage as its own process sees it: reads include the traces that any Router still queues in front of it."""
 
-    def __init__(self, storage: Storage, queue: Queue, write: Callable[[str], Awaitable[int]], clock: Clock) -> None:
-        """``write`` tries to write the queue, and returns how many traces of an account remain."""
+    def __init__(self, storage: Storage, clock: Clock) -> None:
         super().__init__(storage)
-        self.behind = storage
-        self._queue, self._write, self._clock = queue, write, clock
+        self._clock = clock
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``). A deletion raises ``StorageUnavailable`` while a trace of the
@@ -139,10 +143,10 @@ class FreshStorage(GuardedStorage):
         if not isinstance(query, TraceById):
             await self._write(account)
             return await super().read(account, query)
-        queued = self._queue.find(account, query.id, query.environment)
+        queued = self._find(account, query)
         if queued is not None and queued.call.caller.key_id is not None:
             await self._write(account)  # only the storage knows whether its key was revoked
-            queued = self._queue.find(account, query.id, query.environment)
+            queued = self._find(account, query)
         if queued is None:
             return await super().read(account, query)
         call = queued.call
@@ -153,5 +157,19 @@ class FreshStorage(GuardedStorage):
         await self._write(account)
         return await super().scan(account, query, after=after, limit=limit)
 
-    async def aclose(self) -> None:
-        """Nothing: the Router closes its storage."""
+    def _find(self, account: str, query: TraceById) -> Pending | None:
+        found = (queue.find(account, query.id, query.environment) for queue in self._queues())
+        return next((pending for pending in found if pending is not None), None)
+
+    async def _write(self, account: str) -> int:
+        """Try to write what is queued. Returns how many calls of the account remain."""
+        return sum([await queue.write(account) for queue in self._queues() if queue.calls])
+
+    def _queues(self) -> list[Queue]:
+        with _registering.lock:
+            return [queue for queue in _queues if queue.storage is self._storage]
+
+
+_queues: WeakSet[Queue] = WeakSet()
+"""The queues of all Routers of this process."""
+_registering = Guard()

@@ -18,7 +18,6 @@ from routewright.authentication import strangers
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite.upkeep import backup, check, live_digests, upgrade
 from routewright.console import Console
-from routewright.coordination import limits_path
 from routewright.errors import NotFound, StorageUnavailable, ValidationFailed
 from routewright.protocols import LocalStorage, Storage
 from routewright.root_secret import VARIABLE as SECRET
@@ -111,7 +110,7 @@ def check_apart(said_by: str, target: Path, store: Storage) -> None:
         return
     for path in (store.path, store.path.resolve()):  # SQLite puts its files beside the target of a link
         ends = ("", "-wal", "-shm", "-journal")
-        databases = [Path(f"{base}{end}") for base in (path, limits_path(path)) for end in ends]
+        databases = [Path(f"{path}{end}") for end in ends]
         if any(is_same(target, own) for own in (*databases, secret_path(path))):
             said = f"{target} belongs to the store {store.path}, which would be lost"
             raise refused(said_by, said, "name another file")

@@ -34,7 +34,7 @@ def settings_of(plan: Plan) -> Settings:
     if retention is not None:
         retention = Retention(**{name: None if days == "forever" else days for name, days in retention.items()})
     return Settings(
-        limits=Limits(default_max_output_tokens=most, workers=plan.workers),
+        limits=Limits(default_max_output_tokens=most),
         execution=ExecutionLimits(**execution),
         retention=retention,
         capture=None if capture is None else Capture(**capture),

@@ -138,8 +138,6 @@ class SettingsEntry(Strict):
     """Output cap of requests that name none, where money or tokens are limited."""
     durability: Durability = Settings().durability
     """`buffered`: answers are given at once, traces written within 50 ms; `committed`: once the trace is on disk."""
-    lease_s: Number = Settings().lease_s
-    """Seconds until what a worker held is free again after it died."""
     traceparent_to: tuple[Name, ...] = ()
     """Providers that are sent the `traceparent` of calls; `"*"` is all."""
     rollup_keys: tuple[Name, ...] = ()

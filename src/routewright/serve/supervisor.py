@@ -271,10 +271,12 @@ class Supervisor:
         return True
 
     def _keep_alive(self) -> None:
-        """Replace workers that died or hang: at once, or after longer and longer pauses if they die young."""
+        """Replace workers that died or hang: at once, or after longer and longer pauses if they die young. While none
+        is alive, one is replaced without a pause."""
         if is_due := monotonic() - self._checked_at > CHECK_EVERY_S:
             self._checked_at = monotonic()
-        for place, worker in enumerate(self._workers):
+        dead: dict[Worker, float] = {}  # when each restarts
+        for worker in self._workers:
             if worker.process.is_alive():
                 if not worker.hangs(is_due=is_due):
                     continue
@@ -283,9 +285,13 @@ class Supervisor:
                 worker.end()
                 pause_s = 0.0 if worker.age_s > LASTING_S else min(max(2 * worker.pause_s, 1.0), LONGEST_PAUSE_S)
                 worker.pause_s, worker.restarts_at = pause_s, monotonic() + pause_s
-                _log.error("%s died with %s; another takes its place in %g s", worker, worker.exitcode, pause_s)
-            if monotonic() >= worker.restarts_at:
-                self._workers[place] = self._start(place, self._plan, worker.pause_s)
+                _log.error("%s died with %s; another takes its place within %g s", worker, worker.exitcode, pause_s)
+            dead[worker] = worker.restarts_at
+        if len(dead) == len(self._workers):
+            dead[min(dead, key=lambda worker: dead[worker])] = 0.0
+        for worker, restarts_at in dead.items():
+            if monotonic() >= restarts_at:
+                self._workers[worker.place] = self._start(worker.place, self._plan, worker.pause_s)
 
     def _reload(self) -> None:
         """Read the configuration anew, and exchange one worker after another. What is not valid changes nothing."""

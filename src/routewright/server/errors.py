@@ -8,8 +8,8 @@ from copy import copy
 import msgspec
 
 from routewright._core.account import without_keys
-from routewright.errors import AuthenticationFailed, InternalError, NoCandidates, RouterError, StorageUnavailable
-from routewright.wire import Reason, error_envelope
+from routewright.errors import AuthenticationFailed, InternalError, RouterError, StorageUnavailable
+from routewright.wire import error_envelope
 
 _WORDS = {
     b"create one with Console.create_key": b"the server's operator makes one with 'routewright keys create'",
@@ -29,8 +29,7 @@ _log = logging.getLogger("routewright.server")
 def told(error: Exception, request_id: str) -> RouterError:
     """The error as its client may see it, under the id of the request.
 
-    A fault of the server, what a storage says of files, and addresses of upstreams go into the log instead. Of models
-    that were rejected only those are named that the request asked for.
+    A fault of the server, what a storage says of files, and addresses of upstreams go into the log instead.
     """
     if not isinstance(error, RouterError):
         _log.error("request %s ended in a fault of the server", request_id, exc_info=error)
@@ -40,11 +39,6 @@ def told(error: Exception, request_id: str) -> RouterError:
         message = f"the storage of the server is not available; the operator finds why in its log under {request_id}"
         headers, error = error.headers, StorageUnavailable(message, trace_id=error.trace_id)
         error.headers = headers
-    if isinstance(error, NoCandidates):
-        rejected = error.detail.get("rejected_candidates", ())
-        wanted = [each for each in rejected if each.get("reason") != Reason.WHITELIST]
-        error = copy(error)
-        error.detail = {**error.detail, "rejected_candidates": wanted}
     if error.outside is not None:
         _log.warning("request %s: %s", request_id, error.message)
         message, detail = error.outside

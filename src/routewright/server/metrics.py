@@ -96,8 +96,6 @@ FIGURES: dict[str, Figure] = {
     "traces_refused": _counter("traces_refused", "", "Traces that the storage refused"),
     "traces_lost": _counter("traces_lost", "", "Traces that were lost"),
     "traces_unbilled": _counter("traces_unbilled", "", "Traces that were lost to the ledger, too"),
-    "limits_degraded": _gauge("limits_degraded", "1: what processes share for their rate limits is away"),
-    "limits_alone": _counter("limits_alone", "", "Times that a process went on without what is shared"),
     "hooks_waiting": _gauge("hooks_waiting", "Calls whose hooks are still to be called"),
     "hooks_failed": _counter("hooks_failed", "", "Times that a hook raised"),
     "hooks_lost": _counter("hooks_lost", "", "Calls whose hooks are never called; these figures miss them as well"),
@@ -205,18 +203,16 @@ class Metrics:
     def refresh(self) -> None:
         """Take over the state of the Router."""
         router = self._router
-        traces, hooks, limits = router.trace_counts, router.hook_counts, router.limit_counts
+        traces, hooks = router.trace_counts, router.hook_counts
         gauges = {
             "circuits_open": router.open_circuits,
             "traces_waiting": traces.waiting,
             "hooks_waiting": hooks.waiting,
-            "limits_degraded": limits.degraded,
         }
         counts = {
             "traces_refused": traces.refused,
             "traces_lost": traces.lost,
             "traces_unbilled": traces.unbilled,
-            "limits_alone": limits.alone,
             "hooks_failed": hooks.failed,
             "hooks_lost": hooks.lost,
         }

@@ -1,9 +1,11 @@
 """What crosses the door, as frozen structs. No shape is declared twice, and nothing here decides anything."""
 
 from .account import *
+from .admission import *
 from .analytics import *
 from .decision import *
 from .events import *
+from .learned import *
 from .ledger import *
 from .limits import *
 from .model import *

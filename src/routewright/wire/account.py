@@ -164,5 +164,5 @@ class Keys(Struct, frozen=True, tag=True):
     """A list of all keys of the account, oldest first."""
 
 
-class Accounts(Struct, frozen=True, tag=True):
+class AllAccounts(Struct, frozen=True, tag=True):
     """A list of all accounts that were set up, by name. Asked under ``SYSTEM_ACCOUNT``."""

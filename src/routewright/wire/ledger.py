@@ -1,8 +1,6 @@
 """What was paid and billed, and what is set aside for calls that run (contract 7). All money in nano-dollars.
 
-*Cost* is what was paid upstream, *charge* what is billed to the account. An ``owner`` is a process, or a part of one,
-that renews what it holds for as long as it lives. ``clock_s`` are seconds of a clock that never runs backwards and that
-all who share the storage have in common.
+*Cost* is what was paid upstream, *charge* what is billed to the account.
 """
 
 from __future__ import annotations
@@ -122,57 +120,16 @@ class AddCredit(Struct, frozen=True, tag=True):
     durability: Durability = "committed"
 
 
-class Reserve(Struct, frozen=True, kw_only=True, tag=True):
-    """Set money aside for a call, at all levels that apply, and keep it until it is settled or its owner is gone.
+class Correct(Struct, frozen=True, kw_only=True, tag=True):
+    """Book a correction of a call, and charge it to the purses of its month. Fails the batch with
+    ``PreconditionFailed`` where the call's rows have changed since they were read."""
 
-    Fails the batch with ``PreconditionFailed`` where a level has no room, whose ``detail`` then is that ``Purse`` as a
-    dict, and ``waits``: whether others only hold what it needs. Again with the same id: it holds so much instead, or
-    still what it held if it fails.
-    """
-
-    id: str
-    """The call's, that is its trace's."""
-    nanos: int
-    owner: str
-    lease_s: float
-    clock_s: float
-    at: str
-    """RFC 3339: says which month pays."""
-    key_id: str | None = None
-    run: RunLimit | None = None
-    """Of one call always the same, also in its ``Settle``."""
-    durability: Durability = "buffered"
-
-
-class Settle(Struct, frozen=True, kw_only=True, tag=True):
-    """Book what a call came to, and end its reservation. Rows that are there are not booked again.
-
-    Without rows it is only released. Without a reservation, or where that is over, the rows are booked all the same;
-    what was said of one that expired goes. ``Written.created`` says whether there was anything to do.
-    """
-
-    id: str
-    """The call's."""
-    at: str
-    """RFC 3339. It says which month pays where nothing was reserved, as key and run say who does."""
-    rows: tuple[LedgerRow, ...] = ()
-    key_id: str | None = None
-    run: RunLimit | None = None
-    run_nanos: int | None = None
-    """What the run is to count, where that may be more than the rows say: the most that is possible. None: their
-    cost."""
+    row: LedgerRow
+    after: int
+    """How many rows the call has."""
     event_ids: tuple[str, ...] = ()
     """Three, for thresholds of the month that are crossed by it."""
     durability: Durability = "committed"
-
-
-class KeepLease(Struct, frozen=True, tag=True):
-    """Keep what an owner holds for the length of another lease. Said under ``SYSTEM_ACCOUNT``."""
-
-    owner: str
-    lease_s: float
-    clock_s: float
-    durability: Durability = "buffered"
 
 
 class Stands(Struct, frozen=True, tag=True):

@@ -1,4 +1,4 @@
-"""Rate limits: what is asked of a ``Coordination``, and what it says (spec 8, contract 7)."""
+"""Rate limits, and news between processes (spec 8, contract 7)."""
 
 from __future__ import annotations
 
@@ -43,14 +43,6 @@ class WindowState(Struct, frozen=True):
     remaining: int
     reset_s: float
     """Seconds until all that is taken now has left the window; of slots 0."""
-
-
-class Taken(Struct, frozen=True):
-    """All that was asked for was taken."""
-
-    id: int
-    states: tuple[WindowState, ...]
-    """One for each ``Take``, this one counted in."""
 
 
 class Denied(Struct, frozen=True):

@@ -84,7 +84,7 @@ class Policy(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     id: str = ""
     """Default: ``pol_`` and 26 characters made from the name."""
     created_at: str | None = None
-    """RFC 3339. Default: when the storage first saw the policy."""
+    """RFC 3339. Default: when the storage first saw this content."""
     goal: Goal | None = None
     strategy: Strategy | None = None
     weights: PolicyWeights | None = None

@@ -10,50 +10,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .account import Accounts, Durability, Environment, Expect, KeyByDigest, Keys, PutAccount, PutKey, RevokeKey
+from .account import AllAccounts, Durability, Environment, Expect, KeyByDigest, Keys, PutAccount, PutKey, RevokeKey
 from .decision import Snapshot
 from .events import Incidents, PutEvent, PutIncident, StoredEvent
-from .ledger import AddCredit, KeepLease, LedgerRows, LedgerSums, LedgerSumsOfAll, Reserve, Settle, Stands
+from .learned import AddLearned, LearnedSince
+from .ledger import AddCredit, Correct, LedgerRow, LedgerRows, LedgerSums, LedgerSumsOfAll, Stands
 from .trace import Trace
-
-
-class ClaimKey(Struct, frozen=True, kw_only=True, tag=True):
-    """Take an idempotency key for a call that is about to begin. ``Written.created`` is False where another has it:
-    one that runs, or one that was completed not yet 24 hours ago. A call that runs may take its own again."""
-
-    key: str
-    environment: Environment
-    fingerprint: str
-    """Of the request: another one may not have the same key."""
-    call: str
-    """Names the claim: the call's trace id."""
-    owner: str
-    lease_s: float
-    clock_s: float
-    """As in ``wire/ledger.py``."""
-    at: float
-    """Unix seconds."""
-    durability: Durability = "buffered"
-
-
-class EndClaim(Struct, frozen=True, kw_only=True, tag=True):
-    """Say how the call of a claim ended: keep its result, or let others have the key.
-
-    Fails the batch with ``PreconditionFailed`` where there is a result and the key is another call's by now. Where
-    it is nobody's any more, as after one that took it over and failed, the result is put back: ``Written.created``;
-    without a ``fingerprint`` that fails, too. Said again by the same call it does nothing.
-    """
-
-    key: str
-    environment: Environment
-    call: str
-    result: bytes | None
-    """None: it failed."""
-    until: float = 0.0
-    """Unix seconds: from then on the key may be used anew."""
-    fingerprint: str | None = None
-    """Of the request, as its ``ClaimKey`` had it: with it the result can be put back."""
-    durability: Durability = "committed"
 
 
 class DeleteResults(Struct, frozen=True, tag=True):
@@ -62,24 +24,6 @@ class DeleteResults(Struct, frozen=True, tag=True):
     environment: Environment | None = None
     """None: of either."""
     durability: Durability = "committed"
-
-
-class ClaimByKey(Struct, frozen=True, tag=True):
-    """The ``KeyClaim`` of an idempotency key that holds, or None."""
-
-    key: str
-    environment: Environment
-    clock_s: float
-    at: float
-
-
-class KeyClaim(Struct, frozen=True):
-    """Who has an idempotency key."""
-
-    fingerprint: str
-    call: str
-    result: bytes | None
-    """None: it runs."""
 
 
 FilterKey = str
@@ -117,6 +61,8 @@ class PutTrace(Struct, frozen=True, tag=True):
     expect: Expect | None = None
     rollup_keys: tuple[str, ...] = ()
     """Metadata that usage can be grouped by, besides ``tenant`` and ``workflow``."""
+    rows: tuple[LedgerRow, ...] = ()
+    """What its attempts cost, to be booked with it. A storage without accounts keeps none."""
     durability: Durability = "buffered"
 
 
@@ -149,6 +95,34 @@ class PutSnapshot(Struct, frozen=True, tag=True):
     durability: Durability = "buffered"
 
 
+class PutPolicyVersion(Struct, frozen=True, tag=True):
+    """Give the content of a policy a version, unless it has one: the next free label of its name and day. Said under
+    ``SYSTEM_ACCOUNT``. Versions are never removed, so that no label ever names two contents."""
+
+    content: str
+    """A hash of all that the policy says, its name included."""
+    name: str
+    created_at: str
+    """Its date is the day of the label."""
+    expect: None = None
+    durability: Durability = "committed"
+
+
+class PolicyVersions(Struct, frozen=True, tag=True):
+    """A list of the ``PolicyVersion`` of those contents that have one. Asked under ``SYSTEM_ACCOUNT``."""
+
+    contents: tuple[str, ...]
+
+
+class PolicyVersion(Struct, frozen=True):
+    """How a content of a policy is called."""
+
+    content: str
+    label: str
+    """``<policy_name>@<YYYY-MM-DD>``, with ``.2`` ... for further ones of a day."""
+    created_at: str
+
+
 class DeleteTraces(Selection, frozen=True, tag=True):
     """Remove traces, oldest first, with their feedback, and take them out of the roll-ups. Alone in its batch."""
 
@@ -174,17 +148,15 @@ Write = (
     PutTrace
     | PutFeedback
     | PutSnapshot
+    | PutPolicyVersion
+    | AddLearned
     | DeleteTraces
     | SetRetention
     | PutAccount
     | PutKey
     | RevokeKey
     | AddCredit
-    | Reserve
-    | Settle
-    | KeepLease
-    | ClaimKey
-    | EndClaim
+    | Correct
     | DeleteResults
     | PutIncident
     | PutEvent
@@ -321,6 +293,8 @@ Query = (
     TraceById
     | FeedbackByTrace
     | SnapshotById
+    | PolicyVersions
+    | LearnedSince
     | CurrentRetention
     | RollupKeys
     | UsageCounts
@@ -330,10 +304,9 @@ Query = (
     | Stands
     | LedgerSums
     | LedgerSumsOfAll
-    | ClaimByKey
     | KeyByDigest
     | Keys
-    | Accounts
+    | AllAccounts
     | Incidents
 )
 

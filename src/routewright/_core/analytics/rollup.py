@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from math import ceil, log
 from struct import pack, unpack
@@ -31,6 +32,7 @@ from routewright.wire import (
     LatencyCount,
     LatencyCounts,
     ModelSpan,
+    Tokens,
     Trace,
     UsageCount,
     UsageCounts,
@@ -47,8 +49,9 @@ AGES_S = (60, 300, 900, 3_600, 21_600, 86_400)
 OLDER, MISS = "older", "miss"
 MOST_USD, MOST_TOKENS, MOST_MS = 1e6, 10**12, 1e12
 """The most that is counted of one trace or span, so that the 64 bits of a database hold a sum of thousands of them."""
-_MOST_NANOS = nanos_of(MOST_USD)
+MOST_NANOS = nanos_of(MOST_USD)
 
+_NO_TOKENS = Tokens()
 _ERROR = 0.0099
 """Relative error of a quantile: a little below 1 %, which rounding to five digits does not exceed."""
 _RATIO = (1 + _ERROR) / (1 - _ERROR)
@@ -127,10 +130,26 @@ class Rollups:
         usage it is; None: as the trace says."""
         self.count(counted_of(trace, model), rollup_keys, sign)
 
-    def count(self, counted: Counted, rollup_keys: Sequence[str] = (), sign: int = 1) -> None:
-        """The same of what is counted of a trace."""
+    def count(
+        self,
+        counted: Counted,
+        rollup_keys: Sequence[str] = (),
+        sign: int = 1,
+        amounts: Sequence[int] | None = None,
+    ) -> None:
+        """The same of what is counted of a trace; of ``sign`` traces of one ``shape_of`` with their ``amounts``: cost,
+        charge, and tokens in, out and cached."""
         environment, day = counted.environment, counted.created_at[:10]
-        self._add_usage(counted, rollup_keys, sign)
+        if amounts is None:
+            tokens = counted.tokens
+            amounts = [
+                sign * min(counted.cost_nanos, MOST_NANOS),
+                sign * min(counted.charged_nanos, MOST_NANOS),
+                sign * min(tokens.input, MOST_TOKENS),
+                sign * min(tokens.output, MOST_TOKENS),
+                sign * min(tokens.cached, MOST_TOKENS),
+            ]
+        self._add_usage(counted, rollup_keys, [sign, sign if counted.is_error else 0, *amounts])
         for model, answered in counted.ended:
             _add(self.fallback, DayKey(environment, day, "model", model), (sign, sign if answered else 0))
         if counted.was_tried:
@@ -141,7 +160,7 @@ class Rollups:
         for age_s, saved_nanos in counted.lookups:
             place = bisect_left(AGES_S, age_s or 0.0)
             age = MISS if age_s is None else str(AGES_S[place]) if place < len(AGES_S) else OLDER
-            _add(self.cache, DayKey(environment, day, age, ""), (sign, sign * min(saved_nanos, _MOST_NANOS)))
+            _add(self.cache, DayKey(environment, day, age, ""), (sign, sign * min(saved_nanos, MOST_NANOS)))
         if counted.latency is not None:
             model, strategy, duration_ms = counted.latency
             key = DayKey(environment, day, model, strategy)
@@ -234,23 +253,14 @@ class Rollups:
                     begins = start if query.hourly else start[:10]
                     yield from ((begins, value, sums) for value, sums in rows.items() if any(sums))
 
-    def _add_usage(self, counted: Counted, rollup_keys: Sequence[str], sign: int) -> None:
-        hour, environment, tokens = counted.created_at[:13], counted.environment, counted.tokens
+    def _add_usage(self, counted: Counted, rollup_keys: Sequence[str], sums: Sequence[int]) -> None:
+        hour, environment = counted.created_at[:13], counted.environment
         if hour <= self._forgotten:
             return
         used = self._hours.get(hour)
         if used is None:
             used = self._hours[hour] = _Hour()
         before = used.rows
-        sums = [
-            sign,
-            sign if counted.is_error else 0,
-            sign * min(counted.cost_nanos, _MOST_NANOS),
-            sign * min(counted.charged_nanos, _MOST_NANOS),
-            sign * min(tokens.input, MOST_TOKENS),
-            sign * min(tokens.output, MOST_TOKENS),
-            sign * min(tokens.cached, MOST_TOKENS),
-        ]
         used.add((environment, "model"), counted.model, sums, self._values)
         if counted.metadata:
             named = (*((key, key) for key in GROUPS[1:]), *((METADATA + key, key) for key in rollup_keys))
@@ -287,6 +297,36 @@ def counted_of(trace: Trace, model: str | None = None) -> Counted:
             if isinstance(span, CacheSpan)
         ],
     )
+
+
+def shape_of(counted: Counted, rollup_keys: Sequence[str]) -> Counted:
+    """What is counted of a trace, without amounts: equal for traces of an hour that only differ in these. ``metadata``
+    has what usage is grouped by, the latency is any of its bucket."""
+    latency, metadata = counted.latency, counted.metadata
+    if latency is not None:
+        model, strategy, duration_ms = latency
+        latency = model, strategy, latency_in(bucket_of(min(duration_ms, MOST_MS)))
+    return Counted(
+        environment=counted.environment,
+        created_at=counted.created_at[:13],
+        is_error=counted.is_error,
+        model=counted.model,
+        cost_nanos=0,
+        charged_nanos=0,
+        tokens=_NO_TOKENS,
+        metadata={key: metadata[key] for key in (*GROUPS[1:], *rollup_keys) if key in metadata} if metadata else {},
+        was_tried=counted.was_tried,
+        ended=counted.ended,
+        fallback=counted.fallback,
+        latency=latency,
+        lookups=counted.lookups,
+    )
+
+
+@lru_cache(maxsize=4_096)
+def latency_in(bucket: int) -> float:
+    """A latency in milliseconds that is counted in a bucket."""
+    return _LEAST_MS * 2 * _RATIO**bucket / (1 + _RATIO) if bucket else _LEAST_MS
 
 
 def bucket_of(duration_ms: float) -> int:

@@ -17,12 +17,11 @@ from msgspec.structs import replace
 
 from routewright._core.routing.outlook import UNKNOWN, Outlook
 from routewright._core.routing.pool import Pool
-from routewright.wire import HealthSnapshot, ModelHealth, Usage
+from routewright.wire import HealthSnapshot, Learned, ModelHealth, Usage
 
+from .learned import HALF_LIFE_S, SUMS
 from .quantile import Quantiles
 
-HALF_LIFE_S = 300.0
-"""After this long an observation counts half."""
 PRIOR_GOOD, PRIOR_BAD = 19.0, 1.0
 """What is believed of a model that was never called: one failure in twenty."""
 PRIOR_ANSWERS = 5.0
@@ -68,7 +67,7 @@ seconds, and its first token, where that is known; its usage; whether its length
 it by itself and its usage is known; whose call it answered; whether it was the first attempt of a request."""
 
 
-class _Sums:
+class Sums:
     """Sums over the attempts at one model. What comes later weighs more, which is how the earlier fades."""
 
     __slots__ = ("answers", "bad", "first", "good", "length", "length_squared", "origin", "tokens", "us", "whole")
@@ -87,8 +86,26 @@ class _Sums:
             self.origin, half_lives = now, 0.0
         return float(2.0**half_lives)
 
+    @classmethod
+    def of(cls, learned: Learned) -> Sums:
+        """Sums that others made. Their time is Unix seconds."""
+        sums = cls(learned.at)
+        for name in SUMS:
+            setattr(sums, name, getattr(learned, name))
+        sums.first.weights.update(learned.first)
+        sums.whole.weights.update(learned.whole)
+        return sums
+
+    def learned(self, now: float, at: float) -> Learned:
+        """The sums as they are ``now``, which is ``at`` in Unix seconds."""
+        factor = 1 / self.weight(now)
+        self._rescale(factor)
+        self.origin = now
+        sums = {name: getattr(self, name) for name in SUMS}
+        return Learned(at, first=dict(self.first.weights), whole=dict(self.whole.weights), **sums)
+
     def _rescale(self, factor: float) -> None:
-        for name in ("good", "bad", "answers", "length", "length_squared", "tokens", "us"):
+        for name in SUMS:
             setattr(self, name, getattr(self, name) * factor)
         self.first.scale(factor)
         self.whole.scale(factor)
@@ -99,7 +116,7 @@ class Health:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._sums: dict[int, _Sums] = {}
+        self._sums: dict[int, Sums] = {}
         self._published: dict[int, ModelHealth] = {}
         self._closed: frozenset[int] = frozenset()
         self._news: set[int] = set()
@@ -157,20 +174,23 @@ class Health:
             figures = self.figures(row, now)
             if row in closed:
                 figures = replace(figures, open=True, probe_at_ms=closed[row])
-            if is_moved(self._published.get(row, UNKNOWN), figures):
+            if self._is_news(self._published.get(row, UNKNOWN), figures):
                 self._published[row] = moved[row] = figures
         return moved
 
     def figures(self, row: int, now: float) -> ModelHealth:
         """What is known of a model at a time, whatever was published of it."""
         known = self._sums.get(row)
-        return UNKNOWN if known is None else _figures(known, known.weight(now), self._pool, row)
+        return UNKNOWN if known is None else figures_of(known, known.weight(now), self._pool, row)
 
-    def _known(self, row: int, now: float) -> _Sums:
+    def _is_news(self, before: ModelHealth, now: ModelHealth) -> bool:
+        return is_moved(before, now)
+
+    def _known(self, row: int, now: float) -> Sums:
         self._news.add(row)
         known = self._sums.get(row)
         if known is None:
-            known = self._sums[row] = _Sums(now)
+            known = self._sums[row] = Sums(now)
             self._looks.append((now + LOOK_EVERY_S, row))
         return known
 
@@ -214,8 +234,10 @@ def health_after(before: HealthSnapshot, moved: Mapping[str, ModelHealth]) -> He
     for model, health in moved.items():
         if (old := before.models.get(model)) is not None:
             total -= _digest(model, old)
-        total += _digest(model, health)
-    return HealthSnapshot(_id(total), {**before.models, **moved})
+        if health != UNKNOWN:
+            total += _digest(model, health)
+    models = {**before.models, **moved}
+    return HealthSnapshot(_id(total), {model: health for model, health in models.items() if health != UNKNOWN})
 
 
 def _id(total: int) -> str:
@@ -226,7 +248,7 @@ def _digest(model: str, health: ModelHealth) -> int:
     return int.from_bytes(blake2b(msgspec.json.encode((model, health)), digest_size=16).digest())
 
 
-def _figures(seen: _Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
+def figures_of(seen: Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     """What the sums say at a time when one counts ``weight``."""
     good = PRIOR_GOOD + seen.good / weight
     tries = good + PRIOR_BAD + seen.bad / weight
@@ -247,7 +269,7 @@ def _figures(seen: _Sums, weight: float, pool: Pool, row: int) -> ModelHealth:
     )
 
 
-def _length(seen: _Sums, weight: float, prior: int) -> tuple[int, int]:
+def _length(seen: Sums, weight: float, prior: int) -> tuple[int, int]:
     """Mean and 90th percentile of an answer's tokens."""
     answers = PRIOR_ANSWERS + seen.answers / weight
     mean = (PRIOR_ANSWERS * prior + seen.length / weight) / answers
@@ -256,7 +278,7 @@ def _length(seen: _Sums, weight: float, prior: int) -> tuple[int, int]:
     return round(mean), round(mean + P90_DEVIATIONS * sqrt(max(0.0, squared - mean * mean)))
 
 
-def _speed(seen: _Sums, weight: float, prior: int) -> int:
+def _speed(seen: Sums, weight: float, prior: int) -> int:
     """Microseconds a token, in steps."""
     us = (PRIOR_SPEED_TOKENS * prior + seen.us / weight) / (PRIOR_SPEED_TOKENS + seen.tokens / weight)
     return max(1, round(2 ** (round(log2(max(us, 1.0)) * _SPEED_STEPS) / _SPEED_STEPS)))

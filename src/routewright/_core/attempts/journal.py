@@ -31,10 +31,10 @@ _ROW, _WHOSE = itemgetter(0), itemgetter(6)
 class Journal:
     """``append`` may be called by anybody at any time, ``fold`` by one thread at a time."""
 
-    __slots__ = ("_bursts", "_circuits", "_entries", "_health", "_heeded", "_retries")
+    __slots__ = ("_bursts", "_circuits", "_entries", "_heeded", "_retries", "health")
 
     def __init__(self, health: Health, circuits: Circuits, retries: RetryBudget, bursts: ErrorBursts) -> None:
-        self._health = health
+        self.health = health
         self._circuits = circuits
         self._retries = retries
         self._bursts = bursts
@@ -72,14 +72,14 @@ class Journal:
         for run in _runs(entries, 1):
             now = run[-1][1]
             for row, answers in _by(_ROW, run).items():
-                self._health.answered(row, now, answers, outlook)
+                self.health.answered(row, now, answers, outlook)
             self._count(run, now)
 
     def probed(self, entry: Entry, outlook: Outlook) -> bool:
         """Book the answer of a probe at once, after all that waits; True if a circuit moved."""
         self.fold(outlook)
         row, now = entry[:2]
-        self._health.answered(row, now, [entry], outlook)
+        self.health.answered(row, now, [entry], outlook)
         self._count([entry], now)
         return self._circuits.succeeded(row, now, probe=True)
 

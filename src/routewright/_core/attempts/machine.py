@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from routewright._core.attempt import Attempt
 from routewright._core.catalogue.prices import call_nanos, dearest_at, usage_nanos
-from routewright._core.routing.budget import Amount, Room, RoomTooSmall, output_cap, plan_output
+from routewright._core.routing.budget import Amount, Room, RoomTooSmall, first_cap, output_cap
 from routewright._core.routing.plan import Leg, Plan
 from routewright._core.tokens.estimate import longer
 from routewright.wire import FaultKind, OnPartial, TokenBounds
@@ -168,8 +168,14 @@ class Attempts(Struct, eq=False):
     def succeeded(self, attempt: Attempt) -> None:
         """Tell that an attempt brought a complete answer, whose usage is settled."""
         self.running.remove(attempt)
-        if self.room is not None:
-            self._pay(attempt, broke_off=False)
+        room, usage = self.room, attempt.usage
+        if room is not None and usage is not None:
+            nanos, tokens, spent = attempt.cost_nanos, usage.input + usage.output, self.spent
+            self.spent = Amount(spent.nanos + nanos, spent.tokens + tokens)
+            self.room = Room(
+                None if room.nanos is None else room.nanos - nanos,
+                None if room.tokens is None else room.tokens - tokens,
+            )
         if self.end is None:  # else the other of two was quicker
             self.end = End.SUCCEEDED
 
@@ -257,7 +263,7 @@ class Attempts(Struct, eq=False):
         """Let all attempts together cost at most what somebody vouches for, where their budget is not smaller."""
         budget = self.budget or Room(None, None)
         most = nanos if budget.nanos is None else min(nanos, budget.nanos)
-        self.room = (self.room or budget)._replace(nanos=most - self.spent.nanos)
+        self.room = Room(most - self.spent.nanos, (self.room or budget).tokens)
 
     @property
     def _failure(self) -> End:
@@ -301,7 +307,7 @@ class Attempts(Struct, eq=False):
     def _affordable_cap(self, room: Room) -> int | None:
         """Output tokens that the present model may be asked for. Raises ``RoomTooSmall``."""
         if self._number == self._place == 0:
-            return plan_output(self.plan, self.bounds, self.budget or room).cap
+            return first_cap(self.plan, self.bounds, self.budget or room)
         return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
 
     def _begin(self, now: float, cap: int | None, *, probe: bool = False) -> Attempt:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from routewright._core.catalogue.prices import affordable_output, call_nanos
-from routewright._core.money import budget_nanos, nanos
+from routewright._core.catalogue.prices import affordable_output, call_nanos, dearest_at
+from routewright._core.money import PICOS_PER_NANO, budget_nanos, nanos
 from routewright._core.tokens.estimate import Length
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
@@ -185,6 +185,51 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
             return OutputPlan(_capped(given, primary, length, affordable), True)
     affordable = _affordable(primary, length[1], *room)
     return OutputPlan(_capped(given, primary, length, affordable), not chain)
+
+
+def first_cap(plan: Plan, tokens: TokenBounds, room: Room) -> int | None:
+    """The cap of ``plan_output``, quicker where there is room for the most that it can be."""
+    if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
+        per_token, most = plan.ample or _ample(plan)
+        high = tokens.high
+        if high * per_token + most <= room.nanos * PICOS_PER_NANO:
+            given, leg = plan.given, plan.legs[0]
+            wanted = given.max_output_tokens
+            if wanted is None:
+                wanted = max(given.default_output_cap, leg.held)
+            return max(1, min(wanted, leg.max_output, leg.window - high))
+    return plan_output(plan, tokens, room).cap
+
+
+def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) -> int:
+    """The most that the first calls of a plan under a budget can cost that are made at once, in nano-dollars."""
+    cap, leg = first_cap(plan, tokens, room), plan.legs[0]
+    assert cap is not None, "where money is limited a cap is sent"
+    price = leg.dearest
+    if price is None or tokens.counted or tokens.images:
+        first = worst_of_call(leg, tokens, cap).nanos
+    else:
+        first = -(-(tokens.high * price.input + cap * price.output) // PICOS_PER_NANO)
+    if calls == 1:
+        return first
+    together = first + sum(worst_wanted(plan.given, leg, tokens).nanos for leg in plan.legs[1:calls])
+    return min(together, max(first, room.nanos or 0))
+
+
+def _ample(plan: Plan) -> tuple[int, int]:
+    given, (primary, *chain) = plan.given, plan.legs
+    if not all(leg.prices_held for leg in plan.legs):
+        plan.ample = 0, 1 << 200
+        return plan.ample
+    wanted = given.max_output_tokens
+    if wanted is None:
+        wanted = max(given.default_output_cap, primary.held)
+    price = dearest_at(primary.prices_held, 1 << 53)
+    dearest = [(leg, dearest_at(leg.prices_held, 1 << 53)) for leg in chain]
+    kept = max([each.input for _, each in dearest], default=0)
+    held = max([_held(given, leg) * each.output for leg, each in dearest], default=0)
+    plan.ample = price.input + kept, min(wanted, primary.max_output) * price.output + held + PICOS_PER_NANO
+    return plan.ample
 
 
 def _smaller(own: int | None, room: int | None) -> int | None:

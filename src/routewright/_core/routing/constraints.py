@@ -144,6 +144,16 @@ class Ask:
         self.failed[row] = column
         return False
 
+    @property
+    def is_open(self) -> bool:
+        """A count would say more of the input's length."""
+        return not self.counted and self.text.low < self.text.high
+
+    def may_fit(self, row: int) -> bool:
+        """Ask the same questions of one row at its shortest input."""
+        low = self.input(row)[0]
+        return self._failure(row, low, low) == PASSES
+
     def failure(self, row: int) -> int:
         """The column of the first of these questions that one row fails at its longest input, else ``PASSES``."""
         _, high, filling = self.input(row)

@@ -17,7 +17,7 @@ from routewright.errors import NoCandidates
 from routewright.wire import DecisionInput, Reason, TokenBounds
 
 from .board import Board, Dated
-from .constraints import REASONS, Ask, Kind, count_reasons, first_failures, named_reasons
+from .constraints import PASSES, REASONS, Ask, CountTokens, Kind, count_reasons, first_failures, named_reasons
 from .order import Order
 from .plan import Plan
 from .refusal import refusal
@@ -37,7 +37,8 @@ _CIRCUIT_OPEN = REASONS.index(Reason.CIRCUIT_OPEN)
 
 
 def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan:
-    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave it open.
+    """Choose. Raises ``NoCandidates`` if no model fits, ``CountTokens`` if the token bounds leave that open, or what
+    would fit.
 
     ``laid``, the policy that is already in the input, is only read to say what a refusal is due to.
     """
@@ -59,6 +60,8 @@ def decide(given: DecisionInput, board: Board, laid: Laid | None = None) -> Plan
         shut = [key for key in _keys(given, board, order) if key[-1] in closed and ask.fits(key[-1])]
         front = [min(shut, key=lambda key: closed[key[-1]])] if shut else []
     if not front:
+        if ask.is_open:  # a refusal names sums, which bounds would make too large
+            raise CountTokens
         raise refusal(given, board, order.eligible, laid)
 
     rows = [key[-1] for key in front]
@@ -194,6 +197,8 @@ def _compile(given: DecisionInput, board: Board) -> Plan | None:
     plan.max_high = min(
         order.room(outlook, cap), *[leg.window - (leg.output if cap is None else cap) for leg in plan.legs]
     )
+    if plan.max_high < 0:
+        return None  # it would cover no prompt
     plan.max_latency_ms = max(key[3] for key in keys if key[-1] not in outlook.open)
     prices = [pool.dearest(row, plan.max_high) for row in asked]
     plan.worst_held = max(outlook.output_p90[row] for row in asked) if cap is None else cap
@@ -241,19 +246,20 @@ def pays_for_any(given: DecisionInput, board: Board) -> bool:
 
 
 def least_nanos(given: DecisionInput, board: Board) -> int | None:
-    """What the cheapest model that may be asked needs of a budget, at first sight; None: none has a price."""
-    rows = _rows(given, board)
-    costs = Ask(given, board.outlook).picos_at_best()[rows[board.pool.priced[rows]]]
-    return nanos(int(costs.min())) if len(costs) else None
+    """The least budget with which a model fits, whatever the input's own; None: none has a price that fits otherwise.
+    Exact once the tokens are counted; else enough."""
+    pool, ask = board.pool, Ask(replace(given, budget_nanos=None), board.outlook)
+    rows = [row for row in _rows(given, board).tolist() if pool.prices[row] and ask.failure(row) == PASSES]
+    return min((nanos(ask.worst_picos(row, ask.high(row))) for row in rows), default=None)
 
 
 def countable(given: DecisionInput, board: Board) -> Sequence[Vocabulary]:
-    """The vocabularies in which a count can matter: the first alone where every model left is of it."""
-    pool, first = board.pool, VOCABULARIES[0]
-    order = board.order(given)
-    keys = itertools.chain(_preferred(given, board, order), _askable(given, order, Ask(given, board.outlook)))
-    others = any(pool.measures[pool.measure[key[-1]]].tokenizer != first for key in keys)
-    return VOCABULARIES if others else VOCABULARIES[:1]
+    """The vocabularies in which a count can matter: the first alone where every model that may fit is of it, both where
+    none may, so that a refusal tells of all models what is true."""
+    pool, first, order, ask = board.pool, VOCABULARIES[0], board.order(given), Ask(given, board.outlook)
+    keys = itertools.chain(_preferred(given, board, order), _askable(given, order, ask))
+    found = {pool.measures[pool.measure[key[-1]]].tokenizer for key in keys if ask.may_fit(key[-1])}
+    return VOCABULARIES[:1] if found == {first} else VOCABULARIES
 
 
 def _rows(given: DecisionInput, board: Board) -> IntArray:

@@ -95,7 +95,7 @@ class Plan:
     """The chosen model and those that follow it. Never changed once it is made."""
 
     __slots__ = (
-        "costs", "counts", "failed", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high",
+        "ample", "costs", "counts", "failed", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high",
         "max_latency_ms", "p90", "passed_over", "reached", "sentence", "walked", "watched", "worst_held", "worst_input",
         "worst_output",
     )  # fmt: skip
@@ -107,6 +107,9 @@ class Plan:
         """The chosen model, then the chain."""
         self.front = front
         """The keys of the best few that fit."""
+        self.ample: tuple[int, int] | None = None
+        """Pico-dollars a token of input, and pico-dollars: a budget of so much keeps no cap short, and the chain
+        affordable. None until a call with a budget asks."""
         self.ids = ids
         """Of all models that were asked, by row."""
         self.failed: Mapping[int, int] = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,10 +15,9 @@ from routewright._core.policy import Laid
 from routewright._core.request.problems import listed
 from routewright._core.request.rules import NUMBERS
 from routewright._core.selector import Known, lacking, picking
-from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS
-from routewright._core.tokens.images import filling_of
+from routewright._core.tokens.estimate import MESSAGE_TOKENS, PRIMING_TOKENS, length
 from routewright.errors import BudgetExceeded, NoCandidates
-from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot, Reason, TokenBounds
+from routewright.wire import Budget, DecisionInput, Need, Policy, PolicySnapshot, Reason
 
 from .board import Board
 from .constraints import REASONS, Ask, Eligible, count_reasons, failures, first_failures, named_reasons
@@ -30,6 +30,8 @@ LEAST_INPUT = PRIMING_TOKENS + MESSAGE_TOKENS + 1
 """No prompt is shorter."""
 LEAST_OUTPUT = 16
 """No shorter answer is suggested: it would be none."""
+USUAL_OUTPUT = 4_096
+"""An output that is taken to be wanted where none is named, to say how much of it is lost."""
 NAMED = 4
 """A whitelist of up to so many models is told model by model."""
 
@@ -54,7 +56,39 @@ _NO_NEED = {
     Need.STOP: "drop params.stop",
     Need.SEED: "drop params.seed",
 }
+_MILLION = 10**6
 _MOST_MS = int(NUMBERS[Policy]["max_latency_ms"].high)
+
+
+class Effort(NamedTuple):
+    """How much a change is; the smallest is suggested."""
+
+    open_circuit: bool
+    of_policy: bool
+    """The policy has to be another, too."""
+    free_offer: bool
+    """A free offer has to be named ..."""
+    named: bool
+    """... or any other model."""
+    changes: int
+    needs: int
+    """Abilities that are done without."""
+    quality: int
+    """Below the floor."""
+    late_ms: int
+    """Beyond the ceiling."""
+    lost: int
+    """Millionths of the input, and of the output."""
+    tokens: int
+    """By which a budget is raised."""
+    picos: int
+    """What a budget has to hold."""
+    row: int
+
+    @property
+    def is_least(self) -> bool:
+        """No other change for the same model is smaller."""
+        return self.changes <= 1 and not (self.of_policy or self.needs or self.lost)
 
 
 class Way(NamedTuple):
@@ -65,9 +99,7 @@ class Way(NamedTuple):
     """The input as it would be."""
     words: tuple[str, ...]
     """One for each thing to change."""
-    effort: tuple[bool, bool, bool, bool, int, int, int, int, int]
-    """The smallest is suggested: no open circuit, no other policy, no free offer and no other model than were named;
-    then few changes, near to the floor of quality and to the ceiling of latency, and little money."""
+    effort: Effort
 
 
 def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid | None) -> NoCandidates:
@@ -76,14 +108,15 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
     ask, pool = Ask(given, outlook), outlook.pool
     firsts = named_reasons(first := first_failures(given, ask, eligible))
     reasons = [set(reasons_of(row)) for row in failures(given, ask, eligible)]
-    counts = ", ".join(f"{count} {reason}" for reason, count in count_reasons(first).items())
-    said, unserved = counts or "none", ""
-    if given.models is not None and len(given.models) <= NAMED:
-        rows = [pool.row[model] for model in given.models if model in pool.row]
+    asked = given.models or search.asked  # a policy may allow none of those that the request names
+    rows = [pool.row[model] for model in (pool.ids if asked is None else asked) if model in pool.row]
+    counts, unserved = count_reasons(first[rows]), ""
+    said = ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "none"
+    if given.models is not None and not given.models:
+        said = f"all, since {search.by} allows none of the request's models"
+    elif given.models is not None and len(given.models) <= NAMED:
         ends = {row: f" since {pool.models[row].deprecated_at}" for row in rows if firsts[row] is Reason.DEPRECATED}
-        said = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows) or said
-        if not given.models:
-            said = f"all, since {search.by} allows none of the request's models"
+        said = ", ".join(f"{pool.ids[row]} {firsts[row]}{ends.get(row, '')}" for row in rows)
         unserved = _unserved(board, [row for row in rows if firsts[row] is Reason.PROVIDER_UNAVAILABLE])
     way = min(search.ways(reasons), key=lambda way: way.effort, default=None)
     if way is None:
@@ -92,12 +125,11 @@ def refusal(given: DecisionInput, board: Board, eligible: Eligible, laid: Laid |
         suggestion = f"{' and '.join(way.words)} to admit {way.model}" + (unserved and f"; or {unserved}")
     error = BudgetExceeded if any(why <= _BUDGET for why in reasons) else NoCandidates
     return error(
-        f"no model fits: {len(firsts)} asked, rejected: {said}; {suggestion}",
+        f"no model fits: {len(rows)} {'asked' if search.asked else 'considered'}, rejected: {said}; {suggestion}",
         detail={
             "rejected_candidates": [
-                {"model": model, "reason": str(reason), "estimated_cost_usd": ask.worst_usd(row)}
-                for row, (model, reason) in enumerate(zip(pool.ids, firsts, strict=True))
-                if reason is not None
+                {"model": pool.ids[row], "reason": str(firsts[row]), "estimated_cost_usd": ask.worst_usd(row)}
+                for row in rows
             ],
             "suggestion": suggestion,
         },
@@ -156,13 +188,14 @@ class Search:
             return None
         named = self._made_eligible(row, reasons)
         starts = [named, _without_images(named)] if named.needs & Need.IMAGE else [named]
-        ways = [
-            self.as_way(row, limited)
-            for start in starts
-            for fitted in _fit_window(start, self.outlook, row)
-            for limited in _fit_limits(fitted, self.outlook, row)
-        ]
-        return min(ways, key=lambda way: way.effort[:5], default=None)  # of equals the first, which asks for most
+        found: list[Way] = []
+        for start in starts:
+            for fitted in _fit_window(start, self.outlook, row):
+                for limited in _fit_limits(fitted, self.outlook, row):
+                    found.append(way := self.as_way(row, limited))
+                    if way.effort.is_least:
+                        return way
+        return min(found, key=lambda way: way.effort, default=None)
 
     def as_way(self, row: int, changed: DecisionInput) -> Way:
         """What a changed input asks for, in words, and how much that is."""
@@ -170,17 +203,24 @@ class Search:
         pool, ask, named = outlook.pool, Ask(changed, outlook), changed.models != given.models
         words = [*self._words(row, changed)]
         outside = any(of_policy for _, of_policy in words)
-        late_ms = 0
+        late_ms = lost = 0
         if changed.max_latency_ms != given.max_latency_ms:
             late_ms = (changed.max_latency_ms or _MOST_MS) - (given.max_latency_ms or 0)
-        effort = (
+        if changed.tokens.high != given.tokens.high:
+            lost += _MILLION - ask.input(row)[2] * _MILLION // self._present(row, changed)
+        if changed.max_output_tokens is not None:
+            lost += _MILLION - changed.max_output_tokens * _MILLION // (given.max_output_tokens or USUAL_OUTPUT)
+        effort = Effort(
             row in outlook.open,
             outside,
             named and bool(pool.free_tier[row]),
             named,
             len(words),
+            (given.needs & ~changed.needs).bit_count(),
             (given.min_quality or 0) - (changed.min_quality or 0),
             late_ms,
+            lost,
+            (changed.budget_tokens or 0) - (given.budget_tokens or 0),
             ask.worst_picos(row, ask.high(row)) if pool.prices[row] else 0,
             row,
         )
@@ -201,8 +241,9 @@ class Search:
         if changed.max_output_tokens != given.max_output_tokens:
             verb = "set" if given.max_output_tokens is None else "lower"
             yield f"{verb} params.max_output_tokens to {changed.max_output_tokens}", False
-        if replace(changed.tokens, images=()) != replace(given.tokens, images=()):
-            yield f"shorten the input to {changed.tokens.high} tokens", False
+        if changed.tokens.high != given.tokens.high:
+            left = Ask(changed, self.outlook).input(row)[2]
+            yield f"shorten the input from {self._present(row, changed)} to {left} tokens", False
         if (latency_ms := changed.max_latency_ms) != given.max_latency_ms:
             verb, bound = ("drop", "") if latency_ms is None else ("raise", f" to {latency_ms}")
             yield f"{verb} max_latency_ms of {by}{bound}", True
@@ -216,6 +257,11 @@ class Search:
             if cost is not None:
                 said = f"raise budget.maxCostUsd to {usd_text(cost)}"
             yield f"{said}{f', also in {by},' if also else ''}", also
+
+    def _present(self, row: int, changed: DecisionInput) -> int:
+        """Tokens for which a row's window needs room now, without the images that a change leaves out."""
+        given = self.given if changed.needs & Need.IMAGE else _without_images(self.given)
+        return Ask(given, self.outlook).input(row)[2]
 
     def _naming(self, row: int, changed: DecisionInput) -> Iterator[tuple[str, bool]]:
         """Where to name the model, in the request or its policy or both, and what else of the policy keeps it out."""
@@ -298,17 +344,40 @@ def _fit_window(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
         half = min(cap, window // 2)
         shapes += [(asked, window - asked)] if asked <= most else []
         shapes += [(half, window - half)]
-    images = filling_of(given.tokens.images, pool.measures[pool.measure[row]].images)
     for output, tokens in shapes:
-        if tokens is None:
-            yield replace(given, max_output_tokens=output)
-        elif tokens >= LEAST_INPUT + images:  # images stay, and a text beside them
-            shorter = TokenBounds(tokens, tokens, tokens, counted=True)
-            yield replace(given, max_output_tokens=output, tokens=shorter)
+        changed = replace(given, max_output_tokens=output)
+        fitted = changed if tokens is None else _cut(changed, outlook, row, tokens, 2)
+        if fitted is not None:
+            yield fitted
+
+
+def _cut(given: DecisionInput, outlook: Outlook, row: int, tokens: int, figure: Literal[1, 2]) -> DecisionInput | None:
+    """A part of the input with so many tokens, by this figure of its ``Length``; None where no text would be left
+    beside the images."""
+    measure, text = outlook.pool.measures[outlook.pool.measure[row]], replace(given.tokens, images=())
+    whole = length(text, measure)[figure]
+    part = tokens - (length(given.tokens, measure)[figure] - whole)
+    if not LEAST_INPUT <= part < whole:
+        return None
+    known = {name: getattr(text, name) for name in ("low", "high", "estimate", "o200k", "cl100k", "single")}
+    cut = {name: count and count * part // whole for name, count in known.items()}
+    return replace(given, tokens=replace(given.tokens, **cut))
+
+
+def _affordable_input(given: DecisionInput, outlook: Outlook, row: int) -> int:
+    """The most input tokens that budgets pay for beside the output."""
+    ask = Ask(given, outlook)
+    most = ask.high(row)
+    if given.budget_tokens is not None:
+        most = min(most, given.budget_tokens - ask.held_output(row))
+    if ask.budget_picos is None:
+        return most
+    return bisect_right(range(1, most + 1), ask.budget_picos, key=lambda tokens: ask.worst_picos(row, tokens))
 
 
 def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[DecisionInput]:
-    """Larger limits; or less output, as one of them allows, and larger ones where that does not do."""
+    """Larger limits; or less output or a shorter input, as one of them allows, and larger ones where that does not
+    do."""
     raised = _raised(given, outlook, row)
     yield raised
     if raised is given:
@@ -325,6 +394,9 @@ def _fit_limits(given: DecisionInput, outlook: Outlook, row: int) -> Iterator[De
     for output in outputs:
         if least_output(pool, row) <= output <= most and output != given.max_output_tokens:
             yield _raised(replace(given, max_output_tokens=output), outlook, row)
+    shorter = _cut(given, outlook, row, _affordable_input(given, outlook, row), 1)
+    if shorter is not None:
+        yield _raised(shorter, outlook, row)
 
 
 def least_output(pool: Pool, row: int) -> int:

@@ -1,4 +1,4 @@
-"""What the suites store: traces, and the accounts, reservations and claims of calls.
+"""What the suites store and ask for: traces, accounts and keys, and what calls take and come to.
 
 They are alike but for what a test is about, or of a seeded chance. ``expected_answers`` says how traces are counted.
 """
@@ -12,33 +12,32 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from routewright._core.analytics.rollup import Rollups
-from routewright._core.idempotency import KEPT_S
+from routewright._core.analytics.rollup import Rollups, counted_of
 from routewright._core.routing.inputs import RULES
 from routewright._core.trace.filter import FLAGS, METADATA, NUMBERS, TEXTS
-from routewright.errors import PreconditionFailed
-from routewright.protocols import Storage
+from routewright.errors import RateLimited
+from routewright.protocols import Accounts, Facts, LimitingStorage, Storage
 from routewright.wire import (
-    SYSTEM_ACCOUNT,
     Account,
     AddCredit,
+    Ask,
     CacheCounts,
     CacheSpan,
+    Caller,
     Candidate,
-    ClaimKey,
+    Claim,
     Content,
     DecisionInput,
     DecisionSpan,
-    EndClaim,
     Environment,
     FallbackCounts,
     FallbackSpan,
     FilterOp,
     FunctionCall,
+    Grant,
     GuardrailSpan,
     ImagePart,
     ImageUrl,
-    KeepLease,
     Key,
     LatencyCounts,
     LedgerRow,
@@ -48,10 +47,9 @@ from routewright.wire import (
     PutAccount,
     PutKey,
     PutTrace,
-    Reserve,
     RunLimit,
     SetRetention,
-    Settle,
+    Short,
     Span,
     Standing,
     Stands,
@@ -108,8 +106,10 @@ HOURS = tuple(f"2026-11-{day}T{hour:02}" for day in (19, 20, 21) for hour in (0,
 ROLLUP_KEYS = ("team", "it's")
 
 AT = "2026-11-21T09:30:00.000Z"
+AT_S = 1_795_253_400.0
+"""The same in Unix seconds."""
 NEXT_MONTH = "2026-12-01T00:00:00.000Z"
-LEASE_S = 30.0
+NEXT_MONTH_S = 1_796_083_200.0
 RUN = RunLimit("r", 1_000)
 EVENTS = ("evt_1", "evt_2", "evt_3")
 """Ids for the events of a settlement."""
@@ -336,8 +336,8 @@ def answer(counted: Rollups, query: Counts) -> Any:
 
 
 def make_account(**given: Any) -> Account:
-    """An account, by default ``acme``."""
-    return Account(**{"name": "acme", "created_at": AT} | given)
+    """An account, by default ``acme``, without rate limits."""
+    return Account(**{"name": "acme", "created_at": AT, "plan": "unlimited"} | given)
 
 
 def make_key(**given: Any) -> Key:
@@ -353,10 +353,16 @@ def make_row(call: str = "c", attempt: int = 1, charge: int = 0, cost: int | Non
     return LedgerRow(request_id=call, attempt=attempt, **facts | given)
 
 
-def reservation(call: str, nanos: int, **given: Any) -> Reserve:
-    """Money for a call, by default of the owner ``own`` at the beginning of the clock."""
-    facts: dict[str, Any] = {"owner": "own", "lease_s": LEASE_S, "clock_s": 0.0, "at": AT}
-    return Reserve(id=call, nanos=nanos, **facts | given)
+def make_ask(call: str = "c", nanos: int = 0, **given: Any) -> Ask:
+    """What a call asks for, by default one of ``acme`` that does not wait."""
+    facts: dict[str, Any] = {"caller": Caller("acme"), "at": AT_S, "lasts_s": 60.0}
+    return Ask(id=call, nanos=nanos, **facts | given)
+
+
+def make_facts(call: str = "c", *rows: LedgerRow, **given: Any) -> Facts:
+    """What a call came to, by default one of ``acme``."""
+    facts: dict[str, Any] = {"caller": Caller("acme"), "created_at": AT}
+    return Facts(id=call, rows=rows, **facts | given)
 
 
 def make_event(number: int = 1, created_at: str = AT, account: str = "acme", **given: Any) -> StoredEvent:
@@ -365,27 +371,45 @@ def make_event(number: int = 1, created_at: str = AT, account: str = "acme", **g
     return StoredEvent(id=f"evt_{number:026}", created_at=created_at, account=account, **facts | given)
 
 
-def claim(call: str = "c", **given: Any) -> ClaimKey:
-    """A call that wants the idempotency key ``i``."""
-    facts: dict[str, Any] = {"key": "i", "environment": "production", "fingerprint": f"of {call}", "owner": "own"}
-    return ClaimKey(call=call, **facts | {"lease_s": LEASE_S, "clock_s": 0.0, "at": NOW} | given)
+class Draft:
+    """A trace on its way into a storage (``protocols.TraceDraft``), which was made before."""
 
+    def __init__(self, trace: Trace) -> None:
+        self.trace = self.wordless = trace
+        self.id, self.key, self.environment = trace.id, trace.key, trace.environment
+        self.rollup_keys, self.rows, self.text_bytes = (), (), 0
+        given = trace.decision_input
+        self.snapshot_ids = None if given is None else (given.catalogue, given.health, given.policy)
+        self.counted = counted_of(trace)
+        self.is_void = False
 
-def end(call: str = "c", result: bytes | None = b'\x00{"output":"\xff"}', **given: Any) -> EndClaim:
-    """The end of a call that has the key ``i``."""
-    facts: dict[str, Any] = {"key": "i", "environment": "production", "until": NOW + KEPT_S}
-    return EndClaim(call=call, result=result, **facts | given)
+    def void(self) -> None:
+        """Charge nothing."""
+        self.is_void = True
 
 
 class Till:
-    """One account of a storage, and what the tests ask of it most."""
+    """One account of a storage, and what the tests ask of it most. It knows the calls that it admitted."""
 
     def __init__(self, storage: Storage, account: str = "acme") -> None:
         self.storage = storage
         self.account = account
+        self.asks: dict[str, Ask] = {}
+        self.grants: dict[str, Grant] = {}
+
+    @property
+    def limiting(self) -> LimitingStorage:
+        """The storage, which keeps accounts."""
+        assert isinstance(self.storage, LimitingStorage), "a storage with limits has a property 'accounts'"
+        return self.storage
+
+    @property
+    def accounts(self) -> Accounts:
+        """Those of the storage."""
+        return self.limiting.accounts
 
     async def open(self, *keys: Key, credit: int | None = None, **terms: Any) -> Till:
-        """Set the account up, with keys and a balance."""
+        """Set the account up, with keys and a balance; without terms nothing limits it."""
         writes: list[Write] = [PutAccount(make_account(name=self.account, **terms)), *map(PutKey, keys)]
         if credit is not None:
             writes.append(AddCredit("cr", credit, AT))
@@ -402,29 +426,58 @@ class Till:
         (written,) = await self.storage.apply(self.account, [write])
         return written
 
-    async def reserve(self, call: str, nanos: int, **given: Any) -> Written:
-        """Reserve money."""
-        return await self.put(reservation(call, nanos, **given))
+    def caller(self, key: str | None = None, environment: Environment = "production") -> Caller:
+        """Whoever calls."""
+        return Caller(self.account, environment, key)
 
-    async def refused(self, call: str, nanos: int, **given: Any) -> dict[str, Any]:
-        """What a reservation is refused with."""
-        with pytest.raises(PreconditionFailed) as full:
-            await self.reserve(call, nanos, **given)
-        assert full.value.index == 0
-        assert full.value.detail is not None
-        return full.value.detail
+    async def ask(
+        self, call: str = "c", nanos: int = 0, *, key: str | None = None, same: Claim | str | None = None, **given: Any
+    ) -> Any:
+        """Ask for what a call needs. ``same``: its idempotency key, for what all calls ask."""
+        claim = Claim(same, "of it") if isinstance(same, str) else same
+        asked = make_ask(call, nanos, **{"caller": self.caller(key), "claim": claim} | given)
+        found = await self.accounts.admit(asked)
+        if isinstance(found, Grant):
+            assert (found.id, found.caller) == (call, asked.caller), "a grant names its call"
+            self.asks[call], self.grants[call] = asked, found
+        return found
 
-    async def settle(self, call: str, *rows: LedgerRow, **given: Any) -> Written:
-        """Settle a call."""
-        return await self.put(Settle(id=call, rows=rows, **{"at": AT} | given))
+    async def admit(self, call: str = "c", nanos: int = 0, **given: Any) -> Grant:
+        """The same for one that has to be admitted."""
+        found = await self.ask(call, nanos, **given)
+        assert isinstance(found, Grant), f"{call} was not admitted but answered with {found}"
+        return found
 
-    async def keep(self, owner: str, clock_s: float, lease_s: float = LEASE_S) -> None:
-        """Renew an owner's lease."""
-        await self.storage.apply(SYSTEM_ACCOUNT, [KeepLease(owner, lease_s, clock_s)])
+    async def short(self, call: str, nanos: int, **given: Any) -> Short:
+        """The same for one that there is not enough money for."""
+        found = await self.ask(call, nanos, **given)
+        assert isinstance(found, Short), f"{call} was not refused for want of money but answered with {found}"
+        return found
 
-    async def standing(self, at: str = AT, key_id: str | None = "k", run: RunLimit | None = RUN) -> Standing:
+    async def limited(self, call: str = "refused", nanos: int = 0, **given: Any) -> dict[str, Any]:
+        """The same for one that a rate limit refuses, and what is said of that."""
+        with pytest.raises(RateLimited) as refused:
+            await self.ask(call, nanos, **given)
+        assert refused.value.detail is not None, "a refusal says which limit it is: routewright.errors.RateLimited"
+        return refused.value.detail
+
+    async def settle(
+        self, call: str = "c", *rows: LedgerRow, key: str | None = None, **given: Any
+    ) -> Sequence[StoredEvent]:
+        """End a call, with the grant that it was given, if it was."""
+        asked = self.asks.get(call)
+        known: dict[str, Any] = {"caller": self.caller(key)}
+        if asked is not None:
+            known = {"caller": asked.caller, "run": asked.run, "claim": asked.claim}
+        return await self.accounts.settle(self.grants.get(call), make_facts(call, *rows, **known | given))
+
+    def release(self, call: str = "c", tokens: int | None = 0) -> None:
+        """End a call that came to nothing."""
+        self.accounts.release(self.grants[call], tokens)
+
+    async def standing(self, at: str = AT, key: str | None = "k", run: RunLimit | None = RUN) -> Standing:
         """The account, key and purses."""
-        return await self.storage.read(self.account, Stands(at, key_id, run))
+        return await self.storage.read(self.account, Stands(at, key, run))
 
     async def purses(self, at: str = AT, **given: Any) -> dict[str, tuple[int, int]]:
         """What is spent and reserved, by purse."""

@@ -4,51 +4,62 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from routewright._core.accounts.books import BOOKED, MONEY
 from routewright._core.analytics.rollup import Rollups
+from routewright._core.attempts.learned import added
 from routewright._core.batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
-from routewright._core.books import BOOKED
-from routewright._core.lease import Owners
 from routewright._core.moment import timestamp
+from routewright._core.policy import Versions
 from routewright._core.request.problems import shown
 from routewright._core.rows import together
 from routewright._core.trace.filter import check_terms
+from routewright.backends.clock import SystemClock
 from routewright.errors import UnsupportedWrite, ValidationFailed
 from routewright.fork import Guard
-from routewright.protocols import TraceDraft
+from routewright.loop import at_once
+from routewright.protocols import Clock, Facts, TraceDraft
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     Account,
-    Accounts,
+    AddCredit,
+    AddLearned,
+    AllAccounts,
     CacheCounts,
-    ClaimByKey,
+    Caller,
+    Correct,
     CurrentRetention,
     DeleteTraces,
     Events,
     FallbackCounts,
     FeedbackByTrace,
     Incidents,
-    KeepLease,
     Key,
     KeyByDigest,
     Keys,
     LatencyCounts,
+    LearnedModel,
+    LearnedSince,
     LedgerRows,
     LedgerSum,
     LedgerSums,
     LedgerSumsOfAll,
+    PolicyVersions,
+    PutAccount,
     PutFeedback,
     PutKey,
+    PutPolicyVersion,
     PutSnapshot,
     PutTrace,
     Query,
+    RevokeKey,
     RollupKeys,
     Scan,
     SetRetention,
-    Settle,
     Snapshot,
     SnapshotById,
     Stands,
@@ -62,15 +73,19 @@ from routewright.wire import (
 from routewright.wire.trace import copied
 
 from .account import KeptAccount
+from .accounts import MemoryAccounts
 from .draft import Whole, selected
 
+K = TypeVar("K")
 T = TypeVar("T")
 TEXT_BYTES = 64 * 1024 * 1024
 """Captured prompts and answers of an account."""
 _by_key = attrgetter("key")
 
 
-_Ready = Whole | PutFeedback | PutSnapshot | DeleteTraces | SetRetention | KeepLease | BOOKED
+_Ready = (
+    Whole | PutFeedback | PutSnapshot | PutPolicyVersion | AddLearned | DeleteTraces | SetRetention | MONEY | BOOKED
+)
 
 
 class MemoryStorage:
@@ -86,51 +101,85 @@ class MemoryStorage:
 
     A read or scan that meets a writer sees the state before or after its batch. What is read is a copy. A redactor is
     asked only for traces that are read whole, by who reads them, and never keeps others waiting.
+
+    ``clock`` drives rate limits and leases: pass a ``FakeClock`` that the Router has.
     """
 
-    def __init__(self, *, newest: int = 10_000, accounts: int = 1_000, text_bytes: int = TEXT_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        newest: int = 10_000,
+        accounts: int = 1_000,
+        text_bytes: int = TEXT_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
         _at_least_one("newest", newest)
         _at_least_one("accounts", accounts)
         _at_least_one("text_bytes", text_bytes)
+        self.clock = clock or SystemClock()
+        self.guard = Guard()
         self._newest = newest
         self._most_accounts = accounts
         self._text_bytes = text_bytes
         self._accounts: OrderedDict[str, KeptAccount] = OrderedDict()  # the one used last at the end
-        self._owners = Owners()
         self._digests: dict[str, tuple[str, str]] = {}
         """Accounts and ids of keys."""
         self._system = self._empty()
         self._retention = SetRetention()
+        self._versions = Versions()
+        self._learned: OrderedDict[tuple[str, str], LearnedModel] = OrderedDict()
         self._named: dict[str, int] = {}
         """How many traces name a health snapshot."""
-        self._guard = Guard()
+        self.accounts = MemoryAccounts(self, newest)
+        """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
 
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
         """Keep a trace that is made when it is read (``protocols.ImmediateStorage``)."""
-        with self._guard.lock:
+        with self.guard.lock:
             kept = self._accounts.get(account)
             if kept is None or account == SYSTEM_ACCOUNT:
-                kept = self._used(account)
+                kept = self.account_of(account)
             else:
                 self._accounts.move_to_end(account)
-            there = kept.traces.get(draft.id)
-            if there is not None:
-                check_place(draft.id, draft.environment, there.environment)
-            system = self._system.snapshots
-            for snapshot in snapshots:
-                if snapshot.id in system:
-                    system.move_to_end(snapshot.id)
-                else:
-                    self._put(system, snapshot.id, (snapshot, 0.0))
-            self._put_trace(kept, draft)
-            if kept.books.is_set_up:
-                self._settle(kept, draft)
+            self.keep_trace(kept, draft, snapshots)
+            if kept.books.account is not None:
+                self._settle(account, kept, draft)
+
+    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+        """The same under the lock, for an account that is there."""
+        there = kept.traces.get(draft.id)
+        if there is not None:
+            check_place(draft.id, draft.environment, there.environment)
+        system = self._system.snapshots
+        for snapshot in snapshots:
+            if snapshot.id in system:
+                system.move_to_end(snapshot.id)
+            else:
+                self._put(system, snapshot.id, (snapshot, 0.0))
+        self._put_trace(kept, draft)
+
+    def account_of(self, account: str) -> KeptAccount:
+        """The account to write to, under the lock, now the one used last; the one used first may have to go for it."""
+        if account == SYSTEM_ACCOUNT:
+            return self._system
+        kept = self._accounts.get(account)
+        if kept is not None:
+            self._accounts.move_to_end(account)
+            return kept
+        kept = self._accounts[account] = self._empty()
+        if len(self._accounts) > self._most_accounts:
+            self._make_room()
+        return kept
+
+    def look_up(self, account: str) -> KeptAccount:
+        """What is kept of an account, under the lock; of an unknown one an empty one that is not kept."""
+        return self._system if account == SYSTEM_ACCOUNT else self._accounts.get(account) or self._empty()
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
         whole = [Whole(write) if isinstance(write, PutTrace) else write for write in writes]
-        with self._guard.lock:
-            before = self._account(account)
+        with self.guard.lock:
+            before = self.look_up(account)
             traces, snapshots = ids_of(writes)
             check_batch(
                 "MemoryStorage",
@@ -138,16 +187,16 @@ class MemoryStorage:
                 writes,
                 {trace_id: before.traces[trace_id].environment for trace_id in traces if trace_id in before.traces},
                 {snapshot_id for snapshot_id in snapshots if snapshot_id in before.snapshots},
-                before.books.before,
+                partial(self._before, account, before),
             )
             check_digests(account, writes, self._digests.get)
-            kept = self._used(account)
-            return [self._write(kept, write) for write in whole]
+            kept = self.account_of(account)
+            return [self._write(account, kept, write) for write in whole]
 
     async def read(self, account: str, query: Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
-        with self._guard.lock:
-            kept = self._account(account)
+        with self.guard.lock:
+            kept = self.look_up(account)
             match query:
                 case TraceById(id, environment):
                     found = kept.traces.get(id)
@@ -157,6 +206,10 @@ class MemoryStorage:
                     return kept.feedback.get(trace_id) if environment in (None, of) else None
                 case SnapshotById(id):
                     return kept.snapshots.get(id, (None,))[0]
+                case PolicyVersions(contents):
+                    return self._versions.of(contents) if account == SYSTEM_ACCOUNT else []
+                case LearnedSince():
+                    return self._learned_since(query) if account == SYSTEM_ACCOUNT else []
                 case CurrentRetention():
                     return self._retention
                 case RollupKeys():
@@ -171,14 +224,16 @@ class MemoryStorage:
                     return self._counted(kept).latency_counts(query)
                 case KeyByDigest(digests):
                     return self._key_of(digests) if account == SYSTEM_ACCOUNT else None
-                case Accounts():
+                case AllAccounts():
                     return self._set_up() if account == SYSTEM_ACCOUNT else []
                 case LedgerSums():
                     self._counted(kept)
                     return kept.books.answer(query)
                 case LedgerSumsOfAll(first, last):
                     return self._sums_of_all(first, last) if account == SYSTEM_ACCOUNT else []
-                case Stands() | Keys() | ClaimByKey() | Incidents():
+                case Stands():
+                    return self.accounts.stands(account, query)
+                case Keys() | Incidents():
                     return kept.books.answer(query)
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no query {type(query).__name__}")
@@ -187,15 +242,15 @@ class MemoryStorage:
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
         """Up to ``limit`` traces behind the key ``after`` (``protocols.Storage``)."""
         if isinstance(query, LedgerRows | Events):
-            with self._guard.lock:
-                kept_here = self._account(account)
+            with self.guard.lock:
+                kept_here = self.look_up(account)
                 self._counted(kept_here)
                 return kept_here.books.scan(query, after, limit)
         if not isinstance(query, TraceItems | Traces):
             raise UnsupportedWrite(f"MemoryStorage knows no scan {type(query).__name__}")
         check_terms("MemoryStorage", query.terms)
-        with self._guard.lock:
-            kept = self._account(account)
+        with self.guard.lock:
+            kept = self.look_up(account)
             drafts = list(kept.traces.values())
         behind = (each for each in drafts if after is None or each.key < after)
         found = islice(selected(sorted(behind, key=_by_key, reverse=True), query, kept.seen), max(0, limit))
@@ -207,7 +262,8 @@ class MemoryStorage:
         """Remove what is past its time (``protocols.Storage``)."""
         ages = {"production": self._retention.production_s, "sandbox": self._retention.sandbox_s}
         before = {of: timestamp(max(0.0, now - age)) for of, age in ages.items() if age is not None}
-        with self._guard.lock:
+        with self.guard.lock:
+            self.accounts.tidy()
             old = [
                 (kept, trace_id)
                 for kept in self._everything()
@@ -220,7 +276,6 @@ class MemoryStorage:
             for snapshot_id in free:
                 del self._system.snapshots[snapshot_id]
             others = sum(kept.books.sweep(now) for kept in self._everything())
-            self._owners.sweep()
         return len(old) + len(free) + others
 
     async def aclose(self) -> None:
@@ -229,19 +284,19 @@ class MemoryStorage:
     def _everything(self) -> list[KeptAccount]:
         return [self._system, *self._accounts.values()]
 
-    def _account(self, account: str) -> KeptAccount:
-        """What is kept of an account; of an unknown one an empty one that is not kept."""
-        return self._system if account == SYSTEM_ACCOUNT else self._accounts.get(account) or self._empty()
-
     def _empty(self) -> KeptAccount:
-        return KeptAccount(self._owners, self._newest)
+        return KeptAccount(self._newest)
 
     def _key_of(self, digests: Sequence[str]) -> Key | None:
         found = (self._digests[digest] for digest in digests if digest in self._digests)
-        return next((self._account(account).books.key(key_id) for account, key_id in found), None)
+        return next((self.look_up(account).books.key(key_id) for account, key_id in found), None)
+
+    def _learned_since(self, asked: LearnedSince) -> list[LearnedModel]:
+        rows = ((fleet, each) for (fleet, _), each in sorted(self._learned.items()))
+        return [each for fleet, each in rows if fleet == asked.fleet and each.epoch >= asked.epoch]
 
     def _set_up(self) -> list[Account]:
-        found = (kept.books.account() for kept in self._accounts.values())
+        found = (kept.books.account for kept in self._accounts.values())
         return sorted((account for account in found if account is not None), key=lambda account: account.name)
 
     def _sums_of_all(self, first: str, last: str) -> list[LedgerSum]:
@@ -250,19 +305,6 @@ class MemoryStorage:
             self._counted(kept)
             found += kept.books.answer(LedgerSums(first, last))
         return together(found)
-
-    def _used(self, account: str) -> KeptAccount:
-        """The account to write to, now the one used last; the one used first may have to go for it."""
-        if account == SYSTEM_ACCOUNT:
-            return self._system
-        kept = self._accounts.get(account)
-        if kept is not None:
-            self._accounts.move_to_end(account)
-            return kept
-        kept = self._accounts[account] = self._empty()
-        if len(self._accounts) > self._most_accounts:
-            self._make_room()
-        return kept
 
     def _make_room(self) -> None:
         """Forget the account that was not written to for longest; of one that was set up its traces alone."""
@@ -277,33 +319,48 @@ class MemoryStorage:
         else:
             del self._accounts[first]
 
-    def _write(self, kept: KeptAccount, write: _Ready) -> Written:
+    def _before(self, account: str, kept: KeptAccount, write: Write) -> object:
+        """What there is of that which a write is about (``batch.Booked``)."""
+        if isinstance(write, AddCredit) and kept.books.before(write) is not None:
+            return self.accounts.granted(account)
+        return kept.books.before(write)
+
+    def _write(self, account: str, kept: KeptAccount, write: _Ready) -> Written:
         match write:
             case Whole():
-                return Written(self._put_trace(kept, write))
+                created = self._put_trace(kept, write)
+                if write.rows and kept.books.account is not None:
+                    self._settle(account, kept, write)
+                return Written(created)
             case PutFeedback(trace_id):
                 return Written(self._put(kept.feedback, trace_id, write))
             case PutSnapshot(snapshot, at=at):
                 _, before = kept.snapshots.get(snapshot.id, (None, at))
                 return Written(self._put(kept.snapshots, snapshot.id, (snapshot, max(at, before))))
+            case PutPolicyVersion():
+                return Written(self._versions.put(write)[1])
+            case AddLearned(fleet, models):
+                for model, more in models.items():
+                    key = fleet, model
+                    self._put(self._learned, key, added(model, self._learned.get(key), more))
+                return Written(created=False, count=len(models))
             case DeleteTraces():
                 return Written(created=False, count=self._delete(kept, write))
             case SetRetention():
                 self._retention = write
-                return Written(created=False)
-            case KeepLease(owner, lease_s, clock_s):
-                self._owners.keep(owner, lease_s, clock_s)
                 return Written(created=False)
             case PutKey(key):
                 last = kept.books.key(key.id)
                 if last is not None:
                     del self._digests[last.digest]
                 self._digests[key.digest] = key.account, key.id
-                return kept.books.put(write)
+                return self.accounts.change(account, write)
+            case PutAccount() | RevokeKey() | AddCredit() | Correct():
+                return self.accounts.change(account, write)
             case _:
                 return kept.books.put(write)
 
-    def _put(self, kept: OrderedDict[str, T], key: str, value: T) -> bool:
+    def _put(self, kept: OrderedDict[K, T], key: K, value: T) -> bool:
         created = key not in kept
         kept[key] = value
         kept.move_to_end(key)
@@ -362,11 +419,12 @@ class MemoryStorage:
         for row in put.rows:
             kept.books.book(row)
 
-    def _settle(self, kept: KeptAccount, put: TraceDraft) -> None:
+    def _settle(self, account: str, kept: KeptAccount, put: TraceDraft) -> None:
         """Bill an account that was set up since the call began."""
-        rows = tuple(put.rows) if kept.books.account() is not None else ()
+        rows = tuple(put.rows)
         if rows:
-            kept.books.put(Settle(id=put.id, at=rows[0].at, rows=rows, key_id=rows[0].key_id))
+            caller = Caller(account, put.environment, rows[0].key_id)
+            at_once(self.accounts.settle(None, Facts(put.id, caller, rows[0].at, rows=rows)))
             self._count(kept, kept.uncounted.pop(put.id))
 
     def _count_out(self, kept: KeptAccount, put: TraceDraft) -> None:

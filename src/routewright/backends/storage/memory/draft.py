@@ -22,11 +22,13 @@ class Whole:
         self.key = self.wordless.key
         self.rollup_keys = write.rollup_keys
         content = self.wordless.content
-        self.rows: tuple[LedgerRow, ...] = ()
-        """None: who writes traces whole books what they cost by itself."""
+        self.rows: tuple[LedgerRow, ...] = write.rows
         self.text_bytes = 0 if content is None else len(msgspec.json.encode(content))
         self.counted = counted_of(self.wordless)
         Rollups().count(self.counted, self.rollup_keys)
+
+    def void(self) -> None:
+        """Nothing: it is a trace that was given whole."""
 
     @property
     def environment(self) -> Environment:

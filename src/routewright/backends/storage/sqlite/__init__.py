@@ -5,45 +5,58 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any, TypeVar
 
 import anyio
 
-from routewright.errors import StorageCorrupt
+from routewright._core.request.problems import shown
+from routewright.backends.clock import SystemClock
+from routewright.errors import RouterError, StorageCorrupt, ValidationFailed
 from routewright.protocols import Clock
 from routewright.threads import Threads
 from routewright.wire import (
-    ClaimByKey,
+    CacheCounts,
     CurrentRetention,
     DeleteResults,
     DeleteTraces,
     Durability,
+    FallbackCounts,
     FeedbackByTrace,
     KeyByDigest,
+    LatencyCounts,
+    LearnedSince,
     Query,
+    RollupKeys,
     Scan,
     SnapshotById,
     Stands,
     TraceById,
+    UsageCounts,
     Write,
     Written,
 )
 
-from .books.upkeep import end_abandoned, is_due, remove_events, remove_marks, remove_results
+from .accounts import SqliteAccounts
+from .books.upkeep import is_due, remove_events, remove_marks, remove_results
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
+from .desk import Desk
 from .faults import fault_of, is_transient, translated
+from .keeper import Keeper
 from .read import answer, page
+from .roll import roll
 from .upkeep import old_traces, remove_old, remove_snapshots
 from .write import Writes
-from .writer import Writer
+from .writer import ASK, Writer
 
 T = TypeVar("T")
 
 READERS = 16
 """So many read at a time in each event loop; more wait."""
-_QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, Stands, ClaimByKey, KeyByDigest)
+_QUICK = (TraceById, FeedbackByTrace, SnapshotById, CurrentRetention, KeyByDigest, LearnedSince)
 """Queries that a few pages answer: a thread would take longer than they do."""
 
 
@@ -68,13 +81,24 @@ class SqliteStorage:
         busy_s: float = 5.0,
         clock: Clock | None = None,
         connect: Connect = connect,
+        lease_s: float = 30.0,
     ) -> None:
+        if type(lease_s) not in (int, float) or not 0 < lease_s < inf:
+            raise ValidationFailed.at(
+                "SqliteStorage.lease_s", f"is {shown(lease_s)}", "take a number of seconds above 0"
+            )
         self.path = file_of(path)
         """Where it is."""
         self._inline = clock is not None and clock.virtual
         self._connections = Connections(self.path, connect, busy_s)
-        self._writer = Writer(self._connections, busy_s, inline=self._inline)
+        clock = clock or SystemClock()
+        self._keeper = Keeper(self._connections, inline=self._inline)
+        self._writer = Writer(
+            self._connections, partial(Desk, self.path, clock, lease_s), self._keeper, inline=self._inline
+        )
         self._writes = Writes()
+        self.accounts = SqliteAccounts(self._writer, self._writes, clock, inline=self._inline)
+        """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
         self._threads = Threads("reads of a storage", READERS)
 
     def __repr__(self) -> str:
@@ -83,20 +107,30 @@ class SqliteStorage:
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
         durability: Durability = "committed" if any(_durability(each) == "committed" for each in writes) else "buffered"
-        work = partial(self._writes.batch, account, list(writes))
+        work = partial(self._writes.batch, account, list(writes), self._writer.desk)
         deletes = any(isinstance(each, DeleteTraces) for each in writes)
         result: list[Written] = await self._writer.do(work, durability, _scrub_of(writes), gentle=deletes)
         return result
 
     async def read(self, account: str, query: Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
+        if isinstance(query, Stands):
+            return await self._writer.do(partial(self._writer.desk.stands, account, query), order=ASK)
+        if isinstance(query, UsageCounts | CacheCounts | FallbackCounts | LatencyCounts | RollupKeys):
+            while await self._writer.do(roll):
+                pass
         ask = partial(answer, account, query)
         if isinstance(query, _QUICK) and not self._inline:
+            is_shown = not isinstance(query, LearnedSince)  # that one only informs a decision, which cannot wait
             try:
-                return self._connections.read(ask, patient=False)
+                found = self._connections.read(ask, patient=False)
             except sqlite3.Error as error:
-                if not is_transient(error):
+                if not is_shown or not is_transient(error):
                     raise fault_of(error, self.path) from error
+            else:
+                if found is not None and is_shown and self._writer.sync.is_needed:
+                    await self._in_thread(self._writer.sync.for_readers)
+                return found
         return await self._asked(ask)
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> list[Any]:
@@ -120,20 +154,27 @@ class SqliteStorage:
         return removed
 
     async def _sweep_books(self, now: float) -> int:
+        await self._writer.do(self._writer.desk.open)  # which ends what was abandoned
         if not await self._asked(partial(is_due, now)):
             return 0
-        await self._writer.do(end_abandoned)
         removed = 0
         while results := await self._writer.do(partial(remove_results, now), gentle=True):
-            removed += sum(results)
+            removed += results
         while events := await self._writer.do(partial(remove_events, now), gentle=True):
             removed += events
         await self._writer.do(partial(remove_marks, now), scrub=lambda _: removed > 0)
         return removed
 
     async def aclose(self) -> None:
-        """Close the file. It is opened again if it is used again."""
-        await self._in_thread(self._connections.close)
+        """Close the file, once what was given to it is done. It is opened again if it is used again."""
+        with suppress(RouterError):
+            await self._writer.drain()
+        await self._in_thread(self._close)
+
+    def _close(self) -> None:
+        self._keeper.close()
+        self._connections.close()
+        self._writer.sync.renew()
 
     async def _asked(self, ask: Callable[[Connection], T]) -> T:
         """The answer; who is cancelled while it waits for it stops the query."""
@@ -146,7 +187,9 @@ class SqliteStorage:
 
     def _ask(self, ask: Callable[[Connection], T], reading: Reading) -> T:
         with translated(self.path):
-            return self._connections.read(ask, reading=reading)
+            found = self._connections.read(ask, reading=reading)
+        self._writer.sync.for_readers()  # nothing is shown that a power cut could take back
+        return found
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return work() if self._inline else await self._threads.run(work)

@@ -36,6 +36,10 @@ class Statements(Protocol):
         """Run one."""
         ...
 
+    def create_function(self, name: str, narg: int, func: Callable[..., Any], /) -> None:
+        """Let statements call a function."""
+        ...
+
 
 class Connection(Protocol):
     """What is needed of a ``sqlite3.Connection`` that commits by itself (``isolation_level=None``). Its errors are

@@ -24,9 +24,12 @@ from routewright.fork import Guard, quiet_at_fork, renew_in_children
 from .connection import Connect, Connection, identity_of, make_file
 from .faults import is_transient
 from .schema import id_of, prepare
+from .sync import IS_POSSIBLE
 
 T = TypeVar("T")
 
+WRITER, KEEPER = WRITERS = "writer", "keeper"
+"""Who writes: accounts and traces; and in the background roll-ups, and what moves the log."""
 MOST_IDLE = 4
 LONGEST_QUIET_S = 10.0
 """How long a fork waits for a transaction to end."""
@@ -75,7 +78,14 @@ class Kind(NamedTuple):
 
 def _prepare_store(connection: Connection, path: Path) -> None:
     prepare(connection, path)
-    for pragma in (f"cache_size = -{CACHE_KB}", "wal_autocheckpoint = 0", "secure_delete = ON"):
+    synchronous = "NORMAL" if IS_POSSIBLE else "FULL"  # never OFF: moving the log relies on it
+    settings = (
+        f"synchronous = {synchronous}",
+        f"cache_size = -{CACHE_KB}",
+        "wal_autocheckpoint = 0",
+        "secure_delete = ON",
+    )
+    for pragma in settings:
         connection.execute(f"PRAGMA {pragma}").fetchall()
     connection.create_function("merged", 2, merged)
 
@@ -119,8 +129,8 @@ class Connections:
         self._torn += getattr(self, "_in_use", ())
         self._in_use: set[Connection | _Opening] = set()
         self._idle: deque[Connection] = deque()
-        self._writer: Connection | None = None
-        self._writing = Guard()
+        self._writers: dict[str, Connection] = {}
+        self._writing = {role: Guard() for role in WRITERS}
         self._open = threading.Event()
         self._open.set()
 
@@ -131,7 +141,7 @@ class Connections:
         ends = time.monotonic() + LONGEST_QUIET_S
         while self._in_use and time.monotonic() < ends:
             for connection in list(self._in_use):  # which others leave meanwhile
-                if connection is not self._writer:
+                if connection not in self._writers.values():
                     with suppress(sqlite3.Error):  # it was closed just now
                         connection.interrupt()  # who reads asks again afterwards
             time.sleep(0.001)
@@ -153,24 +163,24 @@ class Connections:
     def _close(self) -> None:
         with self._guard.lock:
             idle, self._idle = [*self._idle], deque()
-            if self._writer is not None and self._writer not in self._in_use:
-                idle.append(self._writer)
-                self._writer = None
+            for role, writer in list(self._writers.items()):
+                if writer not in self._in_use:
+                    idle.append(self._writers.pop(role))
         for connection in idle:
             with suppress(sqlite3.Error):
                 connection.close()
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """The connection to write with, which one at a time has. One that fails is closed."""
-        with self._writing.lock:
-            connection = self._take(self._busy_s, writer=True)
+    def writing(self, role: str = WRITER) -> Iterator[Connection]:
+        """The connection to write with in a role, which one at a time has. One that fails is closed."""
+        with self._writing[role].lock:
+            connection = self._take(self._busy_s, role)
             try:
                 yield connection
             except BaseException:
                 with self._guard.lock:
                     self._in_use.discard(connection)
-                    self._writer = None
+                    self._writers.pop(role, None)
                 with suppress(sqlite3.Error):
                     connection.close()
                 raise
@@ -198,7 +208,7 @@ class Connections:
         self._give_back(connection)
         return result
 
-    def _take(self, wait_s: float, *, writer: bool = False) -> Connection:
+    def _take(self, wait_s: float, role: str | None = None) -> Connection:
         """A connection, to be given back. One that has to be opened is so outside of the guard, for which a quick
         reader in an event loop may wait; a fork waits for its end."""
         while True:
@@ -207,22 +217,22 @@ class Connections:
                 if not self._open.is_set():
                     continue
                 self._look_for_file()
-                found = self._writer if writer else self._idle.pop() if self._idle else None
+                found = self._writers.get(role) if role else self._idle.pop() if self._idle else None
                 if found is not None:
                     self._in_use.add(found)
                     return found
                 opening = _Opening()
                 self._in_use.add(opening)
             try:
-                made = self._make(wait_s, busy_s=wait_s if writer else 0.0)
+                made = self._make(wait_s, busy_s=wait_s if role else 0.0)
             except BaseException:
                 self._in_use.discard(opening)
                 raise
             with self._guard.lock:
                 self._in_use.add(made)
                 self._in_use.discard(opening)
-                if writer:
-                    self._writer = made
+                if role:
+                    self._writers[role] = made
             return made
 
     def _is_same(self) -> bool:
@@ -239,9 +249,10 @@ class Connections:
         removed are let lie: SQLite would remove the log of the next when it closes them."""
         if self._is_same():
             return True
-        self._adrift += [*self._idle, *([] if self._writer is None else [self._writer])]
+        self._adrift += [*self._idle, *self._writers.values()]
         self._idle.clear()
-        self._writer = self._file = self._id = None
+        self._writers.clear()
+        self._file = self._id = None
         return False
 
     def _give_back(self, connection: Connection) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from .connection import Connection
 
-_IDS_AT_ONCE = 500
-"""Parameters of one statement."""
-_ROWS_AT_ONCE = (64, 8, 4, 2, 1)
+_IDS_AT_ONCE = (1, 4, 16, 64, 500)
+"""Parameters of one statement: a few sizes, likewise; the last id is said again until it is one of them."""
+_ROWS_AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
 """Rows of one statement: a few sizes, so that statements are prepared once."""
 
 
@@ -26,13 +26,15 @@ def insert(connection: Connection, sql: str, rows: Sequence[tuple[Any, ...]]) ->
         place, left = place + size, left - size
 
 
-def rows_where(connection: Connection, sql: str, ids: Sequence[str], *first: str) -> list[Any]:
+def rows_where(connection: Connection, sql: str, ids: Sequence[Any], *first: str) -> list[Any]:
     """The rows of these ids, whose marks go where ``sql`` has braces. Not by ``json_each``: that cuts a text at a
     NUL."""
     found: list[Any] = []
-    for place in range(0, len(ids), _IDS_AT_ONCE):
-        piece = ids[place : place + _IDS_AT_ONCE]
-        found += connection.execute(_for_ids(sql, len(piece)), (*first, *piece)).fetchall()
+    for place in range(0, len(ids), _IDS_AT_ONCE[-1]):
+        piece = ids[place : place + _IDS_AT_ONCE[-1]]
+        size = next(each for each in _IDS_AT_ONCE if each >= len(piece))
+        padded = [*piece, *[piece[-1]] * (size - len(piece))]
+        found += connection.execute(_for_ids(sql, size), (*first, *padded)).fetchall()
     return found
 
 

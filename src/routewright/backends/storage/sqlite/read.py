@@ -25,7 +25,9 @@ from routewright.wire import (
     HealthSnapshot,
     LatencyCount,
     LatencyCounts,
+    LearnedSince,
     LedgerRows,
+    PolicyVersions,
     PutFeedback,
     Query,
     RollupKeys,
@@ -45,6 +47,7 @@ from routewright.wire import (
 from .books import read as books
 from .connection import Connection
 from .selection import rows_of
+from .shared import learned, versions
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=TraceItem)
@@ -65,8 +68,11 @@ _retention = msgspec.json.Decoder(SetRetention).decode
 _SINCE = "(SELECT compromised_from FROM key WHERE key.account = trace.account AND key.id = trace.key_id)"
 """From when on the traces of a trace's key are compromised; NULL: they are not."""
 _TRACE = f"""
-SELECT id, body, {_SINCE}, content, environment FROM trace INDEXED BY trace_by_id WHERE account = ? AND id = ?
+SELECT trace.id, body.trace, {_SINCE}, body.content, environment
+FROM trace INDEXED BY trace_by_id JOIN body USING (n) WHERE account = ? AND trace.id = ?
 """
+BODY = "(SELECT body.trace FROM body WHERE body.n = trace.n)"
+CONTENT = "(SELECT body.content FROM body WHERE body.n = trace.n)"
 _FEEDBACK = """
 SELECT feedback.body, trace.environment
 FROM feedback LEFT JOIN trace INDEXED BY trace_by_id ON trace.account = feedback.account AND trace.id = trace_id
@@ -109,6 +115,10 @@ def answer(account: str, query: Query, connection: Connection) -> Any:
             return None if row is None or environment not in (None, row[1]) else _feedback(row[0])
         case SnapshotById(id):
             return snapshot_of(connection, id) if account == SYSTEM_ACCOUNT else None
+        case PolicyVersions(contents):
+            return versions(connection, contents) if account == SYSTEM_ACCOUNT else []
+        case LearnedSince():
+            return learned(connection, query) if account == SYSTEM_ACCOUNT else []
         case CurrentRetention():
             return retention_of(connection)
         case RollupKeys():
@@ -139,10 +149,10 @@ def page(account: str, query: Scan, after: str | None, limit: int, connection: C
     """Things of an account behind a key. Raises ``UnsupportedWrite`` for a scan of an unknown kind."""
     match query:
         case TraceItems():
-            rows = rows_of(connection, f"trace.id, trace.body, {_SINCE}", account, query, limit, after=after)
+            rows = rows_of(connection, f"trace.id, {BODY}, {_SINCE}", account, query, limit, after=after)
             return [_seen(_read(_item, trace_id, body), since) for trace_id, body, since in rows]
         case Traces():
-            columns = f"trace.id, trace.body, {_SINCE}, trace.content"
+            columns = f"trace.id, {BODY}, {_SINCE}, {CONTENT}"
             return [whole(*row) for row in rows_of(connection, columns, account, query, limit, after=after)]
         case LedgerRows():
             return books.rows_page(account, query, after, limit, connection)

@@ -10,9 +10,12 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+from routewright._core.accounts.state import scope_of
 from routewright.errors import StorageCorrupt, StorageUnavailable, StorageVersion
+from routewright.wire import Caller, Environment
 
 from .connection import Statements, pragma
+from .faults import is_transient
 
 APPLICATION_ID = 0x72777274
 """``rwrt``: says of a file that it is a store of ours."""
@@ -241,10 +244,153 @@ CREATE TABLE incident (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (FIRST,)
-"""Each brings a file from the version of its place to the next."""
+SECOND = """
+CREATE TABLE policy_version (
+    content TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    label TEXT NOT NULL UNIQUE,
+    created_at TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX policy_version_by_name ON policy_version (name);
+INSERT OR IGNORE INTO policy_version (content, name, label, created_at)  -- labels that version 0.1 gave stay taken
+SELECT
+    id, json_extract(said, '$.policy.name'), json_extract(said, '$.version'),
+    json_extract(said, '$.policy.created_at')
+FROM (SELECT id, CAST(body AS TEXT) AS said FROM snapshot WHERE id GLOB 'pos_*' AND body IS NOT NULL);
 
-_PAGE_BYTES = 8192
+CREATE TABLE learned (
+    fleet TEXT NOT NULL,
+    model TEXT NOT NULL,
+    epoch INTEGER NOT NULL,  -- in which something was added last
+    body BLOB NOT NULL,      -- wire.LearnedModel as JSON
+    PRIMARY KEY (fleet, model)
+) WITHOUT ROWID;
+
+CREATE TABLE body (
+    n INTEGER PRIMARY KEY,  -- of its trace, whose row stays narrow
+    trace BLOB NOT NULL,    -- wire.Trace as JSON, but for its content
+    content BLOB,           -- wire.Content as JSON
+    rollup_keys TEXT        -- what usage was counted by, as JSON; NULL: by nothing else than always
+);
+INSERT INTO body (n, trace, content, rollup_keys) SELECT n, body, content, rollup_keys FROM trace;
+CREATE TABLE narrow (
+    n INTEGER PRIMARY KEY,
+    account TEXT NOT NULL,
+    created_at TEXT NOT NULL,
+    id TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    status TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    model TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    policy_id TEXT NOT NULL,
+    goal TEXT NOT NULL,
+    strategy TEXT NOT NULL,
+    error TEXT NOT NULL,
+    cache_hit INTEGER NOT NULL,
+    fallback_used INTEGER NOT NULL,
+    compromised INTEGER NOT NULL,
+    cost_usd REAL NOT NULL,
+    duration_ms REAL NOT NULL,
+    key_id TEXT
+);
+INSERT INTO narrow SELECT n, account, created_at, id, environment, status, kind, model, provider, policy_id, goal,
+    strategy, error, cache_hit, fallback_used, compromised, cost_usd, duration_ms, key_id FROM trace;
+DROP TABLE trace;
+ALTER TABLE narrow RENAME TO trace;
+CREATE UNIQUE INDEX trace_by_id ON trace (account, id);
+CREATE INDEX trace_by_time ON trace (
+    account, created_at, id, environment, status, kind, model, provider, policy_id, goal, strategy, error, cache_hit,
+    fallback_used, compromised, cost_usd, duration_ms, key_id
+);
+CREATE INDEX trace_by_status ON trace (account, status, created_at, id) WHERE status <> 'completed';
+
+CREATE TABLE uncounted (
+    n INTEGER PRIMARY KEY,
+    account TEXT NOT NULL,
+    shape BLOB NOT NULL,    -- wire.Counted as JSON, without amounts, and rollup keys: equal for most of an hour
+    traces INTEGER NOT NULL,  -- 1; -1: it was removed
+    cost INTEGER NOT NULL,
+    charged INTEGER NOT NULL,
+    input INTEGER NOT NULL,
+    output INTEGER NOT NULL,
+    cached INTEGER NOT NULL
+);
+
+CREATE TABLE tick (
+    n INTEGER PRIMARY KEY,  -- the newest is never removed, so that no number is used twice
+    owner INTEGER NOT NULL,
+    at REAL NOT NULL,       -- seconds of the log's own clock
+    until REAL NOT NULL,    -- of its owner's lease
+    format INTEGER NOT NULL,
+    ops BLOB NOT NULL       -- _core.accounts.state.Tick as MessagePack
+);
+CREATE TABLE fold (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    n INTEGER NOT NULL,     -- the last tick that is in it
+    at REAL NOT NULL,
+    body BLOB NOT NULL      -- State.dump() as MessagePack
+);
+CREATE TABLE boot (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    name TEXT NOT NULL,     -- of the machine's start that the clock belongs to
+    ahead REAL NOT NULL     -- seconds by which the log is ahead of that clock
+);
+
+UPDATE purse SET spent = spent + (
+    SELECT sum(hold.nanos) FROM hold, json_each(hold.purses) AS name
+    WHERE hold.account = purse.account AND name.value = purse.name
+) WHERE name LIKE 'run:%' AND reserved > 0;
+CREATE TABLE money (
+    account TEXT NOT NULL,
+    name TEXT NOT NULL,
+    spent INTEGER NOT NULL,     -- nano-dollars, as all money
+    granted INTEGER NOT NULL,   -- what credit comes to
+    told INTEGER NOT NULL,      -- the highest threshold that was told of
+    at TEXT,                    -- when it was last used; NULL: it is never forgotten
+    PRIMARY KEY (account, name)
+) WITHOUT ROWID;
+INSERT INTO money SELECT account, name, spent, granted, told, at FROM purse;
+DROP TABLE purse;
+ALTER TABLE money RENAME TO purse;
+CREATE INDEX purse_old ON purse (at) WHERE at IS NOT NULL;
+INSERT INTO ledger (
+    account, at, name, kind, key_id, provider, model, input, output, cached, cost, charge, credit, least, most, overrun,
+    note, purses
+) SELECT account, at, id || '/0', 'expired', key_id, '', '', 0, 0, 0, 0, 0, 0, 0, nanos, 0,
+    'its process ended before it did', purses FROM hold WHERE nanos > 0
+ON CONFLICT DO UPDATE SET most = most + excluded.most;
+DROP TABLE hold;
+DROP TABLE owner;
+
+CREATE TABLE kept (
+    n INTEGER PRIMARY KEY,
+    account TEXT NOT NULL,
+    claim BLOB NOT NULL,
+    environment TEXT NOT NULL,
+    fingerprint TEXT NOT NULL,
+    call TEXT NOT NULL,
+    until REAL NOT NULL,    -- Unix seconds
+    result BLOB NOT NULL
+);
+INSERT INTO kept (account, claim, environment, fingerprint, call, until, result)
+SELECT account, claim_of(account, environment, key), environment, fingerprint, call, until, result FROM claim
+WHERE result IS NOT NULL ORDER BY until;
+DROP TABLE claim;
+CREATE TABLE claim (
+    account TEXT NOT NULL,
+    claim BLOB NOT NULL,    -- hash of account, environment and idempotency key
+    n INTEGER NOT NULL,     -- of its row in kept
+    PRIMARY KEY (account, claim)
+) WITHOUT ROWID;
+INSERT INTO claim SELECT account, claim, n FROM kept;
+"""
+
+MIGRATIONS: tuple[str, ...] = (FIRST, SECOND)
+"""Each brings a file from the version of its place to the next."""
+VERSION = len(MIGRATIONS)
+
+_PAGE_BYTES = 4096
 """A trace takes two to three kilobytes, and three of them a page."""
 
 
@@ -257,6 +403,11 @@ def prepare(connection: Statements, path: Path) -> None:
     if _is_new(connection):
         _create(connection, path)
     check_version(connection, path)
+    try:
+        _use_log(connection, path)  # a backup that was restored is a file without
+    except sqlite3.Error as error:
+        if is_transient(error):
+            raise
     if id_of(connection) is None:  # it was made before stores had ids
         with suppress(sqlite3.Error):  # it cannot be written to now: another time
             _give_id(connection)
@@ -264,12 +415,7 @@ def prepare(connection: Statements, path: Path) -> None:
 
 def check_version(connection: Statements, path: Path) -> None:
     """Refuse a file of another version, or of somebody else's. Raises ``StorageVersion`` and ``StorageCorrupt``."""
-    version = version_of(connection, path)
-    if version > len(MIGRATIONS):
-        raise StorageVersion(
-            f"{path} is of version {version}, and this routewright knows versions up to {len(MIGRATIONS)}: "
-            "install a newer one"
-        )
+    version = known_version(connection, path)
     if version < len(MIGRATIONS):
         raise StorageVersion(
             f"{path} is of version {version}, this routewright needs {len(MIGRATIONS)}: stop what uses it, "
@@ -284,6 +430,17 @@ def version_of(connection: Statements, path: Path) -> int:
     return pragma(connection, "user_version")
 
 
+def known_version(connection: Statements, path: Path) -> int:
+    """The version of a store. Raises ``StorageVersion`` if a newer routewright made it, and ``StorageCorrupt``."""
+    version = version_of(connection, path)
+    if version > len(MIGRATIONS):
+        raise StorageVersion(
+            f"{path} is of version {version}, and this routewright knows versions up to {len(MIGRATIONS)}: "
+            "install a newer one"
+        )
+    return version
+
+
 def id_of(connection: Statements) -> bytes | None:
     """What tells a store from every other, wherever it is, but for its own copies; None: it has none yet, or is no
     store."""
@@ -295,12 +452,17 @@ def id_of(connection: Statements) -> bytes | None:
 
 def migrate(connection: Statements, first: int) -> None:
     """Bring a store from version ``first`` to the present one, inside a transaction of the caller's."""
+    connection.create_function("claim_of", 3, _claim_of)
     for script in MIGRATIONS[first:]:
         for statement in script.split(";\n"):
             connection.execute(statement)
     _give_id(connection)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def _claim_of(account: str, environment: Environment, key: str) -> bytes:
+    return scope_of(Caller(account, environment), key)
 
 
 def _is_new(connection: Statements) -> bool:
@@ -310,9 +472,7 @@ def _is_new(connection: Statements) -> bool:
 
 def _create(connection: Statements, path: Path) -> None:
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    if mode != "wal":
-        raise StorageUnavailable(f"{path}: its file system cannot share memory between processes: take a local disk")
+    _use_log(connection, path)
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _is_new(connection):  # else another process was faster
@@ -322,6 +482,12 @@ def _create(connection: Statements, path: Path) -> None:
         with suppress(sqlite3.Error):  # SQLite rolls back by itself where the disk is full
             connection.execute("ROLLBACK")
         raise
+
+
+def _use_log(connection: Statements, path: Path) -> None:
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StorageUnavailable(f"{path}: its file system cannot share memory between processes: take a local disk")
 
 
 def _give_id(connection: Statements) -> None:

@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 from routewright._core.batch import UNNAMED_S
 from routewright._core.moment import timestamp
-from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, StorageVersion, ValidationFailed
+from routewright.errors import NotFound, StorageCorrupt, StorageUnavailable, ValidationFailed
 from routewright.wire import Environment, TraceItems
 
 from .books.audit import problems_of
 from .connection import Connection, connect, make_file
 from .faults import fault_of, is_damage, is_transient, translated
+from .log import begin
 from .read import retention_of, whole
-from .schema import MIGRATIONS, migrate, version_of
+from .schema import MIGRATIONS, known_version, migrate, version_of
 from .selection import rows_of
-from .write import STORED, Stored, forget
+from .traces import STORED, Stored, forget
 
 SOME = 100
 """Traces that one transaction removes."""
@@ -41,6 +42,11 @@ WITH RECURSIVE found(name) AS (
     SELECT (SELECT min(account) FROM trace WHERE account > name) FROM found WHERE name IS NOT NULL
 )
 SELECT name FROM found WHERE name IS NOT NULL
+"""
+_BODIES = "SELECT trace.n, trace.id, body.trace, body.content FROM trace LEFT JOIN body USING (n)"
+_ENTRIES = """
+SELECT name, at, entry.requests, entry.tokens FROM party JOIN entry ON entry.party = party.id AND n >= first
+ORDER BY party, n
 """
 _LIVE_DIGESTS = "SELECT digest FROM key WHERE compromised_from IS NULL"
 _FREE_SNAPSHOTS = """
@@ -165,14 +171,17 @@ def _place(part: Path, target: Path) -> None:
 
 
 def check(path: Path) -> Check:
-    """Read the whole store, and say what is wrong with it. Takes some seconds a gigabyte; others may write."""
+    """Read the whole store, and say what is wrong with it. Takes some seconds a gigabyte; others may write.
+
+    Raises ``StorageVersion`` for one that a newer routewright made, and ``StorageCorrupt`` for what is no store.
+    """
     _check_there(path)
     with translated(path), closing(connect(str(path))) as connection:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         version = traces = 0
         problems: list[str] = []
         try:
-            version = version_of(connection, path)
+            version = known_version(connection, path)
             connection.execute("BEGIN")  # so that all that is read is of one moment
             said = connection.execute(f"PRAGMA integrity_check({SHOWN})").fetchall()
             problems += [problem for (problem,) in said if problem != "ok"]
@@ -201,21 +210,39 @@ def upgrade(path: Path) -> Path | None:
     """
     _check_there(path)
     with translated(path), closing(connect(str(path))) as connection:
-        version = version_of(connection, path)
+        version = known_version(connection, path)
         if version == len(MIGRATIONS):
             return None
-        if version > len(MIGRATIONS):
-            raise StorageVersion(f"{path} is of version {version}, newer than this routewright's {len(MIGRATIONS)}")
         kept = _free_name(path, f"version-{version}")
         backup(path, kept)
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # which would move it passively (writer._checkpoint)
+        limits = path.with_name(f"{path.name}.limits")
         connection.execute("BEGIN EXCLUSIVE")
         if version_of(connection, path) == version:
             migrate(connection, version)
+            with suppress(sqlite3.Error):  # a file of limits that is damaged, or not there: windows begin empty
+                _carry_windows(connection, limits)
         connection.execute("COMMIT")
+        for left in (limits, *(limits.with_name(limits.name + end) for end in ("-wal", "-shm"))):
+            with suppress(OSError):
+                left.unlink()
         return kept
+
+
+def _carry_windows(connection: sqlite3.Connection, limits: Path) -> None:
+    """Take over what was admitted within the last minute from the file in which version 1 kept that."""
+    with closing(connect(str(limits))) as old:
+        rows = old.execute(_ENTRIES).fetchall()
+    windows: dict[str, tuple[list[float], list[int], list[int]]] = {}
+    for name, at, requests, tokens in rows:
+        times, counts, sums = windows.setdefault(name, ([], [], []))
+        times.append(at)
+        counts.append(requests)
+        sums.append(tokens)
+    if rows:
+        begin(connection, max(at for _, at, _, _ in rows), windows)
 
 
 def _free_name(path: Path, end: str) -> Path:
@@ -227,7 +254,7 @@ def _free_name(path: Path, end: str) -> Path:
 
 def _unreadable(connection: sqlite3.Connection) -> Iterator[str]:
     """Traces that cannot be read back."""
-    for n, trace_id, body, content in connection.execute("SELECT n, id, body, content FROM trace"):
+    for n, trace_id, body, content in connection.execute(_BODIES):
         try:
             readable = whole(trace_id, body, content=content).id == trace_id
         except StorageCorrupt:

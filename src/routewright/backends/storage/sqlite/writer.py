@@ -1,108 +1,139 @@
-"""The one who writes: a thread that takes all that waits into one transaction, so that many share one commit.
+"""The one thread of a process that writes to a file: it takes all that waits into one transaction.
 
-It begins with the first request, ends when it had nothing to do for a while, and begins anew in a forked child.
+What was asked for in the meantime is the next transaction, so that the busier it is, the more share one commit and one
+sync. It begins with the first request, ends when it had nothing to do for a while, and begins anew in a forked child.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from routewright.errors import InternalError, RouterError, StorageUnavailable
 from routewright.fork import Guard, renew_in_children
-from routewright.loop import Signal
-from routewright.wire import Durability
+from routewright.loop import Reply, give
+from routewright.wire import Durability, Replay
 
-from .connection import Connection
+from .connection import Connection, pragma
 from .connections import Connections
+from .desk import Asking, Desk
 from .faults import fault_of, is_of_the_file
-from .schema import check_version
+from .keeper import Keeper
+from .schema import VERSION, check_version
+from .sync import Sync
 
 IDLE_S = 2.0
 """After so long without a request the thread ends."""
 MOST_AT_ONCE = 64
-"""Requests in one transaction, so that readers of other processes need not wait long for their turn to write."""
-WAL_BYTES = 4 * 1024 * 1024
-"""How large the log may grow before it is moved into the file. One move costs two syncs, and no trace is written
-meanwhile: at four times the size it takes longer than the 50 ms within which each should be."""
-CHECKPOINT_BUSY_MS = 100
-TIDY_AGAIN_S = 1.0
-"""So long after readers stood in the way, who writes tries again to overwrite what was removed."""
+"""Requests in one transaction, so that other processes need not wait long for their turn to write."""
+LOOK_S = 0.05
+"""How often to look whether another process has freed what somebody waits for here."""
+GATHER_S = 0.0003
+"""While many calls run, a transaction begins once nothing more has come for so long."""
 LONGEST_PAUSE_S = 0.1
-VACUUM_BYTES = 32 * 1024 * 1024
-"""Up to this size a file is written anew when something was removed, which takes a third of a second at most: SQLite
-overwrites what it removes, but now and then leaves a copy where it moved a row from one page to another."""
+SETTLE, WRITE, ASK = 0, 1, 2
+"""The order within a transaction: what ends gives room to what is asked for."""
 
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
-
-_log = logging.getLogger(__name__)
 
 
 class Request:
     """What somebody wants done in a transaction, and what came of it."""
 
-    def __init__(self, work: Work, durability: Durability, scrub: Scrub | None, *, gentle: bool) -> None:
+    __slots__ = ("asking", "durability", "error", "gentle", "order", "reply", "result", "scrub", "work")
+
+    def __init__(
+        self,
+        work: Work,
+        order: int = WRITE,
+        durability: Durability = "buffered",
+        scrub: Scrub | None = None,
+        *,
+        gentle: bool = False,
+        asking: Asking | None = None,
+        reply: Reply[Any] | None = None,
+    ) -> None:
         self.work = work
+        self.order = order
         self.durability = durability
         self.scrub = scrub
         """Says of its result whether what was removed must now go from the log and the file, too."""
         self.gentle = gentle
         """One of many: other processes are left as much time behind it as it took."""
-        self.done = Signal()
+        self.asking = asking
+        """It is answered once this has an answer, perhaps by a later transaction."""
+        self.reply = reply
         self.error: Exception | None = None
         self.result: Any = None
 
 
 class Writer:
-    """Does what is asked of it in the order in which it was asked. With ``inline`` in the caller's thread."""
+    """Does what is asked of it, settlements first. With ``inline`` in the caller's thread."""
 
-    def __init__(self, connections: Connections, busy_s: float, *, inline: bool) -> None:
+    def __init__(self, connections: Connections, desk: Callable[[], Desk], keeper: Keeper, *, inline: bool) -> None:
         self._connections = connections
-        self._busy_ms = int(busy_s * 1000)
+        self._make_desk = desk
+        self._keeper = keeper
         self._inline = inline
         self._guard = Guard()
         renew_in_children(self)
 
     def renew(self) -> None:
         """Begin with nothing: what waited at a fork is the parent's to do."""
+        self.desk = self._make_desk()
         self._waiting: list[Request] = []
         self._thread: threading.Thread | None = None
         self._asked = threading.Event()
-        self._synchronous: tuple[Connection, str] | None = None
-        self._checkpoint_at = WAL_BYTES
-        self._unclean = False  # what was removed stands in the log still, or in the file
-        self._stale = False  # it may stand in the file
-        self._tidy_at = 0.0
+        self.sync = Sync(self._connections.path)
+        self._connection: Connection | None = None
+        self._is_busy = False
+        """The last transaction was of several requests."""
 
     async def do(
-        self, work: Work, durability: Durability = "buffered", scrub: Scrub | None = None, *, gentle: bool = False
+        self,
+        work: Work,
+        durability: Durability = "buffered",
+        scrub: Scrub | None = None,
+        *,
+        order: int = WRITE,
+        gentle: bool = False,
     ) -> Any:
-        """Run ``work`` in a transaction, and give what it gives once that is committed.
-
-        Raises what it raises, with nothing of it done.
-        """
-        request = Request(work, durability, scrub, gentle=gentle)
+        """Run ``work`` in a transaction, and give what it gives once that is committed, and synced if ``durability``
+        says so. Raises what it raises, with nothing of it done."""
+        request = Request(work, order, durability, scrub, gentle=gentle)
         if self._inline:
-            self._run([request])
-        else:
-            self._enqueue(request)
-            await request.done.wait()
-        if request.error is not None:
-            raise request.error
-        return request.result
+            self.put(request)
+            if request.error is not None:
+                raise request.error
+            return request.result
+        request.reply = Reply()
+        self.put(request)
+        return await request.reply.wait()
 
-    def _enqueue(self, request: Request) -> None:
+    async def drain(self) -> None:
+        """Wait until all is done that was put before."""
+        if self._thread is not None:
+            await self.do(_nothing, "committed")
+
+    def put(self, request: Request) -> None:
+        """Have a request done. Nobody waits for one without a reply."""
+        if self._inline:
+            with self._guard.lock:
+                self._run([request])
+                while self.desk.state.freed and len(self.desk.waiting):
+                    self._run([])
+            return
         with self._guard.lock:
             if self._thread is None:
                 self._thread = self._started()
             self._waiting.append(request)
-        self._asked.set()
+        if not self._asked.is_set():
+            self._asked.set()
 
     def _started(self) -> threading.Thread:
         thread = threading.Thread(target=self._work, name="routewright-sqlite", daemon=True)
@@ -113,40 +144,143 @@ class Writer:
         return thread
 
     def _work(self) -> None:
-        while requests := self._take():
+        while (requests := self._take()) is not None:
             began = time.monotonic()
-            self._run(requests)
-            for request in requests:
-                request.done.set()
+            if requests or self.desk.is_due or (len(self.desk.waiting) and (self.desk.is_ready or self._has_news())):
+                self._run(requests)
             if any(request.gentle for request in requests):
                 time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
-            del requests, request  # what they hold must not stay while nothing happens
+            del requests  # what they hold must not stay while nothing happens
 
-    def _take(self) -> list[Request]:
-        """What waits; nothing: the thread is to end."""
-        while True:
-            came = self._asked.wait(IDLE_S)
-            with self._guard.lock:
-                self._asked.clear()
-                taken, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
-                if self._waiting:
-                    self._asked.set()
-                if taken or not came:
-                    if not taken:
-                        self._thread = None
-                    return taken
+    def _take(self) -> list[Request] | None:
+        """What waits; nothing: it is time to look after what calls hold. None: the thread is to end."""
+        holds = bool(self.desk.state.owners.get(self.desk.log.owner))
+        came = self._asked.wait(LOOK_S if len(self.desk.waiting) else min(IDLE_S, self.desk.beat_s))
+        if came and self._is_busy:
+            self._gather()
+        with self._guard.lock:
+            self._asked.clear()
+            taken, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+            if self._waiting:
+                self._asked.set()
+            if not taken and not came and not holds and not len(self.desk.waiting):
+                self._thread = None
+                return None
+            self._is_busy = len(taken) > 1
+            return taken
 
-    def _run(self, requests: list[Request]) -> None:
-        """Do them in one transaction. Where the file fails, all have failed."""
+    def _gather(self) -> None:
+        """Let the calls that were answered just now ask for what comes next: together they cost a fraction."""
+        came = 0
+        while came < len(self._waiting) < MOST_AT_ONCE:
+            came = len(self._waiting)
+            time.sleep(GATHER_S)
+
+    def _has_news(self) -> bool:
+        """True if others have written a tick. That takes no lock."""
+        with suppress(sqlite3.Error, RouterError), self._connections.writing() as connection:
+            return self.desk.log.has_news(connection)
+        return False
+
+    def _run(self, requests: Sequence[Request]) -> None:
+        """Do them in one transaction, and answer. Where one of them breaks it, each is done by itself."""
+        self.desk.log.copy()
         try:
+            self.sync.check()
             with self._connections.writing() as connection:
-                self._transact(connection, requests)
-                done = [each for each in requests if each.scrub is not None and each.error is None]
-                self._tidy(connection, scrub=any(each.scrub(each.result) for each in done if each.scrub))
+                try:
+                    self._transact(connection, sorted(requests, key=_order))
+                except BaseException:
+                    with suppress(sqlite3.Error):  # SQLite rolls back by itself where the disk is full
+                        connection.execute("ROLLBACK")
+                    raise
         except Exception as error:
+            self.desk.fail()
+            if not self.desk.is_careful and not _is_of_the_file(error):
+                self._run_each(requests)
+                return
             fault = self._fault_of(error)
             for request in requests:
-                request.error = request.error or fault
+                request.error, request.result = fault, None
+            self.desk.refuse(fault)
+            self._answer(requests, self.desk.done())
+            return
+        self._finish(requests)
+
+    def _run_each(self, requests: Sequence[Request]) -> None:
+        """Do each by itself, to find the one that breaks the transaction."""
+        self.desk.is_careful = True
+        try:
+            for request in requests:
+                request.error = None
+                self._run([request])
+        finally:
+            self.desk.is_careful = False
+
+    def _transact(self, connection: Connection, requests: Sequence[Request]) -> None:
+        if connection is not self._connection:
+            self._connection = connection
+            self.sync.close()
+        desk = self.desk
+        connection.execute("BEGIN IMMEDIATE")
+        if pragma(connection, "user_version") != VERSION:  # somebody has upgraded it meanwhile
+            check_version(connection, self._connections.path)
+        if desk.is_due or not requests:
+            desk.open(connection)
+        asks = [request.asking.ask for request in requests if request.asking is not None]
+        for request in requests:
+            if request.asking is not None and asks:
+                desk.look_up(asks, connection)
+                asks = []
+            try:
+                request.result = request.work(connection)
+            except RouterError as error:  # raised before anything is changed
+                request.error = error
+        desk.finish(connection)
+        connection.execute("COMMIT")
+
+    def _finish(self, requests: Sequence[Request]) -> None:
+        """Answer what is committed: grants and refusals at once, the rest once it is synced."""
+        self._keeper.wrote()  # before whoever waits for its end may close the file
+        now: list[Request] = []
+        synced: list[Request] = []
+        for request in requests:
+            if request.asking is not None and request.error is None:
+                continue  # it is answered below, now or later
+            if request.durability == "committed" and request.error is None:
+                synced.append(request)
+            else:
+                now.append(request)
+        answered = self.desk.done()
+        replays = [asking for asking in answered if isinstance(asking.found, Replay)]
+        self._answer(now, [asking for asking in answered if not isinstance(asking.found, Replay)])
+        if any(each.scrub(each.result) for each in requests if each.scrub is not None and each.error is None):
+            self._keeper.scrub()
+        if synced or replays:  # a kept answer is a row, which must be on the disk first
+            try:
+                self.sync()
+            except RouterError as error:
+                for request in synced:
+                    request.error = error
+                for asking in replays:
+                    asking.error = error
+            self._answer(synced, replays)
+
+    def _answer(self, requests: Sequence[Request], asked: Sequence[Asking] = ()) -> None:
+        replies = []
+        for request in requests:
+            reply = request.reply
+            if reply is not None:
+                reply.result, reply.error = request.result, request.error
+                replies.append(reply)
+        for asking in asked:
+            if asking.reply is None:
+                asking.answered.set()
+            else:
+                asking.reply.result, asking.reply.error = asking.found, asking.error
+                replies.append(asking.reply)
+        if replies:
+            give(replies)
 
     def _fault_of(self, error: Exception) -> RouterError:
         """What to raise in the place of an error."""
@@ -159,64 +293,14 @@ class Writer:
         fault.__cause__ = error
         return fault
 
-    def _transact(self, connection: Connection, requests: list[Request]) -> None:
-        self._sync(connection, "FULL" if any(each.durability == "committed" for each in requests) else "NORMAL")
-        connection.execute("BEGIN IMMEDIATE")
-        check_version(connection, self._connections.path)  # somebody may have upgraded it meanwhile
-        for request in requests:
-            self._do(connection, request)
-        connection.execute("COMMIT")
 
-    def _do(self, connection: Connection, request: Request) -> None:
-        """Do one of them; where it fails alone, undo it alone."""
-        connection.execute("SAVEPOINT request")
-        try:
-            request.result = request.work(connection)
-        except Exception as error:
-            if isinstance(error, sqlite3.Error) and is_of_the_file(error):
-                raise
-            request.error = self._fault_of(error)
-        if request.error is not None:
-            connection.execute("ROLLBACK TO request")
-        connection.execute("RELEASE request")
+def _nothing(connection: Connection) -> None:
+    """Do nothing."""
 
-    def _sync(self, connection: Connection, level: str) -> None:
-        if self._synchronous != (connection, level):
-            connection.execute(f"PRAGMA synchronous = {level}")
-            self._synchronous = connection, level
 
-    def _tidy(self, connection: Connection, *, scrub: bool) -> None:
-        """Move the log into the file where it has grown long, or where what was removed still stands in it."""
-        if scrub:
-            self._unclean = self._stale = True
-        due = scrub or (self._unclean and time.monotonic() >= self._tidy_at)
-        if not due and self._log_bytes() < self._checkpoint_at:
-            return
-        try:
-            self._checkpoint(connection)
-            if self._stale and not self._log_bytes():  # else the log would grow by the whole file
-                if os.stat(self._connections.path).st_size <= VACUUM_BYTES:
-                    connection.execute("VACUUM")
-                    self._checkpoint(connection)
-                self._stale = False
-        except (sqlite3.Error, OSError) as error:  # what was committed is committed
-            _log.debug("the log of %s was not moved: %s", self._connections.path, error)
-        left = self._log_bytes()
-        self._unclean = self._unclean and (self._stale or left > 0)
-        self._tidy_at = time.monotonic() + TIDY_AGAIN_S
-        self._checkpoint_at = max(WAL_BYTES, left + left // 4)
+def _order(request: Request) -> int:
+    return request.order
 
-    def _checkpoint(self, connection: Connection) -> None:
-        # Not passive: this mode keeps writers away meanwhile, and SQLite before 3.51.3 can damage a file whose log is
-        # moved by one process while another writes.
-        connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_BUSY_MS}")
-        try:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        finally:
-            connection.execute(f"PRAGMA busy_timeout = {self._busy_ms}")
 
-    def _log_bytes(self) -> int:
-        try:
-            return os.stat(f"{self._connections.path}-wal").st_size
-        except OSError:
-            return 0
+def _is_of_the_file(error: Exception) -> bool:
+    return isinstance(error, RouterError) or (isinstance(error, sqlite3.Error) and is_of_the_file(error))

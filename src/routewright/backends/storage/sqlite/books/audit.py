@@ -1,4 +1,4 @@
-"""Do the books of a file add up? Every purse is what its rows and reservations come to."""
+"""Do the books of a file add up? Every purse is what its rows come to."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ Purses = Counter[tuple[str, str]]
 BODIES = "SELECT account, account, body FROM account"
 KEYS = "SELECT account, id, digest, compromised_from, body FROM key"
 EVENTS = "SELECT account, id, body FROM event"
-PURSES = "SELECT account, name, spent, reserved, granted FROM purse"
-HOLDS = "SELECT account, id, nanos, purses FROM hold"
+PURSES = "SELECT account, name, spent, granted FROM purse WHERE name NOT LIKE 'told:%'"
 CHARGES = "SELECT account, name, charge, purses FROM ledger WHERE purses IS NOT NULL"
 CREDITS = "SELECT account, credit FROM ledger WHERE kind = 'credit'"
 _TYPES = {
-    "purse": ("name", "spent, reserved, granted, told"),
-    "hold": ("id", "nanos"),
+    "purse": ("name", "spent, granted, told"),
     "ledger": ("name", "cost, charge, credit"),
 }
 """Of tables with money what their rows are called, and which columns hold whole numbers."""
@@ -78,24 +76,16 @@ def _mistaken(connection: Connection) -> Iterator[str]:
 def _purses(connection: Connection) -> Iterator[str]:
     """Purses that are not what they come to. What a run has spent is not known to the nano, so it is not looked at."""
     found = {(account, name): amounts for account, name, *amounts in connection.execute(PURSES).fetchall()}
-    held, spent, granted = _held(connection), _spent(connection), _granted(connection)
-    for whose in sorted({*found, *held, *spent, *granted}):
+    spent, granted = _spent(connection), _granted(connection)
+    for whose in sorted({*found, *spent, *granted}):
         account, name = whose
-        was = dict(zip(("spent", "reserved", "granted"), found.get(whose, (0, 0, 0)), strict=True))
-        due = {"spent": spent[whose], "reserved": held[whose], "granted": granted[whose]}
+        was = dict(zip(("spent", "granted"), found.get(whose, (0, 0)), strict=True))
+        due = {"spent": spent[whose], "granted": granted[whose]}
         if name.startswith("run:"):
             due["spent"] = was["spent"]
         for what in was:
             if was[what] != due[what]:
                 yield f"purse {shown(name)} of {shown(account)} has {what} {was[what]}, and it comes to {due[what]}"
-
-
-def _held(connection: Connection) -> Purses:
-    held: Purses = Counter()
-    for account, _, nanos, purses in connection.execute(HOLDS).fetchall():
-        for name in _names(purses):
-            held[account, name] += nanos
-    return held
 
 
 def _spent(connection: Connection) -> Purses:

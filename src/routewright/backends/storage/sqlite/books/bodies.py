@@ -56,12 +56,13 @@ def names_of(text: str) -> list[str]:
     return _read(_names, "a reservation", text)
 
 
-def text_of(names: Sequence[str]) -> str:
+@lru_cache(maxsize=1_000)
+def text_of(names: tuple[str, ...]) -> str:
     """How names of purses are kept."""
     return encode(names).decode()
 
 
-def name_of(request_id: str, attempt: int) -> str:
+def name_of(request_id: str, attempt: int | str) -> str:
     """What a row of the ledger is called."""
     return f"{request_id}/{attempt}"
 

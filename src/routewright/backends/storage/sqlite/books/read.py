@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from routewright._core.books import INCIDENTS
-from routewright._core.idempotency import StoredClaim
-from routewright._core.ledger import standing
+from routewright._core.accounts.books import INCIDENTS
 from routewright.backends.storage.sqlite.connection import Connection
 from routewright.backends.storage.sqlite.selection import CREATED_AT_CHARS
 from routewright.errors import UnsupportedWrite
 from routewright.wire import (
     SYSTEM_ACCOUNT,
-    Accounts,
-    ClaimByKey,
+    AllAccounts,
     Incidents,
     Key,
     KeyByDigest,
-    KeyClaim,
     Keys,
     LedgerRow,
     LedgerRows,
     LedgerSum,
     LedgerSums,
     LedgerSumsOfAll,
-    Stands,
     StoredEvent,
     Tokens,
 )
 
 from .bodies import ROW, account_of, event_of, incident_of, key_of, row_of
-from .owners import lives
-from .shelf import TableShelf
 
 BY_DIGEST = "SELECT body FROM key WHERE digest = ?"
 ACCOUNTS = "SELECT body FROM account ORDER BY account"
@@ -39,7 +32,6 @@ ACCOUNTS = "SELECT body FROM account ORDER BY account"
 
 _KEYS = "SELECT body FROM key WHERE account = ? ORDER BY created_at, id"
 _INCIDENTS = "SELECT body FROM incident ORDER BY started_at DESC, id DESC LIMIT ?"
-_CLAIM = "SELECT fingerprint, call, owner, result, until FROM claim WHERE account = ? AND environment = ? AND key = ?"
 _AMOUNTS = "input output cached cost charge credit coalesce(least,cost) coalesce(most,cost)".split()
 _LOW_BITS = 31
 _HALVES = ", ".join(f"sum({each} >> {_LOW_BITS}), sum({each} & {2**_LOW_BITS - 1})" for each in _AMOUNTS)
@@ -57,10 +49,6 @@ _AFTER_ANY = "U"
 def answer(account: str, query: object, connection: Connection) -> Any:
     """Answer a query of an account. Raises ``UnsupportedWrite`` for one of an unknown kind."""
     match query:
-        case Stands(at, key_id, run):
-            shelf = TableShelf(connection, account)
-            shelf.look_up([query])
-            return standing(shelf, at, key_id, run)
         case LedgerSums(first, last):
             rows = connection.execute(_SUMS, (account, first, last + _AFTER_ANY)).fetchall()
             return [_sum_of(row) for row in rows]
@@ -68,13 +56,11 @@ def answer(account: str, query: object, connection: Connection) -> Any:
             asked = (first, last + _AFTER_ANY)
             rows = connection.execute(SUMS_OF_ALL, asked).fetchall() if account == SYSTEM_ACCOUNT else []
             return [_sum_of(row) for row in rows]
-        case ClaimByKey():
-            return _claim(connection, account, query)
         case KeyByDigest(digests):
             return _key(connection, digests) if account == SYSTEM_ACCOUNT else None
         case Keys():
             return [key_of(body) for (body,) in connection.execute(_KEYS, (account,)).fetchall()]
-        case Accounts():
+        case AllAccounts():
             found = connection.execute(ACCOUNTS).fetchall() if account == SYSTEM_ACCOUNT else []
             return [account_of(body) for (body,) in found]
         case Incidents():
@@ -109,15 +95,6 @@ def events_page(account: str, after: str | None, limit: int, connection: Connect
     values = [account] if after is None else [account, after]
     sql = f"SELECT body FROM event WHERE account = ?{behind} ORDER BY id DESC LIMIT ?"
     return [event_of(body) for (body,) in connection.execute(sql, (*values, max(0, limit))).fetchall()]
-
-
-def _claim(connection: Connection, account: str, query: ClaimByKey) -> KeyClaim | None:
-    row = connection.execute(_CLAIM, (account, query.environment, query.key)).fetchone()
-    if row is None:
-        return None
-    claim = StoredClaim(*row)
-    owned = claim.result is None and lives(connection, claim.owner, query.clock_s)
-    return KeyClaim(claim.fingerprint, claim.call, claim.result) if claim.holds(query.at, owned=owned) else None
 
 
 def _key(connection: Connection, digests: tuple[str, ...]) -> Key | None:

@@ -1,212 +1,194 @@
-"""The ledger of one account in its tables: the ``Shelf`` of ``_core/ledger.py``.
+"""The ledger in its tables: the ``Shelf`` of ``_core/accounts/ledger.py``, within one transaction.
 
-What a batch needs is read at once, and what it changes is written at its end, since each statement takes longer than
-the rule that asks for it.
+Rows of a transaction are gathered, and written many a statement; whatever asks for rows of a call writes them first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from routewright._core.ledger import Expired, Hold, Sums, limits
+from routewright._core.accounts.hold import Hold
+from routewright._core.accounts.ledger import expired_row
+from routewright._core.accounts.state import Expired, Kept, State
 from routewright.backends.storage.sqlite.connection import Connection
 from routewright.backends.storage.sqlite.many import insert, rows_where
-from routewright.wire import Account, AddCredit, Key, LedgerRow, Reserve, Settle, Stands, StoredEvent
+from routewright.wire import Account, Environment, Key, LedgerRow, StoredEvent
 
 from .bodies import ROW, account_of, columns_of, encode, key_of, name_of, names_of, text_of
-from .owners import gone
 
 _ACCOUNT = "SELECT body FROM account WHERE account = ?"
-_KEYS = "SELECT id, body FROM key WHERE account = ? AND id IN ({})"
-_PURSES = "SELECT name, spent, reserved, granted, told FROM purse WHERE account = ? AND name IN ({})"
-_PUT_PURSES = "INSERT OR REPLACE INTO purse (account, name, spent, reserved, granted, told, at) VALUES {}"
-_HOLD = "id, nanos, purses, owner, at, key_id"
-_HOLDS = f"SELECT {_HOLD} FROM hold WHERE account = ? AND id IN ({{}})"
-_HOLDS_OF = f"SELECT {_HOLD} FROM hold WHERE account = ? AND owner IN ({{}})"
-_PUT_HOLDS = f"INSERT OR REPLACE INTO hold (account, {_HOLD}) VALUES {{}}"
-_DROP_HOLD = "DELETE FROM hold WHERE account = ? AND id = ?"
-_KINDS = "SELECT name, kind FROM ledger INDEXED BY ledger_by_name WHERE account = ? AND name IN ({})"
-_EXPIRED = "SELECT most, purses FROM ledger WHERE account = ? AND name = ?"
-_PUT_ROWS = f"INSERT INTO ledger (account, {ROW}, purses) VALUES {{}}"
+_KEY = "SELECT body FROM key WHERE account = ? AND id = ?"
+_SUMS = "SELECT spent, granted FROM purse WHERE account = ? AND name = ?"
+_CHARGE = """
+INSERT INTO purse (account, name, spent, granted, told, at) VALUES {}
+ON CONFLICT (account, name) DO UPDATE
+SET spent = spent + excluded.spent, granted = granted + excluded.granted, at = excluded.at
+"""
+_TOLD = "SELECT told FROM purse WHERE account = ? AND name = ?"
+_PUT_TOLD = "INSERT OR REPLACE INTO purse (account, name, spent, granted, told, at) VALUES (?, ?, 0, 0, ?, NULL)"
+_KEPT = """
+SELECT claim.claim, fingerprint, call, result, until FROM claim JOIN kept USING (n)
+WHERE claim.account = ? AND claim.claim IN ({})
+"""
+_PUT_KEPT = "INSERT INTO kept (n, account, claim, environment, fingerprint, call, until, result) VALUES {}"
+_PUT_CLAIM = "INSERT OR REPLACE INTO claim (account, claim, n) VALUES {}"
+_LAST_KEPT = "SELECT coalesce(max(n), 0) FROM kept"
+_NAMES = "SELECT name FROM ledger INDEXED BY ledger_by_name WHERE account = ? AND name > ? AND name < ?"
+_EXPIRED = (
+    "SELECT most, purses FROM ledger INDEXED BY ledger_by_name WHERE account = ? AND name = ? AND kind = 'expired'"
+)
+PUT_ROWS = f"INTO ledger (account, {ROW}, purses) VALUES {{}}"
 _DROP_ROW = "DELETE FROM ledger WHERE account = ? AND name = ?"
-PUT_EVENT = "INSERT OR REPLACE INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?)"
+_PUT_EVENT = "INSERT OR IGNORE INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?)"
 _RUN = "run:"
+_AFTER_ANY = "U"
+"""Behind every number."""
 
 
 class TableShelf:
-    """As ``Shelf`` says, within one transaction. Nothing is written before ``flush``, or at all if that is not called,
-    but for an expired row that goes, and events."""
+    """As ``Shelf`` says. ``begin`` is called for each transaction."""
 
-    def __init__(self, connection: Connection, account: str) -> None:
-        self._connection = connection
-        self._name = account
-        self._accounts: list[Account | None] = []
-        """The account, once it was read."""
-        self._keys: dict[str, Key | None] = {}
-        self._sums: dict[str, Sums] = {}
-        self._changed: dict[str, str] = {}
-        """Purses that have changed, and when."""
-        self._holds: dict[str, Hold | None] = {}
-        self._touched: dict[str, None] = {}
-        """Reservations that have changed."""
-        self._kinds: dict[str, str | None] = {}
-        """Of the rows that were looked for, by name."""
-        self._rows: dict[str, tuple[LedgerRow, Sequence[str]]] = {}
-        """Those that are new."""
-        self.at = ""
-        """When this is, as a timestamp."""
+    connection: Connection
 
-    def look_up(self, writes: Iterable[object]) -> None:
-        """Read what some writes, or a query, will need."""
-        calls = [each for each in writes if isinstance(each, Reserve | Settle)]
-        self._read_holds([each.id for each in calls])
-        self._read_kinds([name for each in writes for name in _rows_of(each)])
-        asked = [each for each in writes if isinstance(each, Reserve | Settle | Stands)]
-        self._read_keys({each.key_id for each in asked if each.key_id is not None})
-        names = dict[str, None]()
-        for each in asked:
-            hold = None if isinstance(each, Stands) else self._holds.get(each.id)
-            if hold is not None:
-                names.update(dict.fromkeys(hold.purses))
-            if hold is None or isinstance(each, Reserve):
-                key = None if each.key_id is None else self._keys[each.key_id]
-                names.update(dict.fromkeys(limits(self.account(), key, each.at, each.run)))
-        self._read_sums([*names])
+    def __init__(self) -> None:
+        self.state = State(self)
+        self._rows: list[tuple[Any, ...]] = []
+        self._kept: list[tuple[Any, ...]] = []
+        self._found: dict[bytes, list[Any] | None] = {}
+        """Answers that were looked for in this transaction."""
 
-    def account(self) -> Account | None:
+    def account(self, name: str) -> Account | None:
+        """As ``Books`` says."""
+        row = self.connection.execute(_ACCOUNT, (name,)).fetchone()
+        return None if row is None else account_of(row[0])
+
+    def key(self, account: str, key_id: str) -> Key | None:
+        """As ``Books`` says."""
+        row = self.connection.execute(_KEY, (account, key_id)).fetchone()
+        return None if row is None else key_of(row[0])
+
+    def sums(self, account: str, purse: str) -> tuple[int, int]:
+        """As ``Books`` says."""
+        row = self.connection.execute(_SUMS, (account, purse)).fetchone()
+        return (0, 0) if row is None else tuple(row)
+
+    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+        """As ``Books`` says."""
+        if claim not in self._found:
+            self.look_up(account, [claim])
+        row = self._found[claim]
+        return None if row is None or row[-1] <= now else Kept(*row[:-1])
+
+    def look_up(self, account: str, claims: Sequence[bytes]) -> None:
+        """Read the answers that are kept under idempotency keys."""
+        if self._kept:
+            self._flush_kept()
+        self._found.update(dict.fromkeys(claims))
+        for claim, *row in rows_where(self.connection, _KEPT, claims, account):
+            self._found[claim] = row
+
+    def attempts(self, account: str, call: str) -> set[int]:
         """As ``Shelf`` says."""
-        if not self._accounts:
-            row = self._connection.execute(_ACCOUNT, (self._name,)).fetchone()
-            self._accounts.append(None if row is None else account_of(row[0]))
-        return self._accounts[-1]
+        self.flush_rows()
+        return attempts(self.connection, account, call)
 
-    def key(self, key_id: str) -> Key | None:
+    def unbook(self, account: str, call: str) -> Expired | None:
         """As ``Shelf`` says."""
-        if key_id not in self._keys:
-            self._read_keys([key_id])
-        return self._keys[key_id]
-
-    def sums(self, purse: str) -> Sums:
-        """As ``Shelf`` says."""
-        if purse not in self._sums:
-            self._read_sums([purse])
-        return self._sums[purse]
-
-    def put_sums(self, purse: str, sums: Sums) -> None:
-        """As ``Shelf`` says."""
-        self._sums[purse] = sums
-        self._changed[purse] = self.at
-
-    def hold(self, hold_id: str) -> Hold | None:
-        """As ``Shelf`` says."""
-        if hold_id not in self._holds:
-            self._read_holds([hold_id])
-        return self._holds[hold_id]
-
-    def put_hold(self, hold: Hold) -> None:
-        """As ``Shelf`` says."""
-        self._holds[hold.id] = hold
-        self._touched[hold.id] = None
-
-    def drop_hold(self, hold_id: str) -> None:
-        """As ``Shelf`` says."""
-        self._holds[hold_id] = None
-        self._touched[hold_id] = None
-
-    def abandoned(self, clock_s: float) -> Sequence[Hold]:
-        """As ``Shelf`` says. Who never spoke holds nothing."""
-        found = rows_where(self._connection, _HOLDS_OF, gone(self._connection, clock_s), self._name)
-        lost = [_hold_of(row) for row in found]
-        self._holds.update({hold.id: hold for hold in lost})
-        return lost
-
-    def book(self, row: LedgerRow, purses: Sequence[str]) -> bool:
-        """As ``Shelf`` says."""
-        name = name_of(row.request_id, row.attempt)
-        if self._kind(name) is not None:
-            return False
-        self._kinds[name] = row.kind
-        self._rows[name] = row, purses
-        return True
-
-    def unbook(self, request_id: str) -> Expired | None:
-        """As ``Shelf`` says. What expired in this batch stays."""
-        name = name_of(request_id, 0)
-        if self._kind(name) != "expired" or name in self._rows:
+        self.flush_rows()
+        named = account, name_of(call, 0)
+        row = self.connection.execute(_EXPIRED, named).fetchone()
+        if row is None:
             return None
-        self._kinds[name] = None
-        most, purses = self._connection.execute(_EXPIRED, (self._name, name)).fetchone()
-        self._connection.execute(_DROP_ROW, (self._name, name))
-        return Expired(most, names_of(purses) if purses else ())
+        self.connection.execute(_DROP_ROW, named)
+        return Expired(row[0], tuple(names_of(row[1] or "[]")))
 
-    def tell(self, event: StoredEvent) -> None:
+    def told(self, account: str, name: str) -> int:
         """As ``Shelf`` says."""
-        self._connection.execute(PUT_EVENT, (self._name, event.id, event.created_at, encode(event)))
+        row = self.connection.execute(_TOLD, (account, name)).fetchone()
+        return 0 if row is None else row[0]
 
-    def forget_terms(self) -> None:
-        """Read the account and its keys anew."""
-        self._accounts.clear()
-        self._keys.clear()
+    def put_told(self, account: str, name: str, threshold: int) -> None:
+        """As ``Shelf`` says."""
+        self.connection.execute(_PUT_TOLD, (account, name, threshold))
 
-    def flush(self) -> None:
-        """Write what has changed."""
-        insert(self._connection, _PUT_PURSES, [self._purse(name, at) for name, at in self._changed.items()])
-        put = [hold for hold_id in self._touched if (hold := self._holds[hold_id]) is not None]
-        insert(self._connection, _PUT_HOLDS, [(self._name, *_columns(hold)) for hold in put])
-        for hold_id in self._touched:
-            if self._holds[hold_id] is None:
-                self._connection.execute(_DROP_HOLD, (self._name, hold_id))
-        rows = [(self._name, *columns_of(row), text_of(names) if names else None) for row, names in self._rows.values()]
-        insert(self._connection, _PUT_ROWS, rows)
-        for written in (self._changed, self._touched, self._rows):
-            written.clear()
+    def begin(self, connection: Connection) -> None:
+        """Begin a transaction: others may have written since the last."""
+        self.connection = connection
+        self._found.clear()
 
-    def _purse(self, name: str, at: str) -> tuple[Any, ...]:
-        sums = self._sums[name]
-        last_used = at if name.startswith(_RUN) else None
-        return self._name, name, sums.spent, sums.reserved, sums.granted, sums.told, last_used
+    # What is written
 
-    def _kind(self, name: str) -> str | None:
-        if name not in self._kinds:
-            self._read_kinds([name])
-        return self._kinds[name]
+    def book(self, account: str, rows: Sequence[LedgerRow], purses: tuple[str, ...]) -> None:
+        """Keep rows that are new."""
+        names = text_of(purses) if purses else None
+        self._rows += [(account, *columns_of(row), names) for row in rows]
 
-    def _read_keys(self, ids: Iterable[str]) -> None:
-        wanted = [*ids]
-        self._keys.update(dict.fromkeys(wanted))
-        self._keys.update((key_id, key_of(body)) for key_id, body in self._where(_KEYS, wanted))
+    def keep(
+        self,
+        account: str,
+        claim: bytes,
+        environment: Environment,
+        fingerprint: str,
+        call: str,
+        until: float,
+        result: bytes,
+    ) -> None:
+        """Keep an answer."""
+        self._found.pop(claim, None)
+        self._kept.append((account, claim, environment, fingerprint, call, until, result))
 
-    def _read_sums(self, names: Sequence[str]) -> None:
-        self._sums.update(dict.fromkeys(names, Sums()))
-        self._sums.update((name, Sums(*sums)) for name, *sums in self._where(_PURSES, names))
+    def emit(self, events: Sequence[StoredEvent]) -> None:
+        """Keep events."""
+        rows = [(event.account, event.id, event.created_at, encode(event)) for event in events]
+        self.connection.executemany(_PUT_EVENT, rows)
 
-    def _read_holds(self, ids: Sequence[str]) -> None:
-        self._holds.update(dict.fromkeys(ids))
-        self._holds.update((row[0], _hold_of(row)) for row in self._where(_HOLDS, ids))
+    def expire(self, hold: Hold) -> None:
+        """End a hold whose owner is gone."""
+        self.state.expire(hold.id)
+        row = expired_row(hold, self.unbook(hold.account, hold.id)) if hold.nanos else None
+        if row is not None:
+            self.book(hold.account, [row], hold.purses)
 
-    def _read_kinds(self, names: Sequence[str]) -> None:
-        self._kinds.update(dict.fromkeys(names))
-        self._kinds.update(self._where(_KINDS, names))
+    def grant(self, account: str, nanos: int) -> None:
+        """Add to what an account was granted."""
+        insert(self.connection, _CHARGE, [(account, "account", 0, nanos, 0, None)])
 
-    def _where(self, sql: str, ids: Sequence[str]) -> list[Any]:
-        return rows_where(self._connection, sql, ids, self._name)
+    def flush(self, at: str) -> None:
+        """Write what was gathered; ``at``: when, as a timestamp."""
+        if self._kept:
+            self._flush_kept()
+        self.flush_rows()
+        charged = self.state.charged
+        if charged:
+            rows = [
+                (account, name, nanos, 0, 0, at if name.startswith(_RUN) else None)
+                for (account, name), nanos in charged.items()
+            ]
+            insert(self.connection, _CHARGE, rows)
+            charged.clear()
+
+    def drop(self) -> None:
+        """Forget what was gathered: the transaction failed."""
+        self._rows, self._kept = [], []
+        self.state.charged.clear()
+
+    def flush_rows(self) -> None:
+        """Write the rows that were gathered."""
+        if self._rows:
+            insert(self.connection, f"INSERT {PUT_ROWS}", self._rows)
+            self._rows = []
+
+    def _flush_kept(self) -> None:
+        n = self.connection.execute(_LAST_KEPT).fetchone()[0] + 1
+        insert(self.connection, _PUT_KEPT, [(n + place, *row) for place, row in enumerate(self._kept)])
+        insert(self.connection, _PUT_CLAIM, [(row[0], row[1], n + place) for place, row in enumerate(self._kept)])
+        self._kept = []
 
 
-def _rows_of(write: object) -> list[str]:
-    """Names of the rows that a write may be about."""
-    match write:
-        case Settle(id=id, rows=rows):
-            return [name_of(id, 0), *(name_of(row.request_id, row.attempt) for row in rows)]
-        case AddCredit(id):
-            return [name_of(id, 0)]
-    return []
-
-
-def _hold_of(row: Sequence[Any]) -> Hold:
-    hold_id, nanos, purses, owner, at, key_id = row
-    return Hold(hold_id, nanos, tuple(names_of(purses)), owner, at, key_id)
-
-
-def _columns(hold: Hold) -> tuple[Any, ...]:
-    return hold.id, hold.nanos, text_of(hold.purses), hold.owner, hold.at, hold.key_id
+def attempts(connection: Connection, account: str, call: str) -> set[int]:
+    """The numbers of the rows that a call has in the ledger."""
+    first = name_of(call, "")
+    names = connection.execute(_NAMES, (account, first, first + _AFTER_ANY)).fetchall()
+    parts = (name.rpartition("/") for (name,) in names)
+    return {int(attempt) for request_id, _, attempt in parts if request_id == call}

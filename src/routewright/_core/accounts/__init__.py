@@ -1,0 +1,1 @@
+"""Claims, limits, budgets and holds."""

@@ -1,0 +1,270 @@
+"""What a storage in memory keeps of one account besides its traces: its terms and keys, the rows of its ledger, the
+answers under its idempotency keys, its events. One thread at a time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from routewright._core.moment import timestamp
+from routewright._core.rows import key_of, summed
+from routewright.errors import UnsupportedWrite
+from routewright.wire import (
+    Account,
+    AddCredit,
+    Correct,
+    DeleteResults,
+    Environment,
+    Events,
+    Incident,
+    Incidents,
+    Key,
+    Keys,
+    LedgerRow,
+    LedgerRows,
+    LedgerSum,
+    LedgerSums,
+    PutAccount,
+    PutEvent,
+    PutIncident,
+    PutKey,
+    RevokeKey,
+    RowKind,
+    StoredEvent,
+    Tokens,
+    Written,
+)
+
+from .state import Expired, Kept
+
+T = TypeVar("T")
+INCIDENTS = 100
+"""So many are kept, the newest."""
+WEEK_S = 7 * 24 * 3600.0
+"""How long events are kept, and when they were last told."""
+KEPT_S = 24 * 3600
+"""How long an answer is kept under an idempotency key, from the end of its call on."""
+BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent
+"""The kinds of write that ``Books`` take."""
+MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct
+"""The kinds of write that change what callers may take."""
+
+
+class Books:
+    """Those of one account. Of rows, events and answers the newest ``newest`` are kept, and all sums."""
+
+    def __init__(self, newest: int) -> None:
+        self._newest = newest
+        self.account: Account | None = None
+        self._keys: dict[str, Key] = {}
+        self._rows: OrderedDict[tuple[str, int], LedgerRow] = OrderedDict()
+        self._expired: OrderedDict[str, Expired] = OrderedDict()
+        self._sums: dict[tuple[str, str, str, RowKind], LedgerSum] = {}
+        self._kept: OrderedDict[bytes, tuple[Environment, float, Kept]] = OrderedDict()
+        """With the Unix time until which it is kept."""
+        self._events: OrderedDict[str, StoredEvent] = OrderedDict()
+        self._told: dict[str, tuple[float, float]] = {}
+        """When each ``once`` was told last, and from when on it may be forgotten."""
+        self.thresholds: dict[str, int] = {}
+        """The highest that was told of, by the month and its limit."""
+        self._incidents: dict[str, Incident] = {}
+
+    @property
+    def is_set_up(self) -> bool:
+        """True if something is in them that must not be forgotten for want of room."""
+        return self.account is not None or bool(self._keys)
+
+    def before(self, write: object) -> object:
+        """What there is of that which a write is about (``batch.Booked``)."""
+        match write:
+            case PutAccount():
+                return self.account
+            case PutKey(key):
+                return self._keys.get(key.id)
+            case PutIncident(incident):
+                return self._incidents.get(incident.id)
+            case AddCredit(id):
+                return None if (id, 0) in self._rows else 0
+            case Correct(row=row):
+                return len(self.attempts(row.request_id))
+        return None
+
+    def put(self, write: BOOKED) -> Written:
+        """Apply one write that was checked."""
+        match write:
+            case PutAccount(account):
+                created, self.account = self.account is None, account
+                return Written(created)
+            case PutKey(key):
+                return self._put_key(key)
+            case RevokeKey(key_id, at):
+                return self._revoke(key_id, at)
+            case DeleteResults(environment):
+                return self._delete_results(environment)
+            case PutIncident(incident):
+                return self._put_incident(incident)
+            case PutEvent():
+                return self._put_event(write)
+
+    def answer(self, query: object) -> Any:
+        """Answer a query. Raises ``UnsupportedWrite`` for one that is not about these things."""
+        match query:
+            case Keys():
+                return sorted(self._keys.values(), key=_by_age)
+            case LedgerSums(first, last):
+                return [each for _, each in sorted(self._sums.items()) if first <= each.day <= last]
+            case Incidents():
+                return sorted(self._incidents.values(), key=_by_start, reverse=True)
+        raise UnsupportedWrite(f"no query {type(query).__name__} is known")
+
+    def scan(self, query: LedgerRows | Events, after: str | None, limit: int) -> list[Any]:
+        """Up to ``limit`` rows or events, newest first, from just behind the key ``after``."""
+        if isinstance(query, Events):
+            return _page(self._events.values(), lambda event: event.id, after, limit)
+        return _page([row for row in self._rows.values() if _is_asked(row, query)], key_of, after, limit)
+
+    def revoked_since(self, key_id: str | None) -> str | None:
+        """When a key was revoked, if it was."""
+        key = None if key_id is None else self._keys.get(key_id)
+        return None if key is None else key.revoked_at
+
+    def sweep(self, at: float) -> int:
+        """Forget answers and events that are past their time (Unix seconds), and say how many."""
+        old = [claim for claim, (_, until, _) in self._kept.items() if until <= at]
+        for claim in old:
+            del self._kept[claim]
+        before = timestamp(max(0.0, at - WEEK_S))
+        told = [event.id for event in self._events.values() if event.created_at < before]
+        for event_id in told:
+            del self._events[event_id]
+        self._told = {once: mark for once, mark in self._told.items() if mark[1] > at}
+        return len(old) + len(told)
+
+    def key(self, key_id: str) -> Key | None:
+        """One of its keys."""
+        return self._keys.get(key_id)
+
+    def attempts(self, call: str) -> set[int]:
+        """The numbers of the rows of a call."""
+        return {attempt for request_id, attempt in self._rows if request_id == call}
+
+    def book(self, row: LedgerRow, purses: Sequence[str] = ()) -> bool:
+        """Keep a row. False: it was there."""
+        name = row.request_id, row.attempt
+        if name in self._rows:
+            return False
+        if row.cost_range_nanos is not None and row.kind == "expired":
+            _put(self._expired, row.request_id, Expired(row.cost_range_nanos[1], tuple(purses)), self._newest)
+        self._rows[name] = row
+        if len(self._rows) > self._newest:
+            self._rows.popitem(last=False)
+        self._sum(row, 1)
+        return True
+
+    def unbook(self, request_id: str) -> Expired | None:
+        """Forget the row that says of a call that nobody knows what it came to. None: there is none."""
+        row = self._rows.get((request_id, 0))
+        if row is None or row.kind != "expired":
+            return None
+        del self._rows[request_id, 0]
+        self._sum(row, -1)
+        return self._expired.pop(request_id)
+
+    def kept(self, claim: bytes, now: float) -> Kept | None:
+        """The answer that is kept under an idempotency key."""
+        found = self._kept.get(claim)
+        return None if found is None or found[1] <= now else found[2]
+
+    def keep(self, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
+        """Keep an answer."""
+        _put(self._kept, claim, (environment, until, kept), self._newest)
+
+    def emit(self, event: StoredEvent) -> None:
+        """Keep an event."""
+        _put(self._events, event.id, event, self._newest)
+
+    def _put_key(self, key: Key) -> Written:
+        before = self._keys.get(key.id)
+        if before is not None and before.revoked_at is not None:
+            key = replace(key, revoked_at=before.revoked_at)
+        self._keys[key.id] = key
+        return Written(before is None)
+
+    def _revoke(self, key_id: str, at: str) -> Written:
+        key = self._keys.get(key_id)
+        if key is None or key.revoked_at is not None:
+            return Written(created=False, count=int(key is not None))
+        self._keys[key_id] = replace(key, revoked_at=at)
+        return Written(created=True)
+
+    def _delete_results(self, environment: Environment | None) -> Written:
+        old = [claim for claim, (of, _, _) in self._kept.items() if environment in (None, of)]
+        for claim in old:
+            del self._kept[claim]
+        return Written(created=False, count=len(old))
+
+    def _put_incident(self, incident: Incident) -> Written:
+        created = incident.id not in self._incidents
+        self._incidents[incident.id] = incident
+        if len(self._incidents) > INCIDENTS:
+            del self._incidents[min(self._incidents.values(), key=_by_start).id]
+        return Written(created)
+
+    def _put_event(self, write: PutEvent) -> Written:
+        last = None if write.once is None else self._told.get(write.once)
+        if write.event.id in self._events or (last is not None and is_quiet(last[0], write)):
+            return Written(created=False)
+        if write.once is not None:
+            self._told[write.once] = write.at, forgotten_at(write)
+        self.emit(write.event)
+        return Written(created=True, events=(write.event,))
+
+    def _sum(self, row: LedgerRow, sign: int) -> None:
+        day = row.at[:10]
+        name = day, row.provider, row.model, row.kind
+        there = self._sums.get(name) or LedgerSum(day, row.provider, row.model, row.kind, 0, Tokens(), 0, 0, 0, 0, 0)
+        added = summed(there, row, sign)
+        if added.rows:
+            self._sums[name] = added
+        else:
+            del self._sums[name]
+
+
+def is_quiet(last: float, write: PutEvent) -> bool:
+    """True if an event comes too soon after the last of its ``once``."""
+    return write.at < last + write.quiet_s
+
+
+def forgotten_at(write: PutEvent) -> float:
+    """From when on nobody need know that an event was told."""
+    return write.at + max(write.quiet_s, WEEK_S)
+
+
+def _is_asked(row: LedgerRow, query: LedgerRows) -> bool:
+    if query.request_id not in (None, row.request_id):
+        return False
+    return (query.since is None or row.at >= query.since) and (query.until is None or row.at < query.until)
+
+
+def _by_age(key: Key) -> tuple[str, str]:
+    return key.created_at, key.id
+
+
+def _by_start(incident: Incident) -> tuple[str, str]:
+    return incident.started_at, incident.id
+
+
+def _page(things: Any, key: Callable[[T], str], after: str | None, limit: int) -> list[T]:
+    behind: Iterator[T] = (each for each in sorted(things, key=key, reverse=True) if after is None or key(each) < after)
+    return [*islice(behind, max(0, limit))]
+
+
+def _put(kept: OrderedDict[Any, T], name: Any, value: T, newest: int) -> None:
+    kept[name] = value
+    kept.move_to_end(name)
+    if len(kept) > newest:
+        kept.popitem(last=False)

@@ -1,0 +1,181 @@
+"""What is booked when a call ends: its rows, what its purses are charged, and the thresholds that are crossed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
+from routewright._core.money import usd
+from routewright.protocols import Facts
+from routewright.wire import Caller, Correct, LedgerRow, StoredEvent, ThresholdCrossed
+
+from .hold import End, Hold
+from .payer import MONTH, RUN, purses_of
+from .state import Books, Expired, State, scope_of
+
+THRESHOLDS = (50, 80, 100)
+"""Percent of the monthly limit at which an account is notified of what it was charged (spec 6.1)."""
+_OF_MONTH = "month:"
+
+
+class Shelf(Books, Protocol):
+    """The books, as a settlement needs them."""
+
+    def attempts(self, account: str, call: str) -> set[int]:
+        """The numbers of the rows that a call has in the ledger."""
+        ...
+
+    def unbook(self, account: str, call: str) -> Expired | None:
+        """Remove the row that says of a call that nobody knows what it came to. None: there is none."""
+        ...
+
+    def told(self, account: str, name: str) -> int:
+        """The highest threshold that was told of under a name."""
+        ...
+
+    def put_told(self, account: str, name: str, threshold: int) -> None:
+        """Keep it."""
+        ...
+
+
+class Booked(Struct, eq=False):
+    """What is to be written for a call that ended."""
+
+    end: End
+    rows: Sequence[LedgerRow]
+    """New ones alone."""
+    purses: tuple[str, ...]
+    """In which they count."""
+    keeps: bool
+    """Its answer is kept under its idempotency key."""
+    is_void: bool
+    """Another call has its key by now, and is billed in its place."""
+    events: list[StoredEvent]
+
+
+def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
+    """End the hold of a call and book what it came to; once, however often it is said. A call without a hold, since it
+    expired or there never was one, is booked all the same."""
+    call, account = facts.id, facts.caller.account
+    rows, is_void = facts.rows, False
+    hold = state.holds.get(call)
+    expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
+    keeps = facts.claim is not None and facts.result is not None
+    purses: Sequence[str]
+    if hold is not None:
+        purses = hold.purses or _payers(shelf, facts)  # its account may have been set up since it began
+    else:
+        there = shelf.attempts(account, call)
+        rows = tuple([row for row in rows if row.attempt not in there])
+        purses = expired.purses if expired is not None else _payers(shelf, facts)
+        if keeps and facts.claim is not None:
+            claim = scope_of(facts.caller, facts.claim.key)
+            kept = shelf.kept(account, claim, now)
+            is_void = claim in state.claims or (kept is not None and kept.call != call)
+            keeps = not is_void and kept is None
+            if is_void:
+                rows = tuple([replace(row, charge_nanos=0) for row in rows])
+    charge = cost = run_nanos = 0
+    for row in rows:
+        charge += row.charge_nanos
+        cost += row.cost_nanos
+    runs = bool(purses) and purses[0].startswith(RUN)
+    if runs and rows:
+        run_nanos = max(cost, facts.run_nanos or 0)
+    if rows and (expired is not None or (hold is not None and hold.nanos and (runs or charge > hold.nanos))):
+        rows = _with_overrun(rows, charge, run_nanos if runs else None, hold, expired)
+    if runs and expired is not None:
+        run_nanos -= expired.most
+    end = End(call, facts.tokens, charge, run_nanos)
+    if hold is None or not hold.purses:
+        end.account, end.purses = account, tuple(purses)
+    state.end(end)
+    events = _crossed(state, shelf, facts, purses) if charge and facts.event_ids else []
+    return Booked(end, rows, tuple(purses), keeps, is_void, events)
+
+
+def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
+    """Book a correction of a call. It ends nothing: what nobody knows of the call stays unknown."""
+    row, end, events = write.row, End("", None), list[StoredEvent]()
+    if row.attempt in shelf.attempts(account, row.request_id):
+        return Booked(end, (), (), False, False, events)
+    facts = Facts(row.request_id, Caller(account, key_id=row.key_id), row.at, event_ids=write.event_ids)
+    end.account, end.purses, end.charge = account, _payers(shelf, facts), row.charge_nanos
+    state.end(end)
+    if end.charge:
+        events = _crossed(state, shelf, facts, end.purses)
+    return Booked(end, (row,), tuple(end.purses), False, False, events)
+
+
+def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
+    """The row that says of a call whose owner is gone that nobody knows what it came to. None: it held no money."""
+    most = hold.nanos + (0 if before is None else before.most)
+    if not most:
+        return None
+    return LedgerRow(
+        request_id=hold.id,
+        attempt=0,
+        kind="expired",
+        at=hold.created_at,
+        key_id=hold.key_id,
+        cost_range_nanos=(0, most),
+        note="its process ended before it did",
+    )
+
+
+def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
+    """The names of the purses that pay for a call that was not reserved for."""
+    caller = facts.caller
+    if caller.environment == "sandbox":
+        return ()
+    key = None if caller.key_id is None else shelf.key(caller.account, caller.key_id)
+    names = purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH])
+    return (*(() if facts.run is None else (RUN + facts.run.id,)), *names)
+
+
+def _with_overrun(
+    rows: Sequence[LedgerRow], charge: int, run_nanos: int | None, hold: Hold | None, expired: Expired | None
+) -> Sequence[LedgerRow]:
+    """The rows of a call; the last says by how much they come to more than was held for them, in any purse."""
+    held = 0 if hold is None else hold.nanos
+    excess = charge - held
+    if run_nanos is not None:  # a run kept what had expired
+        excess = max(excess, run_nanos - held - (0 if expired is None else expired.most))
+    return [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
+
+
+def _crossed(state: State, shelf: Shelf, facts: Facts, purses: Sequence[str]) -> list[StoredEvent]:
+    """Events of the thresholds that are reached now: each once for a month and its limit, so that who raises the limit
+    is notified of the new one, too."""
+    account = shelf.account(facts.caller.account)
+    limit = None if account is None else account.monthly_nanos
+    if account is None or not limit or not purses[-1].startswith(_OF_MONTH):
+        return []
+    month = purses[-1]
+    spent, name = state.spent(account.name, month), f"told:{month}:{limit}"
+    if spent * 100 < THRESHOLDS[0] * limit:
+        return []
+    told = shelf.told(account.name, name)
+    reached = [percent for percent in THRESHOLDS if told < percent and spent * 100 >= percent * limit]
+    if not reached:
+        return []
+    shelf.put_told(account.name, name, reached[-1])
+    return [
+        _event(facts.event_ids[THRESHOLDS.index(percent)], percent, spent, limit, month, facts, account.name)
+        for percent in reached
+    ]
+
+
+def _event(event_id: str, percent: int, spent: int, limit: int, month: str, facts: Facts, account: str) -> StoredEvent:
+    crossed = ThresholdCrossed(month.partition(":")[2], percent, usd(spent), usd(limit))
+    return StoredEvent(
+        id=event_id,
+        type=crossed.type,
+        created_at=facts.created_at,
+        data=to_builtins(crossed),
+        account=account,
+        environment="production",
+    )

@@ -1,0 +1,88 @@
+"""What may a caller take, and from whose money is it paid? Its terms, resolved once a day."""
+
+from __future__ import annotations
+
+from routewright._core.account import is_live, is_made, stray_key, unknown_key
+from routewright._core.limits.window import Window
+from routewright.wire import Account, Key, Level, RateLimits, Take
+
+RUN = "run:"
+"""How the names of purses of agent runs begin."""
+MONTH = len("2026-11")
+"""So much of a timestamp says the month."""
+BALANCE = -1
+"""Stands for the limit of a prepaid account's balance, which credit changes."""
+_LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "account", "month": "month"}
+
+
+class Sums:
+    """What a purse comes to."""
+
+    __slots__ = ("account", "granted", "is_known", "name", "reserved", "spent")
+
+    def __init__(self, account: str, name: str) -> None:
+        self.account = account
+        self.name = name
+        self.spent = self.granted = self.reserved = 0
+        self.is_known = False
+        """False until ``spent`` and ``granted`` were read from the books."""
+
+
+class Payer:
+    """The terms of a caller, resolved: its windows with their limits, and its purses with theirs."""
+
+    __slots__ = ("account", "day", "key", "limited", "names", "parties", "purses", "used_at", "windows")
+
+    def __init__(self, account: Account | None, key: Key | None, day: int) -> None:
+        self.account = account
+        self.key = key
+        self.day = day
+        """Of its month's purses."""
+        self.windows: list[tuple[str, Window, RateLimits]] = []
+        self.parties: tuple[str, ...] = ()
+        self.purses: list[tuple[Sums, int | None]] = []
+        """The innermost first. The limit of a balance is what was granted: ``BALANCE``."""
+        self.names: tuple[str, ...] = ()
+        """Of the purses."""
+        self.limited = False
+        """True if any of its purses has a limit."""
+        self.used_at = 0.0
+
+
+def purses_of(account: Account | None, key: Key | None, month: str) -> dict[str, int | None]:
+    """The purses that a call is paid from, the innermost first, with their limits. Those without one count, too: a key
+    may get a budget later, of all that was ever charged for it."""
+    found: dict[str, int | None] = {}
+    if key is not None:
+        found[f"key:{key.id}"] = key.budget_nanos
+        found[f"key:{key.id}:{month}"] = key.monthly_nanos
+    if account is not None:
+        found["account"] = BALANCE if account.prepaid else None
+        found[f"month:{month}"] = account.monthly_nanos
+    return found
+
+
+def level_of(purse: str) -> Level:
+    """Whose money a purse holds, by its name."""
+    return _LEVELS[purse.partition(":")[0]]
+
+
+def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list[Take]:
+    """What a call takes of the limits of a party."""
+    takes: list[Take] = []
+    if limits.concurrency is not None and slots:
+        takes.append(Take(name, "slots", limits.concurrency))
+    if limits.requests_per_min is not None:
+        takes.append(Take(name, "requests", limits.requests_per_min))
+    if limits.tokens_per_min is not None:
+        takes.append(Take(name, "tokens", limits.tokens_per_min, tokens))
+    return takes
+
+
+def check_key(key: Key | None, key_id: str) -> None:
+    """Raises ``AuthenticationFailed`` for a key that was revoked, or that a Console made elsewhere. Any other key that
+    is not there is the host's own, and has no limits here."""
+    if key is None and is_made(key_id):
+        raise stray_key(key_id)
+    if key is not None and not is_live(key):
+        raise unknown_key()

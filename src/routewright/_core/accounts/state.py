@@ -1,0 +1,533 @@
+"""What runs and what it holds: every rule of idempotency keys, rate limits, budgets, holds and leases (contract 7).
+
+    Ask ─┬─ Hold ──┬─ settled: booked, what was held beyond that is free again
+         │         ├─ released: free again
+         │         └─ its owner is silent for a lease: expired, an entry says that nobody knows what it came to
+         ├─ Replay: the answer that was given under its key
+         ├─ Wait: other calls hold the money, or run under the key
+         └─ Short: it is spent
+
+``State`` is the reference, and the storage in memory. A storage that processes share keeps a log of ``Tick``: whoever
+folds the log has the same state. Decisions (``admit``, ``end``, ``expire``) change the state through ``Hold`` and
+``End``, the facts that the log carries; ``fold`` repeats them. One thread at a time, the times never run backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
+
+from routewright._core.account import limits_of
+from routewright._core.allowance import refusal
+from routewright._core.limits.window import Window, denied
+from routewright._core.moment import timestamp
+from routewright._core.request.json_scan import quoted
+from routewright.errors import IdempotencyKeyReused, RouterTimeoutError
+from routewright.wire import (
+    WINDOW_S,
+    Account,
+    Ask,
+    Caller,
+    Claim,
+    Grant,
+    Key,
+    Left,
+    Purse,
+    Replay,
+    RunLimit,
+    Short,
+    Standing,
+    Stands,
+    WindowState,
+)
+
+from .hold import End, Hold, Tick, Widened
+from .payer import BALANCE, MONTH, RUN, Payer, Sums, check_key, level_of, purses_of, takes_of
+
+LATE_S = 3_600.0
+"""So long after a hold expired its call may still take part."""
+IDLE_S = 60.0
+"""What nobody used for so long, and nothing is held in, leaves memory."""
+_DAY_S = 86_400
+
+PurseName = tuple[str, str]
+"""An account, and the name of one of its purses."""
+FreedName = PurseName | bytes
+"""A purse that has more room, or an idempotency key that is free or has its answer."""
+
+
+class Wait(NamedTuple):
+    """Other calls hold what an ask needs."""
+
+    on: FreedName
+    short: Short | None
+    """What to say when the time is over. None: it waits for an idempotency key."""
+
+    def give_up(self) -> Short:
+        """What to answer when the time is over. Raises ``RouterTimeoutError`` for a key."""
+        if self.short is None:
+            raise RouterTimeoutError(
+                "another call with the same idempotency key is still running; ask again with it, to have its answer"
+            )
+        return self.short
+
+
+class Kept(NamedTuple):
+    """An answer that is kept under an idempotency key."""
+
+    fingerprint: str
+    call: str
+    result: bytes
+
+
+class Expired(NamedTuple):
+    """A hold that is over, and nobody knows what its call came to."""
+
+    most: int
+    """What it can have cost, which runs count."""
+    purses: tuple[str, ...]
+
+
+class Books(Protocol):
+    """What lasts, as the state needs it. True up to the last tick that was folded."""
+
+    def account(self, name: str) -> Account | None:
+        """An account, if it was set up."""
+        ...
+
+    def key(self, account: str, key_id: str) -> Key | None:
+        """One of its keys."""
+        ...
+
+    def sums(self, account: str, purse: str) -> tuple[int, int]:
+        """What was spent from a purse, and what was granted to it."""
+        ...
+
+    def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
+        """The answer that is kept under an idempotency key, ``now`` in Unix seconds."""
+        ...
+
+
+class State:
+    """What runs, over all accounts. ``books`` is asked for what lasts where it is not in memory yet."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self.queued: dict[FreedName, int] = {}
+        """How many wait for something: others that need it queue behind them."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin with nothing, but for those who wait."""
+        self.at = self._until = 0.0
+        """The time of the last tick."""
+        self.windows: dict[str, Window] = {}
+        self.sums: dict[PurseName, Sums] = {}
+        self.holds: dict[str, Hold] = {}
+        self.claims: dict[bytes, Hold] = {}
+        self.owners: dict[int, dict[str, Hold]] = {}
+        self.heard: dict[int, float] = {}
+        """Until when the lease of each owner runs that holds something."""
+        self.freed: dict[FreedName, None] = dict.fromkeys(self.queued)
+        """What may have room again since whoever keeps those who wait looked."""
+        self.charged: dict[PurseName, int] = {}
+        """What purses were charged that the books do not say yet. Whoever writes it there clears it."""
+        self.expired: dict[str, float] = {}
+        """Holds whose owners were gone, and when."""
+        self._payers: dict[tuple[str, str, str | None], Payer] = {}
+
+    def begin(self, owner: int, at: float, until: float) -> None:
+        """Begin what an owner does at a time of the log, whose lease runs ``until`` then: a sign of its life."""
+        self.at, self._until = at, until
+        if owner in self.owners:
+            self.heard[owner] = until
+
+    # What a caller may take
+
+    def payer(self, caller: Caller, at: float) -> Payer:
+        """The terms of a caller for a call that came ``at`` (Unix seconds)."""
+        name, day = (caller.account, caller.environment, caller.key_id), int(at) // _DAY_S
+        found = self._payers.get(name)
+        if found is None or found.day != day:
+            found = self._payers[name] = self._resolved(caller, day)
+        found.used_at = self.at
+        return found
+
+    def _resolved(self, caller: Caller, day: int) -> Payer:
+        account = self._books.account(caller.account)
+        key = None if caller.key_id is None else self._books.key(caller.account, caller.key_id)
+        payer = Payer(account, key, day)
+        named = [(f"account:{caller.environment}:{caller.account}", limits_of(account))]
+        if key is not None and key.limits is not None:
+            named.append((f"key:{caller.account}\0{key.id}", key.limits))
+        for name, limits in named:
+            if (limits.requests_per_min, limits.tokens_per_min, limits.concurrency) != (None, None, None):
+                payer.windows.append((name, self._window(name), limits))
+        payer.parties = tuple(name for name, _, _ in payer.windows)
+        if caller.environment == "production":
+            month = timestamp(day * _DAY_S)[:MONTH]
+            payer.purses = [
+                (self._purse(caller.account, name), limit) for name, limit in purses_of(account, key, month).items()
+            ]
+        payer.names = tuple([sums.name for sums, _ in payer.purses])
+        payer.limited = any(limit is not None for _, limit in payer.purses)
+        return payer
+
+    def left(self, caller: Caller, at: float, run: RunLimit | None) -> Left | None:
+        """What a caller may still spend, if that is in memory. Safe to call from any thread."""
+        payer = self._payers.get((caller.account, caller.environment, caller.key_id))
+        if payer is None or payer.day != int(at) // _DAY_S:
+            return None
+        purses, least = payer.purses, None
+        if run is not None and caller.environment == "production":
+            spent = self.sums.get((caller.account, RUN + run.id))
+            if spent is None or not spent.is_known:
+                return None
+            purses = [(spent, run.limit_nanos), *purses]
+        for sums, limit in purses:
+            if limit is not None:
+                left = (sums.granted if limit == BALANCE else limit) - sums.spent
+                least = left if least is None or left < least else least
+        return Left(payer.account, payer.key, least)
+
+    def look(self, caller: Caller, at: float, run: RunLimit | None) -> Left:
+        """The same from the books, where it is not in memory."""
+        payer = self.payer(caller, at)
+        if caller.key_id is not None:
+            check_key(payer.key, caller.key_id)
+        if run is not None:
+            self._purse(caller.account, RUN + run.id)
+        found = self.left(caller, at, run)
+        assert found is not None, "it is in memory now"
+        return found
+
+    def standing(self, account: str, asked: Stands) -> Standing:
+        """How an account stands, with those of its purses that a call would be paid from, the innermost first."""
+        terms = self._books.account(account)
+        key = None if asked.key_id is None else self._books.key(account, asked.key_id)
+        limits = purses_of(terms, key, asked.at[:MONTH])
+        if asked.run is not None:
+            limits = {RUN + asked.run.id: asked.run.limit_nanos, **limits}
+        purses = []
+        for name, limit in limits.items():
+            sums = self._purse(account, name)
+            most = sums.granted if limit == BALANCE else limit
+            purses.append(Purse(level_of(name), name, most, sums.spent, sums.reserved))
+        return Standing(terms, key, tuple(purses))
+
+    def grant(self, ask: Ask, hold: Hold) -> Grant:
+        """What a call is told that was admitted just now."""
+        caller = ask.caller
+        payer = self._payers.get((caller.account, caller.environment, caller.key_id)) or self.payer(caller, ask.at)
+        states: list[WindowState] = []
+        for _, window, limits in payer.windows:
+            states += window.states(limits, self.at)
+        limited = payer.limited or (ask.run is not None and ask.caller.environment == "production")
+        return Grant(id=hold.id, caller=ask.caller, nanos=hold.nanos, is_limited=limited, windows=tuple(states))
+
+    def spent(self, account: str, purse: str) -> int:
+        """What was spent from a purse."""
+        return self._purse(account, purse).spent
+
+    # Admission
+
+    def admit(self, ask: Ask, owner: int, now: float) -> Hold | Replay | Wait | Short:
+        """Take all that a call asks for at the time ``self.at``, or nothing; ``now`` in Unix seconds.
+
+        Raises ``AuthenticationFailed``, ``IdempotencyKeyReused`` and ``RateLimited``.
+        """
+        hold = self.holds.get(ask.id)
+        if hold is not None:
+            return self.widen(hold, ask.nanos) or hold
+        caller = ask.caller
+        payer = self.payer(caller, ask.at)
+        if caller.key_id is not None and (payer.key is None or payer.key.revoked_at is not None):
+            check_key(payer.key, caller.key_id)
+        claim = None
+        if ask.claim is not None:
+            claim = scope_of(caller, ask.claim.key)
+            taken = self._taken(caller.account, claim, ask.claim, now)
+            if taken is not None:
+                return taken
+        slots = 1 if ask.slot else 0
+        cut = self.at - WINDOW_S
+        for _, window, limits in payer.windows:
+            times = window.times
+            if times and times[window.head] <= cut:
+                window.age(cut)
+            if not window.admits(limits, ask.tokens, slots):
+                self._refuse(payer, ask, now)
+        run = ask.run if caller.environment == "production" else None
+        purses, nanos = payer.purses, ask.nanos
+        if run is not None:
+            purses = [(self._purse(caller.account, RUN + run.id), run.limit_nanos), *purses]
+        if run is not None or payer.limited:
+            short = self._short(purses, nanos, 0)
+            if short is not None:
+                return short
+        else:
+            nanos = 0
+        hold = Hold(
+            ask.id,
+            caller.account,
+            caller.key_id,
+            timestamp(ask.at),
+            self.at + ask.lasts_s,
+            payer.parties,
+            ask.tokens,
+            slots,
+            nanos,
+            payer.names if ask.run is None else tuple([sums.name for sums, _ in purses]),
+            claim,
+            "" if ask.claim is None else ask.claim.fingerprint,
+            owner,
+            self.at,
+            run,
+        )
+        self._hold(hold)
+        return hold
+
+    def widen(self, hold: Hold, nanos: int) -> Wait | Short | None:
+        """Reserve another amount for a call that runs. None: that is done."""
+        account = self._books.account(hold.account)
+        key = None if hold.key_id is None else self._books.key(hold.account, hold.key_id)
+        limits = purses_of(account, key, hold.created_at[:MONTH])
+        if hold.run is not None:
+            limits[RUN + hold.run.id] = hold.run.limit_nanos
+        purses = [(self._purse(hold.account, name), limits.get(name)) for name in hold.purses]
+        if all(limit is None for _, limit in purses):
+            return None
+        short = None if nanos <= hold.nanos else self._short(purses, nanos, hold.nanos)
+        if short is None:
+            self._widen(Widened(hold.id, nanos))
+        return short
+
+    def _taken(self, account: str, claim: bytes, asked: Claim, now: float) -> Replay | Wait | None:
+        """What stands in the way of a key. Raises ``IdempotencyKeyReused``."""
+        running = self.claims.get(claim)
+        kept = None if running is not None else self._books.kept(account, claim, now)
+        fingerprint = running.fingerprint if running is not None else kept.fingerprint if kept is not None else None
+        if fingerprint is None:
+            return None
+        if fingerprint != asked.fingerprint:
+            raise IdempotencyKeyReused(
+                f"the idempotency key {quoted(asked.key)} was used with another request in the last 24 hours: "
+                "take a new key for a new request"
+            )
+        return Wait(claim, None) if kept is None else Replay(kept.result)
+
+    def _refuse(self, payer: Payer, ask: Ask, now: float) -> None:
+        """Raise the ``RateLimited`` that says which limit is waited for longest."""
+        takes = [
+            (take, window)
+            for name, window, limits in payer.windows
+            for take in takes_of(name, limits, ask.tokens, slots=ask.slot)
+        ]
+        cut = self.at - WINDOW_S
+        for _, window in takes:
+            window.age(cut)
+        raise refusal([take for take, _ in takes], denied(takes, self.at), now)
+
+    def _short(self, purses: Sequence[tuple[Sums, int | None]], nanos: int, own: int) -> Wait | Short | None:
+        """Why an amount is not to be had; ``own`` is held already. None: it is."""
+        least: Sums | None = None
+        queued: Sums | None = None
+        least_left = least_limit = queued_limit = 0
+        for sums, limit in purses:
+            if limit is None:
+                continue
+            if limit == BALANCE:
+                limit = sums.granted
+            left = limit - sums.spent
+            if left - sums.reserved + own < nanos:
+                if least is None or left < least_left:
+                    least, least_left, least_limit = sums, left, limit
+            elif self.queued and nanos and not own and (sums.account, sums.name) in self.queued:
+                queued, queued_limit = sums, limit
+        if least is None:
+            if queued is None:
+                return None
+            least, least_left, least_limit = queued, nanos, queued_limit
+        purse = Purse(level_of(least.name), least.name, least_limit, least.spent, least.reserved)
+        short = Short(purse, least_left >= nanos)
+        return Wait((least.account, least.name), short) if short.waits else short
+
+    # The end of a hold
+
+    def end(self, end: End) -> Hold | None:
+        """End a hold, and charge what it came to. None: there was none, and ``end.purses`` were charged."""
+        hold = self.holds.pop(end.id, None)
+        account, names = end.account, end.purses
+        if hold is not None:
+            self._free(hold)
+            account, names = hold.account, hold.purses or names
+            if end.tokens is not None and end.tokens != hold.tokens:
+                for party in hold.parties:
+                    window = self.windows.get(party)
+                    if window is not None:
+                        window.correct(hold.taken_at, end.tokens - hold.tokens)
+        if end.charge or end.run_nanos:
+            for name in names:
+                nanos = end.run_nanos if name[:4] == RUN else end.charge
+                sums = self.sums.get((account, name))
+                if sums is not None and sums.is_known:
+                    sums.spent += nanos
+                self.charged[account, name] = self.charged.get((account, name), 0) + nanos
+        return hold
+
+    def expire(self, hold_id: str) -> Hold | None:
+        """End a hold whose owner is gone: charged to nobody; runs count it as spent, since it may be."""
+        hold = self.holds.get(hold_id)
+        if hold is None:
+            return None
+        self.expired[hold_id] = self.at
+        return self.end(End(hold_id, None, 0, hold.nanos))
+
+    def silent(self, but: int) -> list[int]:
+        """Owners that hold something and whose leases are over, ``but`` one."""
+        return [owner for owner, until in self.heard.items() if until < self.at and owner != but]
+
+    def overdue(self, owner: int, lease_s: float) -> list[str]:
+        """Holds of an owner whose calls should have ended a lease ago."""
+        before = self.at - lease_s
+        return [hold.id for hold in self.owners.get(owner, {}).values() if hold.ends_at < before]
+
+    # The log
+
+    def fold(self, owner: int, at: float, until: float, tick: Tick) -> None:
+        """Repeat what an owner did, whose lease runs ``until`` then."""
+        self.begin(owner, at, until)
+        for account in tick.changed:
+            self.forget(account)
+        for hold_id in tick.expired:
+            self.expire(hold_id)
+        for end in tick.ends:
+            self.end(end)
+        for widened in tick.widened:
+            self._widen(widened)
+        for hold in tick.admits:
+            hold.owner, hold.taken_at = owner, at
+            self._hold(hold)
+        self.charged.clear()  # the owner wrote it
+
+    def forget(self, account: str) -> None:
+        """Read terms and sums of an account anew from the books when they are needed."""
+        for name in [name for name in self._payers if name[0] == account]:
+            self._payers.pop(name, None)
+        for (of, purse), sums in self.sums.items():
+            if of == account:
+                sums.is_known = False
+                self._free_up((of, purse))
+
+    def evict(self) -> None:
+        """Drop what nobody used of late and nothing is held in."""
+        before, cut = self.at - IDLE_S, self.at - WINDOW_S
+        for hold_id in [hold_id for hold_id, at in self.expired.items() if at < self.at - LATE_S]:
+            del self.expired[hold_id]
+        for name in [name for name, payer in self._payers.items() if payer.used_at < before]:
+            self._payers.pop(name, None)
+        used = {id(sums) for payer in self._payers.values() for sums, _ in payer.purses}
+        for purse in [purse for purse, sums in self.sums.items() if not sums.reserved and id(sums) not in used]:
+            del self.sums[purse]
+        parties = {name for payer in self._payers.values() for name in payer.parties}
+        for party, window in list(self.windows.items()):
+            window.age(cut)
+            if not window.times and not window.slots and party not in parties:
+                del self.windows[party]
+
+    def dump(self) -> Any:
+        """All of it that the log says, as plain data."""
+        cut = self.at - WINDOW_S
+        windows = {
+            name: (window.times[window.head :], window.requests[window.head :], window.tokens[window.head :])
+            for name, window in self.windows.items()
+            if window.times and window.times[-1] > cut
+        }
+        return self.at, list(self.heard.items()), windows, list(self.holds.values())
+
+    def load(self, at: float, heard: Iterable[tuple[int, float]], windows: Any, holds: Iterable[Hold]) -> None:
+        """Begin with what was dumped."""
+        self.at = at
+        for name, (times, requests, tokens) in windows.items():
+            window = self._window(name)
+            window.times, window.requests, window.tokens = list(times), list(requests), list(tokens)
+            window.used_requests, window.used_tokens = sum(requests), sum(tokens)
+        for hold in holds:
+            self._hold(hold, counts=False)
+        self.heard.update(heard)
+
+    def _hold(self, hold: Hold, *, counts: bool = True) -> None:
+        for party in hold.parties:
+            window = self.windows.get(party) or self._window(party)
+            window.slots += hold.slots
+            if counts:
+                window.take(hold.taken_at, hold.tokens)
+        if hold.nanos:
+            for name in hold.purses:
+                sums = self.sums.get((hold.account, name)) or self._unread(hold.account, name)
+                sums.reserved += hold.nanos
+        if hold.claim is not None:
+            self.claims[hold.claim] = hold
+        self.holds[hold.id] = hold
+        held = self.owners.get(hold.owner)
+        if held is None:
+            held = self.owners[hold.owner] = {}
+            self.heard[hold.owner] = self._until
+        held[hold.id] = hold
+
+    def _free(self, hold: Hold) -> None:
+        """Give back what a hold held, but for its place in the windows."""
+        held = self.owners[hold.owner]
+        del held[hold.id]
+        if not held:
+            del self.owners[hold.owner]
+            self.heard.pop(hold.owner, None)
+        if hold.slots:
+            for party in hold.parties:
+                self.windows[party].slots -= 1
+        if hold.nanos:
+            for name in hold.purses:
+                self.sums[hold.account, name].reserved -= hold.nanos
+                if self.queued:
+                    self._free_up((hold.account, name))
+        if hold.claim is not None:
+            self.claims.pop(hold.claim, None)
+            self._free_up(hold.claim)
+
+    def _widen(self, widened: Widened) -> None:
+        hold = self.holds.get(widened.id)
+        if hold is None:
+            return
+        for name in hold.purses:
+            sums = self.sums.get((hold.account, name)) or self._unread(hold.account, name)
+            sums.reserved += widened.nanos - hold.nanos
+            self._free_up((hold.account, name))
+        hold.nanos = widened.nanos
+
+    def _free_up(self, name: FreedName) -> None:
+        if name in self.queued:
+            self.freed[name] = None
+
+    def _window(self, name: str) -> Window:
+        window = self.windows.get(name)
+        if window is None:
+            window = self.windows[name] = Window()
+        return window
+
+    def _purse(self, account: str, name: str) -> Sums:
+        sums = self.sums.get((account, name)) or self._unread(account, name)
+        if not sums.is_known:
+            sums.spent, sums.granted = self._books.sums(account, name)
+            sums.spent += self.charged.get((account, name), 0)
+            sums.is_known = True
+        return sums
+
+    def _unread(self, account: str, name: str) -> Sums:
+        sums = self.sums[account, name] = Sums(account, name)
+        return sums
+
+
+def scope_of(caller: Caller, key: str) -> bytes:
+    """What an idempotency key is found by: it is a caller's account's and environment's."""
+    return blake2b(f"{caller.account}\0{caller.environment}\0{key}".encode(), digest_size=16).digest()

@@ -1,0 +1,138 @@
+"""Is there room for one more? One window of a minute, exact, and the calls that run (spec 8, contract 7).
+
+What was taken at ``a`` counts in every window (t - 60, t] with a <= t < a + 60. Times are seconds of a clock that
+begins at zero or later and never runs backwards: ``t - 60`` is exact then, and rounding admits nothing too early.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from math import inf, nextafter
+
+from routewright.wire import WINDOW_S, Denied, RateLimits, Resource, Take, WindowState
+
+SLOT_WAIT_S = 1.0
+"""When to ask for a slot again: nobody knows when one comes back."""
+
+
+def fits(used: int, amount: int, limit: int) -> bool:
+    """True if a limit has room. An amount above the whole limit goes alone; a limit of 0 admits nothing."""
+    if amount < 1:
+        return amount == 0
+    return used + amount <= limit or (used == 0 and limit > 0)
+
+
+def leaves_in(at: float, now: float) -> float:
+    """Seconds until what was taken at ``at`` has left its window: added to ``now``, as floats add, they are enough."""
+    leaves = at + WINDOW_S
+    if leaves - WINDOW_S < at:
+        leaves = nextafter(leaves, inf)
+    wait = leaves - now
+    return wait if now + wait >= leaves else nextafter(wait, inf)
+
+
+class Window:
+    """What one account or key took within the last minute, oldest first, and how many of its calls run.
+
+    Calls admitted at one time are one entry.
+    """
+
+    __slots__ = ("head", "requests", "slots", "times", "tokens", "used_requests", "used_tokens")
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        """Those from ``head`` on count."""
+        self.requests: list[int] = []
+        self.tokens: list[int] = []
+        self.head = 0
+        self.used_requests = self.used_tokens = 0
+        self.slots = 0
+        """Calls that run."""
+
+    def take(self, at: float, tokens: int) -> None:
+        """Count a call. ``at`` is never before the last."""
+        times = self.times
+        self.used_requests += 1
+        self.used_tokens += tokens
+        if times and times[-1] == at:
+            self.requests[-1] += 1
+            self.tokens[-1] += tokens
+            return
+        times.append(at)
+        self.requests.append(1)
+        self.tokens.append(tokens)
+
+    def correct(self, at: float, by: int) -> None:
+        """Change the tokens that were taken ``at`` a time, if they still count."""
+        times = self.times
+        place = bisect_left(times, at, self.head)
+        if place < len(times) and times[place] == at:
+            self.tokens[place] += by
+            self.used_tokens += by
+
+    def age(self, cut: float) -> None:
+        """Drop what was taken until ``cut``."""
+        first = self.head
+        times = self.times
+        self.head = end = bisect_right(times, cut, first)
+        self.used_requests -= sum(self.requests[first:end])
+        self.used_tokens -= sum(self.tokens[first:end])
+        if 2 * end >= len(times):
+            del times[:end], self.requests[:end], self.tokens[:end]
+            self.head = 0
+
+    def states(self, limits: RateLimits, now: float) -> list[WindowState]:
+        """What the limits have left, slots aside."""
+        if self.times and self.times[self.head] <= now - WINDOW_S:
+            self.age(now - WINDOW_S)
+        reset_s = WINDOW_S - (now - self.times[-1]) if self.times else 0.0
+        found = []
+        requests, tokens = limits.requests_per_min, limits.tokens_per_min
+        if requests is not None:
+            found.append(WindowState("requests", requests, max(requests - self.used_requests, 0), reset_s))
+        if tokens is not None:
+            found.append(WindowState("tokens", tokens, max(tokens - self.used_tokens, 0), reset_s))
+        return found
+
+    def admits(self, limits: RateLimits, tokens: int, slots: int) -> bool:
+        """True if one more call has room. The window is aged."""
+        concurrency, requests, most = limits.concurrency, limits.requests_per_min, limits.tokens_per_min
+        return (
+            (concurrency is None or not slots or self.slots < concurrency)
+            and (requests is None or self.used_requests < requests)
+            and (most is None or self.used_tokens + tokens <= most or fits(self.used_tokens, tokens, most))
+        )
+
+    def wait_s(self, resource: Resource, amount: int, limit: int, now: float) -> float:
+        """Seconds until an amount fits, if nobody else takes any; 0 if it fits. Of slots, when to ask again."""
+        used = self.used(resource)
+        if fits(used, amount, limit):
+            return 0.0
+        if limit < 1:
+            return WINDOW_S
+        if resource == "slots":
+            return SLOT_WAIT_S
+        column = self.requests if resource == "requests" else self.tokens
+        left = used if amount > limit else used + amount - limit
+        for place in range(self.head, len(self.times)):
+            left -= column[place]
+            if left <= 0:
+                return leaves_in(self.times[place], now)
+        return SLOT_WAIT_S
+
+    def used(self, resource: Resource) -> int:
+        """How much of a limit is taken."""
+        if resource == "requests":
+            return self.used_requests
+        return self.used_tokens if resource == "tokens" else self.slots
+
+
+def denied(takes: list[tuple[Take, Window]], now: float) -> Denied:
+    """Why not all of it can be taken, and for how long. One of them has no room; the windows are aged."""
+    waits = [window.wait_s(take.resource, take.amount, take.limit, now) for take, window in takes]
+    states = []
+    for take, window in takes:
+        reset_s = 0.0 if take.resource == "slots" or not window.times else WINDOW_S - (now - window.times[-1])
+        remaining = max(take.limit - window.used(take.resource), 0)
+        states.append(WindowState(take.resource, take.limit, remaining, reset_s))
+    return Denied(waits.index(max(waits)), max(waits), tuple(states))

@@ -1,0 +1,143 @@
+"""``Accounts`` in SQLite: one limit, budget and idempotency key for all processes of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from routewright.errors import RouterError
+from routewright.loop import Reply
+from routewright.protocols import Clock, Facts
+from routewright.wire import (
+    Ask,
+    Caller,
+    Grant,
+    Left,
+    Replay,
+    RunLimit,
+    Short,
+    Snapshot,
+    StoredEvent,
+)
+
+from .books.write import put_event
+from .connection import Connection
+from .desk import Asking
+from .traces import TraceRows, rows_of_trace
+from .write import Writes
+from .writer import ASK, SETTLE, Request, Writer
+
+KNOWN_S = 2.0
+"""How old what is in memory may be (reliability: a revoked key is refused in less than five seconds)."""
+LOOK_S = 0.1
+"""With a virtual clock: how often one who waits looks whether something was freed."""
+SNAPSHOT_S = 6 * 3600.0
+"""A snapshot is put again after this time: one that no trace has named for a day is swept."""
+MOST_SNAPSHOTS = 1_000
+
+
+class SqliteAccounts:
+    """What calls hold of limits, budgets and idempotency keys. A forked child begins with nothing held."""
+
+    def __init__(self, writer: Writer, writes: Writes, clock: Clock, *, inline: bool) -> None:
+        self._writer = writer
+        self._writes = writes
+        self._clock = clock
+        self._inline = inline
+        self._put_at: dict[str, float] = {}
+        """When snapshots were put last."""
+
+    async def admit(self, ask: Ask) -> Grant | Replay | Short:
+        """As ``protocols.Accounts`` says."""
+        writer = self._writer
+        reply: Reply[Grant | Replay | Short] | None = None if self._inline else Reply()
+        asking = Asking(ask, reply)
+        request = Request(partial(writer.desk.admit, asking), ASK, asking=asking, reply=reply)
+        try:
+            writer.put(request)
+            if reply is not None:
+                return await reply.wait()
+            return await self._polled(asking, request)
+        except BaseException as error:
+            if not isinstance(error, RouterError):  # it is cancelled: what it was given, or is about to be, goes back
+                asking.is_left = True
+                writer.put(Request(partial(writer.desk.leave, asking), SETTLE))
+            raise
+
+    async def _polled(self, asking: Asking, request: Request) -> Grant | Replay | Short:
+        """Wait where no thread does: time is virtual."""
+        until = self._clock.monotonic() + asking.ask.waits_s
+        while not asking.answered.is_set and request.error is None:
+            now = self._clock.monotonic()
+            with self._clock.deadline(min(now + LOOK_S, until) if now < until else now + LOOK_S):
+                await asking.answered.wait()
+            if not asking.answered.is_set:
+                self._writer.put(Request(self._writer.desk.open, SETTLE))
+        error = asking.error or request.error
+        if error is not None:
+            raise error
+        assert asking.found is not None, "it is answered or failed"
+        return asking.found
+
+    async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
+        """As ``protocols.Accounts`` says."""
+        work = partial(self._settle, facts, _rows_of(facts))
+        events: list[StoredEvent] = await self._writer.do(work, facts.durability, order=SETTLE)
+        return events
+
+    def _settle(self, facts: Facts, rows: TraceRows | None, connection: Connection) -> list[StoredEvent]:
+        desk, account = self._writer.desk, facts.caller.account
+        if rows is not None and (desk.is_careful or facts.id not in desk.held(connection)):
+            self._writes.make_place(connection, account, rows)
+        booked = desk.settle(facts, connection)
+        if booked.is_void and rows is not None and facts.trace is not None:
+            facts.trace.void()
+            rows = _rows_of(facts)
+        if facts.snapshots:
+            self._put_snapshots(facts.snapshots, connection)
+        if rows is not None:
+            desk.traces.append(rows)
+        return [
+            *booked.events,
+            *(event for put in facts.events for event in put_event(connection, account, put).events),
+        ]
+
+    def _put_snapshots(self, snapshots: Sequence[Snapshot], connection: Connection) -> None:
+        now = self._clock.time()
+        for snapshot in snapshots:
+            if self._writer.desk.is_careful or now - self._put_at.get(snapshot.id, -SNAPSHOT_S) >= SNAPSHOT_S:
+                if len(self._put_at) >= MOST_SNAPSHOTS:
+                    self._put_at.clear()
+                self._writes.put_snapshot(connection, snapshot, now)
+                self._put_at[snapshot.id] = now
+
+    async def widen(self, grant: Grant, nanos: int) -> bool:
+        """As ``protocols.Accounts`` says."""
+        widened: bool = await self._writer.do(partial(self._writer.desk.widen, grant.id, nanos), order=ASK)
+        if widened:
+            grant.nanos = nanos
+        return widened
+
+    def release(self, grant: Grant, tokens: int | None = 0) -> None:
+        """As ``protocols.Accounts`` says."""
+        self._writer.put(Request(partial(self._writer.desk.release, grant.id, tokens), SETTLE))
+
+    def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
+        """As ``protocols.Accounts`` says."""
+        desk = self._writer.desk
+        if self._clock.monotonic() - desk.known_at > KNOWN_S:
+            return None
+        return desk.state.left(caller, self._clock.time(), run)
+
+    async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
+        """As ``protocols.Accounts`` says."""
+        left: Left = await self._writer.do(partial(self._writer.desk.look, caller, run), order=ASK)
+        return left
+
+
+def _rows_of(facts: Facts) -> TraceRows | None:
+    """The trace of a call as it goes into its tables, made outside of the lock."""
+    draft = facts.trace
+    if draft is None:
+        return None
+    return rows_of_trace(facts.caller.account, draft.trace, draft.rollup_keys, draft.counted)

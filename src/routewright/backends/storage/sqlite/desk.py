@@ -1,0 +1,333 @@
+"""Accounts inside a transaction: what calls ask for, and what they came to, as one tick of the log.
+
+A tick begins with what others did since, and writes what it did itself at its end. It is taken back as a whole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from pathlib import Path
+
+from routewright._core.accounts.books import KEPT_S
+from routewright._core.accounts.hold import End, Hold, Tick, Widened
+from routewright._core.accounts.ledger import Booked, correct, settle
+from routewright._core.accounts.state import Wait, scope_of
+from routewright._core.accounts.waiting import Waiting
+from routewright._core.moment import timestamp
+from routewright.errors import RouterError
+from routewright.loop import Reply, Signal
+from routewright.protocols import Clock, Facts
+from routewright.wire import (
+    AddCredit,
+    Ask,
+    Caller,
+    Correct,
+    Grant,
+    LedgerRow,
+    Left,
+    Replay,
+    RunLimit,
+    Short,
+    Standing,
+    Stands,
+    Written,
+)
+
+from .books.shelf import TableShelf
+from .connection import Connection
+from .log import Log
+from .traces import TraceRows, add_traces
+
+MOST_WAITING = 10_000
+"""More are refused at once."""
+
+_log = logging.getLogger(__name__)
+
+
+class Asking:
+    """An ask on its way, which may have to wait for what others hold."""
+
+    __slots__ = ("answered", "ask", "error", "found", "is_left", "reply", "takes", "until", "waits")
+
+    def __init__(self, ask: Ask, reply: Reply[Grant | Replay | Short] | None) -> None:
+        self.ask = ask
+        self.reply = reply
+        self.answered = Signal()
+        self.waits: Wait | None = None
+        """What it waits for."""
+        self.until = inf
+        """When it gives up, monotonic."""
+        self.takes = False
+        """What it was given it has taken: its call held nothing before."""
+        self.found: Grant | Replay | Short | None = None
+        self.error: RouterError | None = None
+        self.is_left = False
+        """Nobody waits for the answer any more."""
+
+
+class Desk:
+    """The accounts of one process and file. To be used by one thread at a time, in transactions that hold the lock."""
+
+    def __init__(self, path: Path, clock: Clock, lease_s: float) -> None:
+        self._clock = clock
+        self._lease_s = lease_s
+        self.beat_s = lease_s / 4
+        """How often to say that this owner lives, while it holds something."""
+        self.shelf = TableShelf()
+        self.log = Log(path, self.shelf, clock, lease_s)
+        self.state = self.shelf.state = self.log.state
+        self.waiting: Waiting[Asking] = Waiting(self.state)
+        self.answered: list[Asking] = []
+        """Those that need not wait any more."""
+        self._joined: list[Asking] = []
+        """Those that began to wait in this transaction."""
+        self._order = count()
+        self._tick = Tick()
+        self.traces: list[TraceRows] = []
+        """New ones, to be written with the tick."""
+        self.known_at = -inf
+        """When the state was known to be the newest, monotonic."""
+        self._deadlines: list[tuple[float, int, Asking]] = []
+        """Of those who wait, the first to give up first."""
+        self.is_careful = False
+        """Nothing is taken for new that may be there: a transaction has just failed."""
+        self._is_open = False
+        self._ticked_at = 0.0
+
+    def held(self, connection: Connection) -> dict[str, Hold]:
+        """The holds of calls that run."""
+        self.open(connection)
+        return self.state.holds
+
+    def open(self, connection: Connection) -> None:
+        """Begin a tick, if that was not done in this transaction."""
+        if self._is_open:
+            return
+        self.shelf.begin(connection)
+        lost = self.log.catch_up(connection)
+        self._is_open = True
+        for owner in self.state.silent(self.log.owner):
+            lost += self.state.owners.get(owner, {}).values()
+        for hold_id in self.state.overdue(self.log.owner, self._lease_s):
+            _log.error("call %s held money or limits long after its end, which is a defect: they are free", hold_id)
+            lost.append(self.state.holds[hold_id])
+        self.known_at = self._clock.monotonic()
+        for hold in lost:
+            self._tick.expired.append(hold.id)
+            self.shelf.expire(hold)
+
+    @property
+    def is_due(self) -> bool:
+        """True if this owner has to say that it lives."""
+        holds = self.log.owner in self.state.owners
+        return holds and self._clock.monotonic() - self._ticked_at >= self.beat_s
+
+    @property
+    def is_ready(self) -> bool:
+        """True if there is somebody to answer who waits: something was freed, or it has waited for as long as it
+        may."""
+        return bool(self.state.freed) or self._gives_up
+
+    @property
+    def _gives_up(self) -> bool:
+        return bool(self._deadlines) and self._deadlines[0][0] <= self._clock.monotonic()
+
+    def finish(self, connection: Connection) -> None:
+        """Answer those who wait, as far as they can be, and write the tick."""
+        if not self._is_open:
+            return
+        if self.state.freed:
+            for asking, found in self.waiting.retry(self._tried):
+                self._answer(asking, found)
+        for asking, waits in self._late():
+            self._give_up(asking, waits)
+        if self.traces:
+            add_traces(connection, self.traces)
+            self.traces = []
+        if not self._tick.is_empty or self.is_due:
+            self.shelf.flush(timestamp(self._clock.time()))
+            self.log.append(connection, self._tick)
+            self._ticked_at = self._clock.monotonic()
+            self._tick = Tick()
+        self._is_open = False
+
+    def done(self) -> list[Asking]:
+        """The transaction is committed. Returns those that need not wait any more."""
+        answered, self.answered, self._joined = self.answered, [], []
+        return answered
+
+    def fail(self) -> None:
+        """The transaction failed, so that nothing is known any more. Whoever waited before it waits on."""
+        self.log.forget()
+        self.state.freed.clear()  # once it is folded anew, all are tried
+        self.shelf.drop()
+        self._tick, self._is_open = Tick(), False
+        self.traces = []
+        for asking in self._joined:
+            asking.waits = None
+            self.waiting.leave(asking)
+        for asking in self.answered:  # the answers were not committed
+            asking.found = asking.error = None
+            asking.takes = False
+            if asking.waits is not None:
+                self._wait(asking, asking.waits)
+        self.answered, self._joined = [], []
+
+    def refuse(self, fault: RouterError) -> None:
+        """Let those give up whose time is over, while nothing can be asked."""
+        for asking, _ in self._late():
+            asking.error = fault
+            self.answered.append(asking)
+
+    # What is asked for, as work of a transaction
+
+    def look_up(self, asks: Sequence[Ask], connection: Connection) -> None:
+        """Read the answers under the idempotency keys of many asks at once: each statement takes longer than the rule
+        that needs it."""
+        self.open(connection)
+        claims: dict[str, list[bytes]] = {}
+        for ask in asks:
+            if ask.claim is not None:
+                claims.setdefault(ask.caller.account, []).append(scope_of(ask.caller, ask.claim.key))
+        for account, those in claims.items():
+            self.shelf.look_up(account, those)
+
+    def admit(self, asking: Asking, connection: Connection) -> None:
+        """Take what a call asks for, or let it wait."""
+        if asking.is_left:
+            return
+        self.open(connection)
+        found = self._tried(asking)
+        if not isinstance(found, Wait):
+            self._answer(asking, found)
+        elif asking.ask.waits_s <= 0 or len(self.waiting) >= MOST_WAITING:
+            self._give_up(asking, found)
+        else:
+            asking.until = self._clock.monotonic() + asking.ask.waits_s
+            self._joined.append(asking)
+            self._wait(asking, found)
+
+    def _wait(self, asking: Asking, found: Wait) -> None:
+        asking.waits = found
+        self.waiting.join(asking, found.on)
+        heappush(self._deadlines, (asking.until, next(self._order), asking))
+
+    def _late(self) -> Iterator[tuple[Asking, Wait]]:
+        """Those whose time is over, which wait no more."""
+        while self._gives_up:
+            _, _, asking = heappop(self._deadlines)
+            if asking.waits is not None and not asking.is_left and asking.found is None and asking.error is None:
+                self.waiting.leave(asking)
+                yield asking, asking.waits
+
+    def _tried(self, asking: Asking) -> Hold | Replay | Wait | Short | RouterError:
+        held = self.state.holds.get(asking.ask.id)
+        try:
+            found = self.state.admit(asking.ask, self.log.owner, self._clock.time())
+        except RouterError as error:
+            return error
+        if isinstance(found, Hold):
+            asking.takes = held is None
+            if asking.takes:
+                self._tick.admits.append(found)
+            else:
+                self._tick.widened.append(Widened(found.id, found.nanos))
+        return found
+
+    def _answer(self, asking: Asking, found: Hold | Replay | Short | RouterError) -> None:
+        if isinstance(found, RouterError):
+            asking.error = found
+        else:
+            asking.found = self.state.grant(asking.ask, found) if isinstance(found, Hold) else found
+        self.answered.append(asking)
+
+    def _give_up(self, asking: Asking, waits: Wait) -> None:
+        try:
+            asking.found = waits.give_up()
+        except RouterError as error:
+            asking.error = error
+        self.answered.append(asking)
+
+    def leave(self, asking: Asking, connection: Connection) -> None:
+        """Take back what an ask was given, or waits for: nobody waits for the answer any more."""
+        self.open(connection)
+        if asking.takes:
+            self.release(asking.ask.id, 0, connection)
+        elif asking.found is None:
+            self.waiting.leave(asking)
+
+    def settle(self, facts: Facts, connection: Connection) -> Booked:
+        """Book what a call came to. Returns what ``ledger.settle`` does; its trace is the caller's to write."""
+        self.open(connection)
+        booked = settle(self.state, self.shelf, facts, self._clock.time())
+        account = facts.caller.account
+        self._tick.ends.append(booked.end)
+        if booked.rows:
+            self.shelf.book(account, booked.rows, booked.purses)
+        if booked.events:
+            self.shelf.emit(booked.events)
+        if booked.keeps and facts.claim is not None and facts.result is not None:
+            claim, until = scope_of(facts.caller, facts.claim.key), self._clock.time() + KEPT_S
+            environment, fingerprint = facts.caller.environment, facts.claim.fingerprint
+            self.shelf.keep(account, claim, environment, fingerprint, facts.id, until, facts.result)
+        return booked
+
+    def release(self, call: str, tokens: int | None, connection: Connection) -> None:
+        """End a call that came to nothing."""
+        self.open(connection)
+        end = End(call, tokens)
+        if self.state.end(end) is not None:
+            self._tick.ends.append(end)
+
+    def widen(self, call: str, nanos: int, connection: Connection) -> bool:
+        """Reserve another amount for a call that runs."""
+        self.open(connection)
+        hold = self.state.holds.get(call)
+        if hold is None or self.state.widen(hold, nanos) is not None:
+            return False
+        self._tick.widened.append(Widened(hold.id, hold.nanos))
+        return True
+
+    def look(self, caller: Caller, run: RunLimit | None, connection: Connection) -> Left:
+        """What a caller may still spend."""
+        self.open(connection)
+        return self.state.look(caller, self._clock.time(), run)
+
+    def stands(self, account: str, query: Stands, connection: Connection) -> Standing:
+        """How an account stands."""
+        self.open(connection)
+        return self.state.standing(account, query)
+
+    def changed(self, connection: Connection, account: str) -> None:
+        """The terms of an account were changed: everybody reads them anew."""
+        self.open(connection)
+        self.state.forget(account)
+        self._tick.changed.append(account)
+
+    def credit(self, connection: Connection, account: str, given: AddCredit) -> bool:
+        """Add to a balance. False: that was done before."""
+        self.open(connection)
+        if 0 in self.shelf.attempts(account, given.id):
+            return False
+        row = LedgerRow(
+            request_id=given.id, attempt=0, kind="credit", at=given.at, credit_nanos=given.nanos, note=given.note
+        )
+        self.shelf.book(account, [row], ("account",))
+        self.shelf.grant(account, given.nanos)
+        self.changed(connection, account)
+        return True
+
+    def correct(self, connection: Connection, account: str, write: Correct) -> Written:
+        """Book a correction."""
+        self.open(connection)
+        booked = correct(self.state, self.shelf, account, write)
+        if booked.rows:
+            self._tick.ends.append(booked.end)
+            self.shelf.book(account, booked.rows, booked.purses)
+            self.shelf.emit(booked.events)
+            self.shelf.flush_rows()  # the next correction of the call asks how many it has
+        return Written(bool(booked.rows), events=tuple(booked.events))

@@ -1,0 +1,166 @@
+"""Background work on a file: roll-ups, and moving the log into the file. One process at a time does it.
+
+The log is moved by a connection of its own, under an operating-system lock on a file beside the store, so that two
+processes never move it back to back: SQLite before 3.51.3 may damage a file then.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from routewright.errors import RouterError
+from routewright.fork import Guard, renew_in_children
+
+from .connection import Connection
+from .connections import Connections
+from .roll import roll
+
+try:
+    import fcntl
+except ImportError:  # a platform without; its processes move the log each
+    fcntl = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+
+EVERY_S = 0.25
+"""How often roll-ups are brought up to date while traces come."""
+LOG_BYTES = 8 * 1024 * 1024
+"""How large the log may grow before it is moved. Nobody writes meanwhile, for some 20 ms at this size; but a page that
+was written often since is moved once."""
+READERS_MS = 20
+"""How long the lock is held while readers stand in the way."""
+IDLE_S = 2.0
+"""After so long without a write the thread ends."""
+AGAIN_S = 1.0
+"""So long after readers stood in the way, the log is moved again."""
+VACUUM_BYTES = 32 * 1024 * 1024
+"""Up to this size a file is written anew when something was removed, which takes a third of a second at most: SQLite
+overwrites what it removes, but now and then leaves a copy where it moved a row from one page to another."""
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Of one process and file. With ``inline`` it works in the caller's thread."""
+
+    def __init__(self, connections: Connections, *, inline: bool) -> None:
+        self._connections = connections
+        self._inline = inline
+        self._guard = Guard()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Begin with nothing to do."""
+        self._thread: threading.Thread | None = None
+        self._ends = threading.Event()
+        self._wrote_at = self._again_at = 0.0
+        self._stale = False
+        """What was removed may still stand in the log or the file."""
+
+    def wrote(self) -> None:
+        """Something was written."""
+        self._wrote_at = time.monotonic()
+        if self._inline:
+            if self._log_bytes() > LOG_BYTES:
+                self._keep()
+        elif self._thread is None:
+            with self._guard.lock:
+                if self._thread is None:
+                    thread = threading.Thread(
+                        target=self._run, args=(self._ends,), name="routewright-sqlite-keeper", daemon=True
+                    )
+                    with suppress(RuntimeError):  # the next who writes tries again
+                        thread.start()
+                        self._thread = thread
+
+    def scrub(self) -> None:
+        """Remove what was deleted from the log and the file, too; later, where readers stand in the way."""
+        self._stale = True
+        self._keep()
+
+    def close(self) -> None:
+        """End its thread, which would open the file again. What is due is done by whoever writes next."""
+        with self._guard.lock:
+            thread, self._thread = self._thread, None
+            self._ends.set()
+            self._ends = threading.Event()
+        if thread is not None:
+            thread.join()
+        if self._stale:
+            self._keep()
+
+    def _run(self, ends: threading.Event) -> None:
+        while self._stale or time.monotonic() - self._wrote_at < IDLE_S:
+            if ends.wait(EVERY_S):
+                return
+            self._keep()
+        with self._guard.lock:
+            if not ends.is_set():
+                self._thread = None
+
+    def _keep(self) -> None:
+        """Do what is due, if no other process is at it."""
+        try:
+            with self._alone() as alone, self._connections.writing("keeper") as connection:
+                if not alone:
+                    return
+                while not self._inline and transact(connection, roll):
+                    time.sleep(0.001)  # let others write
+                if self._stale or (self._log_bytes() > LOG_BYTES and time.monotonic() >= self._again_at):
+                    self._move(connection)
+        except (sqlite3.Error, OSError, RouterError) as error:  # what was committed is committed
+            _log.debug("the log of %s was not moved: %s", self._connections.path, error)
+
+    def _move(self, connection: Connection) -> None:
+        """Move the log into the file, and write the file anew where what was removed may still stand in it."""
+        connection.execute(f"PRAGMA busy_timeout = {READERS_MS}")
+        move = "PRAGMA wal_checkpoint(TRUNCATE)"
+        connection.execute(move).fetchall()
+        if self._stale and not self._log_bytes():  # else the log would grow by the whole file
+            if os.stat(self._connections.path).st_size <= VACUUM_BYTES:
+                connection.execute("VACUUM")
+                connection.execute(move).fetchall()
+            self._stale = self._log_bytes() > 0
+        self._again_at = time.monotonic() + (AGAIN_S if self._log_bytes() else 0.0)
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Hold the lock that says who keeps the file. False: another process does."""
+        if fcntl is None:
+            yield True
+            return
+        descriptor = os.open(f"{self._connections.path}-keep", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if self._stale else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.stat(f"{self._connections.path}-wal").st_size
+        except OSError:
+            return 0
+
+
+def transact(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """Do something in a transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        done = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+    return done

@@ -1,0 +1,168 @@
+"""The log that the processes of a store share, and the state that each folds from it.
+
+Inside SQLite's write lock a process first folds what others have appended since; then what it has in memory is the
+truth for as long as it has the lock. That memory is believed only with proof: the very row that was seen last is still
+there, else all is folded anew. Most of it comes from ``fold``, a copy of the state that somebody writes every few
+seconds; older ticks go then.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from routewright._core.accounts.hold import Hold, Tick
+from routewright._core.accounts.state import Books, State
+from routewright.errors import StorageCorrupt, StorageVersion
+from routewright.protocols import Clock
+
+from .connection import Connection
+
+FORMAT = 1
+"""Of the ticks that this version writes, and the newest that it reads."""
+FOLD_S = 5.0
+"""How often a copy of the state is written while there are ticks."""
+SHARE = 50
+"""A copy is written so rarely that it takes no more than this part of the time."""
+_SINCE = "SELECT n, owner, at, until, format, ops FROM tick WHERE n >= ? ORDER BY n"
+_APPEND = "INSERT INTO tick (owner, at, until, format, ops) VALUES (?, ?, ?, ?, ?)"
+_PUT_FOLD = "INSERT OR REPLACE INTO fold (one, n, at, body) VALUES (1, ?, ?, ?)"
+_PRUNE = "DELETE FROM tick WHERE n < ? AND n < (SELECT max(n) FROM tick)"
+_PUT_BOOT = "INSERT OR REPLACE INTO boot (one, name, ahead) VALUES (1, ?, ?)"
+
+_encode = msgspec.msgpack.Encoder().encode
+_tick = msgspec.msgpack.Decoder(Tick).decode
+_dump = msgspec.msgpack.Decoder(
+    tuple[float, list[tuple[int, float]], dict[str, tuple[list[float], list[int], list[int]]], list[Hold]]
+).decode
+
+
+class Log:
+    """One process's view. To be used by the thread that holds the write lock."""
+
+    def __init__(self, path: Path, books: Books, clock: Clock, lease_s: float) -> None:
+        self._path = path
+        self._books = books
+        self._clock = clock
+        self._lease_s = lease_s
+        self.owner = int.from_bytes(os.urandom(7), "big")
+        self.state = State(books)
+        self._seen: tuple[int, int, float] | None = None
+        """Number, owner and time of the last tick that was folded. None: nothing is known."""
+        self._ahead = 0.0
+        self._boot = boot_name()
+        self._copy: tuple[int, float, bytes] | None = None
+        """Of the state, to be written with the next tick."""
+        self._copied_n = 0
+        self._copy_at = 0.0
+
+    def forget(self) -> None:
+        """Fold anew the next time: nobody knows what became of a transaction."""
+        self._seen = None
+
+    def has_news(self, connection: Connection) -> bool:
+        """True if there is a tick that was not folded yet. Takes no lock."""
+        row = connection.execute("SELECT max(n) FROM tick").fetchone()
+        return self._seen is None or row[0] != self._seen[0]
+
+    def catch_up(self, connection: Connection) -> list[Hold]:
+        """Bring the state up to the newest tick, and its time to now, inside the write lock. Returns holds that are
+        over because the machine was started anew."""
+        lost = [] if self._follow(connection) else self._begin(connection)
+        at = max(self.state.at, self._clock.monotonic() + self._ahead)
+        self.state.begin(self.owner, at, at + self._lease_s)
+        return lost
+
+    def _follow(self, connection: Connection) -> bool:
+        """Fold what came since. False: the tick that was seen last is not there any more."""
+        if self._seen is None:
+            return False
+        rows = connection.execute(_SINCE, (self._seen[0],)).fetchall()
+        if not rows or rows[0][:3] != self._seen:
+            return False
+        for row in rows[1:]:
+            self._fold(*row)
+        return True
+
+    def _begin(self, connection: Connection) -> list[Hold]:
+        """Fold everything anew, from the copy of the state on."""
+        self.state.clear()
+        self._seen, first = None, 0
+        self._copy, self._copied_n = None, 0  # the file may be an older one
+        copy = connection.execute("SELECT n, body FROM fold").fetchone()
+        if copy is not None:
+            first = copy[0]
+            try:
+                self.state.load(*_dump(copy[1]))
+            except msgspec.MsgspecError as error:
+                raise StorageCorrupt(f"{self._path}: the state of its accounts is damaged: restore a backup") from error
+        for row in connection.execute(_SINCE, (first,)).fetchall():
+            if copy is not None and row[0] == first:
+                self._seen = tuple(row[:3])
+            else:
+                self._fold(*row)
+        return self._take_clock(connection)
+
+    def _take_clock(self, connection: Connection) -> list[Hold]:
+        """Go by the log's own clock, which outlives a start of the machine. After one, all who held something are
+        gone."""
+        row = connection.execute("SELECT name, ahead FROM boot").fetchone()
+        monotonic = self._clock.monotonic()
+        if row is not None and row[0] == self._boot and monotonic + row[1] >= self.state.at - 1.0:
+            self._ahead = row[1]
+            return []
+        self._ahead = self.state.at - monotonic
+        connection.execute(_PUT_BOOT, (self._boot, self._ahead))
+        return list(self.state.holds.values())
+
+    def _fold(self, n: int, owner: int, at: float, until: float, version: int, ops: bytes) -> None:
+        if version > FORMAT:
+            self._seen = None
+            raise StorageVersion(
+                f"{self._path} is written by a newer routewright, whose accounts this one cannot read: install that one"
+            )
+        self.state.fold(owner, at, until, _tick(ops))
+        self._seen = n, owner, at
+
+    def append(self, connection: Connection, tick: Tick) -> None:
+        """Write what this owner did, and now and then a copy of the state as it was before."""
+        state = self.state
+        until = state.at + self._lease_s
+        connection.execute(_APPEND, (self.owner, state.at, until, FORMAT, _encode(tick)))
+        n = connection.execute("SELECT last_insert_rowid()").fetchone()[0]
+        self._seen = n, self.owner, state.at
+        if self._copy is not None:
+            copied, at, body = self._copy
+            there = connection.execute("SELECT n FROM fold").fetchone()
+            if there is None or there[0] < copied:
+                connection.execute(_PUT_FOLD, (copied, at, body))
+                connection.execute(_PRUNE, (0 if there is None else there[0],))
+            self._copy = None
+
+    def copy(self) -> None:
+        """Make a copy of the state for the next tick, if that is due. Called outside of the lock."""
+        now = self._clock.monotonic()
+        if self._seen is None or now < self._copy_at:
+            return
+        if self._seen[0] > self._copied_n:
+            began = time.perf_counter()
+            self.state.evict()
+            self._copied_n = self._seen[0]
+            self._copy = self._copied_n, self.state.at, _encode(self.state.dump())
+            self._copy_at = now + max(FOLD_S, SHARE * (time.perf_counter() - began))
+
+
+def begin(connection: Connection, at: float, windows: dict[str, tuple[list[float], list[int], list[int]]]) -> None:
+    """Let the log of a new file begin ``at`` a time, with what was admitted before."""
+    connection.execute(_PUT_FOLD, (0, at, _encode((at, [], windows, []))))
+
+
+def boot_name() -> str:
+    """What tells one start of the machine from another; empty where the system does not say."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""

@@ -1,0 +1,133 @@
+"""Makes what was committed outlive a power cut: one sync covers all that was committed before it.
+
+Connections commit without a sync (``synchronous = NORMAL``), so that one sync serves many transactions. It goes by a
+descriptor of the log of its own, which drops no lock of SQLite's when it is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from routewright.errors import StorageUnavailable
+from routewright.fork import Guard
+
+_RECENT_S = 0.05
+"""The time of a file's last write is no more exact than that."""
+
+
+def true_sync(descriptor: int) -> None:
+    """Write a file to the disk itself."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
+
+
+IS_POSSIBLE = sys.platform == "darwin" or hasattr(os, "fdatasync")
+"""False where the platform has no such call: then SQLite syncs every commit itself."""
+
+
+class Sync:
+    """The log of one file. A failed sync is final until the storage is closed: nobody knows what it lost, and what is
+    committed behind that would be lost with it, however often it is synced."""
+
+    def __init__(self, path: Path) -> None:
+        self._log = f"{path}-wal"
+        self._descriptor: int | None = None
+        self._synced_at = 0.0
+        """When the last sync began, Unix seconds."""
+        self._failure: str | None = None
+        self._guard = Guard()
+        """No descriptor is closed while it is synced."""
+
+    def close(self) -> None:
+        """Let go of the log: the connection is closed that it belongs to."""
+        with self._guard.lock:
+            descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
+
+    def renew(self) -> None:
+        """Begin anew: all connections are closed."""
+        self.close()
+        self._failure = None
+
+    def check(self) -> None:
+        """Raises ``StorageUnavailable`` if a sync failed."""
+        if self._failure is not None:
+            raise StorageUnavailable(self._failure)
+
+    def open(self) -> None:
+        """Take hold of the log that a connection has just opened."""
+        self.close()
+        with suppress(OSError):  # there is none as long as nothing was written
+            self._descriptor = os.open(self._log, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+
+    def __call__(self) -> None:
+        """Sync all that was committed before. Raises ``StorageUnavailable``."""
+        if not IS_POSSIBLE:
+            return
+        with self._guard.lock:
+            self._sync()
+
+    def _sync(self) -> None:
+        self.check()
+        if self._descriptor is None:
+            self.open()
+        began = time.time()
+        try:
+            if self._descriptor is None or not self._is_current():
+                raise StorageUnavailable(f"{self._log} was removed while it was in use: start anew")
+            true_sync(self._descriptor)
+        except OSError as error:
+            self.close()
+            raise self._failed(error) from error
+        self._synced_at = began
+
+    def _failed(self, error: OSError) -> StorageUnavailable:
+        what = f"the disk failed to keep what was written ({error})"
+        self._failure = f"{self._log}: {what}: stop all that use it, check it, and start again"
+        return StorageUnavailable(self._failure)
+
+    @property
+    def is_needed(self) -> bool:
+        """False if no process has written since the last sync of this one."""
+        try:
+            return IS_POSSIBLE and os.stat(self._log).st_mtime > self._synced_at - _RECENT_S
+        except OSError:
+            return False
+
+    def for_readers(self) -> None:
+        """Sync what was read, whoever wrote it, before it is shown. Safe to call from any thread."""
+        self.check()
+        if not self.is_needed:
+            return
+        began = time.time()
+        try:
+            descriptor = os.open(self._log, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            try:
+                true_sync(descriptor)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return  # it was moved into the file, which syncs that
+        except OSError as error:
+            raise self._failed(error) from error
+        self._synced_at = max(self._synced_at, began)
+
+    def _is_current(self) -> bool:
+        """True if the descriptor is that of the log which has the name now."""
+        assert self._descriptor is not None
+        mine = os.fstat(self._descriptor)
+        try:
+            there = os.stat(self._log)
+        except OSError:
+            return False
+        return mine.st_nlink > 0 and (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)

@@ -1,0 +1,724 @@
+"""What a call takes before it runs: rate limits, slots and money, all of it or nothing; and how it waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.lowlevel import checkpoint
+from msgspec.structs import asdict, replace
+
+from routewright.errors import AuthenticationFailed, RateLimited, RouterTimeoutError
+from routewright.fork import Guard
+from routewright.protocols import LimitingStorage
+from routewright.testing.clock import FakeClock
+from routewright.testing.threads import Meet, run_in_threads
+from routewright.wire import (
+    Grant,
+    PutAccount,
+    PutKey,
+    RateLimits,
+    Replay,
+    RevokeKey,
+    RunLimit,
+    Short,
+    WindowState,
+)
+
+from .samples import (
+    ALIKE,
+    AT,
+    AT_S,
+    BIG,
+    MONTH,
+    NEXT_MONTH,
+    NEXT_MONTH_S,
+    PURSES,
+    RUN,
+    Till,
+    make_account,
+    make_key,
+    make_row,
+)
+
+A_MOMENT_S = 0.001
+THREADS, ROUNDS, LIMIT, MOST = 8, 40, 100, 3
+PATIENCE_S = 20.0
+CANCELLED_AFTER = 20
+"""An ask is cancelled after each of so many turns of other tasks."""
+MADE = "key_" + "0" * 26
+"""The id of a key as a Console makes them."""
+
+
+@pytest.mark.anyio
+class AccountsSuite:
+    """Tests of a storage that keeps accounts, each of which has one of its own and one account in it, ``acme``.
+
+    Time is the clock's that ``make`` is given, and moves only when a test moves it.
+    """
+
+    lease_s = 30.0
+    """How long whoever holds something may be silent."""
+
+    def make(self, clock: FakeClock) -> LimitingStorage:
+        """Make an empty storage that goes by ``clock``."""
+        raise NotImplementedError("override make(clock) to return an empty storage of yours that goes by that clock")
+
+    def other(self, clock: FakeClock) -> LimitingStorage | None:
+        """Open what ``make`` made last as another process does. None: that is not possible with yours."""
+        return None
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """It says ``AT``, and stands still."""
+        return FakeClock(AT_S, autojump=False)
+
+    @pytest.fixture
+    async def till(self, clock: FakeClock) -> AsyncIterator[Till]:
+        """The account in an empty storage, not set up yet."""
+        storage = self.make(clock)
+        yield Till(storage)
+        await storage.aclose()
+
+    @pytest.fixture
+    async def full(self, till: Till) -> Till:
+        """The account with a key ``k``, and a limit of 1,000 at every level."""
+        return await till.open_full()
+
+
+class Windows(AccountsSuite):
+    """Rate limits: in no minute more than the limit, and nobody is refused who fits."""
+
+    async def test_a_limit_admits_as_many_as_it_says_and_no_more(self, till: Till) -> None:
+        await till.open(limits=RateLimits(requests_per_min=3))
+        for left in (2, 1, 0):
+            grant = await till.admit(f"c{left}")
+            assert grant.windows == (WindowState("requests", 3, left, 60.0),), "a grant says what is left after it"
+        said = await till.limited()
+        assert (said["level"], said["resource"], said["limit"], said["remaining"]) == ("account", "requests", 3, 0)
+        assert said["retry_after_seconds"] == 60
+
+    async def test_a_window_slides_and_is_open_at_its_beginning(self, till: Till, clock: FakeClock) -> None:
+        await till.open(limits=RateLimits(requests_per_min=2))
+        await clock.advance(0.5)
+        await till.admit("first")
+        await clock.advance(45.0)
+        await till.admit("second")
+        await clock.advance(15.0 - A_MOMENT_S)
+        assert (await till.limited())["retry_after_seconds"] == 1
+        await clock.advance(A_MOMENT_S)
+        await till.admit("third")
+        assert (await till.limited())["retry_after_seconds"] == 45
+
+    @pytest.mark.parametrize("limits", [{"requests_per_min": 3}, {"tokens_per_min": 7}], ids=str)
+    async def test_whoever_waits_as_long_as_told_is_admitted(
+        self, till: Till, clock: FakeClock, limits: dict[str, int]
+    ) -> None:
+        await till.open(limits=RateLimits(**limits))
+        for turn in range(30):
+            for number in range(9):
+                try:
+                    await till.admit(f"{turn} {number}", tokens=2)
+                except RateLimited:
+                    break
+                await clock.advance(0.1 + turn / 7)
+            await clock.advance((await till.limited(tokens=2))["retry_after_seconds"])
+            await till.admit(f"{turn} again", tokens=2)
+
+    async def test_the_wait_is_for_as_many_tokens_to_leave_as_stand_in_the_way(
+        self, till: Till, clock: FakeClock
+    ) -> None:
+        await till.open(limits=RateLimits(tokens_per_min=100))
+        for number in range(5):
+            await till.admit(f"c{number}", tokens=20)
+            await clock.advance(1.0)
+        assert (await till.limited(tokens=50))["retry_after_seconds"] == 57
+        assert (await till.limited(tokens=20))["retry_after_seconds"] == 55
+
+    async def test_more_than_the_whole_limit_is_admitted_alone(self, till: Till, clock: FakeClock) -> None:
+        await till.open(limits=RateLimits(tokens_per_min=100))
+        await till.admit("small", tokens=1)
+        assert (await till.limited(tokens=500))["retry_after_seconds"] == 60
+        await clock.advance(60.0)
+        assert (await till.admit("huge", tokens=500)).windows[0].remaining == 0
+        await clock.advance(59.0)
+        assert (await till.limited(tokens=1))["retry_after_seconds"] == 1
+        await clock.advance(1.0)
+        await till.admit("after", tokens=1)
+
+    @pytest.mark.parametrize("name", ["requests_per_min", "tokens_per_min", "concurrency"])
+    async def test_a_limit_of_zero_admits_nothing(self, till: Till, name: str) -> None:
+        await till.open(limits=RateLimits(**{name: 0}))
+        said = await till.limited(tokens=1)
+        assert (said["limit_of"], said["retry_after_seconds"]) == (name, 60)
+
+    async def test_no_tokens_at_all_always_fit(self, till: Till) -> None:
+        await till.open(limits=RateLimits(tokens_per_min=10))
+        await till.admit("all", tokens=10)
+        await till.admit("none", tokens=0)
+
+    @pytest.mark.parametrize("limits", [{"requests_per_min": 1}, {"tokens_per_min": 5}, {"concurrency": 1}], ids=str)
+    async def test_a_refusal_takes_of_none_of_the_limits(self, till: Till, limits: dict[str, int]) -> None:
+        key = make_key(limits=RateLimits(**limits), budget_nanos=1_000)
+        await till.open(key, limits=RateLimits(requests_per_min=2, tokens_per_min=10, concurrency=2))
+        await till.admit("first", 10, key="k", tokens=5)
+        for _ in range(3):
+            assert (await till.limited("second", 10, key="k", tokens=5, same="i"))["level"] == "key"
+        assert (await till.purses(run=None))["key:k"] == (0, 10), "no money is held for it"
+        assert [state.remaining for state in (await till.admit("third", tokens=5, same="i")).windows] == [0, 0]
+
+    async def test_of_several_limits_that_refuse_the_one_to_wait_for_longest_is_named(
+        self, till: Till, clock: FakeClock
+    ) -> None:
+        await till.open(make_key(limits=RateLimits(tokens_per_min=5)), limits=RateLimits(requests_per_min=1))
+        await till.admit("first", key="k")
+        await clock.advance(30.0)
+        await till.put(PutAccount(make_account(limits=RateLimits(requests_per_min=2))))
+        await till.admit("second", key="k", tokens=5)
+        said = await till.limited(key="k", tokens=1)
+        assert (said["level"], said["limit_of"], said["retry_after_seconds"]) == ("key", "tokens_per_min", 60)
+
+    async def test_a_grant_tells_the_windows_of_the_account_and_of_the_key(self, till: Till, clock: FakeClock) -> None:
+        await till.open(make_key(limits=RateLimits(tokens_per_min=50)), limits=RateLimits(requests_per_min=3))
+        await till.admit("first")
+        await clock.advance(20.0)
+        assert (await till.admit("second", key="k", tokens=30)).windows == (
+            WindowState("requests", 3, 1, 60.0),
+            WindowState("tokens", 50, 20, 60.0),
+        )
+
+    async def test_environments_keys_and_accounts_have_windows_of_their_own(self, till: Till) -> None:
+        one = RateLimits(requests_per_min=1)
+        keys = [make_key(id=name, digest=name, limits=one) for name in ("key_a", "key_b")]
+        await till.open(*keys, limits=RateLimits(requests_per_min=2))
+        for key in keys:
+            await till.admit(key.id, key=key.id)
+            assert (await till.limited(key=key.id))["retry_after_seconds"] == 60
+        await till.limited()
+        await till.admit("sandbox", caller=till.caller(environment="sandbox"))
+        for name in ALIKE:
+            if name != "acme":
+                key = make_key(id="key_a", account=name, digest=name, limits=one)
+                other = await Till(till.storage, name).open(key, limits=RateLimits(requests_per_min=2))
+                await other.admit(f"of {name}", key="key_a")
+                assert (await other.limited(key="key_a"))["level"] == "key"
+                await other.admit(f"more of {name}")
+                await other.limited()
+
+    async def test_tokens_are_corrected_at_the_time_at_which_they_were_taken(
+        self, till: Till, clock: FakeClock
+    ) -> None:
+        await till.open(make_key(limits=RateLimits(tokens_per_min=90)), limits=RateLimits(tokens_per_min=100))
+        await till.admit("c", key="k", tokens=80)
+        await clock.advance(30.0)
+        await till.limited(tokens=21)
+        await till.settle("c", tokens=45)
+        assert (await till.admit("d", key="k", tokens=45)).windows[1].remaining == 0
+        await clock.advance(29.0)
+        assert (await till.limited(tokens=11))["retry_after_seconds"] == 1
+        await clock.advance(1.0)
+        await till.admit("e", tokens=55)
+
+    @pytest.mark.parametrize("estimate", [0, 10])
+    async def test_more_tokens_than_were_estimated_count_even_beyond_the_limit(self, till: Till, estimate: int) -> None:
+        await till.open(limits=RateLimits(tokens_per_min=100))
+        await till.admit("c", tokens=estimate)
+        await till.settle("c", tokens=150)
+        assert (await till.limited(tokens=1))["remaining"] == 0
+        await till.put(PutAccount(make_account(limits=RateLimits(tokens_per_min=200))))
+        assert (await till.limited(tokens=51))["remaining"] == 50
+
+    async def test_tokens_that_have_left_their_window_are_not_corrected(self, till: Till, clock: FakeClock) -> None:
+        await till.open(limits=RateLimits(tokens_per_min=100))
+        await till.admit("c", tokens=10, lasts_s=300.0)
+        await clock.advance(60.0)
+        await till.admit("d", tokens=10)
+        await till.settle("c", tokens=90)
+        assert (await till.admit("e", tokens=90)).windows[0].remaining == 0
+
+    async def test_tokens_that_nobody_knows_stay_as_they_were_taken(self, till: Till) -> None:
+        await till.open(limits=RateLimits(tokens_per_min=100))
+        await till.admit("c", tokens=60)
+        await till.settle("c", tokens=None)
+        assert (await till.limited(tokens=41))["remaining"] == 40
+
+    async def test_terms_change_at_once_while_calls_run(self, till: Till) -> None:
+        await till.open(limits=RateLimits(requests_per_min=2, concurrency=2))
+        await till.admit("first")
+        for limits in (RateLimits(requests_per_min=1), RateLimits(concurrency=1)):
+            await till.put(PutAccount(make_account(limits=limits)))
+            await till.limited()
+        await till.put(PutAccount(make_account(limits=RateLimits(requests_per_min=2))))
+        assert (await till.admit("second")).windows[0].remaining == 0
+        await till.limited()
+
+    # Slots
+
+    async def test_a_slot_is_held_while_a_call_runs_and_given_back_once(self, till: Till) -> None:
+        await till.open(make_key(limits=RateLimits(concurrency=1)), limits=RateLimits(concurrency=2))
+        await till.admit("first", key="k")
+        await till.admit("second")
+        said = await till.limited()
+        assert (said["level"], said["resource"], said["limit_of"]) == ("account", "requests", "concurrency")
+        assert said["retry_after_seconds"] == 1
+        for _ in range(2):
+            await till.settle("first")
+            till.release("first")
+        await till.admit("third", key="k")
+        await till.limited()
+        till.release("second")
+        await till.admit("fourth")
+        await till.limited()
+
+    async def test_a_call_of_a_run_counts_in_windows_and_takes_no_slot(self, till: Till) -> None:
+        await till.open(limits=RateLimits(requests_per_min=3, concurrency=1))
+        await till.admit("the run")
+        for call in ("first", "second"):
+            await till.admit(call, slot=False)
+            await till.settle(call)
+        assert (await till.limited(slot=False))["limit_of"] == "requests_per_min"
+
+    # Keys
+
+    async def test_a_revoked_key_is_refused_at_once_and_what_it_began_is_settled(self, till: Till) -> None:
+        await till.open(make_key(monthly_nanos=1_000))
+        await till.admit("runs", 100, key="k")
+        await till.put(RevokeKey("k", AT))
+        for asked in (till.ask("c", key="k"), till.accounts.look(till.caller("k"))):
+            with pytest.raises(AuthenticationFailed):
+                await asked
+        await till.settle("runs", make_row("runs", charge=70, key_id="k"))
+        assert set((await till.purses(run=None)).values()) == {(70, 0)}
+
+    async def test_a_key_of_a_console_elsewhere_is_refused_and_a_hosts_own_has_no_limits(self, till: Till) -> None:
+        await till.open()
+        with pytest.raises(AuthenticationFailed):
+            await till.ask("c", key=MADE)
+        assert not (await till.admit("d", BIG, key="my own")).is_limited
+
+    async def test_threads_with_loops_of_their_own_get_no_more_than_there_is(
+        self, till: Till, anyio_backend_name: str
+    ) -> None:
+        await till.open(limits=RateLimits(requests_per_min=LIMIT, concurrency=MOST), monthly_nanos=30 * MOST)
+        guard, admitted, held, most_held = Guard(), 0, 0, 0
+
+        def count(new: int, change: int) -> None:
+            nonlocal admitted, held, most_held
+            with guard.lock:
+                admitted, held = admitted + new, held + change
+                most_held = max(most_held, held)
+
+        async def take_part(number: int, meet: Meet) -> None:
+            for turn in range(ROUNDS):
+                call = f"{number} {turn}"
+                meet()
+                try:
+                    await till.admit(call, 30)
+                except RateLimited:
+                    continue
+                count(1, 1)
+                await checkpoint()
+                count(0, -1)
+                till.release(call)
+
+        together = partial(run_in_threads, many=THREADS, backend=anyio_backend_name, patience_s=PATIENCE_S)
+        await anyio.to_thread.run_sync(together, take_part)
+        assert 0 < most_held <= MOST
+        assert admitted <= LIMIT
+        for left in reversed(range(LIMIT - admitted)):
+            assert (await till.admit(f"more {left}")).windows[0].remaining == left
+            till.release(f"more {left}")
+        await till.limited()
+        assert (await till.purses(run=None))[MONTH] == (0, 0)
+
+
+class Case(NamedTuple):
+    """An ask where so much is spent and reserved of 1,000. ``waits`` None: there is room."""
+
+    spent: int
+    reserved: int
+    asked: int
+    waits: bool | None
+
+
+ROOM = [
+    Case(0, 0, 1_000, None),
+    Case(0, 0, 1_001, False),
+    Case(999, 0, 1, None),
+    Case(1_000, 0, 0, None),
+    Case(1_001, 0, 0, False),
+    Case(1_000, 0, 1, False),
+    Case(0, 1_000, 1, True),
+    Case(0, 1_000, 0, None),
+    Case(0, 1, 1_000, True),
+    Case(0, 1, 1_001, False),
+    Case(500, 500, 500, True),
+    Case(500, 500, 501, False),
+]
+
+
+class Budgets(AccountsSuite):
+    """Money: reserved at every level that has a limit, or at none; spent and reserved stay within each."""
+
+    async def test_who_was_never_set_up_is_unlimited_and_has_no_purse(self, till: Till) -> None:
+        assert not (await till.admit("c", BIG, key="none")).is_limited
+        await till.settle("c", make_row(charge=BIG))
+        standing = await till.standing(key="none", run=None)
+        assert (standing.account, standing.key, standing.purses) == (None, None, ())
+        left = await till.accounts.look(till.caller())
+        assert (left.account, left.key, left.nanos) == (None, None, None)
+
+    async def test_a_standing_has_account_key_and_every_purse_the_innermost_first(self, full: Till) -> None:
+        standing = await full.standing()
+        assert standing.account == make_account(prepaid=True, monthly_nanos=1_000)
+        assert standing.key is not None
+        assert standing.key.id == "k"
+        assert [asdict(purse) for purse in standing.purses] == [
+            {"level": level, "name": name, "limit_nanos": 1_000, "spent_nanos": 0, "reserved_nanos": 0}
+            for level, name in zip(("agent_run", "key", "key", "account", "month"), PURSES, strict=True)
+        ]
+
+    @pytest.mark.parametrize("short", PURSES)
+    async def test_money_is_held_at_all_levels_or_at_none(self, till: Till, short: str) -> None:
+        run = RunLimit("r", 500) if short == "run:r" else RUN
+        budget = {"key:k": {"budget_nanos": 500}, "key:k:2026-11": {"monthly_nanos": 500}}.get(short, {})
+        terms = {"account": {"credit": 500}, MONTH: {"monthly_nanos": 500}}.get(short, {})
+        limits: dict[str, Any] = {"budget_nanos": 1_000, "monthly_nanos": 1_000}
+        money: dict[str, Any] = {"credit": 1_000, "prepaid": True, "monthly_nanos": 1_000}
+        windows = RateLimits(requests_per_min=1, concurrency=1)
+        await till.open(make_key(**limits | budget), limits=windows, **money | terms)
+        refused = await till.short("c", 501, key="k", run=run)
+        purse = refused.purse
+        assert (purse.name, purse.limit_nanos, purse.left_nanos, refused.waits) == (short, 500, 500, False)
+        assert set((await till.purses(run=run)).values()) == {(0, 0)}
+        grant = await till.admit("c", 500, key="k", run=run)
+        assert (grant.nanos, grant.is_limited) == (500, True), "nothing was taken of the rate limits either"
+        assert await till.purses(run=run) == dict.fromkeys(PURSES, (0, 500))
+
+    @pytest.mark.parametrize("case", ROOM, ids=str)
+    async def test_only_what_others_hold_is_waited_for(self, till: Till, case: Case) -> None:
+        await till.open(monthly_nanos=1_000)
+        await till.settle("paid", make_row("paid", charge=case.spent))
+        await till.admit("other", case.reserved) if case.reserved else None
+        if case.waits is None:
+            await till.admit("c", case.asked)
+            return
+        refused = await till.short("c", case.asked)
+        assert refused.waits is case.waits, "True where it would fit but for what other calls hold"
+        assert asdict(refused.purse) == {
+            "level": "month", "name": MONTH, "limit_nanos": 1_000, "spent_nanos": case.spent,
+            "reserved_nanos": case.reserved,
+        }  # fmt: skip
+
+    async def test_of_several_that_are_short_the_one_with_the_least_left_is_told(self, till: Till) -> None:
+        await till.open(make_key(budget_nanos=300), monthly_nanos=200)
+        await till.admit("other", 150, key="k")
+        refused = await till.short("c", 250, key="k")
+        assert (refused.purse.name, refused.waits) == (MONTH, False)
+
+    async def test_a_balance_is_filled_by_credit_whenever_it_comes(self, till: Till) -> None:
+        await till.open(credit=500)
+        assert not (await till.admit("free", BIG)).is_limited
+        await till.put(PutAccount(make_account(prepaid=True)))
+        assert (await till.short("c", 501)).purse.limit_nanos == 500
+        await till.admit("c", 500)
+
+    async def test_a_key_that_gets_a_budget_later_has_spent_what_it_spent_before(self, till: Till) -> None:
+        await till.open(make_key())
+        await till.admit("c", 900, key="k")
+        await till.settle("c", make_row(charge=900, key_id="k"))
+        await till.put(PutKey(make_key(budget_nanos=1_000)))
+        assert (await till.short("d", 101, key="k")).purse.name == "key:k"
+        await till.admit("d", 100, key="k")
+
+    async def test_a_call_that_ran_before_there_was_a_limit_is_counted_and_not_overrun(self, till: Till) -> None:
+        await till.open()
+        await till.admit("c", 700)
+        await till.put(PutAccount(make_account(monthly_nanos=1_000)))
+        await till.settle("c", make_row(charge=700))
+        assert [row.overrun_nanos for row in await till.rows()] == [0]
+        assert (await till.short("d", 301)).purse.spent_nanos == 700
+        await till.admit("d", 300)
+
+    async def test_the_month_in_which_a_call_came_pays(self, full: Till) -> None:
+        await full.admit("c", 400)
+        await full.admit("d", 400, at=NEXT_MONTH_S)
+        for call in ("c", "d"):
+            await full.settle(call, make_row(call, charge=200), created_at=NEXT_MONTH)
+        assert (await full.purses())[MONTH] == (200, 0)
+        assert (await full.purses(NEXT_MONTH))["month:2026-12"] == (200, 0)
+
+    async def test_sandbox_calls_are_not_paid_for(self, full: Till) -> None:
+        sandbox = full.caller(environment="sandbox")
+        grant = await full.admit("c", BIG, caller=sandbox, run=RUN)
+        assert (grant.nanos, grant.is_limited) == (0, False)
+        assert (await full.accounts.look(sandbox, RUN)).nanos is None
+        await full.settle("c")
+        assert set((await full.purses()).values()) == {(0, 0)}
+
+    async def test_money_is_counted_exactly_beyond_any_float_and_without_limits_too(self, till: Till) -> None:
+        await till.open(make_key(), monthly_nanos=BIG)
+        await till.admit("c", BIG - 1, key="k")
+        assert (await till.short("d", 2)).purse.reserved_nanos == BIG - 1
+        assert await till.purses(run=None) == dict.fromkeys(PURSES[1:], (0, BIG - 1))
+        assert [purse.limit_nanos for purse in (await till.standing(run=None)).purses] == [None, None, None, BIG]
+        await till.settle("c", make_row(charge=BIG - 1))
+        assert await till.purses(run=None) == dict.fromkeys(PURSES[1:], (BIG - 1, 0))
+
+    async def test_no_more_calls_at_once_are_admitted_than_there_is_money_for(self, full: Till) -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(20):
+                group.start_soon(partial(full.ask, f"c{number}", 130, key="k", run=RUN))
+        assert len(full.grants) == 7
+        assert set((await full.purses()).values()) == {(0, 910)}
+
+    # A call that runs
+
+    @pytest.mark.parametrize("nanos", [0, 1, 400, 700, 1_000])
+    async def test_asked_for_again_another_amount_is_reserved_and_nothing_else_taken(
+        self, till: Till, nanos: int
+    ) -> None:
+        key = make_key(budget_nanos=1_000, monthly_nanos=1_000, limits=RateLimits(requests_per_min=1, concurrency=1))
+        await till.open(key, credit=1_000, prepaid=True, monthly_nanos=1_000)
+        for amount in (400, nanos):
+            assert (await till.admit("c", amount, key="k", run=RUN)).nanos == amount
+        assert await till.purses() == dict.fromkeys(PURSES, (0, nanos))
+        till.release("c")
+        assert await till.purses() == dict.fromkeys(PURSES, (0, 0))
+
+    async def test_asked_for_more_than_there_is_a_call_keeps_what_it_has(self, full: Till) -> None:
+        await full.admit("c", 400)
+        await full.admit("other", 500)
+        assert (await full.short("c", 501)).waits
+        assert not (await full.short("c", 1_001)).waits
+        assert (await full.purses())["account"] == (0, 900)
+        await full.admit("c", 500)
+        assert (await full.purses())["account"] == (0, 1_000)
+
+    async def test_a_call_is_widened_at_every_level_if_there_is_room_now(self, full: Till) -> None:
+        grant = await full.admit("c", 400, key="k", run=RUN)
+        await full.admit("other", 300)
+        assert not await full.accounts.widen(grant, 701), "others hold it, and it never waits"
+        assert grant.nanos == 400
+        assert await full.accounts.widen(grant, 700)
+        assert grant.nanos == 700
+        assert (await full.purses())["run:r"] == (0, 700)
+        assert (await full.purses())["account"] == (0, 1_000)
+        await full.settle("c", make_row(charge=650))
+        assert (await full.purses())["run:r"] == (650, 0)
+        assert [row.overrun_nanos for row in await full.rows(request_id="c")] == [0]
+        assert not await full.accounts.widen(grant, 800), "it has ended"
+
+    async def test_a_run_limits_what_a_call_is_widened_to(self, full: Till) -> None:
+        grant = await full.admit("c", 100, run=RunLimit("small", 200))
+        assert not await full.accounts.widen(grant, 201)
+        assert await full.accounts.widen(grant, 200)
+
+    # What is left
+
+    async def test_what_is_left_is_of_the_level_that_has_the_least(self, till: Till) -> None:
+        await till.open(make_key(budget_nanos=700), credit=900, prepaid=True)
+        await till.settle("paid", make_row("paid", charge=600), key="k")
+        found = [await till.accounts.look(till.caller(key), run) for key in (None, "k") for run in (None, RUN)]
+        assert [left.nanos for left in found] == [300, 300, 100, 100]
+        assert (await till.accounts.look(till.caller("k"), RunLimit("r", 50))).nanos == 50
+        assert (found[3].account, found[3].key) == (make_account(prepaid=True), make_key(budget_nanos=700))
+
+    async def test_memory_tells_what_is_left_as_it_was_looked_for_last(self, full: Till) -> None:
+        left = await full.accounts.look(full.caller("k"), RUN)
+        assert full.accounts.left(full.caller("k"), RUN) in (None, left), "None: it does not know"
+        assert full.accounts.left(full.caller("k"), RunLimit("another", 5)) in (None, replace(left, nanos=5))
+
+
+class Queues(AccountsSuite):
+    """Calls that wait for what others hold: in their order, no longer than they may, and for nothing else."""
+
+    async def test_those_who_wait_get_what_is_freed_in_their_order(self, full: Till, clock: FakeClock) -> None:
+        await full.admit("first", 1_000)
+        async with waiting(full, clock, [("a", 800), ("b", 50), ("c", 200), ("d", 50)]) as heard:
+            assert heard == {}
+            await full.settle("first", make_row("first", charge=100))
+            await clock.advance(0.0)
+            assert {*heard} == {"a", "b"}
+            assert (await full.short("late", 50)).waits, "who comes later stands behind them"
+            full.release("b")
+            await clock.advance(0.0)
+            assert {*heard} == {"a", "b"}, "d stands behind c, though there is room for it"
+            full.release("a")
+        assert all(isinstance(found, Grant) for found in heard.values())
+
+    async def test_all_who_wait_get_what_is_freed_at_once(self, full: Till, clock: FakeClock) -> None:
+        await full.admit("first", 1_000)
+        names = [f"c{number}" for number in range(200)]
+        async with waiting(full, clock, [(name, 5) for name in names]) as heard:
+            full.release("first")
+            await clock.advance(0.0)
+            assert {*heard} == {*names}
+
+    async def test_a_call_waits_no_longer_than_it_may(self, full: Till, clock: FakeClock) -> None:
+        await full.admit("first", 900)
+        async with waiting(full, clock, [("a", 200)], waits_s=5.0) as heard:
+            await clock.advance(5.0 - A_MOMENT_S)
+            assert heard == {}
+            await clock.advance(A_MOMENT_S)
+        (found,) = heard.values()
+        assert isinstance(found, Short)
+        assert (found.waits, found.purse.limit_nanos, found.purse.reserved_nanos) == (True, 1_000, 900)
+        full.release("first")
+        assert (await full.purses())["account"] == (0, 0), "it stands in no queue any more"
+        await full.admit("second", 1_000)
+
+    async def test_who_gives_up_behind_others_is_told_how_things_stand(self, full: Till, clock: FakeClock) -> None:
+        await full.admit("first", 900)
+        async with waiting(full, clock, [("a", 800)], waits_s=50.0) as heard:
+            async with waiting(full, clock, [("b", 100)], waits_s=5.0) as behind:
+                await clock.advance(5.0)
+            purse = behind["b"].purse
+            assert (behind["b"].waits, purse.limit_nanos, purse.reserved_nanos) == (True, 1_000, 900)
+            full.release("first")
+        assert isinstance(heard["a"], Grant)
+
+    async def test_who_waits_for_what_was_spent_meanwhile_is_told_so(self, full: Till, clock: FakeClock) -> None:
+        await full.admit("first", 900)
+        async with waiting(full, clock, [("a", 200), ("b", 100)]) as heard:
+            await full.settle("first", make_row("first", charge=850))
+            await clock.advance(0.0)
+        assert isinstance(heard["a"], Short)
+        assert (heard["a"].waits, heard["a"].purse.spent_nanos) == (False, 850)
+        assert isinstance(heard["b"], Grant), "those behind it go on"
+
+    async def test_who_is_cancelled_leaves_the_queue_to_those_behind(self, full: Till, clock: FakeClock) -> None:
+        await full.admit("first", 500)
+        scope = anyio.CancelScope()
+
+        async def large() -> None:
+            with scope:
+                await full.ask("large", 600, waits_s=50.0)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(large)
+            await clock.advance(0.0)
+            async with waiting(full, clock, [("small", 400)]) as heard:
+                assert heard == {}
+                scope.cancel()
+        assert (await full.purses())["account"] == (0, 900)
+
+    async def test_who_goes_on_as_another_gives_up_counts_from_then_on(self, till: Till, clock: FakeClock) -> None:
+        await till.open(credit=1_000, prepaid=True, limits=RateLimits(requests_per_min=2))
+        await till.admit("first", 500, lasts_s=300.0)
+        async with (
+            waiting(till, clock, [("large", 600)], waits_s=20.0),
+            waiting(till, clock, [("small", 400)]) as heard,
+        ):
+            await clock.advance(20.0)
+        assert heard["small"].windows == (WindowState("requests", 2, 0, 60.0),)
+        await clock.advance(40.0)
+        await till.admit("c")
+        assert (await till.limited())["retry_after_seconds"] == 20
+
+    async def test_a_call_that_is_cancelled_holds_nothing(self, till: Till, clock: FakeClock) -> None:
+        await till.open(limits=RateLimits(concurrency=1), monthly_nanos=100)
+        for steps in range(CANCELLED_AFTER):
+            call = f"c{steps}"
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(till.ask, call, 100, same="i"))
+                for _ in range(steps):
+                    await checkpoint()
+                group.cancel_scope.cancel()
+            if call in till.grants:
+                till.release(call)
+            await clock.advance(0.0)
+            await till.admit(f"next {steps}", 100, same="i")
+            till.release(f"next {steps}")
+
+    async def test_who_is_cancelled_as_it_is_given_what_it_waits_for_holds_nothing(
+        self, full: Till, clock: FakeClock
+    ) -> None:
+        await full.admit("first", 1_000)
+        async with waiting(full, clock, [("a", 1_000)], cancels=True):
+            full.release("first")
+        await clock.advance(0.0)
+        await full.admit("b", 1_000)
+
+    async def test_more_credit_and_a_higher_limit_let_those_go_on_who_wait(self, till: Till, clock: FakeClock) -> None:
+        await till.open(monthly_nanos=1_000)
+        await till.admit("first", 900)
+        async with waiting(till, clock, [("a", 200)]):
+            await till.put(PutAccount(make_account(monthly_nanos=1_100)))
+
+    async def test_a_call_whose_key_is_revoked_while_it_waits_is_refused(self, full: Till, clock: FakeClock) -> None:
+        await full.admit("first", 1_000)
+        heard = list[BaseException]()
+
+        async def wait() -> None:
+            with pytest.raises(AuthenticationFailed) as refused:
+                await full.ask("a", 100, key="k", waits_s=50.0)
+            heard.append(refused.value)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await clock.advance(0.0)
+            await full.put(RevokeKey("k", AT))
+            full.release("first")
+        assert len(heard) == 1
+
+    async def test_asked_for_nothing_a_call_waits_for_nobody(self, full: Till, clock: FakeClock) -> None:
+        await full.admit("first", 1_000)
+        async with waiting(full, clock, [("a", 200)]):
+            await full.admit("free", 0)
+            full.release("first")
+
+    # Idempotency keys
+
+    async def test_all_who_join_a_call_get_its_answer(self, till: Till, clock: FakeClock) -> None:
+        await till.admit("first", same="i")
+        async with waiting(till, clock, [(f"c{number}", 0) for number in range(200)], same="i") as heard:
+            await till.settle("first", result=b"answer")
+        assert [*heard.values()] == [Replay(b"answer")] * 200
+
+    async def test_where_a_call_failed_one_of_those_who_joined_goes_on(self, till: Till, clock: FakeClock) -> None:
+        await till.admit("first", same="i")
+        async with waiting(till, clock, [("a", 0), ("b", 0), ("c", 0)], same="i") as heard:
+            till.release("first")
+            await clock.advance(0.0)
+            assert [*heard] == ["a"]
+            await till.settle("a", result=b"answer")
+        assert [*heard.values()][1:] == [Replay(b"answer")] * 2
+
+    async def test_who_joins_waits_no_longer_than_it_may(self, till: Till, clock: FakeClock) -> None:
+        await till.admit("first", same="i")
+        with pytest.raises(RouterTimeoutError):
+            await till.ask("a", same="i")
+        async with anyio.create_task_group() as group:
+            group.start_soon(_times_out, partial(till.ask, "b", same="i", waits_s=5.0))
+            await clock.advance(5.0)
+
+
+async def _times_out(asks: Callable[[], Awaitable[object]]) -> None:
+    with pytest.raises(RouterTimeoutError):
+        await asks()
+
+
+@asynccontextmanager
+async def waiting(
+    till: Till, clock: FakeClock, calls: list[tuple[str, int]], *, cancels: bool = False, **given: Any
+) -> AsyncIterator[dict[str, Any]]:
+    """Calls that ask for so much in this order and wait, and what each was answered, once it was. In the end all of
+    them were, or are cancelled."""
+    heard = dict[str, Any]()
+
+    async def ask(call: str, nanos: int) -> None:
+        heard[call] = await till.ask(call, nanos, **{"waits_s": 50.0} | given)
+
+    async with anyio.create_task_group() as group:
+        for call, nanos in calls:
+            group.start_soon(ask, call, nanos)
+            await clock.advance(0.0)
+        yield heard
+        if cancels:
+            group.cancel_scope.cancel()

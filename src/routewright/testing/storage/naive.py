@@ -1,0 +1,496 @@
+"""What limits, budgets and idempotency keys are, as a model, and histories of chance that hold a storage to it.
+
+Everything that ever happened stands in lists, and is counted anew whenever it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from random import Random
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from routewright._core.account import limits_of
+from routewright._core.accounts.books import KEPT_S
+from routewright._core.moment import timestamp
+from routewright.errors import (
+    AuthenticationFailed,
+    IdempotencyKeyReused,
+    RateLimited,
+    RouterError,
+    RouterTimeoutError,
+)
+from routewright.protocols import Accounts, Facts, LimitingStorage
+from routewright.testing.clock import FakeClock
+from routewright.wire import (
+    Account,
+    AddCredit,
+    Ask,
+    Caller,
+    Claim,
+    DeleteResults,
+    Environment,
+    Grant,
+    Key,
+    LedgerRow,
+    PutAccount,
+    PutKey,
+    RateLimits,
+    Replay,
+    RevokeKey,
+    RunLimit,
+    Short,
+    Stands,
+)
+
+from .samples import AT, AT_S, DAY_S, make_account, make_ask, make_facts, make_key, make_row
+
+Outcome = Literal["admitted", "replay", "reused", "busy", "limited", "short", "waits", "revoked"]
+"""What an ask comes to that does not wait. ``busy``: its key is another's; ``waits``: others hold its money."""
+REFUSALS: dict[type[RouterError], Outcome] = {
+    AuthenticationFailed: "revoked",
+    IdempotencyKeyReused: "reused",
+    RateLimited: "limited",
+    RouterTimeoutError: "busy",
+}
+Change = PutAccount | PutKey | RevokeKey | AddCredit | DeleteResults
+ACCOUNTS, KEYS, RUNS = ("acme", "other"), ("k1", "k2"), (RunLimit("r1", 120), RunLimit("r2", 120))
+PAUSES = (0.0, 0.0, 0.5, 7.3, 20.0, 29.5, 59.5, 60.0, 61.7)
+
+
+@dataclass(slots=True)
+class Taken:
+    """A call that was admitted."""
+
+    ask: Ask
+    at: Fraction
+    parties: list[str]
+    tokens: int
+    nanos: int
+    purses: list[str]
+    runs: bool = True
+
+
+@dataclass(slots=True)
+class Charged:
+    """What a call was charged."""
+
+    account: str
+    purses: Sequence[str]
+    charge: int
+    run_nanos: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """What is kept under an idempotency key."""
+
+    scope: tuple[str, Environment, str]
+    fingerprint: str
+    call: str
+    result: bytes
+    until: float
+
+
+class NaiveAccounts:
+    """Several accounts with keys and runs. Times are fractions, so that no rounding is shared with what is tested."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        """Seconds of the monotonic clock."""
+        self.accounts: dict[str, Account] = {}
+        self.keys: dict[tuple[str, str], Key] = {}
+        self.credits: dict[tuple[str, str], int] = {}
+        self.taken: list[Taken] = []
+        self.charged: list[Charged] = []
+        self.rows: dict[tuple[str, str, int], LedgerRow] = {}
+        self.lost: dict[str, tuple[str, int, Sequence[str]]] = {}
+        """Of calls whose process was gone: whose they are, what they may have cost, and what pays for them."""
+        self.answers: list[Answer] = []
+
+    @property
+    def time(self) -> float:
+        """Unix seconds."""
+        return AT_S + self.now
+
+    # Whose limits hold, and who pays
+
+    def parties(self, caller: Caller) -> dict[str, RateLimits]:
+        """Those that limit a caller."""
+        key = self._key(caller)
+        found = {f"account {caller.account} {caller.environment}": limits_of(self.accounts.get(caller.account))}
+        if key is not None and key.limits is not None:
+            found[f"key {caller.account} {key.id}"] = key.limits
+        return {name: limits for name, limits in found.items() if limits != RateLimits()}
+
+    def purses(self, caller: Caller, month: str, run: RunLimit | None) -> dict[str, int | None]:
+        """Those that a call is paid from, with their limits."""
+        account, key = self.accounts.get(caller.account), self._key(caller)
+        found: dict[str, int | None] = {}
+        if caller.environment == "sandbox":
+            return found
+        if run is not None:
+            found[f"run:{run.id}"] = run.limit_nanos
+        if key is not None:
+            found |= {f"key:{key.id}": key.budget_nanos, f"key:{key.id}:{month}": key.monthly_nanos}
+        if account is not None:
+            found["account"] = self.granted(account.name) if account.prepaid else None
+            found[f"month:{month}"] = account.monthly_nanos
+        return found
+
+    def granted(self, account: str) -> int:
+        """All the credit of an account."""
+        return sum(nanos for (name, _), nanos in self.credits.items() if name == account)
+
+    def spent(self, account: str, purse: str) -> int:
+        """What was charged to a purse; to a run also what nobody knows."""
+        mine = [each for each in self.charged if each.account == account and purse in each.purses]
+        if not purse.startswith("run:"):
+            return sum(each.charge for each in mine)
+        unknown = sum(most for name, most, purses in self.lost.values() if name == account and purse in purses)
+        return unknown + sum(each.run_nanos for each in mine)
+
+    def reserved(self, account: str, purse: str) -> int:
+        """What calls that run hold of a purse."""
+        return sum(each.nanos for each in self.running() if each.ask.caller.account == account and purse in each.purses)
+
+    def running(self) -> list[Taken]:
+        """The calls that run."""
+        return [each for each in self.taken if each.runs]
+
+    def call(self, call: str) -> Taken | None:
+        """One of them."""
+        return next((each for each in self.running() if each.ask.id == call), None)
+
+    def within(self, party: str) -> list[Taken]:
+        """What counts in the window of a party."""
+        return [each for each in self.taken if party in each.parties and Fraction(self.now) - 60 < each.at]
+
+    # What an ask comes to
+
+    def outcome(self, ask: Ask) -> Outcome:
+        """What it has to be answered."""
+        own = self.call(ask.id)
+        if own is not None:
+            return self._money(own.ask, ask.nanos, own)
+        key = self._key(ask.caller)
+        if key is not None and key.revoked_at is not None:
+            return "revoked"
+        if ask.claim is not None:
+            of = self._of_key(ask)
+            if of is not None:
+                there, busy = of
+                return "reused" if there != ask.claim.fingerprint else "busy" if busy else "replay"
+        if any(not self._has_room(party, limits, ask) for party, limits in self.parties(ask.caller).items()):
+            return "limited"
+        return self._money(ask, ask.nanos, None)
+
+    def remaining(self, caller: Caller) -> list[int]:
+        """What is left of requests and tokens, of the account and then of the key."""
+        found = list[int]()
+        for party, limits in self.parties(caller).items():
+            there = self.within(party)
+            if limits.requests_per_min is not None:
+                found.append(max(0, limits.requests_per_min - len(there)))
+            if limits.tokens_per_min is not None:
+                found.append(max(0, limits.tokens_per_min - sum(each.tokens for each in there)))
+        return found
+
+    def _has_room(self, party: str, limits: RateLimits, ask: Ask) -> bool:
+        there, running = self.within(party), [each for each in self.running() if party in each.parties]
+        tokens, slots = sum(each.tokens for each in there), sum(each.ask.slot for each in running)
+        return (
+            (limits.requests_per_min is None or len(there) < limits.requests_per_min)
+            and (limits.concurrency is None or not ask.slot or slots < limits.concurrency)
+            and (
+                limits.tokens_per_min is None
+                or ask.tokens == 0
+                or tokens + ask.tokens <= limits.tokens_per_min
+                or (tokens == 0 and limits.tokens_per_min > 0)
+            )
+        )
+
+    def _of_key(self, ask: Ask) -> tuple[str, bool] | None:
+        """The fingerprint under an ask's key, and whether its call runs."""
+        scope = scope_of(ask.caller, ask.claim)
+        for each in self.running():
+            if each.ask.claim is not None and scope_of(each.ask.caller, each.ask.claim) == scope:
+                return each.ask.claim.fingerprint, True
+        for kept in self.answers:
+            if kept.scope == scope and self.time < kept.until:
+                return kept.fingerprint, False
+        return None
+
+    def _money(self, ask: Ask, nanos: int, own: Taken | None) -> Outcome:
+        if own is not None and nanos <= own.nanos:
+            return "admitted"
+        purses = self.purses(ask.caller, timestamp(ask.at)[:7], ask.run)
+        if own is not None:
+            purses = {name: purses.get(name) for name in own.purses}
+        found: Outcome = "admitted"
+        for name, limit in purses.items():
+            if limit is not None:
+                left = limit - self.spent(ask.caller.account, name)
+                others = self.reserved(ask.caller.account, name) - (0 if own is None else own.nanos)
+                if nanos > left:
+                    return "short"
+                if nanos > left - others:
+                    found = "waits"
+        return found
+
+    # What happens
+
+    def admit(self, ask: Ask) -> None:
+        """Book an ask that was admitted."""
+        own = self.call(ask.id)
+        purses = self.purses(ask.caller, timestamp(ask.at)[:7], ask.run)
+        if own is not None:
+            if any(purses.get(name) is not None for name in own.purses):
+                own.nanos = ask.nanos
+            return
+        nanos = ask.nanos if any(limit is not None for limit in purses.values()) else 0
+        self.taken.append(Taken(ask, Fraction(self.now), [*self.parties(ask.caller)], ask.tokens, nanos, [*purses]))
+
+    def settle(self, facts: Facts) -> None:
+        """Book what a call came to."""
+        held, account, month = self.call(facts.id), facts.caller.account, facts.created_at[:7]
+        lost = self.lost.pop(facts.id, None)
+        rows = [row for row in facts.rows if (account, facts.id, row.attempt) not in self.rows]
+        purses: Sequence[str] = [*self.purses(facts.caller, month, facts.run)] if lost is None else lost[2]
+        keeps = facts.claim is not None and facts.result is not None
+        if held is not None:
+            self.end(held, facts.tokens)
+            purses = held.purses
+        elif keeps:
+            of = [each for each in self.answers if each.scope == scope_of(facts.caller, facts.claim)]
+            of = [each for each in of if self.time < each.until]
+            keeps = not of and self._of_key(make_ask(caller=facts.caller, claim=facts.claim)) is None
+            if not keeps and not any(each.call == facts.id for each in of):
+                rows = [replace(row, charge_nanos=0) for row in rows]
+        self.rows |= {(account, facts.id, row.attempt): row for row in rows}
+        cost = max(sum(row.cost_nanos for row in rows), facts.run_nanos or 0) if rows else 0
+        self.charged.append(Charged(account, purses, sum(row.charge_nanos for row in rows), cost))
+        if keeps and facts.claim is not None and facts.result is not None:
+            scope, until = scope_of(facts.caller, facts.claim), self.time + KEPT_S
+            self.answers.append(Answer(scope, facts.claim.fingerprint, facts.id, facts.result, until))
+
+    def end(self, held: Taken, tokens: int | None) -> None:
+        """A call runs no longer. Its tokens are those that it used, if anybody knows."""
+        held.runs = False
+        held.tokens = held.tokens if tokens is None else tokens
+
+    def lose(self, held: Taken) -> None:
+        """The process of a call is gone."""
+        held.runs = False
+        _, before, _ = self.lost.get(held.ask.id, ("", 0, ()))
+        if before + held.nanos:
+            self.lost[held.ask.id] = held.ask.caller.account, before + held.nanos, held.purses
+
+    def change(self, account: str, write: Change) -> None:
+        """The terms of an account are others."""
+        match write:
+            case PutAccount(terms):
+                self.accounts[account] = terms
+            case PutKey(key):
+                self.keys[account, key.id] = key
+            case RevokeKey(key_id, at):
+                self.keys[account, key_id] = replace(self.keys[account, key_id], revoked_at=at)
+            case AddCredit(id, nanos):
+                self.credits.setdefault((account, id), nanos)
+            case DeleteResults(environment):
+                gone = {(account, of) for of in ("production", "sandbox") if environment in (None, of)}
+                self.answers = [each for each in self.answers if each.scope[:2] not in gone]
+
+    def _key(self, caller: Caller) -> Key | None:
+        return None if caller.key_id is None else self.keys.get((caller.account, caller.key_id))
+
+
+def scope_of(caller: Caller, claim: Claim | None) -> tuple[str, Environment, str]:
+    """Where an idempotency key is one."""
+    return caller.account, caller.environment, "" if claim is None else claim.key
+
+
+class Chance:
+    """What happens next in a history. Chance may be that of ``random.Random(seed)``, or hypothesis's ``st.randoms()``,
+    which then finds the shortest history that goes wrong."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.calls = 0
+
+    def caller(self) -> Caller:
+        """Somebody."""
+        environment: Environment = "sandbox" if self.rng.random() < 0.1 else "production"
+        return Caller(self.rng.choice(ACCOUNTS), environment, self.rng.choice((None, *KEYS, "my own")))
+
+    def ask(self, model: NaiveAccounts) -> Ask:
+        """Of a new call, or now and then of one that runs."""
+        rng, running = self.rng, model.running()
+        nanos = rng.choice((0, 1, 10, 30, 60, 90))
+        if running and rng.random() < 0.15:
+            return replace(rng.choice(running).ask, nanos=nanos)
+        self.calls += 1
+        claim = Claim(rng.choice("ij"), rng.choice("ffg")) if rng.random() < 0.25 else None
+        return make_ask(
+            f"c{self.calls}", nanos, caller=self.caller(), at=model.time, tokens=rng.choice((0, 1, 2, 4, 9)),
+            claim=claim, run=rng.choice((None, None, *RUNS)), slot=rng.random() < 0.8, lasts_s=1e9,
+        )  # fmt: skip
+
+    def facts(self, ask: Ask) -> Facts:
+        """What a call came to."""
+        rng, at = self.rng, timestamp(ask.at)
+        rows = [
+            make_row(ask.id, attempt, rng.choice((0, 10, 50)), rng.choice((0, 10, 70)), at=at)
+            for attempt in range(1, rng.choice((1, 2, 2, 3)))
+        ]
+        return make_facts(
+            ask.id, *rows, caller=ask.caller, created_at=at, run=ask.run, claim=ask.claim,
+            tokens=rng.choice((None, 0, 1, 3, 8)), run_nanos=rng.choice((None, 40)),
+            result=rng.choice((None, ask.id.encode())),
+        )  # fmt: skip
+
+    def change(self, model: NaiveAccounts) -> tuple[str, Change]:
+        """Other terms for an account."""
+        rng, account = self.rng, self.rng.choice(ACCOUNTS)
+        limits = RateLimits(
+            requests_per_min=rng.choice((None, 0, 3, 8)),
+            tokens_per_min=rng.choice((None, 5, 20)),
+            concurrency=rng.choice((None, 1, 4)),
+        )
+        key_id = rng.choice(KEYS)
+        match rng.randrange(9):
+            case 0 | 1 | 2:
+                terms: dict[str, Any] = {"prepaid": rng.random() < 0.5, "monthly_nanos": rng.choice((None, 100, 400))}
+                return account, PutAccount(make_account(name=account, limits=limits, **terms))
+            case 3 | 4:
+                budget = {"budget_nanos": rng.choice((None, 90, 300)), "monthly_nanos": rng.choice((None, 100))}
+                there = model.keys.get((account, key_id))
+                revoked_at = None if there is None else there.revoked_at
+                digest = f"{account} {key_id}"
+                key = make_key(
+                    id=key_id, account=account, digest=digest, limits=limits, revoked_at=revoked_at, **budget
+                )
+                return account, PutKey(key)
+            case 5 | 6 | 7:
+                return account, AddCredit(f"cr {rng.randrange(40)}", rng.choice((-40, 50, 200)), AT)
+        if rng.random() < 0.2 and (account, key_id) in model.keys:
+            return account, RevokeKey(key_id, AT)
+        return account, DeleteResults(rng.choice((None, "production")))
+
+    def pause(self) -> float:
+        """How long nothing happens."""
+        return DAY_S if self.rng.random() < 0.01 else self.rng.choice(PAUSES)
+
+
+class AccountsWalk:
+    """Calls of several accounts that come, go and change their terms, and the model that a storage is held to."""
+
+    def __init__(self, storage: LimitingStorage, clock: FakeClock, rng: Random) -> None:
+        self.storage, self.accounts, self.clock, self.rng = storage, storage.accounts, clock, rng
+        self.model, self.chance = NaiveAccounts(), Chance(rng)
+        self.grants: dict[str, Grant] = {}
+        self.said: list[Facts] = []
+        self._steps: tuple[Callable[[], Awaitable[None]], ...] = (
+            *(*(self.ask,) * 6, *(self.settle,) * 3, self.settle_again, self.release, self.widen),
+            *(*(self.change,) * 2, *(self.wait,) * 2),
+        )
+
+    async def go(self, steps: int) -> None:
+        """Take so many steps. Raises ``AssertionError`` where the model says otherwise."""
+        for account in ACCOUNTS:
+            await self._apply(account, PutAccount(make_account(name=account)))
+        for _ in range(steps):
+            await self.rng.choice(self._steps)()
+            await self._check()
+
+    async def ask(self) -> None:
+        """Ask for what a call needs."""
+        ask = self.chance.ask(self.model)
+        expected = self.model.outcome(ask)
+        found = await outcome_of(self.accounts, ask)
+        assert found[0] == expected, f"{ask} was answered with {found}, and {expected} by the model"
+        if isinstance(found[1], Grant):
+            self.model.admit(ask)
+            self.grants[ask.id] = found[1]
+            assert [state.remaining for state in found[1].windows] == self.model.remaining(ask.caller)
+
+    async def settle(self) -> None:
+        """End a call."""
+        running = self.model.running()
+        if running:
+            await self._settle(self.chance.facts(self.rng.choice(running).ask))
+
+    async def settle_again(self) -> None:
+        """Say once more what one came to."""
+        if self.said:
+            await self._settle(self.rng.choice(self.said))
+
+    async def release(self) -> None:
+        """End a call that came to nothing."""
+        running = self.model.running()
+        if running:
+            held, tokens = self.rng.choice(running), self.rng.choice((None, 0, 3))
+            for _ in range(self.rng.randint(1, 2)):
+                self.accounts.release(self.grants[held.ask.id], tokens)
+            self.model.end(held, tokens)
+
+    async def widen(self) -> None:
+        """Reserve more for one that runs, perhaps."""
+        running = self.model.running()
+        if running:
+            held, nanos = self.rng.choice(running), self.rng.randrange(100)
+            asked = replace(held.ask, nanos=nanos)
+            expected = self.model.outcome(asked) == "admitted"
+            assert await self.accounts.widen(self.grants[held.ask.id], nanos) is expected
+            if expected:
+                self.model.admit(asked)
+
+    async def change(self) -> None:
+        """Change the terms of an account."""
+        account, write = self.chance.change(self.model)
+        await self._apply(account, write)
+
+    async def wait(self) -> None:
+        """Let time pass."""
+        await self.clock.advance(self.chance.pause())
+        self.model.now = self.clock.monotonic()
+
+    async def _apply(self, account: str, write: Change) -> None:
+        await self.storage.apply(account, [write])
+        self.model.change(account, write)
+
+    async def _settle(self, facts: Facts) -> None:
+        await self.accounts.settle(self.grants.get(facts.id), facts)
+        self.model.settle(facts)
+        self.said.append(facts)
+
+    async def _check(self) -> None:
+        """One caller's purses are what the model says."""
+        caller, run, at = self.chance.caller(), self.rng.choice(RUNS), timestamp(self.model.time)
+        standing = await self.storage.read(caller.account, Stands(at, caller.key_id, run))
+        limits = self.model.purses(replace(caller, environment="production"), at[:7], run)
+        for purse in standing.purses:
+            found = purse.limit_nanos, purse.spent_nanos, purse.reserved_nanos
+            name, account = purse.name, caller.account
+            assert found == (limits.pop(name), self.model.spent(account, name), self.model.reserved(account, name)), (
+                name
+            )
+        assert limits == {}, "a purse is missing"
+
+
+async def outcome_of(accounts: Accounts, ask: Ask) -> tuple[Outcome, object]:
+    """What an ask comes to that does not wait, in the model's words, and the answer itself."""
+    try:
+        found = await accounts.admit(ask)
+    except (AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterTimeoutError) as error:
+        return REFUSALS[type(error)], error
+    match found:
+        case Grant():
+            return "admitted", found
+        case Replay():
+            return "replay", found
+        case Short(waits=waits):
+            return "waits" if waits else "short", found

@@ -1,0 +1,377 @@
+"""How a call ends: booked once and for good, its answer kept for a day, what it did not use free again."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from routewright.errors import IdempotencyKeyReused, PreconditionFailed
+from routewright.testing.clock import FakeClock
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    AddCredit,
+    Claim,
+    Correct,
+    DeleteResults,
+    Environment,
+    Events,
+    HealthSnapshot,
+    LedgerRow,
+    PutAccount,
+    PutEvent,
+    PutTrace,
+    RateLimits,
+    Replay,
+    RunLimit,
+    SnapshotById,
+    StoredEvent,
+    TraceById,
+)
+
+from .admission import A_MOMENT_S, AccountsSuite
+from .naive import AccountsWalk
+from .samples import (
+    ALIKE,
+    AT,
+    EVENTS,
+    MONTH,
+    NEXT_MONTH,
+    ODD_TEXTS,
+    PURSES,
+    RUN,
+    Draft,
+    Till,
+    make_account,
+    make_event,
+    make_row,
+    make_trace,
+)
+
+DAY_S = 24 * 3600.0
+ANSWER = b'\x00{"output":"\xff"}'
+BOTH: tuple[Environment, ...] = ("production", "sandbox")
+
+
+class Settling(AccountsSuite):
+    """What a call came to: booked at every level, once, however often and late it is said."""
+
+    async def test_what_was_held_beyond_the_charge_is_free_again_and_a_run_counts_cost(self, full: Till) -> None:
+        await full.admit("c", 400, key="k", run=RUN)
+        rows = make_row(attempt=1, cost=30, key_id="k"), make_row(attempt=2, charge=100, key_id="k", model="a/two")
+        await full.settle("c", *rows)
+        assert await full.purses() == {name: (130 if name == "run:r" else 100, 0) for name in PURSES}
+        assert await full.rows(request_id="c") == [rows[1], rows[0]]
+
+    @pytest.mark.parametrize(("run_nanos", "counted"), [(None, 30), (20, 30), (300, 300)])
+    async def test_a_run_counts_the_most_possible(self, full: Till, run_nanos: int | None, counted: int) -> None:
+        await full.admit("c", 400, run=RUN)
+        await full.settle("c", make_row(charge=30), run_nanos=run_nanos)
+        assert (await full.purses())["run:r"] == (counted, 0)
+
+    @pytest.mark.parametrize("rows", [[], [make_row(charge=100)]], ids=["nothing", "booked"])
+    async def test_a_call_is_settled_once_however_often_it_is_said(self, full: Till, rows: list[LedgerRow]) -> None:
+        await full.admit("c", 400, key="k", run=RUN)
+        for _ in range(3):
+            await full.settle("c", *rows, run_nanos=200)
+            spent = {name: (200 if name == "run:r" else 100, 0) for name in PURSES}
+            assert await full.purses() == (spent if rows else dict.fromkeys(PURSES, (0, 0)))
+            assert await full.rows(request_id="c") == rows
+
+    async def test_a_call_is_settled_once_by_all_who_say_it_at_once(self, full: Till) -> None:
+        await full.admit("c", 400)
+        async with anyio.create_task_group() as group:
+            for _ in range(10):
+                group.start_soon(full.settle, "c", make_row(charge=100))
+        assert (await full.purses())["account"] == (100, 0)
+
+    async def test_rows_are_booked_once_and_without_a_grant_too(self, full: Till) -> None:
+        first, second = make_row(attempt=1, charge=10), make_row(attempt=2, charge=20)
+        for rows, spent in (([first], 10), ([first, second], 30)):
+            await full.settle("c", *rows, key="k", run=RUN)
+            assert await full.purses() == dict.fromkeys(PURSES, (spent, 0))
+        assert await full.rows(request_id="c") == [second, first], "nothing is overrun"
+
+    async def test_many_settlements_at_once_are_as_many_one_by_one(self, full: Till) -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(100):
+                rows = [make_row(f"c{number}", attempt, charge=1) for attempt in (1, 2)]
+                group.start_soon(full.settle, f"c{number}", *rows)
+        assert (await full.purses())["account"] == (200, 0)
+        assert len(await full.rows()) == 201
+
+    async def test_the_last_row_tells_the_overrun_and_nothing_else_is_admitted(self, full: Till) -> None:
+        await full.admit("c", 1_000)
+        await full.settle("c", make_row(attempt=1, charge=500), make_row(attempt=2, charge=700))
+        assert [row.overrun_nanos for row in await full.rows(request_id="c")] == [200, 0]
+        refused = await full.short("d", 0)
+        assert (refused.purse.spent_nanos, refused.waits) == (1_200, False)
+
+    @pytest.mark.parametrize(
+        ("charge", "cost", "run", "run_nanos", "overrun"),
+        [
+            (400, 400, None, None, 0),
+            (401, 401, None, None, 1),
+            (0, 500, None, None, 0),
+            (0, 500, RUN, None, 100),
+            (450, 500, RUN, None, 100),
+            (0, 0, RUN, 402, 2),
+            (0, 0, None, 402, 0),
+        ],
+    )
+    async def test_a_run_is_overrun_by_cost_and_the_other_purses_by_charge(
+        self, full: Till, charge: int, cost: int, run: RunLimit | None, run_nanos: int | None, overrun: int
+    ) -> None:
+        await full.admit("c", 400, run=run)
+        await full.settle("c", make_row(charge=charge, cost=cost), run_nanos=run_nanos)
+        assert [row.overrun_nanos for row in await full.rows(request_id="c")] == [overrun]
+
+    async def test_nothing_is_overrun_where_nothing_is_limited(self, till: Till) -> None:
+        await till.open()
+        await till.admit("c", 10)
+        await till.settle("c", make_row(charge=50))
+        assert [row.overrun_nanos for row in await till.rows()] == [0]
+
+    async def test_a_trace_and_events_are_kept_with_the_bill_or_nothing_is(self, full: Till) -> None:
+        trace = make_trace(1, account="acme")
+        put = PutEvent(make_event(7), once="x", quiet_s=9.0, at=1.0)
+        await full.admit(trace.id, 400)
+        sandbox = Draft(make_trace(1, account="acme", environment="sandbox"))
+        await full.put(PutTrace(trace))
+        with pytest.raises(PreconditionFailed):
+            await full.settle(trace.id, make_row(trace.id, charge=100), trace=sandbox, events=[put])
+        assert (await full.purses())["account"] == (0, 400), "a trace of the other environment has the place"
+        assert await full.storage.scan("acme", Events(), after=None, limit=9) == []
+        fresh = replace(trace, status="failed")
+        row, named = make_row(trace.id, charge=100), HealthSnapshot("hea_1", {})
+        events = await full.settle(trace.id, row, trace=Draft(fresh), events=[put, put], snapshots=[named])
+        assert await full.storage.read(SYSTEM_ACCOUNT, SnapshotById("hea_1")) == named
+        assert [*events] == [put.event]
+        assert await full.storage.scan("acme", Events(), after=None, limit=9) == [put.event]
+        assert await full.storage.read("acme", TraceById(trace.id)) == fresh
+        assert (await full.purses())["account"] == (100, 0)
+
+    # Releases
+
+    async def test_a_release_gives_back_all_but_the_request(self, full: Till) -> None:
+        await full.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000, limits=RateLimits(
+            requests_per_min=2, tokens_per_min=10, concurrency=1))))  # fmt: skip
+        await full.admit("c", 400, key="k", run=RUN, tokens=10, same="i")
+        for _ in range(2):
+            full.release("c")
+            assert await full.purses() == dict.fromkeys(PURSES, (0, 0))
+        grant = await full.admit("d", 1_000, key="k", run=RUN, tokens=10, same="i")
+        assert [state.remaining for state in grant.windows] == [0, 0]
+        assert await full.kinds() == []
+
+    @pytest.mark.parametrize(("tokens", "left"), [(None, 4), (3, 7), (0, 10)])
+    async def test_a_release_says_what_tokens_were_used(self, till: Till, tokens: int | None, left: int) -> None:
+        await till.open(limits=RateLimits(tokens_per_min=10))
+        await till.admit("c", tokens=6)
+        till.release("c", tokens)
+        assert (await till.admit("d", tokens=0)).windows[0].remaining == left
+
+    async def test_after_a_release_a_call_may_be_booked_all_the_same(self, full: Till) -> None:
+        await full.admit("c", 400)
+        full.release("c")
+        await full.settle("c", make_row(charge=30))
+        assert (await full.purses())["account"] == (30, 0)
+
+    # Thresholds of the month
+
+    @pytest.mark.parametrize(
+        ("charges", "expected"),
+        [
+            ([499, 1, 1], [[], [50], []]),
+            ([500, 299, 1, 199, 1, 500], [[50], [], [80], [], [100], []]),
+            ([800], [[50, 80]]),
+            ([5_000, 5_000], [[50, 80, 100], []]),
+            ([500, -400, 400], [[50], [], []]),
+        ],
+    )
+    async def test_each_threshold_is_told_once(self, till: Till, charges: list[int], expected: list[list[int]]) -> None:
+        await till.open(monthly_nanos=1_000)
+        assert [await _told(till, f"c{place}", charge) for place, charge in enumerate(charges)] == expected
+
+    async def test_a_threshold_is_told_with_its_cause_and_kept(self, till: Till) -> None:
+        await till.open(monthly_nanos=10_000_000_000)
+        events = await till.settle("c", make_row(charge=8_500_000_000), event_ids=EVENTS)
+        data = {"period": "2026-11", "threshold_percent": 50, "spent_usd": 8.5, "limit_usd": 10.0}
+        first = StoredEvent(
+            id="evt_1", type="billing.threshold_crossed", created_at=AT, data=data, account="acme",
+            environment="production",
+        )  # fmt: skip
+        second = replace(first, id="evt_2", data=data | {"threshold_percent": 80})
+        assert [*events] == [first, second]
+        assert await till.storage.scan("acme", Events(), after=None, limit=9) == [second, first]
+        assert not await till.settle("c", make_row(charge=8_500_000_000), event_ids=EVENTS)
+
+    async def test_a_threshold_is_told_anew_for_another_limit_and_once_a_month(self, till: Till) -> None:
+        await till.open(monthly_nanos=1_000)
+        await till.admit("runs", 1_000)
+        assert await _told(till, "c1", 500) == [50]
+        changes = [
+            (10_000, 4_499, []), (10_000, 1, [50]), (10_000, 3_000, [80]), (100, 1, [50, 80, 100]), (None, 9, []),
+            (10_000, 1, []), (1_000, 1, [80, 100]), (100, 1, []), (1_000, 1, []), (10_000, 2_000, [100]),
+        ]  # fmt: skip
+        for place, (limit, charge, expected) in enumerate(changes):
+            await till.put(PutAccount(make_account(monthly_nanos=limit)))
+            assert await _told(till, f"change {place}", charge) == expected
+        await till.put(PutAccount(make_account(monthly_nanos=1_000)))
+        assert await _told(till, "c2", 500, at=NEXT_MONTH) == [50]
+
+    async def test_what_is_charged_after_the_terms_changed_counts_for_whoever_comes_next(self, full: Till) -> None:
+        await full.admit("c", 900)
+        await full.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000)))
+        await full.settle("c", make_row(charge=900), event_ids=EVENTS)
+        assert (await full.purses())[MONTH] == (900, 0)
+        assert (await full.short("d", 101)).purse.spent_nanos == 900
+
+    # Credit and corrections
+
+    async def test_credit_is_given_once_and_may_be_taken_back(self, till: Till) -> None:
+        await till.open(prepaid=True)
+        assert not (await till.short("c", 1)).waits
+        given = AddCredit("cr_1", 500, AT, note="invoice 7")
+        assert [(await till.put(given)).created for _ in range(2)] == [True, False]
+        await till.admit("c", 500)
+        await till.put(AddCredit("cr_2", -600, AT))
+        (purse, _) = (await till.standing(key=None, run=None)).purses
+        assert (purse.limit_nanos, purse.reserved_nanos) == (-100, 500)
+        assert [replace(row, note="") for row in await till.rows(request_id="cr_1")] == [
+            LedgerRow(request_id="cr_1", attempt=0, kind="credit", at=AT, credit_nanos=500)
+        ]
+
+    async def test_a_correction_changes_what_was_spent_and_no_row_and_ends_nothing(self, full: Till) -> None:
+        await full.settle("c", make_row(charge=500, key_id="k"), key="k")
+        wrong = make_row(attempt=-1, charge=-30, kind="correction", key_id="k", note="as invoiced")
+        written = await full.put(Correct(row=wrong, after=1, event_ids=EVENTS))
+        assert written.created
+        assert await full.purses(run=None) == dict.fromkeys(PURSES[1:], (470, 0))
+        assert {row.attempt: row for row in await full.rows(request_id="c")}[-1] == wrong
+        with pytest.raises(PreconditionFailed):
+            await full.put(Correct(row=replace(wrong, attempt=-2), after=1))
+        dearer = make_row(attempt=-2, charge=40, kind="correction", key_id="k")
+        written = await full.put(Correct(row=dearer, after=2, event_ids=EVENTS))
+        assert [event.data["threshold_percent"] for event in written.events] == [50]
+
+
+class Idempotency(AccountsSuite):
+    """One key, one call, one answer: an idempotency key has one call that runs, or one answer for a day."""
+
+    async def test_an_answer_is_kept_for_exactly_a_day_from_the_end_of_its_call(
+        self, till: Till, clock: FakeClock
+    ) -> None:
+        await till.admit("c", same="i", lasts_s=300.0)
+        await clock.advance(20.0)
+        await till.settle("c", result=ANSWER)
+        for seconds in (0.0, DAY_S / 2, DAY_S / 2 - A_MOMENT_S):
+            await clock.advance(seconds)
+            assert await till.ask("again", same="i") == Replay(ANSWER)
+            await till.settle("c", result=ANSWER)  # said once more
+        await clock.advance(A_MOMENT_S)
+        await till.admit("d", same="i")
+
+    async def test_a_replay_takes_nothing(self, full: Till) -> None:
+        await full.put(PutAccount(make_account(monthly_nanos=1_000, limits=RateLimits(requests_per_min=1))))
+        await full.admit("c", 1_000, same="i")
+        await full.settle("c", make_row(charge=1_000), result=ANSWER)
+        for _ in range(3):
+            assert await full.ask("d", 500, same="i") == Replay(ANSWER)
+        assert (await full.purses())[MONTH] == (1_000, 0)
+
+    async def test_another_request_may_not_use_the_key_of_one_that_runs_or_was_answered(self, till: Till) -> None:
+        await till.open(limits=RateLimits(requests_per_min=1))
+        await till.admit("c", same="i")
+        for _ in range(2):
+            with pytest.raises(IdempotencyKeyReused):
+                await till.ask("d", same=Claim("i", "of another"))
+            await till.settle("c", result=ANSWER)
+
+    async def test_a_call_that_failed_frees_its_key_even_for_another_request(self, till: Till) -> None:
+        await till.admit("failed", same="i")
+        await till.settle("failed", make_row("failed", cost=5))
+        await till.admit("d", same=Claim("i", "of another"))
+        till.release("d")
+        await till.admit("e", same="i")
+
+    async def test_a_refused_call_has_not_taken_its_key(self, till: Till) -> None:
+        await till.open(monthly_nanos=10)
+        await till.short("c", 11, same="i")
+        await till.admit("d", 10, same="i")
+
+    async def test_each_account_environment_and_key_is_one_of_its_own(self, till: Till) -> None:
+        keys = (*(text for text in ODD_TEXTS if len(text.encode()) <= 64), "k" * 64)
+        tills = [Till(till.storage, name) for name in ALIKE]
+        names = [(each, environment, key) for each in tills for environment in BOTH for key in keys]
+        for number, (each, environment, key) in enumerate(names):
+            await each.admit(f"c{number}", caller=each.caller(environment=environment), same=key)
+            if number % 2:
+                await each.settle(f"c{number}", result=str(number).encode())
+        for number, (each, environment, key) in enumerate(names):
+            asked = each.ask("again", caller=each.caller(environment=environment), same=Claim(key, "of it"))
+            if number % 2:
+                assert await asked == Replay(str(number).encode())
+            else:
+                asked.close()
+                with pytest.raises(IdempotencyKeyReused):
+                    await each.ask("again", caller=each.caller(environment=environment), same=Claim(key, "of another"))
+
+    @pytest.mark.parametrize("environment", ["production", "sandbox", None])
+    async def test_answers_are_deleted_and_calls_that_run_are_not(
+        self, till: Till, environment: Environment | None
+    ) -> None:
+        tills = [till, Till(till.storage, "other")]
+        names = [(each, of, key) for each in tills for of in BOTH for key in ("a", "b", "runs")]
+        for each, of, key in names:
+            await each.admit(f"{each.account} {of} {key}", caller=each.caller(environment=of), same=key)
+            if key != "runs":
+                await each.settle(f"{each.account} {of} {key}", result=ANSWER)
+        gone = BOTH if environment is None else (environment,)
+        for count in (2 * len(gone), 0):
+            assert (await till.put(DeleteResults(environment))).count == count
+        for each, of, key in names:
+            asked: dict[str, Any] = {"caller": each.caller(environment=of), "same": key}
+            if key == "runs":
+                with pytest.raises(IdempotencyKeyReused):
+                    await each.ask("again", **asked | {"same": Claim(key, "of another")})
+            elif each is till and of in gone:
+                await each.admit(f"anew {of} {key}", **asked)
+            else:
+                assert await each.ask("again", **asked) == Replay(ANSWER)
+
+    async def test_a_sweep_takes_answers_that_are_past_their_day_and_says_how_many(
+        self, till: Till, clock: FakeClock
+    ) -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(1_200):
+                group.start_soon(_answer, till, f"i{number}")
+        await till.admit("runs", same="runs", lasts_s=10 * DAY_S)
+        assert await till.storage.sweep(clock.time() + DAY_S - A_MOMENT_S) == 0
+        assert await till.storage.sweep(clock.time() + DAY_S) == 1_200
+        assert await till.storage.sweep(clock.time() + DAY_S) == 0
+        with pytest.raises(IdempotencyKeyReused):
+            await till.ask("again", same=Claim("runs", "of another"))
+
+
+class Histories(AccountsSuite):
+    """All of it, in any order."""
+
+    @pytest.mark.parametrize("seed", range(5))
+    async def test_a_random_history_goes_as_the_model_says(self, till: Till, clock: FakeClock, seed: int) -> None:
+        await AccountsWalk(till.limiting, clock, Random(seed)).go(300)
+
+
+async def _answer(till: Till, key: str) -> None:
+    await till.admit(key, same=key)
+    await till.settle(key, result=ANSWER)
+
+
+async def _told(till: Till, call: str, charge: int, *, at: str = AT) -> list[int]:
+    """The thresholds that a charge crosses."""
+    row = make_row(call, charge=charge, at=at)
+    events = await till.settle(call, row, event_ids=EVENTS, created_at=at)
+    return [event.data["threshold_percent"] for event in events]

@@ -1,0 +1,80 @@
+"""What a call takes of its caller's limits and money before it runs, and what it gives back (contract 7)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .account import Account, Caller, Key
+from .ledger import Purse, RunLimit
+from .limits import WindowState
+
+
+class Claim(Struct, frozen=True):
+    """An idempotency key that a call asks for. Its scope is the caller's account and environment."""
+
+    key: str
+    fingerprint: str
+    """Of the request: another request may not use the same key."""
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """What one call may take at most. All of it is taken, or nothing.
+
+    An ask with the id of a call that was admitted changes how much is reserved for that call, and takes nothing else.
+    """
+
+    id: str
+    """The call's, which is its trace's."""
+    caller: Caller
+    at: float
+    """Unix seconds when the call came: the month that pays for it."""
+    lasts_s: float
+    """The call ends within this time. What it still holds a lease later is taken back."""
+    tokens: int = 0
+    """The most that it may come to, input and output."""
+    nanos: int = 0
+    """The most that it may cost, reserved at every level that has a limit."""
+    waits_s: float = 0.0
+    """How long to wait for money or an idempotency key that other calls hold."""
+    claim: Claim | None = None
+    run: RunLimit | None = None
+    """The agent run that the call belongs to."""
+    slot: bool = True
+    """False for calls of an agent run, which holds one for them."""
+
+
+class Grant(Struct, kw_only=True):
+    """What a call was given. It is ended by ``settle`` or ``release``, once."""
+
+    id: str
+    caller: Caller
+    nanos: int = 0
+    """Reserved."""
+    is_limited: bool = False
+    """Whether a balance, plan or budget limits what it may cost."""
+    windows: tuple[WindowState, ...] = ()
+    """Its rate limits, this call counted in."""
+
+
+class Replay(Struct, frozen=True):
+    """The answer that was given under the same idempotency key."""
+
+    result: bytes
+
+
+class Short(Struct, frozen=True):
+    """A level has not enough money, and nothing was taken."""
+
+    purse: Purse
+    waits: bool
+    """True if it would have, were it not for what other calls hold: they held it for as long as the ask could wait."""
+
+
+class Left(Struct, frozen=True):
+    """What a caller may still spend, as far as this process knows: the decision goes by it, ``admit`` by the truth."""
+
+    account: Account | None
+    """None: nobody set it up, so that nothing limits it."""
+    key: Key | None
+    nanos: int | None
+    """Of the level that has the least left. None: nothing limits it."""

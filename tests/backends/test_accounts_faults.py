@@ -1,0 +1,539 @@
+"""Whoever leaves, and whatever fails: nothing stays held, nothing is told that is not kept, and nobody else pays."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.lowlevel import checkpoint
+
+from routewright.backends.storage.sqlite import SqliteStorage, keeper, sync
+from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.desk import Desk
+from routewright.backends.storage.sqlite.upkeep import check
+from routewright.errors import InternalError, RouterTimeoutError, StorageFull, StorageUnavailable
+from routewright.testing import FakeClock
+from routewright.testing.storage.samples import AT_S, MONTH, RUN, Till, make_account, make_facts, make_row
+from routewright.wire import LedgerRow, PutAccount, RateLimits, Replay
+
+pytestmark = pytest.mark.anyio
+
+WRITER = "routewright-sqlite"
+PATIENCE_S = 20.0
+TURNS = 25
+"""A call is cancelled after each of so many turns of the loop."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"  # the contract suite runs on trio, too
+
+
+class Gate:
+    """``connect`` of a storage whose writer stops before it begins, or before it commits, until it is let go."""
+
+    def __init__(self) -> None:
+        self.at = ""
+        """The statement before which it stops; none where it is empty."""
+        self.reached = threading.Event()
+        self._go = threading.Event()
+
+    def __call__(self, path: str) -> Any:
+        return _Gated(connect(path), self)
+
+    def open(self) -> None:
+        """Let it go."""
+        self.at = ""
+        self._go.set()
+
+    def pass_by(self, sql: str) -> None:
+        """Stop there."""
+        if self.at and sql == self.at and threading.current_thread().name == WRITER:
+            self.reached.set()
+            assert self._go.wait(PATIENCE_S)
+
+
+class _Gated:
+    def __init__(self, connection: sqlite3.Connection, gate: Gate) -> None:
+        self._connection, self._gate = connection, gate
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
+        self._gate.pass_by(sql)
+        return self._connection.execute(sql, parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+class Scene:
+    """A storage with its thread, stopped at the gate while calls queue."""
+
+    def __init__(self, path: Path) -> None:
+        self.gate = Gate()
+        self.storage = SqliteStorage(path, connect=self.gate)
+        self.till = Till(self.storage)
+
+    @asynccontextmanager
+    async def stopped(self, at: str) -> AsyncIterator[anyio.abc.TaskGroup]:
+        """The writer stands before a statement, in a transaction of its own. It goes on at the end."""
+        self.gate.at = at
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self.till.standing)
+                assert await anyio.to_thread.run_sync(self.gate.reached.wait, PATIENCE_S)
+                yield group
+                self.gate.open()
+        finally:
+            self.gate.open()
+
+    async def queued(self, count: int) -> None:
+        """Wait until so many requests are behind it."""
+        while len(self.storage._writer._waiting) < count:
+            await checkpoint()
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    made = Scene(tmp_path / "traces.db")
+    yield made
+    await made.storage.aclose()
+    assert check(made.storage.path).problems == []
+
+
+async def reserved(till: Till) -> int:
+    return (await till.purses())[MONTH][1]
+
+
+# Whoever leaves
+
+
+Leaver = Callable[[Till, str], Awaitable[Any]]
+
+
+async def _ask(till: Till, call: str) -> None:
+    await till.admit(call, 100, key="k", run=RUN, same=call)
+
+
+async def _wait_for_money(till: Till, call: str) -> None:
+    await till.ask(call, 1_000, key="k", waits_s=60.0)
+
+
+async def _wait_for_a_key(till: Till, call: str) -> None:
+    await till.ask(call, 10, same="taken", waits_s=60.0)
+
+
+async def _ask_and_widen(till: Till, call: str) -> None:
+    grant = await till.admit(call, 100)
+    try:
+        await till.accounts.widen(grant, 200)
+    finally:
+        till.release(call)
+
+
+async def _ask_and_settle(till: Till, call: str) -> None:
+    grant = await till.admit(call, 100)
+    facts = make_facts(call, make_row(call, charge=1))
+    with anyio.CancelScope(shield=True):  # as the engine does: what was begun is told
+        try:
+            await till.accounts.settle(grant, facts)
+        finally:
+            await till.accounts.settle(None, facts)
+
+
+LEAVERS: list[Leaver] = [_ask, _wait_for_money, _wait_for_a_key, _ask_and_widen, _ask_and_settle]
+
+
+async def leave_everywhere(till: Till, leaver: Leaver) -> list[str]:
+    """Cancel calls after more and more turns of the loop. Those that ended are released."""
+    ended: list[str] = []
+    for turn in range(TURNS):
+        call = f"{leaver.__name__}{turn}"
+        async with anyio.create_task_group() as group:
+
+            async def go(call: str = call) -> None:
+                await leaver(till, call)
+                ended.append(call)
+
+            group.start_soon(go)
+            for _ in range(turn):
+                await checkpoint()
+            group.cancel_scope.cancel()
+        if call in ended and call in till.grants:
+            till.release(call)
+    return ended
+
+
+@pytest.mark.parametrize("leaver", LEAVERS, ids=lambda leaver: leaver.__name__)
+async def test_who_leaves_at_any_time_holds_nothing(scene: Scene, leaver: Leaver) -> None:
+    till = await scene.till.open_full()
+    limits = RateLimits(concurrency=3)
+    await till.put(PutAccount(make_account(prepaid=True, monthly_nanos=1_000, limits=limits)))
+    await till.admit("taken", 10, same="taken")
+    await leave_everywhere(till, leaver)
+    assert await reserved(till) == 10
+    till.release("taken")
+    assert await reserved(till) == 0
+    assert len(scene.storage._writer.desk.waiting) == 0
+    for number in range(3):
+        await till.admit(f"slot{number}", 10)
+    for number in range(3):
+        till.release(f"slot{number}")
+
+
+async def leave_in_the_turn_of_its_tick(scene: Scene) -> None:
+    """A call whose grant is committed when it is cancelled, and was not told yet."""
+    till = await scene.till.open_full()
+    scene.gate.at = "COMMIT"
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(till.ask, "c", 900, key="k", run=RUN, same="i"))
+        assert await anyio.to_thread.run_sync(scene.gate.reached.wait, PATIENCE_S)
+        group.cancel_scope.cancel()
+        scene.gate.open()
+    assert await reserved(till) == 0, "it is given back"
+    await till.admit("d", 900, same="i")
+    till.release("d")
+
+
+async def test_who_leaves_in_the_turn_of_its_tick_gives_back(scene: Scene) -> None:
+    await leave_in_the_turn_of_its_tick(scene)
+
+
+async def test_a_grant_that_nobody_gives_back_is_found(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Desk, "leave", lambda self, asking, connection: None)
+    with pytest.raises(AssertionError, match="it is given back"):
+        await leave_in_the_turn_of_its_tick(scene)
+
+
+async def test_who_leaves_before_the_turn_of_its_tick_is_not_admitted(scene: Scene) -> None:
+    till = await scene.till.open_full()
+    async with scene.stopped("BEGIN IMMEDIATE") as group:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as asking:
+                asking.start_soon(till.ask, "c", 900)
+                await scene.queued(1)
+                scope.cancel()
+        group.cancel_scope.shield = True
+    assert await reserved(till) == 0
+    assert not await till.rows(request_id="c")
+
+
+async def test_a_call_that_asks_for_more_and_leaves_holds_what_it_held(scene: Scene) -> None:
+    till = await scene.till.open_full()
+    await till.admit("c", 100, key="k")
+    await till.admit("other", 850)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(till.ask, "c", 500, key="k", waits_s=60.0))
+        while not len(scene.storage._writer.desk.waiting):
+            await checkpoint()
+        group.cancel_scope.cancel()
+    till.release("other")
+    assert await reserved(till) == 100
+    scene.gate.at = "COMMIT"
+    scene.gate.reached.clear()
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(till.ask, "c", 200, key="k"))
+        assert await anyio.to_thread.run_sync(scene.gate.reached.wait, PATIENCE_S)
+        group.cancel_scope.cancel()
+        scene.gate.open()
+    assert await reserved(till) == 200, "its call goes on"
+    till.release("c")
+    assert await reserved(till) == 0
+
+
+async def test_a_key_that_is_settled_and_asked_for_in_one_tick_replays(scene: Scene) -> None:
+    till = await scene.till.open_full()
+    await till.admit("c", 100, same="i")
+    found: list[Any] = []
+
+    async def again(call: str) -> None:
+        found.append(await till.ask(call, 100, same="i"))
+
+    async with scene.stopped("BEGIN IMMEDIATE") as group:
+        group.start_soon(again, "d")
+        group.start_soon(partial(till.settle, "c", make_row("c", charge=7), result=b"answer"))
+        group.start_soon(again, "e")
+        await scene.queued(3)
+    assert found == [Replay(b"answer")] * 2
+    assert (await till.purses())[MONTH] == (7, 0)
+
+
+async def test_closing_while_calls_end_fails_none_of_them(scene: Scene) -> None:
+    till = await scene.till.open_full()
+    for round_ in range(20):
+        calls = [f"c{round_}-{number}" for number in range(5)]
+        for call in calls:
+            await till.admit(call, 1)
+        async with anyio.create_task_group() as group:
+            for call in calls:
+                group.start_soon(till.settle, call, make_row(call, charge=1))
+            group.start_soon(scene.storage.aclose)
+    assert (await till.purses())[MONTH] == (100, 0)
+
+
+# One that is to blame among many
+
+
+async def test_of_ten_settlements_in_one_tick_only_the_one_to_blame_fails(scene: Scene) -> None:
+    for number, guilty in enumerate((
+        make_row("c3", charge=2**70),
+        make_row("c3", charge=1, note="\ud800"),
+        make_row("c3", charge=1, cost_range_nanos=(0, 2**64)),
+    )):  # fmt: skip
+        till = await Till(scene.storage, f"a{number}").open(monthly_nanos=1_000)
+        failed: list[str] = []
+
+        async def settle(call: str, row: LedgerRow, till: Till = till, failed: list[str] = failed) -> None:
+            try:
+                await till.settle(call, row, result=call.encode())
+            except InternalError:
+                failed.append(call)
+
+        for call in (calls := [f"c{number}" for number in range(10)]):
+            await till.admit(call, 10, same=call)
+        scene.gate.reached.clear()
+        scene.gate._go.clear()
+        async with scene.stopped("BEGIN IMMEDIATE") as group:
+            for call in calls:
+                group.start_soon(settle, call, guilty if call == "c3" else make_row(call, charge=7))
+            await scene.queued(10)
+        assert failed == ["c3"]
+        assert (await till.purses(key=None, run=None))[MONTH] == (63, 10)
+        for call in calls:
+            if call != "c3":
+                assert await till.ask("again", same=call) == Replay(call.encode())
+        with pytest.raises(RouterTimeoutError):
+            await till.ask("again", same="c3")
+        till.release("c3")
+
+
+async def test_who_waits_is_not_harmed_by_a_settlement_that_breaks_its_tick(scene: Scene) -> None:
+    till = await scene.till.open_full()
+    await till.admit("bad", 500)
+    await till.admit("good", 500)
+    found: list[str] = []
+
+    async def wait(call: str, nanos: int) -> None:
+        grant = await till.admit(call, nanos, waits_s=PATIENCE_S)
+        found.append(grant.id)
+
+    async with anyio.create_task_group() as waiting:
+        waiting.start_soon(wait, "waiter", 400)
+        while not len(scene.storage._writer.desk.waiting):
+            await checkpoint()
+        async with scene.stopped("BEGIN IMMEDIATE") as group:
+
+            async def fail() -> None:
+                with pytest.raises(InternalError):
+                    await till.settle("bad", make_row("bad", charge=2**70))
+
+            group.start_soon(fail)
+            group.start_soon(partial(till.settle, "good", make_row("good", charge=0)))
+            waiting.start_soon(wait, "late", 100)
+            await scene.queued(3)
+    assert sorted(found) == ["late", "waiter"]
+    assert await reserved(till) == 1_000
+    for call in ("bad", "late", "waiter"):
+        till.release(call)
+    assert await reserved(till) == 0
+    assert len(scene.storage._writer.desk.waiting) == 0
+
+
+# A disk that fails
+
+
+class Failing:
+    """``connect`` of a storage whose ``at``-th statement of a writer from when it was set fails, ``times`` times."""
+
+    def __init__(self, code: int = sqlite3.SQLITE_FULL) -> None:
+        self.code = code
+        self.at = 0
+        self.times = 1
+        self.only = ""
+        """A statement that alone counts."""
+
+    def __call__(self, path: str) -> Any:
+        return _Failing(connect(path), self)
+
+    def count(self, sql: str) -> None:
+        """One more is executed."""
+        if not self.at or (self.only and sql != self.only):
+            return
+        self.at -= 1
+        if self.at == 0:
+            self.times -= 1
+            self.at = 1 if self.times > 0 else 0
+            error = sqlite3.OperationalError("as the test will have it")
+            error.sqlite_errorcode = self.code
+            raise error
+
+
+class _Failing:
+    def __init__(self, connection: sqlite3.Connection, failing: Failing) -> None:
+        self._connection, self._failing = connection, failing
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
+        self._failing.count(sql)
+        return self._connection.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Sequence[Any], /) -> sqlite3.Cursor:
+        self._failing.count(sql)
+        return self._connection.executemany(sql, parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@pytest.fixture
+async def failing() -> Failing:
+    return Failing()
+
+
+@pytest.fixture
+async def clock() -> FakeClock:
+    return FakeClock(AT_S)
+
+
+@pytest.fixture
+async def till(tmp_path: Path, failing: Failing, clock: FakeClock) -> AsyncIterator[Till]:
+    storage = SqliteStorage(tmp_path / "traces.db", connect=failing, clock=clock)
+    yield await Till(storage).open_full()
+    failing.at = 0
+    await storage.aclose()
+    assert check(storage.path).problems == []
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR])
+async def test_whatever_statement_fails_a_call_is_admitted_and_booked_whole_or_not_at_all(
+    till: Till, failing: Failing, code: int
+) -> None:
+    failing.code = code
+    failures = 0
+    for at in range(1, 40):
+        call = f"c{at}"
+        failing.at = at
+        try:
+            await till.admit(call, 10, key="k", run=RUN, same=call)
+        except StorageUnavailable:
+            failures += 1
+            failing.at = 0
+            assert await reserved(till) == 0, f"statement {at} of an ask"
+            await till.admit(call, 10, key="k", run=RUN, same=call)
+        failing.at = at
+        try:
+            await till.settle(call, make_row(call, charge=7, key_id="k"), result=b"answer")
+        except StorageUnavailable:
+            failures += 1
+            failing.at = 0
+            assert (await till.purses())[MONTH][1] == 10, f"statement {at} of a settlement"
+            await till.settle(call, make_row(call, charge=7, key_id="k"), result=b"answer")
+        failing.at = 0
+        assert await till.ask("again", same=call) == Replay(b"answer")
+        assert await till.purses() == dict.fromkeys(
+            ("run:r", "key:k", "key:k:2026-11", "account", MONTH), (7 * at, 0)
+        ), f"statement {at}"
+    assert failures > 15
+
+
+async def test_who_began_to_wait_in_a_tick_that_failed_holds_nothing_later(
+    till: Till, failing: Failing, clock: FakeClock
+) -> None:
+    await till.admit("c", 1_000)
+    failing.at, failing.only = 1, "COMMIT"
+    with pytest.raises(StorageFull):
+        await till.ask("d", 500, waits_s=60.0)
+    till.release("c")
+    assert (await till.purses())[MONTH] == (0, 0)
+    await till.admit("e", 1_000)
+
+
+async def test_who_waits_is_answered_when_a_full_disk_has_room_again(
+    till: Till, failing: Failing, clock: FakeClock
+) -> None:
+    await till.admit("c", 1_000)
+    got: list[str] = []
+
+    async def wait() -> None:
+        got.append((await till.admit("d", 500, waits_s=60.0)).id)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await clock.sleep(1.0)
+        failing.at, failing.only, failing.times = 1, "COMMIT", 5
+        till.release("c")  # it does not fail, and is done again when it can be
+        await clock.sleep(1.0)
+        assert not got
+        till.release("c")
+    assert got == ["d"]
+
+
+async def test_who_waits_gives_up_in_time_while_the_disk_fails(till: Till, failing: Failing, clock: FakeClock) -> None:
+    await till.admit("c", 1_000)
+    began = clock.monotonic()
+
+    async def wait() -> None:
+        with pytest.raises(StorageFull):
+            await till.ask("d", 500, waits_s=10.0)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await clock.sleep(1.0)
+        failing.at, failing.only, failing.times = 1, "BEGIN IMMEDIATE", 10**6
+    assert clock.monotonic() - began < 11.0
+    failing.at = 0
+    till.release("c")
+    assert await reserved(till) == 0
+
+
+def failed_sync(descriptor: int) -> None:
+    raise OSError(errno.EIO, "as the test will have it")
+
+
+async def test_nothing_is_answered_that_was_not_synced(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
+    await till.admit("c", 100, same="i")
+    await till.settle("c", make_row("c", charge=7), result=b"answer", durability="buffered")
+    await till.admit("d", 100)
+    monkeypatch.setattr(sync, "true_sync", failed_sync)
+    with pytest.raises(StorageUnavailable, match="failed to keep"):
+        await till.ask("e", same="i")
+    monkeypatch.undo()  # what it lost is lost: a sync that succeeds now says nothing
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="failed to keep"):
+            await till.settle("d", make_row("d", charge=7))
+        with pytest.raises(StorageUnavailable, match="failed to keep"):
+            await till.admit("f", 1)
+        with pytest.raises(StorageUnavailable, match="failed to keep"):
+            await till.rows()
+    await till.storage.aclose()
+    await till.settle("d", make_row("d", charge=7))
+    assert await till.ask("e", same="i") == Replay(b"answer")
+    assert (await till.purses())[MONTH] == (14, 0)
+
+
+async def test_a_settlement_that_is_not_synced_is_not_answered(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
+    await till.admit("d", 100)
+    monkeypatch.setattr(sync, "true_sync", failed_sync)
+    with pytest.raises(StorageUnavailable, match="failed to keep"):
+        await till.settle("d", make_row("d", charge=7))
+    monkeypatch.undo()
+    await till.storage.aclose()
+    await till.settle("d", make_row("d", charge=7))  # from the spool: it is booked once
+    assert (await till.purses())[MONTH] == (7, 0)
+
+
+async def test_a_storage_that_was_closed_leaves_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "EVERY_S", 0.001)
+    for number in range(20):
+        path = tmp_path / f"{number}.db"
+        till = await Till(SqliteStorage(path)).open_full()
+        await till.storage.aclose()
+        assert not [each.name for each in threading.enumerate() if each.name == "routewright-sqlite-keeper"]
+        assert not path.with_name(f"{path.name}-wal").exists()

@@ -1,0 +1,552 @@
+"""What runs and what it holds, rule by rule; then histories of chance, against a naive model and from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from routewright._core.accounts.hold import Hold, Tick
+from routewright._core.accounts.payer import level_of, purses_of
+from routewright._core.accounts.state import State, Wait, scope_of
+from routewright.errors import (
+    AuthenticationFailed,
+    IdempotencyKeyReused,
+    RateLimited,
+    RouterError,
+    RouterTimeoutError,
+)
+from routewright.testing.storage.naive import ACCOUNTS, REFUSALS, RUNS, Chance, NaiveAccounts, Outcome
+from routewright.testing.storage.samples import (
+    AT,
+    AT_S,
+    BIG,
+    MONTH,
+    NEXT_MONTH_S,
+    PURSES,
+    RUN,
+    make_account,
+    make_ask,
+    make_key,
+    make_row,
+)
+from routewright.wire import (
+    AddCredit,
+    Ask,
+    Caller,
+    DeleteResults,
+    Grant,
+    PutAccount,
+    PutKey,
+    RateLimits,
+    Replay,
+    RevokeKey,
+    RunLimit,
+    Short,
+    Stands,
+)
+
+from .ledgers import Ledger, by_key, one, seen
+
+LEASE_S = 30.0
+
+
+def full(**terms: Any) -> Ledger:
+    """One with a limit of 1,000 at every level."""
+    key = make_key(budget_nanos=1_000, monthly_nanos=1_000)
+    ledger = Ledger(key, **{"prepaid": True, "monthly_nanos": 1_000} | terms)
+    ledger.credit(1_000)
+    return ledger
+
+
+# Which purses
+
+
+def test_a_call_is_paid_from_key_account_and_month_the_innermost_first() -> None:
+    terms = make_account(prepaid=True, monthly_nanos=3)
+    assert [*purses_of(terms, make_key(budget_nanos=1), "2026-11").items()] == [
+        ("key:k", 1), ("key:k:2026-11", None), ("account", -1), (MONTH, 3),
+    ]  # fmt: skip
+    assert purses_of(None, None, "2026-11") == {}
+    assert [level_of(name) for name in PURSES] == ["agent_run", "key", "key", "account", "month"]
+
+
+@pytest.mark.parametrize("short", PURSES)
+def test_it_is_held_at_all_levels_or_at_none(short: str) -> None:
+    ledger = full(limits=RateLimits(requests_per_min=1))
+    ledger.paper.charges.append((("acme", short), 500))
+    refused = ledger.short("c", 501, caller=by_key("k"), run=RUN, claim=one())
+    assert (refused.purse.name, refused.purse.spent_nanos, refused.waits) == (short, 500, False)
+    assert {reserved for _, reserved in ledger.purses(run=RUN).values()} == {0}
+    ledger.hold("c", 500, caller=by_key("k"), run=RUN, claim=one())
+    assert {reserved for _, reserved in ledger.purses(run=RUN).values()} == {500}
+
+
+def test_without_a_limit_nothing_is_reserved_and_all_is_counted() -> None:
+    ledger = Ledger(make_key())
+    hold = ledger.hold("c", BIG, caller=by_key("k"))
+    assert (hold.nanos, hold.purses) == (0, ("key:k", "key:k:2026-11", "account", MONTH))
+    ledger.settle("c", make_row(charge=7))
+    assert ledger.purses() == dict.fromkeys(hold.purses, (7, 0))
+
+
+def test_the_month_of_a_call_is_that_in_which_it_came() -> None:
+    ledger = full()
+    assert ledger.hold("c", 5).purses == ("account", MONTH)
+    assert ledger.hold("d", 5, at=NEXT_MONTH_S).purses == ("account", "month:2026-12")
+    assert ledger.hold("e", 5).purses == ("account", MONTH), "asked in turn"
+
+
+def test_a_key_of_one_name_is_another_in_another_account() -> None:
+    ledger = Ledger(make_key(limits=RateLimits(requests_per_min=1)))
+    ledger.paper.keys["other", "k"] = make_key(account="other", limits=RateLimits(requests_per_min=1))
+    for account in ("acme", "other"):
+        ledger.hold(account, caller=Caller(account, key_id="k"))
+        with pytest.raises(RateLimited):
+            ledger.ask("c", caller=Caller(account, key_id="k"))
+
+
+# Others that wait
+
+
+def test_who_comes_later_stands_behind_those_who_wait_and_hears_the_limit() -> None:
+    ledger = full()
+    ledger.state.queued["acme", MONTH] = 1
+    found = ledger.ask("c", 10)
+    assert isinstance(found, Wait)
+    assert found.on == ("acme", MONTH)
+    assert found.short is not None
+    assert (found.short.waits, found.short.purse.limit_nanos) == (True, 1_000)
+    ledger.hold("free", 0)
+
+
+def test_who_holds_something_does_not_stand_behind_those_who_wait() -> None:
+    ledger = full()
+    ledger.hold("c", 10)
+    ledger.state.queued["acme", MONTH] = 1
+    ledger.hold("c", 20)
+
+
+def test_what_is_freed_is_noted_only_where_somebody_waits() -> None:
+    ledger = full()
+    ledger.hold("c", 10)
+    ledger.release("c")
+    assert ledger.state.freed == {}
+    ledger.hold("c", 10)
+    ledger.state.queued["acme", "account"] = 1
+    ledger.release("c")
+    assert [*ledger.state.freed] == [("acme", "account")]
+    ledger.state.freed.clear()
+    ledger.credit(5)
+    assert [*ledger.state.freed] == [("acme", "account")]
+
+
+# Widening
+
+
+def test_a_call_in_a_run_is_widened_in_its_run_too() -> None:
+    ledger = full()
+    hold = ledger.hold("c", 100, run=RunLimit("r", 300))
+    short = ledger.state.widen(hold, 301)
+    assert isinstance(short, Short)
+    assert short.purse.name == "run:r"
+    assert ledger.state.widen(hold, 300) is None
+    ledger.settle("c", make_row(charge=200, cost=250))
+    assert ledger.purse("run:r", run=RUN).spent_nanos == 250
+
+
+def test_less_is_always_to_be_had() -> None:
+    ledger = full()
+    hold = ledger.hold("c", 400)
+    ledger.settle("other", make_row("other", charge=2_000))
+    assert ledger.state.widen(hold, 399) is None
+    assert isinstance(ledger.state.widen(hold, 400), Short)
+
+
+def test_what_was_admitted_before_there_was_a_limit_is_widened_within_it() -> None:
+    ledger = Ledger()
+    hold = ledger.hold("c", 100)
+    assert ledger.state.widen(hold, 200) is None
+    assert hold.nanos == 0
+    ledger.terms(monthly_nanos=150)
+    assert isinstance(ledger.state.widen(hold, 200), Short)
+    assert ledger.state.widen(hold, 150) is None
+    assert ledger.purses(key_id=None) == {"account": (0, 150), MONTH: (0, 150)}
+
+
+# Idempotency keys
+
+
+def test_a_key_is_looked_at_before_limits_and_money() -> None:
+    ledger = Ledger(limits=RateLimits(requests_per_min=1), monthly_nanos=10)
+    ledger.hold("c", 10, claim=one())
+    assert ledger.ask("d", 10, claim=one()) == Wait(scope_of(Caller("acme"), "i"), None)
+    with pytest.raises(IdempotencyKeyReused):
+        ledger.ask("d", 10, claim=one("another"))
+    ledger.settle("c", make_row(charge=10), claim=one(), result=b"x")
+    assert ledger.ask("d", 10, claim=one()) == Replay(b"x")
+    with pytest.raises(RateLimited):
+        ledger.ask("d", 10)
+
+
+def test_who_waited_for_a_key_for_too_long_may_ask_again() -> None:
+    with pytest.raises(RouterTimeoutError, match="ask again with it"):
+        Wait(b"key", None).give_up()
+
+
+# What is left
+
+
+def test_what_is_left_is_told_from_memory_and_only_what_is_there() -> None:
+    ledger = full()
+    caller = by_key("k")
+    assert ledger.state.left(caller, AT_S, None) is None, "nobody asked yet"
+    assert ledger.state.look(caller, AT_S, RUN).nanos == 1_000
+    reads = ledger.paper.reads
+    left = ledger.state.left(caller, AT_S, RunLimit("r", 70))
+    assert left is not None
+    assert (left.nanos, ledger.paper.reads) == (70, reads)
+    assert ledger.state.left(caller, AT_S, RunLimit("another", 70)) is None
+    assert ledger.state.left(caller, AT_S + 86_400, None) is None, "it may be another month"
+    ledger.change()
+    assert ledger.state.left(caller, AT_S, None) is None, "its terms may be others"
+
+
+def test_what_is_left_does_not_count_what_others_hold_and_may_be_less_than_nothing() -> None:
+    ledger = full()
+    ledger.hold("c", 900)
+    assert ledger.state.look(Caller("acme"), AT_S, None).nanos == 1_000
+    ledger.settle("c", make_row(charge=1_500))
+    assert ledger.state.look(Caller("acme"), AT_S, None).nanos == -500
+
+
+# What the books do not say yet
+
+
+def test_what_was_charged_and_not_written_yet_counts_when_sums_are_read() -> None:
+    ledger = full()
+    ledger.hold("c", 900)
+    ledger.change()
+    ledger.state.charged["acme", MONTH] = 300
+    assert ledger.purse(MONTH).spent_nanos == 300
+
+
+def test_a_threshold_is_counted_with_what_is_charged_after_the_terms_changed() -> None:
+    ledger = full()
+    ledger.hold("c", 900)
+    ledger.change()
+    booked = ledger.settle("c", make_row(charge=900), event_ids=("e1", "e2", "e3"))
+    assert [event.id for event in booked.events] == ["e1", "e2"]
+    assert ledger.purse(MONTH).spent_nanos == 900
+    assert not ledger.short("d", 101).waits
+
+
+# Owners
+
+
+def test_who_holds_something_and_is_silent_for_a_lease_is_told_of_to_the_others() -> None:
+    ledger = full()
+    ledger.hold("c", 10)
+    ledger.wait(LEASE_S)
+    ledger.state.begin(2, ledger.now, ledger.now + LEASE_S)
+    assert ledger.state.silent(but=2) == []
+    ledger.wait(0.001)
+    ledger.state.begin(2, ledger.now, ledger.now + LEASE_S)
+    assert ledger.state.silent(but=2) == [1]
+    assert ledger.state.silent(but=1) == []
+    ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
+    assert ledger.state.silent(but=2) == []
+    ledger.release("c")
+    ledger.wait(1e6)
+    ledger.state.begin(2, ledger.now, ledger.now + LEASE_S)
+    assert ledger.state.silent(but=2) == [], "it holds nothing"
+
+
+def test_a_call_that_should_have_ended_a_lease_ago_is_overdue() -> None:
+    ledger = full()
+    ledger.hold("c", 10, lasts_s=60.0)
+    ledger.hold("d", 10, lasts_s=61.0)
+    for seconds, expected in ((90.0, []), (0.5, ["c"]), (1.0, ["c", "d"])):
+        ledger.wait(seconds)
+        ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
+        assert ledger.state.overdue(1, LEASE_S) == expected
+        assert ledger.state.overdue(2, LEASE_S) == []
+
+
+def test_what_expires_is_free_but_for_its_place_in_the_windows_and_what_its_run_may_have_spent() -> None:
+    ledger = full(limits=RateLimits(requests_per_min=2, tokens_per_min=10, concurrency=1))
+    ledger.hold("c", 800, caller=by_key("k"), run=RUN, tokens=4, claim=one())
+    ledger.expire("c")
+    assert ledger.purses(run=RUN) == {name: (800 if name == "run:r" else 0, 0) for name in PURSES}
+    ledger.hold("d", 1_000, claim=one())
+    (window,) = ledger.state.windows.values()
+    assert (window.used_requests, window.used_tokens, window.slots) == (2, 4, 1)
+    assert ledger.state.expire("c") is None
+
+
+# The log
+
+
+def test_an_owner_is_heard_with_each_thing_it_does_by_those_who_follow() -> None:
+    ledger = full()
+    ledger.followers.append(State(ledger.paper))
+    ledger.hold("c", 10)
+    for _ in range(3):
+        ledger.wait(20.0)
+        ledger.write(Tick())
+        ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
+        assert seen(ledger.followers[0]) == seen(ledger.state)
+
+
+def test_a_tick_that_says_nothing_is_empty() -> None:
+    assert Tick().is_empty
+    assert not Tick(changed=["acme"]).is_empty
+
+
+def test_folding_reads_no_books_which_may_be_ahead() -> None:
+    ledger = full()
+    follower = State(ledger.paper)
+    ledger.followers.append(follower)
+    reads = ledger.paper.reads
+    hold = Hold("c", "acme", None, AT, 60.0, (), 0, 0, 10, ("account", MONTH), None, "")
+    ticks = [Tick(admits=[hold]), Tick(changed=["acme"])]
+    for tick in ticks:
+        ledger.write(tick)
+    ledger.write(msgspec.convert([[], [], [], [["c", 30]], []], Tick))
+    ledger.write(msgspec.convert([[], [], [["c", None, 25]], [], []], Tick))
+    assert ledger.paper.reads == reads
+    assert (follower.charged, follower.holds) == ({}, {})
+
+
+# What it remembers
+
+
+def test_memory_does_not_grow_with_names_that_were_used_once(full: bool) -> None:
+    ledger = Ledger()
+    sizes = []
+    for number in range(50_000 if full else 4_000):
+        name = f"a{number}"
+        ledger.paper.accounts[name] = make_account(name=name, monthly_nanos=9, limits=RateLimits(requests_per_min=9))
+        ledger.paper.charges.clear()
+        ledger.hold(name, 5, caller=Caller(name), run=RunLimit(name, 9), claim=one())
+        ledger.state.end(msgspec.convert([name, 0, 3, 3], type(ledger.settle(name).end)))
+        ledger.wait(1.0)
+        if number % 100 == 0:
+            ledger.state.evict()
+            state = ledger.state
+            sizes.append(len(state.windows) + len(state.sums) + len(state._payers))
+            assert (state.holds, state.claims) == ({}, {})
+    assert max(sizes) <= 5 * 160
+    assert (ledger.state.owners, ledger.state.heard) == ({}, {})
+
+
+def test_what_is_held_or_counts_stays_in_memory() -> None:
+    ledger = full(limits=RateLimits(requests_per_min=9))
+    ledger.hold("c", 10, run=RUN, lasts_s=1e9)
+    ledger.wait(1e6)
+    ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
+    ledger.state.evict()
+    assert {name for _, name in ledger.state.sums} == {"run:r", "account", MONTH}
+    ledger.release("c")
+    ledger.hold("d")
+    ledger.release("d")
+    ledger.wait(59.0)
+    ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
+    ledger.state.evict()
+    assert len(ledger.state.windows) == 1
+    ledger.wait(61.0)
+    ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
+    ledger.state.evict()
+    assert (ledger.state.windows, ledger.state.sums) == ({}, {})
+
+
+def test_refusals_leave_nothing_behind() -> None:
+    ledger = Ledger(limits=RateLimits(requests_per_min=0))
+    for number in range(1_000):
+        with pytest.raises(RateLimited):
+            ledger.ask(f"c{number}", claim=one())
+    assert (ledger.state.holds, ledger.state.claims, ledger.state.owners) == ({}, {}, {})
+    assert len(ledger.state.windows) == 1
+
+
+# A batch
+
+
+def test_a_batch_is_the_same_calls_one_at_a_time_and_in_any_order_nothing_is_overdrawn() -> None:
+    asks = [make_ask(f"c{number}", nanos, tokens=4, claim=one()) for number, nanos in enumerate((700, 400, 200))]
+    asks += [make_ask("d", 300, tokens=3), make_ask("e", 100, run=RUN)]
+    admitted = set()
+    for order in permutations(asks):
+        ledger, batch = full(limits=RateLimits(tokens_per_min=10)), list[Hold]()
+        for ask in order:
+            try:
+                found = ledger.state.admit(ask, 1, AT_S)
+            except RateLimited:
+                continue
+            batch += [found] if isinstance(found, Hold) else []
+        at_once = State(ledger.paper)
+        at_once.fold(1, 0.0, LEASE_S, msgspec.msgpack.decode(msgspec.msgpack.encode(Tick(admits=batch)), type=Tick))
+        assert seen(at_once) == seen(ledger.state)
+        assert all(spent + reserved <= 1_000 for spent, reserved in ledger.purses(run=RUN).values())
+        assert sum(hold.tokens for hold in batch) <= 10
+        assert sum(hold.claim is not None for hold in batch) <= 1
+        admitted.add(tuple(sorted(hold.id for hold in batch)))
+    assert len(admitted) > 1, "the order says who gets what there is"
+
+
+# Histories of chance
+
+
+class History:
+    """A state, the model that it is held to, and another that follows its log."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng, self.chance, self.model = rng, Chance(rng), NaiveAccounts()
+        self.ledgers = [Ledger(owner=1)]
+        paper = self.ledgers[0].paper
+        self.ledgers.append(Ledger(owner=2, paper=paper))
+        for account in ACCOUNTS:
+            self.change(account, PutAccount(make_account(name=account)))
+        reader = State(paper)
+        for mine, other in zip(self.ledgers, reversed(self.ledgers), strict=True):
+            mine.followers = [other.state, reader]
+        self.said: list[Any] = []
+        self.steps: tuple[Callable[[Ledger], None], ...] = (
+            *(*(self.ask,) * 8, *(self.settle,) * 4, self.settle_again, self.release, self.expire, self.again),
+            *(*(self.terms,) * 2, *(self.wait,) * 2, self.tidy),
+        )
+
+    def go(self, steps: int) -> None:
+        for _ in range(steps):
+            mine = self.rng.choice(self.ledgers)
+            self.rng.choice(self.steps)(mine)
+            self.check(mine)
+
+    def ask(self, mine: Ledger) -> None:
+        ask = self.chance.ask(self.model)
+        expected = self.model.outcome(ask)
+        found, result = outcome_of(mine, ask)
+        assert found == expected, f"{ask} was answered with {result}, and {expected} by the model"
+        if isinstance(result, Hold):
+            self.model.admit(ask)
+            grant = mine.state.grant(ask, result)
+            assert isinstance(grant, Grant)
+            assert [each.remaining for each in grant.windows] == self.model.remaining(ask.caller)
+
+    def settle(self, mine: Ledger) -> None:
+        if running := self.model.running():
+            self.book(mine, self.chance.facts(self.rng.choice(running).ask))
+
+    def settle_again(self, mine: Ledger) -> None:
+        if self.said:
+            self.book(mine, self.rng.choice(self.said))
+
+    def book(self, mine: Ledger, facts: Any) -> None:
+        mine.book(facts)
+        self.model.settle(facts)
+        self.said.append(facts)
+
+    def release(self, mine: Ledger) -> None:
+        if running := self.model.running():
+            held, tokens = self.rng.choice(running), self.rng.choice((None, 0, 3))
+            mine.release(held.ask.id, tokens)
+            self.model.end(held, tokens)
+
+    def expire(self, mine: Ledger) -> None:
+        if running := self.model.running():
+            held = self.rng.choice(running)
+            mine.expire(held.ask.id)
+            self.model.lose(held)
+            self.said.append(self.chance.facts(held.ask))
+
+    def again(self, mine: Ledger) -> None:
+        """A call that is lost goes on, and asks anew."""
+        lost = [each.ask for each in self.model.taken if each.ask.id in self.model.lost and not each.runs]
+        if lost:
+            ask = self.rng.choice(lost)
+            if self.model.call(ask.id) is None:
+                found, _ = outcome_of(mine, ask)
+                assert found == self.model.outcome(ask)
+                if found == "admitted":
+                    self.model.admit(ask)
+
+    def terms(self, mine: Ledger) -> None:
+        self.change(*self.chance.change(self.model), mine)
+
+    def change(self, account: str, write: Any, mine: Ledger | None = None) -> None:
+        self.model.change(account, write)
+        mine = mine or self.ledgers[0]
+        paper = mine.paper
+        match write:
+            case PutAccount(terms):
+                paper.accounts[account] = terms
+            case PutKey() | RevokeKey():
+                paper.keys |= {name: key for name, key in self.model.keys.items() if name[0] == account}
+            case AddCredit():
+                paper.credits = [(name, nanos) for (name, _), nanos in self.model.credits.items()]
+            case DeleteResults():
+                there = {scope_of(Caller(each.scope[0], each.scope[1]), each.scope[2]) for each in self.model.answers}
+                paper.answers = {claim: kept for claim, kept in paper.answers.items() if claim in there}
+        mine.change(account)
+
+    def wait(self, mine: Ledger) -> None:
+        seconds = self.chance.pause()
+        for each in self.ledgers:
+            each.wait(seconds)
+        self.model.now += seconds
+
+    def tidy(self, mine: Ledger) -> None:
+        """Forget what is not used, or begin anew from what another remembers."""
+        if self.rng.random() < 0.5:
+            mine.state.evict()
+        follower = State(mine.paper)
+        at, heard, windows, holds = msgspec.msgpack.decode(msgspec.msgpack.encode(mine.state.dump()))
+        named = [(owner, when) for owner, when in heard]
+        follower.load(at, named, windows, msgspec.convert(holds, list[Hold]))
+        assert seen(follower) == seen(mine.state)
+        for each in self.ledgers:
+            each.followers[1] = follower
+
+    def check(self, mine: Ledger) -> None:
+        for each in mine.followers:
+            each.begin(0, mine.now, mine.now + LEASE_S)
+            mine.state.begin(0, mine.now, mine.now + LEASE_S)
+            assert seen(each) == seen(mine.state)
+        caller, run = self.chance.caller(), self.rng.choice(RUNS)
+        limits = self.model.purses(replace(caller, environment="production"), AT[:7], run)
+        standing = mine.state.standing(caller.account, Stands(AT, caller.key_id, run))
+        for purse in standing.purses:
+            spent, reserved = (count(caller.account, purse.name) for count in (self.model.spent, self.model.reserved))
+            found = purse.limit_nanos, purse.spent_nanos, purse.reserved_nanos
+            assert found == (limits.pop(purse.name), spent, reserved), purse
+        assert {*mine.state.holds} == {each.ask.id for each in self.model.running()}
+
+
+def outcome_of(ledger: Ledger, ask: Ask) -> tuple[Outcome, object]:
+    try:
+        found = ledger.admit(ask)
+    except (AuthenticationFailed, IdempotencyKeyReused, RateLimited) as error:
+        return REFUSALS[type(error)], error
+    match found:
+        case Hold():
+            return "admitted", found
+        case Replay():
+            return "replay", found
+        case Wait(_, None):
+            return "busy", found
+        case Wait():
+            return "waits", found
+    return "short", found
+
+
+def test_histories_of_chance_go_as_a_naive_model_says_and_everyone_who_follows_knows_the_same(full: bool) -> None:
+    for seed in range(10_000 if full else 150):
+        try:
+            History(Random(seed)).go(100)
+        except (AssertionError, RouterError, KeyError) as error:
+            raise AssertionError(f"History(Random({seed}))") from error

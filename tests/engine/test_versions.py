@@ -1,0 +1,167 @@
+"""One content of a policy has one version, in all processes of a store and for as long as it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routewright import Event, MemoryStorage, Policy, Router, Settings, SqliteStorage, StorageUnavailable
+from routewright.errors import UnsupportedWrite
+from routewright.protocols import Storage
+from routewright.testing import FakeClock
+from routewright.wire import PolicyVersions, Query, Write, Written
+from tests.backends.processes import running
+
+pytestmark = pytest.mark.anyio
+START = 1_795_255_200.0
+"""2026-11-21T10:00:00Z."""
+FAST, GOOD = Policy(name="desk", strategy="latency-optimized"), Policy(name="desk", strategy="quality-first")
+
+
+def desk(storage: Storage, clock: FakeClock, *policies: Policy) -> Router:
+    return Router.sandbox(policies=policies, storage=storage, settings=Settings(clock=clock))
+
+
+def version(router: Router) -> str:
+    return router._parts.engine.policies[0].version
+
+
+async def test_a_restart_and_another_day_leave_a_version_as_it_was(tmp_path: Path) -> None:
+    clock, seen = FakeClock(START), []
+    for policy in (FAST, GOOD, FAST):
+        async with desk(SqliteStorage(tmp_path / "store.db", clock=clock), clock, policy) as router:
+            seen.append((version(router), router.policies()[0].created_at))
+        await clock.advance(86_400)
+    assert seen == [
+        ("desk@2026-11-21", "2026-11-21T00:00:00Z"),
+        ("desk@2026-11-22", "2026-11-22T00:00:00Z"),
+        ("desk@2026-11-21", "2026-11-21T00:00:00Z"),
+    ]
+
+
+async def test_a_policy_that_was_removed_returns_under_its_version() -> None:
+    clock = FakeClock(START)
+    async with desk(MemoryStorage(), clock, FAST) as router:
+        told = [router.reload_policies(policies) for policies in ([], [GOOD], [], [FAST], [GOOD])]
+    assert [change.to_version for changes in told for change in changes] == [
+        *(None, "desk@2026-11-21.2", None, "desk@2026-11-21", "desk@2026-11-21.2")
+    ]
+
+
+async def test_two_routers_of_a_store_that_change_a_policy_at_once_give_each_content_its_own(tmp_path: Path) -> None:
+    clock = FakeClock(START)
+    one, other = (desk(SqliteStorage(tmp_path / "store.db", clock=clock), clock, FAST) for _ in range(2))
+    async with one, other:
+        one.reload_policies([GOOD])
+        other.reload_policies([Policy(name="desk", goal="stability")])
+        assert [version(each) for each in (one, other)] == ["desk@2026-11-21.2", "desk@2026-11-21.3"]
+        other.reload_policies([GOOD])
+        assert version(other) == "desk@2026-11-21.2"
+        assert one._parts.engine.policies == other._parts.engine.policies, "by the same snapshot, too"
+
+
+async def test_the_trace_of_a_call_names_the_version(tmp_path: Path) -> None:
+    clock = FakeClock(START)
+    dated = Policy(name="desk", created_at="2026-01-02T03:04:05Z")
+    async with desk(SqliteStorage(tmp_path / "store.db", clock=clock), clock, dated) as router:
+        answer = await router.route("Hello", policy_id="desk")
+        assert answer.trace.policy_version == "desk@2026-01-02"
+
+
+class Away(MemoryStorage):
+    """A storage that may be away, and that does not say that it never waits."""
+
+    keep = None  # type: ignore[assignment]
+    error: Exception | None = StorageUnavailable("the disk is full")
+
+    async def read(self, account: str, query: Query) -> Any:
+        if isinstance(query, PolicyVersions) and self.error is not None:
+            raise self.error
+        return await super().read(account, query)
+
+    async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
+        if self.error is not None:
+            raise self.error
+        return await super().apply(account, writes)
+
+
+async def test_while_the_storage_is_away_a_policy_goes_by_a_version_of_its_own_and_later_by_its(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, storage, heard = FakeClock(START), Away(), list[Event]()
+    async with desk(storage, clock, FAST) as router:
+        router.on_event(heard.append)
+        assert version(router).startswith("desk@2026-11-21.x")
+        assert (await router.route("Hello", policy_id="desk")).routing.policy_version == version(router)
+        await clock.advance(20.0)
+        assert version(router).startswith("desk@2026-11-21.x")
+        storage.error = None
+        await clock.advance(5.0)
+        assert version(router) == "desk@2026-11-21"
+        assert heard == [], "it is the policy that it was"
+        storage.error = StorageUnavailable("the disk is full")
+        router.reload_policies([GOOD])
+        storage.error = None
+        router.reload_policies([GOOD])
+        await clock.advance(20.0)
+        assert version(router) == "desk@2026-11-21.2", "nobody asks again for what is known"
+    assert len([record for record in caplog.records if "versions of this process's own" in record.message]) == 2
+
+
+async def test_a_storage_that_is_away_stops_no_router_without_policies() -> None:
+    clock, storage = FakeClock(START), Away()
+    router = desk(storage, clock)
+    assert router.decide("Hello").model
+    assert router.policies() == []
+
+
+async def test_for_a_storage_that_knows_no_versions_they_are_the_routers_own() -> None:
+    clock, storage = FakeClock(START), Away()
+    storage.error = UnsupportedWrite("no versions here")
+    router = desk(storage, clock, FAST)
+    seen = [version(router)]
+    for policies in ([GOOD], [FAST]):
+        router.reload_policies(policies)
+        seen.append(version(router))
+    assert seen == ["desk@2026-11-21", "desk@2026-11-21.2", "desk@2026-11-21"]
+
+
+WORKER = """
+    from routewright import Policy, Router
+    path, strategy = sys.argv[1:]
+
+    async def main():
+        say("ready")
+        heard()
+        desk = Policy(name="desk", strategy=strategy)
+        async with Router.sandbox(storage=SqliteStorage(path), policies=[desk]) as router:
+            say((await router.route("Hello", policy_id="desk")).routing.policy_version)
+
+    anyio.run(main)
+"""
+
+
+def test_workers_that_start_at_once_agree_and_so_does_one_that_comes_in_the_place_of_another(tmp_path: Path) -> None:
+    strategies = ["balanced", "balanced", "quality-first", "quality-first"]
+    with ExitStack() as stack:
+        workers = [stack.enter_context(running(WORKER, tmp_path / "store.db", each)) for each in strategies]
+        assert [each.heard() for each in workers] == ["ready"] * 4
+        for each in workers:
+            each.tell()
+        first, same, other, also = (each.heard() for each in workers)
+        assert first == same != other == also
+        workers[0].kill()
+        again = stack.enter_context(running(WORKER, tmp_path / "store.db", "balanced"))
+        again.tell()
+        assert [again.heard(), again.heard()] == ["ready", first]
+
+
+def test_the_blocking_door_asks_the_storage_too(tmp_path: Path) -> None:
+    router = Router.sandbox(storage=SqliteStorage(tmp_path / "store.db"), policies=[FAST])
+    answer = router.blocking.route("Hello", policy_id="desk")
+    assert ".x" not in answer.routing.policy_version
+    router.blocking.close()
