@@ -94,44 +94,34 @@ class Signal:
 class Reply(Generic[T]):
     """What a task waits for that another thread gives. Many are given to a loop in one wake-up (``give``)."""
 
-    __slots__ = ("_future", "_here", "error", "is_left", "loop", "result")
+    __slots__ = ("error", "future", "here", "is_left", "loop", "result")
 
     def __init__(self) -> None:
-        self._future: Any = None
-        self._here: Any = None
+        self.future: asyncio.Future[None] | None = None
+        """What an asyncio task waits for."""
+        self.here: Any = None
+        """What any other waits for."""
         if this_task() is not None:
             self.loop: Any = asyncio.get_running_loop()
-            self._future = self.loop.create_future()
+            self.future = asyncio.Future(loop=self.loop)
         else:
             self.loop = this_loop()
-            self._here = anyio.Event()
+            self.here = anyio.Event()
         self.result: T | None = None
         self.error: Exception | None = None
         self.is_left = False
         """Nobody waits any more. What is given later is lost on it."""
 
-    @property
-    def is_asyncio(self) -> bool:
-        """True if its loop is one of asyncio's."""
-        return self._future is not None
-
     async def wait(self) -> T:
         """Wait in the loop that it was made in."""
         try:
-            await (self._here.wait() if self._future is None else self._future)
+            await (self.here.wait() if self.future is None else self.future)
         except BaseException:
             self.is_left = True
             raise
         if self.error is not None:
             raise self.error
         return self.result  # type: ignore[return-value]
-
-    def wake(self) -> None:
-        """Let the task go on; called in its loop."""
-        if self._future is None:
-            self._here.set()
-        elif not self._future.done():
-            self._future.set_result(None)
 
 
 def give(replies: Iterable[Reply[Any]]) -> None:
@@ -141,7 +131,7 @@ def give(replies: Iterable[Reply[Any]]) -> None:
         by_loop.setdefault(reply.loop, []).append(reply)
     for loop, mine in by_loop.items():
         try:
-            if mine[0].is_asyncio:
+            if mine[0].future is not None:
                 loop.call_soon_threadsafe(_wake, mine)
             else:
                 loop.run_sync_soon(_wake, mine)
@@ -152,7 +142,10 @@ def give(replies: Iterable[Reply[Any]]) -> None:
 
 def _wake(replies: Sequence[Reply[Any]]) -> None:
     for reply in replies:
-        reply.wake()
+        if reply.future is None:
+            reply.here.set()
+        elif not reply.future.done():
+            reply.future.set_result(None)
 
 
 class Mutex:

@@ -97,7 +97,7 @@ class Scene:
 
     async def queued(self, count: int) -> None:
         """Wait until so many requests are behind it."""
-        while len(self.storage._writer._waiting) < count:
+        while self.storage._writer._waiting.qsize() < count:
             await checkpoint()
 
 

@@ -58,7 +58,7 @@ async def idle_while_others_spend(site: Site) -> None:
     await spend(idle, "first", 1)
     for number in range(9):
         await spend(busy, f"c{number}", 100)
-        await site.machine.advance(LEASE_S)
+        await site.machine.advance(1.0)  # not so long that it forgets
     assert (await idle.short("more", 100)).purse.spent_nanos == 901
 
 
@@ -440,8 +440,9 @@ def known_to(till: Till, but: int) -> Any:
     runs: its owner knows better."""
     state = desk_of(till).state
     at, heard, windows, holds = state.dump()
-    sums = {name: (sums.spent, sums.granted) for name, sums in state.sums.items() if sums.is_known}
-    reserved = {name: sums.reserved for name, sums in state.sums.items() if sums.reserved}
+    purses = [each for mine in state.sums.values() for each in mine.values()]
+    sums = {(each.account, each.name): (each.spent, each.granted) for each in purses if each.is_known}
+    reserved = {(each.account, each.name): each.reserved for each in purses if each.reserved}
     slots = {name: window.slots for name, window in state.windows.items() if window.slots}
     ended = {name: [each for each in zip(*parts, strict=True) if each[0] > at - 60] for name, parts in windows.items()}
     mine = {hold.id: hold for hold in holds}

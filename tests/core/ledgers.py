@@ -131,7 +131,10 @@ class Ledger:
         self.paper.rows += [(facts.caller.account, row) for row in booked.rows]
         if booked.keeps and facts.claim is not None and facts.result is not None:
             kept = Kept(facts.claim.fingerprint, facts.id, facts.result)
-            self.paper.answers[scope_of(facts.caller, facts.claim.key)] = kept, self.time + KEPT_S
+            self.paper.answers[scope_of(facts.caller, facts.claim.key)] = (
+                kept,
+                self.time + KEPT_S,
+            )
         self.write(Tick(ends=[booked.end]))
         return booked
 
@@ -174,8 +177,8 @@ class Ledger:
 
     def write(self, tick: Tick) -> None:
         """Write what the books do not say yet, and what happened."""
-        self.paper.charges += self.state.charged.items()
-        self.state.charged.clear()
+        self.paper.charges += [((each.account, each.name), each.charged or 0) for each in self.state.charged]
+        self.state.booked()
         said = msgspec.msgpack.encode(tick)
         for each in self.followers:
             each.fold(self.owner, self.now, self.now + LEASE_S, msgspec.msgpack.decode(said, type=Tick))
@@ -219,5 +222,10 @@ def seen(state: State) -> dict[str, Any]:
         "claims": {claim: hold.id for claim, hold in state.claims.items()},
         "owners": {owner: {*holds} for owner, holds in state.owners.items()},
         "heard": state.heard,
-        "reserved": {name: sums.reserved for name, sums in state.sums.items() if sums.reserved},
+        "reserved": {
+            (account, name): sums.reserved
+            for account, mine in state.sums.items()
+            for name, sums in mine.items()
+            if sums.reserved
+        },
     }

@@ -431,7 +431,13 @@ def test_what_a_plan_says_of_a_budget_is_what_each_walked_model_needs_of_it(full
             alone = decide(limited, board)
             assert numbers(alone) == numbers(plan)
             if nanos < 10**18:  # else a model without a price was walked over, which no budget pays for
-                assert plan.rejections(limited) == Decision(alone, limited, board).rejected_counts
+                most = tokens.high + plan.worst_held
+                assert plan.rejections(tokens.high, nanos, most) == Decision(alone, limited, board).rejected_counts
+                for money in (nanos, chance.randint(nanos, 10 * nanos), 10**15):
+                    if plan.covers(tokens, 10**9, money):
+                        rich = replace(given, tokens=tokens, budget_nanos=money)
+                        counts = Decision(decide(rich, board), rich, board).rejected_counts
+                        assert plan.rejections(tokens.high, money, None) == counts
         if plan.flat_to < plan.max_high:  # some model's price has another tier
             assert plan.covers(TokenBounds(1, plan.flat_to + 1, 5), 10**9)
             assert not plan.covers(TokenBounds(1, plan.flat_to + 1, 5), 10**9, 10**15)

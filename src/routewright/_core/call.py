@@ -309,8 +309,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return self._trace(with_content=False)
 
     def _trace(self, *, with_content: bool) -> Trace:
-        served, given, ranges = self.served, self.given, self.cost_ranges
-        cost_range_usd = None
+        served, given, ranges, cost_range_usd = self.served, self.given, self.cost_ranges, None
         if any(ranges):
             both = [told or (a.cost_nanos, a.cost_nanos) for told, a in zip(ranges, self.attempts, strict=True)]
             cost_range_usd = usd(sum(low for low, _ in both)), usd(sum(high for _, high in both))
@@ -336,24 +335,27 @@ class Call(_Rare, Struct, dict=True, eq=False):
             error=self.error_code,
             decision_input=given,
             traceparent=None if self.traceparent is None else self.traceparent.text,
-            spans=self.spans,
+            spans=self._spans(given),
             content=self.captured.content if with_content and self.captured is not None else None,
         )
 
     @property
     def cost_ranges(self) -> list[tuple[int, int] | None]:
         """Of each attempt the least and the most it can have cost; None where its provider said."""
-        return [attempt.cost_range_nanos(self.bounds) for attempt in self.attempts]
+        return [None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds) for attempt in self.attempts]
 
     @property
     def spans(self) -> list[Span]:
         """What it did, in order."""
+        return self._spans(None if self.plan is None else self.given)
+
+    def _spans(self, given: DecisionInput | None) -> list[Span]:
         spans: list[Span] = []
-        decision = self.decision
-        if decision is not None:
+        if self.plan is not None and given is not None:
             decided_at = self.attempts[0].started_at if self.attempts else self.ended_at
-            spans.append(_decision_span(decision, self._ms(decided_at)))
-        spans += self._guardrail_spans(len(spans), self.hits, self.started_at, None)
+            spans.append(_decision_span(Decision(self.plan, given, None), self._ms(decided_at)))
+        if self.hits:
+            spans += self._guardrail_spans(len(spans), self.hits, self.started_at, None)
         if self.asks_cache:
             spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
         for attempt in self.attempts:
@@ -361,7 +363,8 @@ class Call(_Rare, Struct, dict=True, eq=False):
             if from_model is not None:
                 spans.append(self._fallback_span(len(spans) + 1, from_model, before, attempt))
             spans.append(self._model_span(len(spans) + 1, attempt))
-            spans += self._guardrail_spans(len(spans), attempt.hits, attempt.ended_at, spans[-1].id)
+            if attempt.hits:
+                spans += self._guardrail_spans(len(spans), attempt.hits, attempt.ended_at, spans[-1].id)
         return spans
 
     @property
@@ -430,7 +433,7 @@ class Call(_Rare, Struct, dict=True, eq=False):
     def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
         spent_ms = round((attempt.ended_at - attempt.started_at) * 1000 + attempt.unslept_ms, 3)
         first_ms = None if attempt.first_at is None else round((attempt.first_at - attempt.started_at) * 1000, 3)
-        ranged = attempt.cost_range_nanos(self.bounds)
+        ranged = None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds)
         return ModelSpan(
             id=span_id,
             name=attempt.model,
@@ -459,16 +462,17 @@ class Call(_Rare, Struct, dict=True, eq=False):
         assert plan is not None, "only what was decided can be served"
         assert served is not None, "there is an answer"
         usage, (primary, *chain) = served.usage, map(ID, plan.legs)
-        cost_nanos = served.cost_nanos if len(self.attempts) == 1 else self.cost_nanos
-        sentence = plan.sentence
-        if sentence is None or self.budget is not None:
+        told, (nanos, tokens) = plan.told, self.budget or (None, None)
+        if told is None or told[0] is not plan.rejections(self.bounds.high, nanos, tokens):
             sentence = Decision(plan, self.given, None).reason
+        else:
+            sentence = told[1]
         routing = Routing(
             selected_model=served.leg.id,
             fallback_chain=chain,
             policy_version=self.policy_version,
             decision_reason=sentence,
-            cost_usd=usd(cost_nanos),
+            cost_usd=usd(self.cost_nanos),
             latency_ms=self.latency_ms,
             cache_hit=False,
             tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),

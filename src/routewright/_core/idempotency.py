@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+_encode = msgspec.json.Encoder(order="deterministic").encode
 _EXACT = 2**53
 """Below it every whole float is just one integer."""
 
@@ -15,7 +16,9 @@ def fingerprint(method: str, path: str, body: Any) -> str:
     """What tells a request from others, however its JSON is written. ``body``: as decoded, in plain types; its
     ``idempotency_key`` does not count."""
     told = {key: value for key, value in body.items() if key != "idempotency_key"} if isinstance(body, dict) else body
-    content = msgspec.json.encode([method, path, _plain(told)], order="deterministic")
+    content = _encode([method, path, told])
+    if b".0" in content:  # a whole number that is written as a float, perhaps
+        content = _encode([method, path, _plain(told)])
     return blake2b(content, digest_size=20).hexdigest()
 
 

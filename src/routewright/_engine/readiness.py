@@ -75,7 +75,7 @@ class Readiness:
 
 async def _fault(done: str, ask: Callable[[], Awaitable[object]]) -> str | None:
     try:
-        with storage_faults():
+        with storage_faults:
             await ask()
     except RouterError as error:  # its message stays out
         return f"the storage cannot be {done}: {error.code}"

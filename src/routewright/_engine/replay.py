@@ -70,7 +70,7 @@ class Replayed:
 
 def read_result(kept: bytes) -> RouteResponse:
     """The answer that a storage kept."""
-    with storage_faults():
+    with storage_faults:
         return _decode(kept)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
 
@@ -26,20 +26,25 @@ TRIES = 10
 """Tries of a change that conflicts with others. Each conflict means that another writer succeeded, so ten finish."""
 
 
-@contextmanager
-def storage_faults() -> Iterator[None]:
-    """Turn an exception that a storage should not raise into an ``InternalError`` that names its class, and a stray
+class StorageFaults:
+    """Turns an exception that a storage should not raise into an ``InternalError`` that names its class, and a stray
     cancellation into ``StorageUnavailable``."""
-    try:
-        yield
-    except RouterError:
-        raise
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            raise
-        raise StorageUnavailable("the storage cancelled itself") from error
-    except Exception as error:  # its message may hold secrets
-        raise InternalError(f"the storage failed with {type(error).__name__}") from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nothing to begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, RouterError):
+            return
+        if isinstance(error, asyncio.CancelledError) and not is_cancelled():
+            raise StorageUnavailable("the storage cancelled itself") from error
+        if isinstance(error, Exception):  # its message may hold secrets
+            raise InternalError(f"the storage failed with {type(error).__name__}") from error
+
+
+storage_faults = StorageFaults()
 
 
 class GuardedStorage:
@@ -52,24 +57,24 @@ class GuardedStorage:
 
     async def apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         """Apply all or none (``protocols.Storage``)."""
-        with storage_faults():
+        with storage_faults:
             written: object = await self._storage.apply(account, writes)
         return checked_written(self._storage, writes, written)
 
     async def read(self, account: str, query: Query) -> Any:
         """Answer a query (``protocols.Storage``)."""
-        with storage_faults():
+        with storage_faults:
             return _checked(self._storage, "read", query, await self._storage.read(account, query))
 
     async def scan(self, account: str, query: Scan, *, after: str | None, limit: int) -> Any:
         """Up to ``limit`` things behind the key ``after`` (``protocols.Storage``)."""
-        with storage_faults():
+        with storage_faults:
             found = await self._storage.scan(account, query, after=after, limit=limit)
             return _checked(self._storage, "scan", query, found)
 
     async def sweep(self, now: float) -> int:
         """Remove what is past its time (``protocols.Storage``)."""
-        with storage_faults():
+        with storage_faults:
             return int(await self._storage.sweep(now))
 
     async def aclose(self) -> None:
@@ -128,7 +133,7 @@ async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
 
 async def in_time(asked: Coroutine[Any, Any, T], clock: Clock, until: float) -> T:
     """Await a storage. Raises ``RouterTimeoutError`` if it takes longer than the call has left."""
-    with clock.deadline(until), storage_faults():
+    with clock.deadline(until), storage_faults:
         return await asked
     raise RouterTimeoutError(
         "timeout_ms ran out while the storage was asked for what the call needs; try again, and see to the storage"

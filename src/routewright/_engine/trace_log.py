@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from math import inf
 from typing import NamedTuple, TypeVar
 
 import anyio
@@ -199,7 +200,7 @@ class TraceLog:
                     self._hooks.put(call, emitted)
                 return
         waited_for = self.commits or facts is not None
-        pending = Pending(call, snapshots, events, grant, facts, Signal() if waited_for else None)
+        pending = Pending(call, snapshots, events, grant, facts, Signal() if facts is None and waited_for else None)
         refusal = self.queue.put(pending)
         self._one_pass.free_lost()
         if refusal is not None:
@@ -217,18 +218,18 @@ class TraceLog:
         """Wait until a call is settled and its trace is written, could not be for now, or was given up, but no longer
         than ``until`` on the clock. Then the background goes on."""
         pending = self.queue.calls.get(trace_id)
-        if pending is None or pending.tried is None:
+        if pending is None or (pending.facts is None and pending.tried is None):
             return
         if pending.facts is None:
+            assert pending.tried is not None, "it is waited for"
             with self._clock.deadline(until):
                 if self.is_closed:
                     await self.write()
                 await pending.tried.wait()
             return
         try:
-            with self._clock.deadline(until):
-                await self._settle(pending, pending.facts)
-                self._fails = False
+            await self._settle(pending, pending.facts, until)
+            self._fails = False
         except StorageUnavailable as error:
             self._note(error)
         finally:
@@ -396,16 +397,17 @@ class TraceLog:
         if traces:
             await self._write_batch(traces)
 
-    async def _settle(self, pending: Pending, facts: Facts) -> None:
+    async def _settle(self, pending: Pending, facts: Facts, until: float = inf) -> None:
         """Settle a call, its trace with it. What is refused is tried without the trace, then without detail and within
-        what was reserved. Raises ``StorageUnavailable``."""
+        what was reserved. Raises ``StorageUnavailable``, also where that takes longer than ``until`` on the clock."""
         call, grant, fault = pending.call, pending.grant, Exception()
         if call.captured is not None:
             await redacting(lambda: call.captured.content, [call.captured], self._clock)
         most = call.cost_nanos if grant is None or not grant.is_limited else grant.nanos
-        for part in (facts, without_trace(facts), bounded(facts, most)):
+        for shorten in (None, without_trace, partial(bounded, most_nanos=most)):
+            part = facts if shorten is None else shorten(facts)
             try:
-                found = await self._in_time(call.caller.account, partial(self._settled, grant, part))
+                found = await self._in_time(call.caller.account, partial(self._settled, grant, part), until)
             except StorageUnavailable:
                 raise
             except Exception as error:  # a host's storage may raise anything, and no bill is lost for that
@@ -418,7 +420,7 @@ class TraceLog:
                 self._refuse(fault)
             if part.claim is not facts.claim:
                 _log.warning("the bill of call %s was refused as it was: it is booked without detail", call.id)
-            self._finish(pending, _events_of(found))
+            self._finish(pending, _events_of(found) if found else ())
             return
         self._refuse(fault)
         self._lose_bill(call, _text_of(fault))
@@ -426,7 +428,7 @@ class TraceLog:
 
     async def _settled(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         assert self._accounts is not None, "they gave a grant"
-        with storage_faults():
+        with storage_faults:
             found: object = await self._accounts.settle(grant, facts)
         if isinstance(found, list | tuple) and all(isinstance(each, StoredEvent) for each in found):
             return found
@@ -505,17 +507,21 @@ class TraceLog:
     async def _apply(self, account: str, writes: Sequence[Write]) -> list[Written]:
         return await self._in_time(account, partial(self._storage.apply, account, writes))
 
-    async def _in_time(self, account: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the storage in bounded time. Raises ``StorageUnavailable`` at once for an account that hung lately."""
+    async def _in_time(self, account: str, ask: Callable[[], Awaitable[T]], until: float = inf) -> T:
+        """Ask the storage in bounded time, at most ``until``. Raises ``StorageUnavailable``, at once for an account
+        that hung lately."""
         now, hung = self._clock.monotonic(), account in self._hung
         retry_at, bound_s = self._hung.get(account, (now, LONGEST_S))
         if now < retry_at:
             raise StorageUnavailable(f"the storage stood still for this account {PAUSE_S:g} s ago or less")
         try:
-            with self._clock.deadline(now + bound_s):
+            with self._clock.deadline(min(now + bound_s, until)):
                 done = await ask()
-                self._hung.pop(account, None)
+                if hung:
+                    self._hung.pop(account, None)
                 return done
+            if until < now + bound_s:
+                raise StorageUnavailable("the storage took longer than the call had left")
             self._hung[account] = now + bound_s + PAUSE_S, min(2 * bound_s, LONGEST_S) if hung else PROBE_S
             raise StorageUnavailable(f"the storage took longer than {bound_s:g} s")
         except asyncio.CancelledError as error:

@@ -18,14 +18,19 @@ _LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "accou
 class Sums:
     """What a purse comes to."""
 
-    __slots__ = ("account", "granted", "is_known", "name", "reserved", "spent")
+    __slots__ = ("account", "charged", "granted", "is_known", "is_of_run", "name", "payers", "reserved", "spent")
 
     def __init__(self, account: str, name: str) -> None:
         self.account = account
         self.name = name
         self.spent = self.granted = self.reserved = 0
+        self.charged: int | None = None
+        """What it was charged that the books do not say yet (``State.charged``)."""
         self.is_known = False
         """False until ``spent`` and ``granted`` were read from the books."""
+        self.is_of_run = name.startswith(RUN)
+        self.payers = 0
+        """Callers that are resolved to it."""
 
 
 class Payer:

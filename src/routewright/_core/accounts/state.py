@@ -14,8 +14,10 @@ folds the log has the same state. Decisions (``admit``, ``end``, ``expire``) cha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from routewright._core.account import limits_of
@@ -49,6 +51,8 @@ LATE_S = 3_600.0
 """So long after a hold expired its call may still take part."""
 IDLE_S = 60.0
 """What nobody used for so long, and nothing is held in, leaves memory."""
+LOOKED_AT = 64
+"""How much is looked at each time for what nobody used."""
 _DAY_S = 86_400
 
 PurseName = tuple[str, str]
@@ -123,7 +127,8 @@ class State:
         self.at = self._until = 0.0
         """The time of the last tick."""
         self.windows: dict[str, Window] = {}
-        self.sums: dict[PurseName, Sums] = {}
+        self.sums: dict[str, dict[str, Sums]] = {}
+        """By account, and name of the purse."""
         self.holds: dict[str, Hold] = {}
         self.claims: dict[bytes, Hold] = {}
         self.owners: dict[int, dict[str, Hold]] = {}
@@ -131,11 +136,15 @@ class State:
         """Until when the lease of each owner runs that holds something."""
         self.freed: dict[FreedName, None] = dict.fromkeys(self.queued)
         """What may have room again since whoever keeps those who wait looked."""
-        self.charged: dict[PurseName, int] = {}
-        """What purses were charged that the books do not say yet. Whoever writes it there clears it."""
+        self.charged: list[Sums] = []
+        """Purses that were charged what the books do not say yet. Who writes it there calls ``booked``."""
         self.expired: dict[str, float] = {}
         """Holds whose owners were gone, and when."""
-        self._payers: dict[tuple[str, str, str | None], Payer] = {}
+        self._payers: dict[str, dict[tuple[str, str | None], Payer]] = {}
+        self._groups: dict[str, dict[tuple[str, ...], tuple[Sums, ...]]] = {}
+        """The purses of an account by their names together, as holds have them."""
+        self._looking = self._look_through()
+        self._looked_at = -IDLE_S
 
     def begin(self, owner: int, at: float, until: float) -> None:
         """Begin what an owner does at a time of the log, whose lease runs ``until`` then: a sign of its life."""
@@ -147,10 +156,14 @@ class State:
 
     def payer(self, caller: Caller, at: float) -> Payer:
         """The terms of a caller for a call that came ``at`` (Unix seconds)."""
-        name, day = (caller.account, caller.environment, caller.key_id), int(at) // _DAY_S
-        found = self._payers.get(name)
+        mine, name, day = self._payers.get(caller.account), (caller.environment, caller.key_id), int(at) // _DAY_S
+        if mine is None:
+            mine = self._payers[caller.account] = {}
+        found = mine.get(name)
         if found is None or found.day != day:
-            found = self._payers[name] = self._resolved(caller, day)
+            if found is not None:
+                _let_go(found)
+            found = mine[name] = self._resolved(caller, day)
         found.used_at = self.at
         return found
 
@@ -170,18 +183,23 @@ class State:
             payer.purses = [
                 (self._purse(caller.account, name), limit) for name, limit in purses_of(account, key, month).items()
             ]
+        for _, window, _ in payer.windows:
+            window.payers += 1
+        for sums, _ in payer.purses:
+            sums.payers += 1
         payer.names = tuple([sums.name for sums, _ in payer.purses])
         payer.limited = any(limit is not None for _, limit in payer.purses)
         return payer
 
     def left(self, caller: Caller, at: float, run: RunLimit | None) -> Left | None:
         """What a caller may still spend, if that is in memory. Safe to call from any thread."""
-        payer = self._payers.get((caller.account, caller.environment, caller.key_id))
+        mine = self._payers.get(caller.account)
+        payer = None if mine is None else mine.get((caller.environment, caller.key_id))
         if payer is None or payer.day != int(at) // _DAY_S:
             return None
         purses, least = payer.purses, None
         if run is not None and caller.environment == "production":
-            spent = self.sums.get((caller.account, RUN + run.id))
+            spent = self.sums.get(caller.account, {}).get(RUN + run.id)
             if spent is None or not spent.is_known:
                 return None
             purses = [(spent, run.limit_nanos), *purses]
@@ -219,7 +237,7 @@ class State:
     def grant(self, ask: Ask, hold: Hold) -> Grant:
         """What a call is told that was admitted just now."""
         caller = ask.caller
-        payer = self._payers.get((caller.account, caller.environment, caller.key_id)) or self.payer(caller, ask.at)
+        payer = self.payer(caller, ask.at)
         states: list[WindowState] = []
         for _, window, limits in payer.windows:
             states += window.states(limits, self.at)
@@ -368,13 +386,21 @@ class State:
                     if window is not None:
                         window.correct(hold.taken_at, end.tokens - hold.tokens)
         if end.charge or end.run_nanos:
-            for name in names:
-                nanos = end.run_nanos if name[:4] == RUN else end.charge
-                sums = self.sums.get((account, name))
-                if sums is not None and sums.is_known:
-                    sums.spent += nanos
-                self.charged[account, name] = self.charged.get((account, name), 0) + nanos
+            for sums in self._purses(account, names):
+                nanos = end.run_nanos if sums.is_of_run else end.charge
+                sums.spent += nanos
+                if sums.charged is None:
+                    sums.charged = nanos
+                    self.charged.append(sums)
+                else:
+                    sums.charged += nanos
         return hold
+
+    def booked(self) -> None:
+        """The books say now what purses were charged."""
+        for sums in self.charged:
+            sums.charged = None
+        self.charged.clear()
 
     def expire(self, hold_id: str) -> Hold | None:
         """End a hold whose owner is gone: charged to nobody; runs count it as spent, since it may be."""
@@ -409,32 +435,54 @@ class State:
         for hold in tick.admits:
             hold.owner, hold.taken_at = owner, at
             self._hold(hold)
-        self.charged.clear()  # the owner wrote it
+        self.booked()  # its owner wrote it there
 
     def forget(self, account: str) -> None:
         """Read terms and sums of an account anew from the books when they are needed."""
-        for name in [name for name in self._payers if name[0] == account]:
-            self._payers.pop(name, None)
-        for (of, purse), sums in self.sums.items():
-            if of == account:
-                sums.is_known = False
-                self._free_up((of, purse))
+        for payer in self._payers.pop(account, {}).values():
+            _let_go(payer)
+        for purse, sums in self.sums.get(account, {}).items():
+            sums.is_known = False
+            self._free_up((account, purse))
 
     def evict(self) -> None:
-        """Drop what nobody used of late and nothing is held in."""
-        before, cut = self.at - IDLE_S, self.at - WINDOW_S
-        for hold_id in [hold_id for hold_id, at in self.expired.items() if at < self.at - LATE_S]:
-            del self.expired[hold_id]
-        for name in [name for name, payer in self._payers.items() if payer.used_at < before]:
-            self._payers.pop(name, None)
-        used = {id(sums) for payer in self._payers.values() for sums, _ in payer.purses}
-        for purse in [purse for purse, sums in self.sums.items() if not sums.reserved and id(sums) not in used]:
-            del self.sums[purse]
-        parties = {name for payer in self._payers.values() for name in payer.parties}
-        for party, window in list(self.windows.items()):
-            window.age(cut)
-            if not window.times and not window.slots and party not in parties:
-                del self.windows[party]
+        """Drop a part of what nobody used of late and nothing is held in: all of it, once called often enough."""
+        if self.at >= self._looked_at + IDLE_S / 2 and next(self._looking, None) is None:
+            self._looking, self._looked_at = self._look_through(), self.at
+
+    def _look_through(self) -> Iterator[bool]:
+        """Go once through everything, and rest now and then."""
+        looked = count(1)
+        for hold_id in list(self.expired):
+            if self.expired[hold_id] < self.at - LATE_S:
+                del self.expired[hold_id]
+        for account in list(self._payers):
+            mine = self._payers.get(account, {})
+            for name in [name for name, payer in mine.items() if payer.used_at < self.at - IDLE_S]:
+                _let_go(mine.pop(name))
+            if not mine:
+                self._payers.pop(account, None)
+            if not next(looked) % LOOKED_AT:
+                yield True
+        for party in list(self.windows):
+            window = self.windows.get(party)
+            if window is not None and not window.payers:
+                window.age(self.at - WINDOW_S)
+                if not window.times and not window.slots:
+                    del self.windows[party]
+            if not next(looked) % LOOKED_AT:
+                yield True
+        for account in list(self.sums):
+            purses = self.sums.get(account, {})
+            idle = [sums for sums in purses.values() if not (sums.payers or sums.reserved or sums.charged is not None)]
+            for sums in idle:
+                del purses[sums.name]
+            if idle:
+                self._groups.pop(account, None)
+            if not purses:
+                self.sums.pop(account, None)
+            if not next(looked) % LOOKED_AT:
+                yield True
 
     def dump(self) -> Any:
         """All of it that the log says, as plain data."""
@@ -464,8 +512,7 @@ class State:
             if counts:
                 window.take(hold.taken_at, hold.tokens)
         if hold.nanos:
-            for name in hold.purses:
-                sums = self.sums.get((hold.account, name)) or self._unread(hold.account, name)
+            for sums in self._purses(hold.account, hold.purses):
                 sums.reserved += hold.nanos
         if hold.claim is not None:
             self.claims[hold.claim] = hold
@@ -487,22 +534,22 @@ class State:
             for party in hold.parties:
                 self.windows[party].slots -= 1
         if hold.nanos:
-            for name in hold.purses:
-                self.sums[hold.account, name].reserved -= hold.nanos
+            for sums in self._purses(hold.account, hold.purses):
+                sums.reserved -= hold.nanos
                 if self.queued:
-                    self._free_up((hold.account, name))
+                    self._free_up((hold.account, sums.name))
         if hold.claim is not None:
             self.claims.pop(hold.claim, None)
-            self._free_up(hold.claim)
+            if self.queued:
+                self._free_up(hold.claim)
 
     def _widen(self, widened: Widened) -> None:
         hold = self.holds.get(widened.id)
         if hold is None:
             return
-        for name in hold.purses:
-            sums = self.sums.get((hold.account, name)) or self._unread(hold.account, name)
+        for sums in self._purses(hold.account, hold.purses):
             sums.reserved += widened.nanos - hold.nanos
-            self._free_up((hold.account, name))
+            self._free_up((hold.account, sums.name))
         hold.nanos = widened.nanos
 
     def _free_up(self, name: FreedName) -> None:
@@ -516,18 +563,38 @@ class State:
         return window
 
     def _purse(self, account: str, name: str) -> Sums:
-        sums = self.sums.get((account, name)) or self._unread(account, name)
+        """A purse, read from the books if that is needed."""
+        (sums,) = self._purses(account, (name,))
         if not sums.is_known:
             sums.spent, sums.granted = self._books.sums(account, name)
-            sums.spent += self.charged.get((account, name), 0)
+            sums.spent += sums.charged or 0
             sums.is_known = True
         return sums
 
-    def _unread(self, account: str, name: str) -> Sums:
-        sums = self.sums[account, name] = Sums(account, name)
-        return sums
+    def _purses(self, account: str, names: tuple[str, ...]) -> tuple[Sums, ...]:
+        """Purses of an account, perhaps not read yet."""
+        groups = self._groups.get(account)
+        if groups is None:
+            groups = self._groups[account] = {}
+        found = groups.get(names)
+        if found is None:
+            mine = self.sums.setdefault(account, {})
+            for name in names:
+                if name not in mine:
+                    mine[name] = Sums(account, name)
+            found = groups[names] = tuple([mine[name] for name in names])
+        return found
 
 
+def _let_go(payer: Payer) -> None:
+    """A payer is no longer kept, so its windows and purses may go as well."""
+    for _, window, _ in payer.windows:
+        window.payers -= 1
+    for sums, _ in payer.purses:
+        sums.payers -= 1
+
+
+@lru_cache(maxsize=256)
 def scope_of(caller: Caller, key: str) -> bytes:
-    """What an idempotency key is found by: it is a caller's account's and environment's."""
+    """What an idempotency key is found by: it is a caller's account's and environment's. Each call asks thrice."""
     return blake2b(f"{caller.account}\0{caller.environment}\0{key}".encode(), digest_size=16).digest()

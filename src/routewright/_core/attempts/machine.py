@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from routewright._core.attempt import Attempt
 from routewright._core.catalogue.prices import call_nanos, dearest_at, usage_nanos
-from routewright._core.routing.budget import Amount, Room, RoomTooSmall, first_cap, output_cap
+from routewright._core.routing.budget import Amount, Room, RoomTooSmall, output_cap, plan_output
 from routewright._core.routing.plan import Leg, Plan
 from routewright._core.tokens.estimate import longer
 from routewright.wire import FaultKind, OnPartial, TokenBounds
@@ -307,7 +307,7 @@ class Attempts(Struct, eq=False):
     def _affordable_cap(self, room: Room) -> int | None:
         """Output tokens that the present model may be asked for. Raises ``RoomTooSmall``."""
         if self._number == self._place == 0:
-            return first_cap(self.plan, self.bounds, self.budget or room)
+            return plan_output(self.plan, self.bounds, self.budget or room).cap
         return output_cap(self.plan.given, self.plan.legs[self._place], self._shown(self._repair), room)
 
     def _begin(self, now: float, cap: int | None, *, probe: bool = False) -> Attempt:

@@ -37,7 +37,7 @@ class Window:
     Calls admitted at one time are one entry.
     """
 
-    __slots__ = ("head", "requests", "slots", "times", "tokens", "used_requests", "used_tokens")
+    __slots__ = ("head", "payers", "requests", "slots", "times", "tokens", "used_requests", "used_tokens")
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -48,6 +48,8 @@ class Window:
         self.used_requests = self.used_tokens = 0
         self.slots = 0
         """Calls that run."""
+        self.payers = 0
+        """Callers that are resolved to it."""
 
     def take(self, at: float, tokens: int) -> None:
         """Count a call. ``at`` is never before the last."""

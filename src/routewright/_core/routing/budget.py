@@ -178,6 +178,10 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     given, (primary, *chain) = plan.given, plan.legs
     if room.nanos is None and room.tokens is None:
         return OutputPlan(given.max_output_tokens, True)
+    if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
+        per_token, most = plan.ample or _ample(plan)
+        if tokens.high * per_token + most <= room.nanos * PICOS_PER_NANO:
+            return OutputPlan(_capped(given, primary, (0, 0, tokens.high), 1 << 53), True)
     length = primary.length(tokens)
     if chain:
         affordable = _affordable(primary, length[1], *_without_cheapest(given, chain, tokens, room))
@@ -187,23 +191,9 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     return OutputPlan(_capped(given, primary, length, affordable), not chain)
 
 
-def first_cap(plan: Plan, tokens: TokenBounds, room: Room) -> int | None:
-    """The cap of ``plan_output``, quicker where there is room for the most that it can be."""
-    if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
-        per_token, most = plan.ample or _ample(plan)
-        high = tokens.high
-        if high * per_token + most <= room.nanos * PICOS_PER_NANO:
-            given, leg = plan.given, plan.legs[0]
-            wanted = given.max_output_tokens
-            if wanted is None:
-                wanted = max(given.default_output_cap, leg.held)
-            return max(1, min(wanted, leg.max_output, leg.window - high))
-    return plan_output(plan, tokens, room).cap
-
-
 def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) -> int:
     """The most that the first calls of a plan under a budget can cost that are made at once, in nano-dollars."""
-    cap, leg = first_cap(plan, tokens, room), plan.legs[0]
+    cap, leg = plan_output(plan, tokens, room).cap, plan.legs[0]
     assert cap is not None, "where money is limited a cap is sent"
     price = leg.dearest
     if price is None or tokens.counted or tokens.images:

@@ -130,12 +130,13 @@ class Decision:
     @property
     def reason(self) -> str:
         """One sentence from the decision's own numbers (contract 2)."""
-        plan, given = self._plan, self.input
-        if not plan.is_shared or given.budget_nanos is not None or given.budget_tokens is not None:
+        plan, counts = self._plan, self._rejections()
+        if not plan.is_shared:
             return self._sentence()
-        if plan.sentence is None:
-            plan.sentence = self._sentence()
-        return plan.sentence
+        told = plan.told
+        if told is None or told[0] is not counts:
+            told = plan.told = counts, self._sentence()
+        return told[1]
 
     def _sentence(self) -> str:
         plan, given = self._plan, self.input
@@ -191,7 +192,8 @@ class Decision:
 
     def _rejections(self) -> Mapping[Reason, int]:
         if self._counts is None:
-            self._counts = self._plan.rejections(self.input)
+            given = self.input
+            self._counts = self._plan.rejections(given.tokens.high, given.budget_nanos, given.budget_tokens)
         if self._counts is None:
             self._counts = self._counted(self._snapshots)
         return self._counts

@@ -96,8 +96,8 @@ class Plan:
 
     __slots__ = (
         "ample", "costs", "counts", "failed", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high",
-        "max_latency_ms", "p90", "passed_over", "reached", "sentence", "walked", "watched", "worst_held", "worst_input",
-        "worst_output",
+        "max_latency_ms", "p90", "passed_over", "reached", "rich", "shown", "told", "walked", "watched", "worst_held",
+        "worst_input", "worst_output",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
@@ -132,13 +132,18 @@ class Plan:
         self.worst_input = self.worst_output = self.worst_held = 0
         """Pico-dollars a token of input, pico-dollars of output, and tokens of output: no walked model needs more of a
         budget."""
-        self.sentence: str | None = None
-        """Its reason, once one of its calls has worked it out that has no budget: the same for all of these."""
+        self.told: tuple[Mapping[Reason, int] | None, str] | None = None
+        """The reason that one of its calls has worked out, and the counts in it: the same for all with these counts."""
+        self.shown: list[Candidate] | None = None
+        """The best few, for all calls that it covers."""
         self.counts: Mapping[Reason, int] | None = None
         """How many models each constraint rejected, for calls that are covered and have no budget."""
         self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None
         """Of each model that no other constraint rejects: pico-dollars a token of input, pico-dollars and tokens of
         output that a budget has to hold, and whether its circuit is open. None of a plan that is not shared."""
+        self.rich: tuple[int, int, Mapping[Reason, int]] | None = None
+        """Pico-dollars a token of input, and pico-dollars: for a budget of so much the counts of rejections are these.
+        None until a call with a budget asks."""
         self.p90: list[int] = []
         """What each row's answer was held to need, as ``costs`` has it."""
         self.flat_to = -1
@@ -167,23 +172,45 @@ class Plan:
             return False
         return budget_nanos is None or high * self.worst_input + self.worst_output <= budget_nanos * PICOS_PER_NANO
 
-    def rejections(self, given: DecisionInput) -> Mapping[Reason, int] | None:
-        """How many models each constraint rejected of a call with this input; None where that was not counted yet."""
-        counts, nanos, most = self.counts, given.budget_nanos, given.budget_tokens
-        if counts is None or not self.is_shared or (nanos is None and most is None):
+    def rejections(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int] | None:
+        """How many models each constraint rejected of a call with so many input tokens and this budget; None where
+        that was not counted yet."""
+        if self.counts is None or not self.is_shared or (nanos is None and tokens is None):
+            return self.counts
+        if nanos is None or tokens is not None:
+            return self._counted(high, nanos, tokens)
+        per_token, most, counts = self.rich or self._rich()
+        if high * per_token + most <= nanos * PICOS_PER_NANO:
             return counts
+        return self._counted(high, nanos, None)
+
+    def _rich(self) -> tuple[int, int, Mapping[Reason, int]]:
         assert self.costs is not None, "without them it covers no call with a budget"
-        high, (inputs, outputs, held, closed) = given.tokens.high, self.costs
-        long = held > (_UNLIMITED if most is None else most - high)
+        inputs, outputs = self.costs[0], self.costs[1]
+        per_token, most = int(inputs.max(initial=0)), int(outputs[outputs < _UNLIMITED].max(initial=0))
+        counts = self._counted(0, most // PICOS_PER_NANO + 1, None)
+        assert self.counts is not None, "it is shared"
+        self.rich = per_token, most + PICOS_PER_NANO, self.counts if counts == self.counts else counts
+        return self.rich
+
+    def _counted(self, high: int, nanos: int | None, tokens: int | None) -> Mapping[Reason, int]:
+        assert self.costs is not None, "without them it covers no call with a budget"
+        assert self.counts is not None, "it is shared"
+        inputs, outputs, held, closed = self.costs
+        long = held > (_UNLIMITED if tokens is None else tokens - high)
         dear = ~long & (inputs * high + outputs > (_UNLIMITED if nanos is None else nanos * PICOS_PER_NANO))
         found: dict[Reason, int] = {
-            reason: count for reason, count in counts.items() if reason is not Reason.CIRCUIT_OPEN
+            reason: count for reason, count in self.counts.items() if reason is not Reason.CIRCUIT_OPEN
         }
         for reason, rejected in zip(_LAST, (long, dear, closed & ~long & ~dear), strict=True):
             if count := int(np.count_nonzero(rejected)):
                 found[reason] = count
         return found
 
-    def candidates(self, timeout_ms: int, most: int | None = None) -> list[Candidate]:
-        """The best few that fit, or ``most`` of them, the chosen one first, of a call that has so much time."""
-        return [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front[:most]]
+    def candidates(self, timeout_ms: int) -> list[Candidate]:
+        """The best few that fit, the chosen one first, of a call that has so much time."""
+        if not self.is_shared:
+            return [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
+        if self.shown is None:  # none of them is late
+            self.shown = [candidate(key, self.ids[key[-1]], timeout_ms) for key in self.front]
+        return self.shown

@@ -277,6 +277,7 @@ class MemoryAccounts:
         at = max(self.state.at, self._clock.monotonic())
         self.state.begin(self.owner, at, at + LEASE_S)
         self._asks += 1
+        self.state.evict()
         if not self._asks % TIDY_EVERY:
             self._tidy()
 
@@ -287,7 +288,6 @@ class MemoryAccounts:
         self._end()
 
     def _tidy(self) -> None:
-        self.state.evict()
         for hold_id in self.state.overdue(self.owner, LEASE_S):
             self._expire(hold_id)
 
@@ -302,12 +302,13 @@ class MemoryAccounts:
     def _end(self) -> None:
         """Keep what was charged, and give others what was freed."""
         if self.state.charged:
-            for name, nanos in self.state.charged.items():
+            for each in self.state.charged:
+                name = each.account, each.name
                 there = self._spent.get(name)
-                if there is None or name[1].startswith(RUN):
+                if there is None or each.is_of_run:
                     there = self._entry(name)
-                there.spent += nanos
-            self.state.charged.clear()
+                there.spent += each.charged or 0
+            self.state.booked()
         if self.state.freed:
             self._again()
 

@@ -66,12 +66,13 @@ class SqliteAccounts:
 
     async def _polled(self, asking: Asking, request: Request) -> Grant | Replay | Short:
         """Wait where no thread does: time is virtual."""
-        until = self._clock.monotonic() + asking.ask.waits_s
-        while not asking.answered.is_set and request.error is None:
+        until, answered = self._clock.monotonic() + asking.ask.waits_s, asking.answered
+        assert answered is not None, "it has no reply"
+        while not answered.is_set and request.error is None:
             now = self._clock.monotonic()
             with self._clock.deadline(min(now + LOOK_S, until) if now < until else now + LOOK_S):
-                await asking.answered.wait()
-            if not asking.answered.is_set:
+                await answered.wait()
+            if not answered.is_set:
                 self._writer.put(Request(self._writer.desk.open, SETTLE))
         error = asking.error or request.error
         if error is not None:
@@ -82,12 +83,16 @@ class SqliteAccounts:
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
         work = partial(self._settle, facts, _rows_of(facts))
-        events: list[StoredEvent] = await self._writer.do(work, facts.durability, order=SETTLE)
-        return events
+        if self._inline:
+            done: list[StoredEvent] = await self._writer.do(work, facts.durability, order=SETTLE)
+            return done
+        reply: Reply[list[StoredEvent]] = Reply()
+        self._writer.put(Request(work, SETTLE, facts.durability, reply=reply))
+        return await reply.wait()
 
     def _settle(self, facts: Facts, rows: TraceRows | None, connection: Connection) -> list[StoredEvent]:
         desk, account = self._writer.desk, facts.caller.account
-        if rows is not None and (desk.is_careful or facts.id not in desk.held(connection)):
+        if rows is not None and (desk.is_careful or facts.id not in desk.state.holds):
             self._writes.make_place(connection, account, rows)
         booked = desk.settle(facts, connection)
         if booked.is_void and rows is not None and facts.trace is not None:
@@ -97,10 +102,10 @@ class SqliteAccounts:
             self._put_snapshots(facts.snapshots, connection)
         if rows is not None:
             desk.traces.append(rows)
-        return [
-            *booked.events,
-            *(event for put in facts.events for event in put_event(connection, account, put).events),
-        ]
+        events = booked.events
+        for put in facts.events:
+            events += put_event(connection, account, put).events
+        return events
 
     def _put_snapshots(self, snapshots: Sequence[Snapshot], connection: Connection) -> None:
         now = self._clock.time()

@@ -126,7 +126,7 @@ def _check_name(path: str) -> None:
     raise ValidationFailed.at("path", problem, "name another file")
 
 
-def identity_of(path: Path) -> tuple[int, int] | None:
+def identity_of(path: Path | str) -> tuple[int, int] | None:
     """What tells a file from another of its name; None: there is none."""
     try:
         found = os.stat(path)

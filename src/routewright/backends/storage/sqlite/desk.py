@@ -56,7 +56,8 @@ class Asking:
     def __init__(self, ask: Ask, reply: Reply[Grant | Replay | Short] | None) -> None:
         self.ask = ask
         self.reply = reply
-        self.answered = Signal()
+        self.answered = Signal() if reply is None else None
+        """Set in place of a reply."""
         self.waits: Wait | None = None
         """What it waits for."""
         self.until = inf
@@ -97,11 +98,8 @@ class Desk:
         """Nothing is taken for new that may be there: a transaction has just failed."""
         self._is_open = False
         self._ticked_at = 0.0
-
-    def held(self, connection: Connection) -> dict[str, Hold]:
-        """The holds of calls that run."""
-        self.open(connection)
-        return self.state.holds
+        self._looked_at = -inf
+        """When holds were last looked at whose calls should be over."""
 
     def open(self, connection: Connection) -> None:
         """Begin a tick, if that was not done in this transaction."""
@@ -112,10 +110,16 @@ class Desk:
         self._is_open = True
         for owner in self.state.silent(self.log.owner):
             lost += self.state.owners.get(owner, {}).values()
-        for hold_id in self.state.overdue(self.log.owner, self._lease_s):
+        now = self._clock.monotonic()
+        self.known_at = now
+        self.state.evict()
+        if now < self._looked_at + self.beat_s:
+            overdue: list[str] = []
+        else:
+            self._looked_at, overdue = now, self.state.overdue(self.log.owner, self._lease_s)
+        for hold_id in overdue:
             _log.error("call %s held money or limits long after its end, which is a defect: they are free", hold_id)
             lost.append(self.state.holds[hold_id])
-        self.known_at = self._clock.monotonic()
         for hold in lost:
             self._tick.expired.append(hold.id)
             self.shelf.expire(hold)
@@ -143,8 +147,9 @@ class Desk:
         if self.state.freed:
             for asking, found in self.waiting.retry(self._tried):
                 self._answer(asking, found)
-        for asking, waits in self._late():
-            self._give_up(asking, waits)
+        if self._deadlines:
+            for asking, waits in self._late():
+                self._give_up(asking, waits)
         if self.traces:
             add_traces(connection, self.traces)
             self.traces = []
@@ -183,12 +188,11 @@ class Desk:
             asking.error = fault
             self.answered.append(asking)
 
-    # What is asked for, as work of a transaction
+    # What is asked for, as work of a transaction, which has begun with ``open``
 
     def look_up(self, asks: Sequence[Ask], connection: Connection) -> None:
         """Read the answers under the idempotency keys of many asks at once: each statement takes longer than the rule
         that needs it."""
-        self.open(connection)
         claims: dict[str, list[bytes]] = {}
         for ask in asks:
             if ask.claim is not None:
@@ -200,7 +204,6 @@ class Desk:
         """Take what a call asks for, or let it wait."""
         if asking.is_left:
             return
-        self.open(connection)
         found = self._tried(asking)
         if not isinstance(found, Wait):
             self._answer(asking, found)
@@ -254,7 +257,6 @@ class Desk:
 
     def leave(self, asking: Asking, connection: Connection) -> None:
         """Take back what an ask was given, or waits for: nobody waits for the answer any more."""
-        self.open(connection)
         if asking.takes:
             self.release(asking.ask.id, 0, connection)
         elif asking.found is None:
@@ -262,7 +264,6 @@ class Desk:
 
     def settle(self, facts: Facts, connection: Connection) -> Booked:
         """Book what a call came to. Returns what ``ledger.settle`` does; its trace is the caller's to write."""
-        self.open(connection)
         booked = settle(self.state, self.shelf, facts, self._clock.time())
         account = facts.caller.account
         self._tick.ends.append(booked.end)
@@ -271,21 +272,22 @@ class Desk:
         if booked.events:
             self.shelf.emit(booked.events)
         if booked.keeps and facts.claim is not None and facts.result is not None:
-            claim, until = scope_of(facts.caller, facts.claim.key), self._clock.time() + KEPT_S
+            claim, until = (
+                scope_of(facts.caller, facts.claim.key),
+                self._clock.time() + KEPT_S,
+            )
             environment, fingerprint = facts.caller.environment, facts.claim.fingerprint
             self.shelf.keep(account, claim, environment, fingerprint, facts.id, until, facts.result)
         return booked
 
     def release(self, call: str, tokens: int | None, connection: Connection) -> None:
         """End a call that came to nothing."""
-        self.open(connection)
         end = End(call, tokens)
         if self.state.end(end) is not None:
             self._tick.ends.append(end)
 
     def widen(self, call: str, nanos: int, connection: Connection) -> bool:
         """Reserve another amount for a call that runs."""
-        self.open(connection)
         hold = self.state.holds.get(call)
         if hold is None or self.state.widen(hold, nanos) is not None:
             return False
@@ -294,23 +296,19 @@ class Desk:
 
     def look(self, caller: Caller, run: RunLimit | None, connection: Connection) -> Left:
         """What a caller may still spend."""
-        self.open(connection)
         return self.state.look(caller, self._clock.time(), run)
 
     def stands(self, account: str, query: Stands, connection: Connection) -> Standing:
         """How an account stands."""
-        self.open(connection)
         return self.state.standing(account, query)
 
     def changed(self, connection: Connection, account: str) -> None:
         """The terms of an account were changed: everybody reads them anew."""
-        self.open(connection)
         self.state.forget(account)
         self._tick.changed.append(account)
 
     def credit(self, connection: Connection, account: str, given: AddCredit) -> bool:
         """Add to a balance. False: that was done before."""
-        self.open(connection)
         if 0 in self.shelf.attempts(account, given.id):
             return False
         row = LedgerRow(
@@ -323,7 +321,6 @@ class Desk:
 
     def correct(self, connection: Connection, account: str, write: Correct) -> Written:
         """Book a correction."""
-        self.open(connection)
         booked = correct(self.state, self.shelf, account, write)
         if booked.rows:
             self._tick.ends.append(booked.end)

@@ -150,7 +150,6 @@ class Log:
             return
         if self._seen[0] > self._copied_n:
             began = time.perf_counter()
-            self.state.evict()
             self._copied_n = self._seen[0]
             self._copy = self._copied_n, self.state.at, _encode(self.state.dump())
             self._copy_at = now + max(FOLD_S, SHARE * (time.perf_counter() - began))

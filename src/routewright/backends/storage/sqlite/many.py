@@ -3,6 +3,7 @@ statement a row the writer would starve."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
@@ -12,15 +13,15 @@ from .connection import Connection
 
 _IDS_AT_ONCE = (1, 4, 16, 64, 500)
 """Parameters of one statement: a few sizes, likewise; the last id is said again until it is one of them."""
-_ROWS_AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
-"""Rows of one statement: a few sizes, so that statements are prepared once."""
+_ROWS_AT_ONCE = 64
+"""Rows of one statement, at most: powers of two, so that statements are prepared once."""
 
 
 def insert(connection: Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert rows; their values go where ``sql`` has braces."""
     place, left = 0, len(rows)
     while left:
-        size = next(each for each in _ROWS_AT_ONCE if each <= left)
+        size = min(1 << left.bit_length() - 1, _ROWS_AT_ONCE)
         part = rows[place : place + size]
         connection.execute(_for_rows(sql, len(part[0]), size), [*chain.from_iterable(part)])
         place, left = place + size, left - size
@@ -32,7 +33,7 @@ def rows_where(connection: Connection, sql: str, ids: Sequence[Any], *first: str
     found: list[Any] = []
     for place in range(0, len(ids), _IDS_AT_ONCE[-1]):
         piece = ids[place : place + _IDS_AT_ONCE[-1]]
-        size = next(each for each in _IDS_AT_ONCE if each >= len(piece))
+        size = _IDS_AT_ONCE[bisect_left(_IDS_AT_ONCE, len(piece))]
         padded = [*piece, *[piece[-1]] * (size - len(piece))]
         found += connection.execute(_for_ids(sql, size), (*first, *padded)).fetchall()
     return found

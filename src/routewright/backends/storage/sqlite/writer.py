@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from routewright.errors import InternalError, RouterError, StorageUnavailable
@@ -86,9 +87,8 @@ class Writer:
     def renew(self) -> None:
         """Begin with nothing: what waited at a fork is the parent's to do."""
         self.desk = self._make_desk()
-        self._waiting: list[Request] = []
+        self._waiting: SimpleQueue[Request] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._asked = threading.Event()
         self.sync = Sync(self._connections.path)
         self._connection: Connection | None = None
         self._is_busy = False
@@ -128,20 +128,22 @@ class Writer:
                 while self.desk.state.freed and len(self.desk.waiting):
                     self._run([])
             return
-        with self._guard.lock:
-            if self._thread is None:
-                self._thread = self._started()
-            self._waiting.append(request)
-        if not self._asked.is_set():
-            self._asked.set()
+        if self._thread is None:
+            self._start()
+        self._waiting.put(request)
+        if self._thread is None:  # it ended just now
+            self._start()
 
-    def _started(self) -> threading.Thread:
-        thread = threading.Thread(target=self._work, name="routewright-sqlite", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the next who writes tries again
-            raise StorageUnavailable(f"{self._connections.path} cannot be written to now: {error}") from error
-        return thread
+    def _start(self) -> None:
+        with self._guard.lock:
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._work, name="routewright-sqlite", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the next who writes tries again
+                raise StorageUnavailable(f"{self._connections.path} cannot be written to now: {error}") from error
+            self._thread = thread
 
     def _work(self) -> None:
         while (requests := self._take()) is not None:
@@ -154,27 +156,25 @@ class Writer:
 
     def _take(self) -> list[Request] | None:
         """What waits; nothing: it is time to look after what calls hold. None: the thread is to end."""
-        holds = bool(self.desk.state.owners.get(self.desk.log.owner))
-        came = self._asked.wait(LOOK_S if len(self.desk.waiting) else min(IDLE_S, self.desk.beat_s))
-        if came and self._is_busy:
-            self._gather()
-        with self._guard.lock:
-            self._asked.clear()
-            taken, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
-            if self._waiting:
-                self._asked.set()
-            if not taken and not came and not holds and not len(self.desk.waiting):
-                self._thread = None
-                return None
-            self._is_busy = len(taken) > 1
-            return taken
-
-    def _gather(self) -> None:
-        """Let the calls that were answered just now ask for what comes next: together they cost a fraction."""
-        came = 0
-        while came < len(self._waiting) < MOST_AT_ONCE:
-            came = len(self._waiting)
-            time.sleep(GATHER_S)
+        waiting, desk = self._waiting, self.desk
+        taken: list[Request] = []
+        with suppress(Empty):
+            taken.append(waiting.get(timeout=LOOK_S if len(desk.waiting) else min(IDLE_S, desk.beat_s)))
+            if self._is_busy:  # let the calls that were answered just now ask for what comes next
+                came = -1
+                while came < waiting.qsize() < MOST_AT_ONCE:
+                    came = waiting.qsize()
+                    time.sleep(GATHER_S)
+            while len(taken) < MOST_AT_ONCE:
+                taken.append(waiting.get_nowait())
+        if not taken and not len(desk.waiting) and desk.log.owner not in desk.state.owners:
+            with self._guard.lock:
+                mine, self._thread = self._thread, None
+                if waiting.empty():  # looked at last: who puts something looks at the thread behind that
+                    return None
+                self._thread = mine
+        self._is_busy = len(taken) > 1
+        return taken
 
     def _has_news(self) -> bool:
         """True if others have written a tick. That takes no lock."""
@@ -225,11 +225,10 @@ class Writer:
         connection.execute("BEGIN IMMEDIATE")
         if pragma(connection, "user_version") != VERSION:  # somebody has upgraded it meanwhile
             check_version(connection, self._connections.path)
-        if desk.is_due or not requests:
-            desk.open(connection)
+        desk.open(connection)
         asks = [request.asking.ask for request in requests if request.asking is not None]
         for request in requests:
-            if request.asking is not None and asks:
+            if asks and request.asking is not None:
                 desk.look_up(asks, connection)
                 asks = []
             try:
@@ -274,9 +273,9 @@ class Writer:
                 reply.result, reply.error = request.result, request.error
                 replies.append(reply)
         for asking in asked:
-            if asking.reply is None:
+            if asking.answered is not None:
                 asking.answered.set()
-            else:
+            elif asking.reply is not None:
                 asking.reply.result, asking.reply.error = asking.found, asking.error
                 replies.append(asking.reply)
         if replies:

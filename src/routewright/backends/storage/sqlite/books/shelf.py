@@ -41,7 +41,6 @@ _EXPIRED = (
 PUT_ROWS = f"INTO ledger (account, {ROW}, purses) VALUES {{}}"
 _DROP_ROW = "DELETE FROM ledger WHERE account = ? AND name = ?"
 _PUT_EVENT = "INSERT OR IGNORE INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?)"
-_RUN = "run:"
 _AFTER_ANY = "U"
 """Behind every number."""
 
@@ -161,17 +160,14 @@ class TableShelf:
         self.flush_rows()
         charged = self.state.charged
         if charged:
-            rows = [
-                (account, name, nanos, 0, 0, at if name.startswith(_RUN) else None)
-                for (account, name), nanos in charged.items()
-            ]
+            rows = [(each.account, each.name, each.charged, 0, 0, at if each.is_of_run else None) for each in charged]
             insert(self.connection, _CHARGE, rows)
-            charged.clear()
+            self.state.booked()
 
     def drop(self) -> None:
         """Forget what was gathered: the transaction failed."""
         self._rows, self._kept = [], []
-        self.state.charged.clear()
+        self.state.booked()
 
     def flush_rows(self) -> None:
         """Write the rows that were gathered."""
