@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from routewright import Router
 from routewright._core.attempts.health import health_after
 from routewright._core.routing.board import Boards
-from routewright._core.routing.budget import OutputPlan, own_room, plan_output
+from routewright._core.routing.budget import own_room, plan_output
 from routewright._core.routing.decide import compiled, decide
 from routewright._core.routing.decision import Decision, decision_of
 from routewright._core.routing.outlook import Outlook
-from routewright._core.routing.plan import Plan
+from routewright._core.routing.plan import OutputPlan, Plan
 from routewright._core.routing.scale import size_class
 from routewright.wire import DecisionInput, HealthSnapshot, ModelHealth, TokenBounds
 

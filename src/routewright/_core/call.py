@@ -462,17 +462,15 @@ class Call(_Rare, Struct, dict=True, eq=False):
         assert plan is not None, "only what was decided can be served"
         assert served is not None, "there is an answer"
         usage, (primary, *chain) = served.usage, map(ID, plan.legs)
-        told, (nanos, tokens) = plan.told, self.budget or (None, None)
-        if told is None or told[0] is not plan.rejections(self.bounds.high, nanos, tokens):
-            sentence = Decision(plan, self.given, None).reason
-        else:
-            sentence = told[1]
+        told, budget = plan.told, self.budget
+        counts = plan.counts if budget is None else plan.rejections(self.bounds.high, budget.nanos, budget.tokens)
+        sentence = told[1] if told is not None and told[0] is counts else Decision(plan, self.given, None).reason
         routing = Routing(
             selected_model=served.leg.id,
             fallback_chain=chain,
             policy_version=self.policy_version,
             decision_reason=sentence,
-            cost_usd=usd(self.cost_nanos),
+            cost_usd=usd(served.cost_nanos if len(self.attempts) == 1 else self.cost_nanos),
             latency_ms=self.latency_ms,
             cache_hit=False,
             tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),

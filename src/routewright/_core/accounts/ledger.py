@@ -155,7 +155,7 @@ def _crossed(state: State, shelf: Shelf, facts: Facts, purses: Sequence[str]) ->
     if account is None or not limit or not purses[-1].startswith(_OF_MONTH):
         return []
     month = purses[-1]
-    spent, name = state.spent(account.name, month), f"told:{month}:{limit}"
+    spent, name = state.purse(account.name, month).spent, f"told:{month}:{limit}"
     if spent * 100 < THRESHOLDS[0] * limit:
         return []
     told = shelf.told(account.name, name)

@@ -36,7 +36,7 @@ class Sums:
 class Payer:
     """The terms of a caller, resolved: its windows with their limits, and its purses with theirs."""
 
-    __slots__ = ("account", "day", "key", "limited", "names", "parties", "purses", "used_at", "windows")
+    __slots__ = ("account", "all", "day", "key", "limited", "names", "parties", "purses", "used_at", "windows")
 
     def __init__(self, account: Account | None, key: Key | None, day: int) -> None:
         self.account = account
@@ -49,6 +49,8 @@ class Payer:
         """The innermost first. The limit of a balance is what was granted: ``BALANCE``."""
         self.names: tuple[str, ...] = ()
         """Of the purses."""
+        self.all: tuple[Sums, ...] = ()
+        """The purses without their limits."""
         self.limited = False
         """True if any of its purses has a limit."""
         self.used_at = 0.0

@@ -181,13 +181,14 @@ class State:
         if caller.environment == "production":
             month = timestamp(day * _DAY_S)[:MONTH]
             payer.purses = [
-                (self._purse(caller.account, name), limit) for name, limit in purses_of(account, key, month).items()
+                (self.purse(caller.account, name), limit) for name, limit in purses_of(account, key, month).items()
             ]
         for _, window, _ in payer.windows:
             window.payers += 1
         for sums, _ in payer.purses:
             sums.payers += 1
         payer.names = tuple([sums.name for sums, _ in payer.purses])
+        payer.all = tuple([sums for sums, _ in payer.purses])
         payer.limited = any(limit is not None for _, limit in payer.purses)
         return payer
 
@@ -215,7 +216,7 @@ class State:
         if caller.key_id is not None:
             check_key(payer.key, caller.key_id)
         if run is not None:
-            self._purse(caller.account, RUN + run.id)
+            self.purse(caller.account, RUN + run.id)
         found = self.left(caller, at, run)
         assert found is not None, "it is in memory now"
         return found
@@ -229,7 +230,7 @@ class State:
             limits = {RUN + asked.run.id: asked.run.limit_nanos, **limits}
         purses = []
         for name, limit in limits.items():
-            sums = self._purse(account, name)
+            sums = self.purse(account, name)
             most = sums.granted if limit == BALANCE else limit
             purses.append(Purse(level_of(name), name, most, sums.spent, sums.reserved))
         return Standing(terms, key, tuple(purses))
@@ -237,16 +238,14 @@ class State:
     def grant(self, ask: Ask, hold: Hold) -> Grant:
         """What a call is told that was admitted just now."""
         caller = ask.caller
-        payer = self.payer(caller, ask.at)
+        mine = self._payers.get(caller.account)  # the terms may have changed since an admission that is widened
+        payer = None if mine is None else mine.get((caller.environment, caller.key_id))
+        payer = payer or self.payer(caller, ask.at)
         states: list[WindowState] = []
         for _, window, limits in payer.windows:
             states += window.states(limits, self.at)
         limited = payer.limited or (ask.run is not None and ask.caller.environment == "production")
         return Grant(id=hold.id, caller=ask.caller, nanos=hold.nanos, is_limited=limited, windows=tuple(states))
-
-    def spent(self, account: str, purse: str) -> int:
-        """What was spent from a purse."""
-        return self._purse(account, purse).spent
 
     # Admission
 
@@ -279,7 +278,7 @@ class State:
         run = ask.run if caller.environment == "production" else None
         purses, nanos = payer.purses, ask.nanos
         if run is not None:
-            purses = [(self._purse(caller.account, RUN + run.id), run.limit_nanos), *purses]
+            purses = [(self.purse(caller.account, RUN + run.id), run.limit_nanos), *purses]
         if run is not None or payer.limited:
             short = self._short(purses, nanos, 0)
             if short is not None:
@@ -303,7 +302,7 @@ class State:
             self.at,
             run,
         )
-        self._hold(hold)
+        self._hold(hold, payer.all if ask.run is None else [sums for sums, _ in purses])
         return hold
 
     def widen(self, hold: Hold, nanos: int) -> Wait | Short | None:
@@ -313,7 +312,7 @@ class State:
         limits = purses_of(account, key, hold.created_at[:MONTH])
         if hold.run is not None:
             limits[RUN + hold.run.id] = hold.run.limit_nanos
-        purses = [(self._purse(hold.account, name), limits.get(name)) for name in hold.purses]
+        purses = [(self.purse(hold.account, name), limits.get(name)) for name in hold.purses]
         if all(limit is None for _, limit in purses):
             return None
         short = None if nanos <= hold.nanos else self._short(purses, nanos, hold.nanos)
@@ -376,17 +375,21 @@ class State:
     def end(self, end: End) -> Hold | None:
         """End a hold, and charge what it came to. None: there was none, and ``end.purses`` were charged."""
         hold = self.holds.pop(end.id, None)
+        purses: tuple[Sums, ...] = ()
         account, names = end.account, end.purses
         if hold is not None:
-            self._free(hold)
             account, names = hold.account, hold.purses or names
+        if end.charge or end.run_nanos or (hold is not None and hold.nanos):
+            purses = self._purses(account, names)
+        if hold is not None:
+            self._free(hold, purses)
             if end.tokens is not None and end.tokens != hold.tokens:
                 for party in hold.parties:
                     window = self.windows.get(party)
                     if window is not None:
                         window.correct(hold.taken_at, end.tokens - hold.tokens)
         if end.charge or end.run_nanos:
-            for sums in self._purses(account, names):
+            for sums in purses:
                 nanos = end.run_nanos if sums.is_of_run else end.charge
                 sums.spent += nanos
                 if sums.charged is None:
@@ -434,7 +437,7 @@ class State:
             self._widen(widened)
         for hold in tick.admits:
             hold.owner, hold.taken_at = owner, at
-            self._hold(hold)
+            self._hold(hold, self._purses(hold.account, hold.purses))
         self.booked()  # its owner wrote it there
 
     def forget(self, account: str) -> None:
@@ -502,17 +505,17 @@ class State:
             window.times, window.requests, window.tokens = list(times), list(requests), list(tokens)
             window.used_requests, window.used_tokens = sum(requests), sum(tokens)
         for hold in holds:
-            self._hold(hold, counts=False)
+            self._hold(hold, self._purses(hold.account, hold.purses), counts=False)
         self.heard.update(heard)
 
-    def _hold(self, hold: Hold, *, counts: bool = True) -> None:
+    def _hold(self, hold: Hold, purses: Iterable[Sums], *, counts: bool = True) -> None:
         for party in hold.parties:
             window = self.windows.get(party) or self._window(party)
             window.slots += hold.slots
             if counts:
                 window.take(hold.taken_at, hold.tokens)
         if hold.nanos:
-            for sums in self._purses(hold.account, hold.purses):
+            for sums in purses:
                 sums.reserved += hold.nanos
         if hold.claim is not None:
             self.claims[hold.claim] = hold
@@ -523,8 +526,8 @@ class State:
             self.heard[hold.owner] = self._until
         held[hold.id] = hold
 
-    def _free(self, hold: Hold) -> None:
-        """Give back what a hold held, but for its place in the windows."""
+    def _free(self, hold: Hold, purses: Iterable[Sums]) -> None:
+        """Give back what a hold held in its purses, but for its place in the windows."""
         held = self.owners[hold.owner]
         del held[hold.id]
         if not held:
@@ -534,7 +537,7 @@ class State:
             for party in hold.parties:
                 self.windows[party].slots -= 1
         if hold.nanos:
-            for sums in self._purses(hold.account, hold.purses):
+            for sums in purses:
                 sums.reserved -= hold.nanos
                 if self.queued:
                     self._free_up((hold.account, sums.name))
@@ -562,7 +565,7 @@ class State:
             window = self.windows[name] = Window()
         return window
 
-    def _purse(self, account: str, name: str) -> Sums:
+    def purse(self, account: str, name: str) -> Sums:
         """A purse, read from the books if that is needed."""
         (sums,) = self._purses(account, (name,))
         if not sums.is_known:

@@ -13,7 +13,7 @@ from routewright._core.money import PICOS_PER_NANO, budget_nanos, nanos
 from routewright._core.tokens.estimate import Length
 from routewright.wire import Budget, DecisionInput, TokenBounds
 
-from .plan import Leg, Plan
+from .plan import Leg, OutputPlan, Plan
 
 
 class RoomTooSmall(Exception):
@@ -58,13 +58,6 @@ class Room(NamedTuple):
             None if self.nanos is None else self.nanos - nanos,
             None if self.tokens is None else self.tokens - tokens,
         )
-
-
-class OutputPlan(NamedTuple):
-    """Cap for the primary's output, and whether the budget then still pays for a fallback."""
-
-    cap: int | None
-    fallback_affordable: bool
 
 
 class Share(NamedTuple):
@@ -179,9 +172,9 @@ def plan_output(plan: Plan, tokens: TokenBounds, room: Room) -> OutputPlan:
     if room.nanos is None and room.tokens is None:
         return OutputPlan(given.max_output_tokens, True)
     if room.nanos is not None and room.tokens is None and not (tokens.counted or tokens.images):
-        per_token, most = plan.ample or _ample(plan)
-        if tokens.high * per_token + most <= room.nanos * PICOS_PER_NANO:
-            return OutputPlan(_capped(given, primary, (0, 0, tokens.high), 1 << 53), True)
+        high, (per_token, most, whole) = tokens.high, plan.ample or _ample(plan)
+        if high * per_token + most <= room.nanos * PICOS_PER_NANO and (whole.cap or 0) <= primary.window - high:
+            return whole
     length = primary.length(tokens)
     if chain:
         affordable = _affordable(primary, length[1], *_without_cheapest(given, chain, tokens, room))
@@ -206,19 +199,21 @@ def worst_of_start(plan: Plan, tokens: TokenBounds, room: Room, calls: int = 1) 
     return min(together, max(first, room.nanos or 0))
 
 
-def _ample(plan: Plan) -> tuple[int, int]:
+def _ample(plan: Plan) -> tuple[int, int, OutputPlan]:
     given, (primary, *chain) = plan.given, plan.legs
-    if not all(leg.prices_held for leg in plan.legs):
-        plan.ample = 0, 1 << 200
-        return plan.ample
     wanted = given.max_output_tokens
     if wanted is None:
         wanted = max(given.default_output_cap, primary.held)
+    cap = max(1, min(wanted, primary.max_output))
+    if not all(leg.prices_held for leg in plan.legs):
+        plan.ample = 0, 1 << 200, OutputPlan(cap, True)
+        return plan.ample
     price = dearest_at(primary.prices_held, 1 << 53)
     dearest = [(leg, dearest_at(leg.prices_held, 1 << 53)) for leg in chain]
     kept = max([each.input for _, each in dearest], default=0)
     held = max([_held(given, leg) * each.output for leg, each in dearest], default=0)
-    plan.ample = price.input + kept, min(wanted, primary.max_output) * price.output + held + PICOS_PER_NANO
+    most = cap * price.output + held + PICOS_PER_NANO
+    plan.ample = price.input + kept, most, OutputPlan(cap, True)
     return plan.ample
 
 

@@ -18,10 +18,10 @@ from routewright.wire import Candidate, DecisionInput, Reason, Rejection
 from routewright.wire.figures import usd_short
 
 from .board import Board
-from .budget import OutputPlan, own_room, plan_output
+from .budget import own_room, plan_output
 from .constraints import PASSES, REASONS, Ask, count_reasons, first_failures, named_reasons
 from .decide import decide, walk
-from .plan import Plan
+from .plan import OutputPlan, Plan
 from .quality import MICRO
 from .scale import IntArray
 from .scoring import SCORE, UNKNOWN_COST, Weights, candidate
@@ -164,7 +164,7 @@ class Decision:
     @property
     def digest(self) -> str:
         """Fingerprint of input and plan: equal digests are equal decisions."""
-        plan = [self.model, *self.chain, self.output_cap, self.fallback_affordable, round(self.score * SCORE)]
+        plan = [*self._plan.models, *self._capped(), -self._plan.front[0][0]]
         every_field = astuple(self.input)  # which ones an encoder leaves out is no matter of their values alone
         if not self.input.prefer:  # the last one, which decisions had not always
             every_field = every_field[:-1]

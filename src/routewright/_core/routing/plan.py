@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,6 +92,13 @@ ID = attrgetter("id")
 _NONE: frozenset[int] = frozenset()
 
 
+class OutputPlan(NamedTuple):
+    """Cap for the primary's output, and whether the budget then still pays for a fallback."""
+
+    cap: int | None
+    fallback_affordable: bool
+
+
 class Plan:
     """The chosen model and those that follow it. Never changed once it is made."""
 
@@ -107,9 +115,9 @@ class Plan:
         """The chosen model, then the chain."""
         self.front = front
         """The keys of the best few that fit."""
-        self.ample: tuple[int, int] | None = None
-        """Pico-dollars a token of input, and pico-dollars: a budget of so much keeps no cap short, and the chain
-        affordable. None until a call with a budget asks."""
+        self.ample: tuple[int, int, OutputPlan] | None = None
+        """Pico-dollars a token of input, and pico-dollars: a budget of so much pays for this cap, and the chain. None
+        until a call with a budget asks."""
         self.ids = ids
         """Of all models that were asked, by row."""
         self.failed: Mapping[int, int] = {}

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 LEASE_S = 30.0
 """A call that should have ended so long ago is ended by name: its hold was lost by a defect."""
+EVICT_EVERY = 16
+"""Steps until the next part of what nobody uses is dropped."""
 TIDY_EVERY = 1_024
 """Asks after which memory is tidied."""
 MOST_WAITING = 10_000
@@ -277,9 +279,10 @@ class MemoryAccounts:
         at = max(self.state.at, self._clock.monotonic())
         self.state.begin(self.owner, at, at + LEASE_S)
         self._asks += 1
-        self.state.evict()
-        if not self._asks % TIDY_EVERY:
-            self._tidy()
+        if not self._asks % EVICT_EVERY:
+            self.state.evict()
+            if not self._asks % TIDY_EVERY:
+                self._tidy()
 
     def tidy(self) -> None:
         """Forget what nobody uses, and end holds that were lost. Called under the lock."""
@@ -308,7 +311,8 @@ class MemoryAccounts:
                 if there is None or each.is_of_run:
                     there = self._entry(name)
                 there.spent += each.charged or 0
-            self.state.booked()
+                each.charged = None
+            self.state.charged.clear()
         if self.state.freed:
             self._again()
 
