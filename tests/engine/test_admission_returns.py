@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -10,19 +11,25 @@ import anyio
 import pytest
 
 from routewright import (
+    Allow,
+    BlockedByPolicy,
+    DenyList,
     MemoryStorage,
     ProviderFault,
     QuotaExhausted,
     RateLimited,
+    Router,
     RouterTimeoutError,
+    Settings,
     UpstreamFailed,
 )
-from routewright.protocols import Facts
+from routewright.protocols import Facts, Guardrail
+from routewright.testing import FakeClock
 from routewright.testing.provider import Line, Pause
-from routewright.wire import Ask, Delta, Finish, PutTrace, RateLimits, TraceById, Usage
+from routewright.wire import Ask, Delta, Finish, PutTrace, RateLimits, Stage, TraceById, Usage
 
 from .behind import Behind
-from .test_admission import ANSWER, COST, Bank, account
+from .test_admission import ACME, ANSWER, CAP, COST, Bank, account
 
 pytestmark = pytest.mark.anyio
 LIMIT = 10**9
@@ -52,6 +59,67 @@ async def test_a_slot_is_free_though_settling_its_call_failed_oddly(error: BaseE
     await bank.clock.sleep(0.1)
     assert (await bank.route()).output == "an answer"
     assert await bank.charged() == 2 * COST
+
+
+async def plain(router: Router) -> None:
+    await router.route("forbidden", caller=ACME, params=CAP)
+
+
+async def streamed(router: Router) -> None:
+    async with router.stream("forbidden", caller=ACME, params=CAP) as stream:
+        async for _ in stream:
+            pass
+
+
+async def hosted(router: Router) -> None:
+    with router.steps("forbidden", caller=ACME, params=CAP) as steps:
+        steps.next()
+
+
+class Slow:
+    """A guardrail that looks at a text for a while."""
+
+    name = "slow"
+    stages: tuple[Stage, ...] = ("input",)
+    holds = None
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    async def check(self, text: str, stage: Stage) -> Allow:
+        if text == "forbidden":
+            await self._clock.sleep(5.0)
+        return Allow()
+
+
+async def guarded(guardrail: Callable[[FakeClock], Guardrail]) -> Bank:
+    """Its account has one slot."""
+    bank = Bank(ANSWER, terms=[account(monthly_nanos=LIMIT, limits=RateLimits(concurrency=1))])
+    bank.router = Router(
+        providers=[bank.good],
+        storage=bank.storage,
+        guardrails=[guardrail(bank.clock)],
+        settings=Settings(clock=bank.clock),
+    )
+    return await bank.open()
+
+
+@pytest.mark.parametrize("call", [plain, streamed, hosted])
+async def test_a_call_that_a_guardrail_blocks_holds_nothing(call: Callable[[Router], Awaitable[None]]) -> None:
+    bank = await guarded(lambda clock: DenyList(["forbidden"]))
+    with pytest.raises(BlockedByPolicy):
+        await call(bank.router)
+    assert (await bank.route()).output == "an answer"
+
+
+@pytest.mark.parametrize("call", [plain, streamed])
+async def test_who_leaves_while_a_guardrail_looks_holds_nothing(call: Callable[[Router], Awaitable[None]]) -> None:
+    bank = await guarded(Slow)
+    with bank.clock.deadline(bank.clock.monotonic() + 1.0) as limit:
+        await call(bank.router)
+    assert limit.expired
+    assert bank.good.calls == []
+    assert (await bank.route()).output == "an answer"
 
 
 async def test_what_was_asked_for_and_never_answered_is_given_back() -> None:

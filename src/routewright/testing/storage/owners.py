@@ -43,11 +43,13 @@ class Owners(AccountsSuite):
         assert (await full.limited())["limit_of"] == "requests_per_min"
 
     async def test_terms_credit_and_revocation_hold_at_once_in_every_process(self, full: Till, heir: Till) -> None:
-        await heir.short("c", 1_001, key="k")
+        await heir.admit("known", 1, key="k")
+        heir.release("known")
         await full.put(PutAccount(make_account(prepaid=True)))
         await full.put(AddCredit("more", 1_000, AT))
         assert (await heir.short("c", 2_001)).purse.limit_nanos == 2_000
         await heir.admit("c", 2_000)
+        await heir.short("d", 1_001, key="k")
         await full.put(RevokeKey("k", AT))
         with pytest.raises(AuthenticationFailed):
             await heir.ask("d", key="k")

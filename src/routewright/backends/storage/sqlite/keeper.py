@@ -116,9 +116,11 @@ class Keeper:
             with self._alone() as alone, self._connections.writing("keeper") as connection:
                 if not alone:
                     return
+                if not self._stale and time.monotonic() >= self._again_at and self._written_bytes() > LOG_BYTES:
+                    self._move(connection)  # before roll-ups, which fail where others write all the time
                 while not self._inline and transact(connection, roll):
                     time.sleep(0.001)  # let others write
-                if self._stale or (self._written_bytes() > LOG_BYTES and time.monotonic() >= self._again_at):
+                if self._stale:  # behind roll-ups: what waits for them tells of what was removed
                     self._move(connection)
         except (sqlite3.Error, OSError, RouterError) as error:  # what was committed is committed
             _log.debug("the log of %s was not moved: %s", self._connections.path, error)
@@ -129,13 +131,14 @@ class Keeper:
         # a log that keeps its size is synced for a quarter of the price of one that grows
         kept = not self._stale and self._log_bytes() <= MOST_LOG_BYTES
         move = f"PRAGMA wal_checkpoint({'RESTART' if kept else 'TRUNCATE'})"
-        busy = connection.execute(move).fetchone()[0]
+        busy, written, moved = connection.execute(move).fetchone()
         if self._stale and not self._log_bytes():  # else the log would grow by the whole file
             if os.stat(self._connections.path).st_size <= VACUUM_BYTES:
                 connection.execute("VACUUM")
                 connection.execute(move).fetchall()
             self._stale = self._log_bytes() > 0
-        self._again_at = time.monotonic() + (AGAIN_S if busy else 0.0)
+        by_readers = busy and moved < written  # not by others who write, between whom there is room soon
+        self._again_at = time.monotonic() + (AGAIN_S if by_readers else 0.0)
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:

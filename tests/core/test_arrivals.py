@@ -1,0 +1,61 @@
+"""Rate limits at length: a million arrivals beside plain lists, and one who waits as it is told."""
+
+from __future__ import annotations
+
+from itertools import islice
+from random import Random
+
+import pytest
+
+from routewright._core.accounts.hold import End, Hold
+from routewright.errors import RateLimited
+from routewright.testing.storage.samples import make_key
+from routewright.wire import Ask, Caller, RateLimits
+
+from .arrivals import ARRIVALS, FIRST, Arrivals, Crowd, limits_of, told
+from .ledgers import LEASE_S, Ledger
+
+
+class StateGate:
+    """The rules themselves."""
+
+    def __init__(self, account: RateLimits, key: RateLimits) -> None:
+        self._state = Ledger(make_key(limits=key), limits=account).state
+
+    def ask(self, ask: Ask, at: float) -> RateLimited | None:
+        self._state.begin(1, at, at + LEASE_S)
+        self._state.evict()
+        try:
+            found = self._state.admit(ask, 1, ask.at)
+        except RateLimited as refused:
+            return refused
+        assert isinstance(found, Hold)
+        return None
+
+    def end(self, call: str, tokens: int | None) -> None:
+        self._state.end(End(call, tokens))
+
+
+@pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: arrivals.__name__)
+@pytest.mark.parametrize("limit", [3, 200])
+def test_no_minute_of_a_million_arrivals_is_above_a_limit_and_nobody_is_refused_in_vain(
+    limit: int, arrivals: Arrivals, full: bool
+) -> None:
+    rng, limits = Random(limit), limits_of(limit)
+    crowd = Crowd(StateGate(*limits), rng, *limits)
+    for at in islice(arrivals(limit, rng), 1_000_000 if full else 10_000):
+        crowd.come(at)
+    crowd.check()
+
+
+def test_one_who_waits_as_it_is_told_is_admitted_every_time(full: bool) -> None:
+    rng, at, refusals, limits = Random(1), FIRST, 0, limits_of(60)
+    crowd = Crowd(StateGate(*limits), rng, *limits)
+    while refusals < (10_000 if full else 1_000):
+        asked = rng.choice((0, 100, 2_000, 70_000)), Caller("acme", key_id=rng.choice((None, "k")))
+        refused = crowd.ask(at, *asked)
+        if refused is not None:
+            refusals += 1
+            at += told(refused)
+            assert crowd.ask(at, *asked) is None
+        at += rng.random() / 3
