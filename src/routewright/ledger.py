@@ -301,12 +301,13 @@ class _Correction:
             raise StorageUnavailable(error.message) from error
 
     async def _try(self, said: _Said) -> LedgerRow | None:
+        # rows first: the trace is then at least as new, and a row that came in between fails the batch
+        asked = LedgerRows(request_id=self._trace_id)
+        rows = [row async for row in _rows(self._storage, self._account, asked)]
         trace: Trace = found_trace(await self._storage.read(self._account, TraceById(self._trace_id)), self._trace_id)
         if trace.environment == "sandbox":
             problem = f"{quoted(trace.id)} is of the sandbox, which bills nobody"
             raise ValidationFailed.at("trace_id", problem)
-        asked = LedgerRows(request_id=trace.id)
-        rows = [row async for row in _rows(self._storage, self._account, asked)]
         span = attempt_in(trace, said.attempt)
         truth = await self._truth(trace, span, said, began_at(trace, span, rows)[: len("YYYY-MM-DD")])
         row = correction(trace, span, truth, rows, said.note)
