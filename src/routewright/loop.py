@@ -96,21 +96,27 @@ class Reply(Generic[T]):
 
     __slots__ = ("error", "future", "here", "is_left", "loop", "result")
 
-    def __init__(self) -> None:
+    def __init__(self, *, awaited: bool = True) -> None:
         self.future: asyncio.Future[None] | None = None
         """What an asyncio task waits for."""
         self.here: Any = None
         """What any other waits for."""
-        if this_task() is not None:
-            self.loop: Any = asyncio.get_running_loop()
-            self.future = asyncio.Future(loop=self.loop)
-        else:
-            self.loop = this_loop()
-            self.here = anyio.Event()
+        self.loop: Any = None
+        """Whose task waits; None: none does."""
         self.result: T | None = None
         self.error: Exception | None = None
         self.is_left = False
         """Nobody waits any more. What is given later is lost on it."""
+        if not awaited:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is not None and current_task(loop) is not None:
+            self.loop, self.future = loop, asyncio.Future(loop=loop)
+        else:
+            self.loop, self.here = this_loop(), anyio.Event()
 
     async def wait(self) -> T:
         """Wait in the loop that it was made in."""
@@ -128,7 +134,8 @@ def give(replies: Iterable[Reply[Any]]) -> None:
     """Wake the tasks whose results are there, each loop once. Replies of loops that are gone are marked as left."""
     by_loop: dict[Any, list[Reply[Any]]] = {}
     for reply in replies:
-        by_loop.setdefault(reply.loop, []).append(reply)
+        if reply.loop is not None:
+            by_loop.setdefault(reply.loop, []).append(reply)
     for loop, mine in by_loop.items():
         try:
             if mine[0].future is not None:

@@ -43,14 +43,14 @@ from .accounts import SqliteAccounts
 from .books.upkeep import is_due, remove_events, remove_marks, remove_results
 from .connection import Connect, Connection, connect, file_of
 from .connections import Connections, Reading
-from .desk import Desk
+from .desk import ASK, Desk
 from .faults import fault_of, is_transient, translated
 from .keeper import Keeper
 from .read import answer, page
 from .roll import roll
 from .upkeep import old_traces, remove_old, remove_snapshots
 from .write import Writes
-from .writer import ASK, Writer
+from .writer import Writer
 
 T = TypeVar("T")
 

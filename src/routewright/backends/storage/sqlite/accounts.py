@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from routewright.errors import RouterError
-from routewright.loop import Reply
 from routewright.protocols import Clock, Facts
 from routewright.wire import (
     Ask,
@@ -22,10 +21,10 @@ from routewright.wire import (
 
 from .books.write import put_event
 from .connection import Connection
-from .desk import Asking
+from .desk import ASK, SETTLE, Asking
 from .traces import TraceRows, rows_of_trace
 from .write import Writes
-from .writer import ASK, SETTLE, Request, Writer
+from .writer import Request, Writer
 
 KNOWN_S = 2.0
 """How old what is in memory may be (reliability: a revoked key is refused in less than five seconds)."""
@@ -49,46 +48,35 @@ class SqliteAccounts:
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """As ``protocols.Accounts`` says."""
-        writer = self._writer
-        reply: Reply[Grant | Replay | Short] | None = None if self._inline else Reply()
-        asking = Asking(ask, reply)
-        request = Request(partial(writer.desk.admit, asking), ASK, asking=asking, reply=reply)
+        writer, asking = self._writer, Asking(ask, inline=self._inline)
         try:
-            writer.put(request)
-            if reply is not None:
-                return await reply.wait()
-            return await self._polled(asking, request)
+            writer.put(asking)
+            return await (self._polled(asking) if self._inline else asking.wait())
         except BaseException as error:
             if not isinstance(error, RouterError):  # it is cancelled: what it was given, or is about to be, goes back
                 asking.is_left = True
                 writer.put(Request(partial(writer.desk.leave, asking), SETTLE))
             raise
 
-    async def _polled(self, asking: Asking, request: Request) -> Grant | Replay | Short:
+    async def _polled(self, asking: Asking) -> Grant | Replay | Short:
         """Wait where no thread does: time is virtual."""
         until, answered = self._clock.monotonic() + asking.ask.waits_s, asking.answered
-        assert answered is not None, "it has no reply"
-        while not answered.is_set and request.error is None:
+        while not answered.is_set:
             now = self._clock.monotonic()
             with self._clock.deadline(min(now + LOOK_S, until) if now < until else now + LOOK_S):
                 await answered.wait()
             if not answered.is_set:
                 self._writer.put(Request(self._writer.desk.open, SETTLE))
-        error = asking.error or request.error
-        if error is not None:
-            raise error
-        assert asking.found is not None, "it is answered or failed"
-        return asking.found
+        if asking.error is not None:
+            raise asking.error
+        assert asking.result is not None, "it is answered or failed"
+        return asking.result
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
         work = partial(self._settle, facts, _rows_of(facts))
-        if self._inline:
-            done: list[StoredEvent] = await self._writer.do(work, facts.durability, order=SETTLE)
-            return done
-        reply: Reply[list[StoredEvent]] = Reply()
-        self._writer.put(Request(work, SETTLE, facts.durability, reply=reply))
-        return await reply.wait()
+        done: list[StoredEvent] = await self._writer.do(work, facts.durability, order=SETTLE)
+        return done
 
     def _settle(self, facts: Facts, rows: TraceRows | None, connection: Connection) -> list[StoredEvent]:
         desk, account = self._writer.desk, facts.caller.account

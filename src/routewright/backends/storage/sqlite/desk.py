@@ -45,29 +45,31 @@ from .traces import TraceRows, add_traces
 MOST_WAITING = 10_000
 """More are refused at once."""
 
+SETTLE, WRITE, ASK = 0, 1, 2
+"""The order within a transaction: what ends gives room to what is asked for."""
+
 _log = logging.getLogger(__name__)
 
 
-class Asking:
+class Asking(Reply[Grant | Replay | Short]):
     """An ask on its way, which may have to wait for what others hold."""
 
-    __slots__ = ("answered", "ask", "error", "found", "is_left", "reply", "takes", "until", "waits")
+    __slots__ = ("answered", "ask", "takes", "until", "waits")
+    order = ASK
+    answered: Signal
+    """Set where no thread gives the reply."""
 
-    def __init__(self, ask: Ask, reply: Reply[Grant | Replay | Short] | None) -> None:
+    def __init__(self, ask: Ask, *, inline: bool) -> None:
+        super().__init__(awaited=not inline)
         self.ask = ask
-        self.reply = reply
-        self.answered = Signal() if reply is None else None
-        """Set in place of a reply."""
+        if inline:
+            self.answered = Signal()
         self.waits: Wait | None = None
         """What it waits for."""
         self.until = inf
         """When it gives up, monotonic."""
         self.takes = False
         """What it was given it has taken: its call held nothing before."""
-        self.found: Grant | Replay | Short | None = None
-        self.error: RouterError | None = None
-        self.is_left = False
-        """Nobody waits for the answer any more."""
 
 
 class Desk:
@@ -140,10 +142,14 @@ class Desk:
     def _gives_up(self) -> bool:
         return bool(self._deadlines) and self._deadlines[0][0] <= self._clock.monotonic()
 
-    def finish(self, connection: Connection) -> None:
-        """Answer those who wait, as far as they can be, and write the tick."""
+    def finish(self, connection: Connection, asks: Sequence[Asking]) -> None:
+        """Admit who asks, answer those who wait, as far as they can be, and write the tick."""
         if not self._is_open:
             return
+        if asks:
+            self._look_up(asks)
+            for asking in asks:
+                self._admit(asking)
         if self.state.freed:
             for asking, found in self.waiting.retry(self._tried):
                 self._answer(asking, found)
@@ -176,7 +182,7 @@ class Desk:
             asking.waits = None
             self.waiting.leave(asking)
         for asking in self.answered:  # the answers were not committed
-            asking.found = asking.error = None
+            asking.result = asking.error = None
             asking.takes = False
             if asking.waits is not None:
                 self._wait(asking, asking.waits)
@@ -188,19 +194,18 @@ class Desk:
             asking.error = fault
             self.answered.append(asking)
 
-    # What is asked for, as work of a transaction, which has begun with ``open``
-
-    def look_up(self, asks: Sequence[Ask], connection: Connection) -> None:
+    def _look_up(self, asks: Sequence[Asking]) -> None:
         """Read the answers under the idempotency keys of many asks at once: each statement takes longer than the rule
         that needs it."""
         claims: dict[str, list[bytes]] = {}
-        for ask in asks:
-            if ask.claim is not None:
-                claims.setdefault(ask.caller.account, []).append(scope_of(ask.caller, ask.claim.key))
+        for each in asks:
+            claim, caller = each.ask.claim, each.ask.caller
+            if claim is not None:
+                claims.setdefault(caller.account, []).append(scope_of(caller, claim.key))
         for account, those in claims.items():
             self.shelf.look_up(account, those)
 
-    def admit(self, asking: Asking, connection: Connection) -> None:
+    def _admit(self, asking: Asking) -> None:
         """Take what a call asks for, or let it wait."""
         if asking.is_left:
             return
@@ -223,7 +228,7 @@ class Desk:
         """Those whose time is over, which wait no more."""
         while self._gives_up:
             _, _, asking = heappop(self._deadlines)
-            if asking.waits is not None and not asking.is_left and asking.found is None and asking.error is None:
+            if asking.waits is not None and not asking.is_left and asking.result is None and asking.error is None:
                 self.waiting.leave(asking)
                 yield asking, asking.waits
 
@@ -245,21 +250,23 @@ class Desk:
         if isinstance(found, RouterError):
             asking.error = found
         else:
-            asking.found = self.state.grant(asking.ask, found) if isinstance(found, Hold) else found
+            asking.result = self.state.grant(asking.ask, found) if isinstance(found, Hold) else found
         self.answered.append(asking)
 
     def _give_up(self, asking: Asking, waits: Wait) -> None:
         try:
-            asking.found = waits.give_up()
+            asking.result = waits.give_up()
         except RouterError as error:
             asking.error = error
         self.answered.append(asking)
+
+    # What is asked for, as work of a transaction, which has begun with ``open``
 
     def leave(self, asking: Asking, connection: Connection) -> None:
         """Take back what an ask was given, or waits for: nobody waits for the answer any more."""
         if asking.takes:
             self.release(asking.ask.id, 0, connection)
-        elif asking.found is None:
+        elif asking.result is None:
             self.waiting.leave(asking)
 
     def settle(self, facts: Facts, connection: Connection) -> Booked:

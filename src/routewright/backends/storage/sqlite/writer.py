@@ -19,9 +19,9 @@ from routewright.fork import Guard, renew_in_children
 from routewright.loop import Reply, give
 from routewright.wire import Durability, Replay
 
-from .connection import Connection, pragma
+from .connection import Connection
 from .connections import Connections
-from .desk import Asking, Desk
+from .desk import ASK, SETTLE, WRITE, Asking, Desk
 from .faults import fault_of, is_of_the_file
 from .keeper import Keeper
 from .schema import VERSION, check_version
@@ -36,17 +36,14 @@ LOOK_S = 0.05
 GATHER_S = 0.0003
 """While many calls run, a transaction begins once nothing more has come for so long."""
 LONGEST_PAUSE_S = 0.1
-SETTLE, WRITE, ASK = 0, 1, 2
-"""The order within a transaction: what ends gives room to what is asked for."""
-
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
 
 
-class Request:
+class Request(Reply[Any]):
     """What somebody wants done in a transaction, and what came of it."""
 
-    __slots__ = ("asking", "durability", "error", "gentle", "order", "reply", "result", "scrub", "work")
+    __slots__ = ("durability", "gentle", "order", "scrub", "work")
 
     def __init__(
         self,
@@ -56,9 +53,9 @@ class Request:
         scrub: Scrub | None = None,
         *,
         gentle: bool = False,
-        asking: Asking | None = None,
-        reply: Reply[Any] | None = None,
+        awaited: bool = False,
     ) -> None:
+        super().__init__(awaited=awaited)
         self.work = work
         self.order = order
         self.durability = durability
@@ -66,11 +63,6 @@ class Request:
         """Says of its result whether what was removed must now go from the log and the file, too."""
         self.gentle = gentle
         """One of many: other processes are left as much time behind it as it took."""
-        self.asking = asking
-        """It is answered once this has an answer, perhaps by a later transaction."""
-        self.reply = reply
-        self.error: Exception | None = None
-        self.result: Any = None
 
 
 class Writer:
@@ -87,12 +79,14 @@ class Writer:
     def renew(self) -> None:
         """Begin with nothing: what waited at a fork is the parent's to do."""
         self.desk = self._make_desk()
-        self._waiting: SimpleQueue[Request] = SimpleQueue()
+        self._waiting: SimpleQueue[Request | Asking] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.sync = Sync(self._connections.path)
         self._connection: Connection | None = None
         self._is_busy = False
         """The last transaction was of several requests."""
+        self._is_gentle = False
+        """It gives way to other processes."""
 
     async def do(
         self,
@@ -105,23 +99,21 @@ class Writer:
     ) -> Any:
         """Run ``work`` in a transaction, and give what it gives once that is committed, and synced if ``durability``
         says so. Raises what it raises, with nothing of it done."""
-        request = Request(work, order, durability, scrub, gentle=gentle)
-        if self._inline:
-            self.put(request)
-            if request.error is not None:
-                raise request.error
-            return request.result
-        request.reply = Reply()
+        request = Request(work, order, durability, scrub, gentle=gentle, awaited=not self._inline)
         self.put(request)
-        return await request.reply.wait()
+        if request.loop is not None:
+            return await request.wait()
+        if request.error is not None:
+            raise request.error
+        return request.result
 
     async def drain(self) -> None:
         """Wait until all is done that was put before."""
         if self._thread is not None:
             await self.do(_nothing, "committed")
 
-    def put(self, request: Request) -> None:
-        """Have a request done. Nobody waits for one without a reply."""
+    def put(self, request: Request | Asking) -> None:
+        """Have it done."""
         if self._inline:
             with self._guard.lock:
                 self._run([request])
@@ -150,15 +142,15 @@ class Writer:
             began = time.monotonic()
             if requests or self.desk.is_due or (len(self.desk.waiting) and (self.desk.is_ready or self._has_news())):
                 self._run(requests)
-            if any(request.gentle for request in requests):
-                time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
+                if self._is_gentle:
+                    time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
             del requests  # what they hold must not stay while nothing happens
 
-    def _take(self) -> list[Request] | None:
+    def _take(self) -> list[Request | Asking] | None:
         """What waits; nothing: it is time to look after what calls hold. None: the thread is to end."""
         waiting, desk = self._waiting, self.desk
-        taken: list[Request] = []
-        with suppress(Empty):
+        taken: list[Request | Asking] = []
+        try:
             taken.append(waiting.get(timeout=LOOK_S if len(desk.waiting) else min(IDLE_S, desk.beat_s)))
             if self._is_busy:  # let the calls that were answered just now ask for what comes next
                 came = -1
@@ -167,6 +159,8 @@ class Writer:
                     time.sleep(GATHER_S)
             while len(taken) < MOST_AT_ONCE:
                 taken.append(waiting.get_nowait())
+        except Empty:
+            pass
         if not taken and not len(desk.waiting) and desk.log.owner not in desk.state.owners:
             with self._guard.lock:
                 mine, self._thread = self._thread, None
@@ -182,14 +176,17 @@ class Writer:
             return self.desk.log.has_news(connection)
         return False
 
-    def _run(self, requests: Sequence[Request]) -> None:
+    def _run(self, requests: Sequence[Request | Asking]) -> None:
         """Do them in one transaction, and answer. Where one of them breaks it, each is done by itself."""
         self.desk.log.copy()
+        by_order: tuple[list[Request | Asking], ...] = [], [], []
+        for request in requests:
+            by_order[request.order].append(request)
         try:
             self.sync.check()
             with self._connections.writing() as connection:
                 try:
-                    self._transact(connection, sorted(requests, key=_order))
+                    self._transact(connection, *by_order)
                 except BaseException:
                     with suppress(sqlite3.Error):  # SQLite rolls back by itself where the disk is full
                         connection.execute("ROLLBACK")
@@ -203,11 +200,11 @@ class Writer:
             for request in requests:
                 request.error, request.result = fault, None
             self.desk.refuse(fault)
-            self._answer(requests, self.desk.done())
+            self._answer([*requests, *self.desk.done()])
             return
-        self._finish(requests)
+        self._finish(by_order[SETTLE] + by_order[WRITE] + by_order[ASK])
 
-    def _run_each(self, requests: Sequence[Request]) -> None:
+    def _run_each(self, requests: Sequence[Request | Asking]) -> None:
         """Do each by itself, to find the one that breaks the transaction."""
         self.desk.is_careful = True
         try:
@@ -217,68 +214,60 @@ class Writer:
         finally:
             self.desk.is_careful = False
 
-    def _transact(self, connection: Connection, requests: Sequence[Request]) -> None:
+    def _transact(self, connection: Connection, *by_order: Sequence[Request | Asking]) -> None:
         if connection is not self._connection:
             self._connection = connection
             self.sync.close()
         desk = self.desk
         connection.execute("BEGIN IMMEDIATE")
-        if pragma(connection, "user_version") != VERSION:  # somebody has upgraded it meanwhile
+        if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # somebody has upgraded it meanwhile
             check_version(connection, self._connections.path)
         desk.open(connection)
-        asks = [request.asking.ask for request in requests if request.asking is not None]
-        for request in requests:
-            if asks and request.asking is not None:
-                desk.look_up(asks, connection)
-                asks = []
-            try:
-                request.result = request.work(connection)
-            except RouterError as error:  # raised before anything is changed
-                request.error = error
-        desk.finish(connection)
+        asking: list[Asking] = []
+        for requests in by_order:
+            for request in requests:
+                if isinstance(request, Asking):
+                    asking.append(request)
+                    continue
+                try:
+                    request.result = request.work(connection)
+                except RouterError as error:  # raised before anything is changed
+                    request.error = error
+        desk.finish(connection, asking)
         connection.execute("COMMIT")
 
-    def _finish(self, requests: Sequence[Request]) -> None:
+    def _finish(self, requests: Sequence[Request | Asking]) -> None:
         """Answer what is committed: grants and refusals at once, the rest once it is synced."""
         self._keeper.wrote()  # before whoever waits for its end may close the file
-        now: list[Request] = []
-        synced: list[Request] = []
+        now: list[Reply[Any]] = []
+        synced: list[Reply[Any]] = []
+        scrubs = self._is_gentle = False
         for request in requests:
-            if request.asking is not None and request.error is None:
+            if isinstance(request, Asking):
                 continue  # it is answered below, now or later
-            if request.durability == "committed" and request.error is None:
-                synced.append(request)
-            else:
-                now.append(request)
-        answered = self.desk.done()
-        replays = [asking for asking in answered if isinstance(asking.found, Replay)]
-        self._answer(now, [asking for asking in answered if not isinstance(asking.found, Replay)])
-        if any(each.scrub(each.result) for each in requests if each.scrub is not None and each.error is None):
+            self._is_gentle = self._is_gentle or request.gentle
+            failed = request.error is not None
+            (synced if request.durability == "committed" and not failed else now).append(request)
+            scrubs = scrubs or (request.scrub is not None and not failed and request.scrub(request.result))
+        for asking in self.desk.done():  # a kept answer is a row, which must be on the disk first
+            (synced if isinstance(asking.result, Replay) else now).append(asking)
+        self._answer(now)
+        if scrubs:
             self._keeper.scrub()
-        if synced or replays:  # a kept answer is a row, which must be on the disk first
+        if synced:
             try:
                 self.sync()
             except RouterError as error:
-                for request in synced:
-                    request.error = error
-                for asking in replays:
-                    asking.error = error
-            self._answer(synced, replays)
+                for each in synced:
+                    each.error = error
+            self._answer(synced)
 
-    def _answer(self, requests: Sequence[Request], asked: Sequence[Asking] = ()) -> None:
-        replies = []
-        for request in requests:
-            reply = request.reply
-            if reply is not None:
-                reply.result, reply.error = request.result, request.error
-                replies.append(reply)
-        for asking in asked:
-            if asking.answered is not None:
-                asking.answered.set()
-            elif asking.reply is not None:
-                asking.reply.result, asking.reply.error = asking.found, asking.error
-                replies.append(asking.reply)
-        if replies:
+    def _answer(self, replies: Sequence[Reply[Any]]) -> None:
+        if self._inline:
+            for reply in replies:
+                if isinstance(reply, Asking):
+                    reply.answered.set()
+        elif replies:
             give(replies)
 
     def _fault_of(self, error: Exception) -> RouterError:
@@ -295,10 +284,6 @@ class Writer:
 
 def _nothing(connection: Connection) -> None:
     """Do nothing."""
-
-
-def _order(request: Request) -> int:
-    return request.order
 
 
 def _is_of_the_file(error: Exception) -> bool:
