@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct
+
 from routewright._core.analytics.rollup import merged
 from routewright.errors import StorageUnavailable
 from routewright.fork import Guard, quiet_at_fork, renew_in_children
@@ -112,7 +114,7 @@ class Connections:
         self._name = str(path)
         self._kind = kind
         self._connect = connect
-        self._busy_s = busy_s
+        self.busy_s = busy_s
         self._guard = Guard()
         self._torn: list[Connection | _Opening] = []
         """In use when the process was forked: they must not even be closed here."""
@@ -131,7 +133,7 @@ class Connections:
         self._in_use: set[Connection | _Opening] = set()
         self._idle: deque[Connection] = deque()
         self._writers: dict[str, Connection] = {}
-        self._writing = {role: Guard() for role in WRITERS}
+        self.roles = {role: Guard() for role in WRITERS}
         self._is_quiet = False
         """Nobody is given a connection before ``_open`` is set."""
         self._open = threading.Event()
@@ -179,36 +181,23 @@ class Connections:
         """The connection to write with in a role, which one at a time has. One that fails is closed."""
         return Writing(self, role)
 
-    def take_writer(self, role: str) -> Connection:
-        """Take it, and the lock of its role, until ``leave_writer``."""
-        lock = self._writing[role].lock
-        lock.acquire()
-        try:
-            return self._take(self._busy_s, role)
-        except BaseException:
-            lock.release()
-            raise
-
     def leave_writer(self, role: str, connection: Connection, *, failed: bool) -> None:
         """Give it back; closed, where it failed."""
-        try:
-            self._in_use.discard(connection)
-            if failed:
-                with self._guard.lock:
-                    self._writers.pop(role, None)
-                with suppress(sqlite3.Error):
-                    connection.close()
-        finally:
-            self._writing[role].lock.release()
+        self._in_use.discard(connection)
+        if failed:
+            with self._guard.lock:
+                self._writers.pop(role, None)
+            with suppress(sqlite3.Error):
+                connection.close()
 
     def read(self, ask: Callable[[Connection], T], *, patient: bool = True, reading: Reading | None = None) -> T:
         """Ask with a connection of one's own; again, for a while, where that fails for what passes. Without patience
         once."""
-        wait_s = self._busy_s if patient else 0.0
+        wait_s = self.busy_s if patient else 0.0
         return _again(partial(self._read, ask, wait_s, reading or Reading()), wait_s)
 
     def _read(self, ask: Callable[[Connection], T], wait_s: float, reading: Reading) -> T:
-        connection = self._take(wait_s)
+        connection = self.take(wait_s)
         try:
             reading.connection = connection
             if reading.is_left:
@@ -223,7 +212,7 @@ class Connections:
         self._give_back(connection)
         return result
 
-    def _take(self, wait_s: float, role: str | None = None) -> Connection:
+    def take(self, wait_s: float, role: str | None = None) -> Connection:
         """A connection, to be given back. One that has to be opened is so outside of the guard, for which a quick
         reader in an event loop may wait; a fork waits for its end."""
         while True:
@@ -251,20 +240,14 @@ class Connections:
                     self._writers[role] = made
             return made
 
-    def _is_same(self) -> bool:
-        """Whether the file is the one that was open, if any was. Raises ``StorageUnavailable`` for a store that was
-        replaced or removed."""
+    def _look_for_file(self) -> bool:
+        """See that the file is the one that is open; False: another may take its place. Connections to one that was
+        removed are let lie: SQLite would remove the log of the next when it closes them. Raises ``StorageUnavailable``
+        for a store that was replaced or removed."""
         present = identity_of(self._name)
         if self._file is None or present == self._file:
             return True
         (self._kind.removed if present is None else self._kind.replaced)(self.path)
-        return False
-
-    def _look_for_file(self) -> bool:
-        """See that the file is the one that is open; False: another may take its place. Connections to one that was
-        removed are let lie: SQLite would remove the log of the next when it closes them."""
-        if self._is_same():
-            return True
         self._adrift += [*self._idle, *self._writers.values()]
         self._idle.clear()
         self._writers.clear()
@@ -317,20 +300,28 @@ class Connections:
         self._id = self._kind.id_of(connection)
 
 
-class Writing:
+class Writing(Struct, eq=False):
     """``with Connections.writing()``: quicker than a generator, since each transaction enters one."""
 
-    __slots__ = ("_connection", "_of", "_role")
-
-    def __init__(self, of: Connections, role: str) -> None:
-        self._of, self._role = of, role
+    of: Connections
+    role: str
+    connection: Connection = None  # type: ignore[assignment]  # taken on entry
 
     def __enter__(self) -> Connection:
-        self._connection = self._of.take_writer(self._role)
-        return self._connection
+        of, role = self.of, self.role
+        of.roles[role].lock.acquire()
+        try:
+            self.connection = of.take(of.busy_s, role)
+        except BaseException:
+            of.roles[role].lock.release()
+            raise
+        return self.connection
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._of.leave_writer(self._role, self._connection, failed=error is not None)
+        try:
+            self.of.leave_writer(self.role, self.connection, failed=error is not None)
+        finally:
+            self.of.roles[self.role].lock.release()
 
 
 def _again(work: Callable[[], T], for_s: float) -> T:
