@@ -91,6 +91,7 @@ class _Rare:
     """What the guardrails found in the request."""
     used = Amount()
     """What may be gone of its budget, if it has one: known once it has ended."""
+    created_text: str | None = None
     error_code: str | None = None  # an error itself holds on to the frames it passed
     captured: Any = None
     """What was said, if it is captured: as it was until it is redacted, when it is first read."""
@@ -196,9 +197,16 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return None if self.plan is None else Decision(self.plan, self.given, None)
 
     @property
+    def created(self) -> str:
+        """When it was made, as RFC 3339."""
+        if self.created_text is None:
+            self.created_text = timestamp(self.created_at)
+        return self.created_text
+
+    @property
     def key(self) -> str:
         """Its trace's key."""
-        return timestamp(self.created_at) + self.id
+        return self.created + self.id
 
     @property
     def environment(self) -> Environment:
@@ -274,25 +282,25 @@ class Call(_Rare, Struct, dict=True, eq=False):
     @property
     def ledger_rows(self) -> list[LedgerRow]:
         """One row an attempt that may have cost anything; none in the sandbox."""
-        caller = self.caller
+        caller, rows = self.caller, list[LedgerRow]()
         if caller.environment == "sandbox":
-            return []
-        rows, charged, at = [], bool(self.charged_nanos), timestamp(self.created_at)
+            return rows
+        charges = self.charged_nanos > 0
         for attempt in self.attempts:
-            usage, leg = attempt.usage, attempt.leg
+            usage, leg, cost = attempt.usage, attempt.leg, attempt.cost_nanos
             cost_range = None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds)
             if usage is None and cost_range is None:
                 continue
             row = LedgerRow(
                 request_id=self.id,
                 attempt=attempt.number,
-                at=at,
+                at=self.created,
                 key_id=caller.key_id,
                 model=leg.id,
                 provider=attempt.server or leg.provider,
                 tokens=Tokens() if usage is None else Tokens(usage.input, usage.output, usage.cached),
-                cost_nanos=attempt.cost_nanos,
-                charge_nanos=attempt.cost_nanos if charged else 0,
+                cost_nanos=cost,
+                charge_nanos=cost if charges else 0,
                 cost_range_nanos=cost_range,
             )
             rows.append(row)
@@ -309,29 +317,30 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return self._trace(with_content=False)
 
     def _trace(self, *, with_content: bool) -> Trace:
-        served, given, ranges, cost_range_usd = self.served, self.given, self.cost_ranges, None
-        if any(ranges):
+        caller, served, given, cost, cost_range_usd = self.caller, self.served, self.given, self.cost_nanos, None
+        if any([attempt.unsure is not None for attempt in self.attempts]):
+            ranges = self.cost_ranges
             both = [told or (a.cost_nanos, a.cost_nanos) for told, a in zip(ranges, self.attempts, strict=True)]
-            cost_range_usd = usd(sum(low for low, _ in both)), usd(sum(high for _, high in both))
+            cost_range_usd = usd(sum([low for low, _ in both])), usd(sum([high for _, high in both]))
         return Trace(
             id=self.id,
             status=self.status,
-            created_at=timestamp(self.created_at),
+            created_at=self.created,
             duration_ms=self.latency_ms,
-            environment=self.environment,
-            account=self.caller.account,
-            key_id=self.caller.key_id,
+            environment=caller.environment,
+            account=caller.account,
+            key_id=caller.key_id,
             policy_id=None if self.policy is None else self.policy.policy.id,
             policy_version=self.policy_version,
             goal=given.goal,
             strategy=given.strategy,
-            selected_model=None if served is None else served.model,
-            fallback_used=self.fell_back,
-            cost_usd=usd(self.cost_nanos),
+            selected_model=None if served is None else served.leg.id,
+            fallback_used=served is not None and served.place > 0,
+            cost_usd=usd(cost),
             cost_range_usd=cost_range_usd,
-            charged_usd=usd(self.charged_nanos),
-            tokens=self.tokens,
-            metadata=self.metadata,
+            charged_usd=usd(self.charged_nanos) if cost else 0.0,
+            tokens=(None if served is None else _tokens_of(served.usage)) or Tokens(),
+            metadata={} if self.metadata_json is None else self.metadata,
             error=self.error_code,
             decision_input=given,
             traceparent=None if self.traceparent is None else self.traceparent.text,
@@ -358,8 +367,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
             spans += self._guardrail_spans(len(spans), self.hits, self.started_at, None)
         if self.asks_cache:
             spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
+        plain = len(self.attempts) == 1 and self.attempts[0].place == 0  # nothing was replaced
         for attempt in self.attempts:
-            from_model, before = self._replaced_by(attempt)
+            from_model, before = (None, None) if plain else self._replaced_by(attempt)
             if from_model is not None:
                 spans.append(self._fallback_span(len(spans) + 1, from_model, before, attempt))
             spans.append(self._model_span(len(spans) + 1, attempt))
@@ -374,20 +384,27 @@ class Call(_Rare, Struct, dict=True, eq=False):
         if given is None:
             assert self.plan is not None, "its plan is one of a class of requests"
             given = self.plan.given
-        replaced = map(self._replaced_by, attempts) if self.fell_back else ()
+        ended, reason = list[tuple[str, bool]](), None
+        for each in attempts:
+            if each.fault is not None or each.finish_reason is not None:  # else it was left
+                ended.append((each.leg.id, each.fault is None))
+        if self.fell_back:
+            replaced = map(self._replaced_by, attempts)
+            reason = next((_reason_after(before) for model, before in replaced if model is not None), None)
+        cost = self.cost_nanos
         return Counted(
             environment=self.caller.environment,
-            created_at=timestamp(self.created_at),
+            created_at=self.created,
             is_error=self.status in FAILED,
-            model=served.model if served is not None else attempts[-1].model if attempts else "",
-            cost_nanos=self.cost_nanos,
-            charged_nanos=self.charged_nanos,
-            tokens=self.tokens,
-            metadata=self.metadata,
+            model=served.leg.id if served is not None else attempts[-1].leg.id if attempts else "",
+            cost_nanos=cost,
+            charged_nanos=self.charged_nanos if cost else 0,
+            tokens=(None if served is None else _tokens_of(served.usage)) or Tokens(),
+            metadata={} if self.metadata_json is None else self.metadata,
             was_tried=bool(attempts),
-            ended=[(each.model, each.fault is None) for each in attempts if each.status != "cancelled"],
-            fallback=next((_reason_after(before) for model, before in replaced if model is not None), None),
-            latency=None if served is None else (served.model, given.strategy, self.latency_ms),
+            ended=ended,
+            fallback=reason,
+            latency=None if served is None else (served.leg.id, given.strategy, self.latency_ms),
             lookups=[(None, 0)] if self.asks_cache else [],
         )
 
@@ -431,20 +448,20 @@ class Call(_Rare, Struct, dict=True, eq=False):
         )
 
     def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
-        spent_ms = round((attempt.ended_at - attempt.started_at) * 1000 + attempt.unslept_ms, 3)
-        first_ms = None if attempt.first_at is None else round((attempt.first_at - attempt.started_at) * 1000, 3)
+        began, first_at, leg = attempt.started_at, attempt.first_at, attempt.leg
+        spent_ms = round((attempt.ended_at - began) * 1000 + attempt.unslept_ms, 3)
         ranged = None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds)
         return ModelSpan(
             id=span_id,
-            name=attempt.model,
-            start_ms=self._ms(attempt.started_at),
+            name=leg.id,
+            start_ms=self._ms(began),
             duration_ms=spent_ms,
             status=attempt.status,
-            model=attempt.model,
-            provider=attempt.provider,
+            model=leg.id,
+            provider=attempt.server or leg.provider,
             attempt=attempt.number,
             latency_ms=spent_ms,
-            ttft_ms=first_ms,
+            ttft_ms=None if first_at is None else round((first_at - began) * 1000, 3),
             tokens=_tokens_of(attempt.usage),
             usage_estimated=attempt.usage_estimated,
             cost_usd=usd(attempt.cost_nanos),

@@ -21,7 +21,6 @@ from routewright._core.accounts.ledger import THRESHOLDS
 from routewright._core.allowance import OUTPUT_TOKENS, headers_of
 from routewright._core.call import Call
 from routewright._core.idempotency import fingerprint
-from routewright._core.moment import timestamp
 from routewright._core.routing.inputs import DEFAULT_TIMEOUT_MS
 from routewright.errors import (
     InternalError,
@@ -326,7 +325,7 @@ class Admission:
         return Facts(
             id=call.id,
             caller=self.caller,
-            created_at=rows[0].at if rows else timestamp(call.created_at),
+            created_at=call.created,
             trace=call,
             rows=rows,
             tokens=used,

@@ -27,8 +27,7 @@ TRIES = 10
 
 
 class StorageFaults:
-    """Turns an exception that a storage should not raise into an ``InternalError`` that names its class, and a stray
-    cancellation into ``StorageUnavailable``."""
+    """``with storage_faults`` does what ``raise_fault`` does."""
 
     __slots__ = ()
 
@@ -36,15 +35,20 @@ class StorageFaults:
         """Nothing to begin."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, RouterError):
-            return
-        if isinstance(error, asyncio.CancelledError) and not is_cancelled():
-            raise StorageUnavailable("the storage cancelled itself") from error
-        if isinstance(error, Exception):  # its message may hold secrets
-            raise InternalError(f"the storage failed with {type(error).__name__}") from error
+        if error is not None:
+            raise_fault(error)
 
 
 storage_faults = StorageFaults()
+
+
+def raise_fault(error: BaseException) -> None:
+    """Turn an exception that a storage should not raise into an ``InternalError`` that names its class, and a stray
+    cancellation into ``StorageUnavailable``. Any other is left as it is."""
+    if isinstance(error, asyncio.CancelledError) and not is_cancelled():
+        raise StorageUnavailable("the storage cancelled itself") from error
+    if isinstance(error, Exception) and not isinstance(error, RouterError):  # its message may hold secrets
+        raise InternalError(f"the storage failed with {type(error).__name__}") from error
 
 
 class GuardedStorage:
@@ -133,8 +137,14 @@ async def unhindered(attempt: Callable[[], Awaitable[T]], what: str) -> T:
 
 async def in_time(asked: Coroutine[Any, Any, T], clock: Clock, until: float) -> T:
     """Await a storage. Raises ``RouterTimeoutError`` if it takes longer than the call has left."""
-    with clock.deadline(until), storage_faults:
-        return await asked
+    try:
+        with clock.deadline(until):
+            return await asked
+    except RouterError:
+        raise
+    except BaseException as error:
+        raise_fault(error)
+        raise
     raise RouterTimeoutError(
         "timeout_ms ran out while the storage was asked for what the call needs; try again, and see to the storage"
     )

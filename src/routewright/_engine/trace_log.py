@@ -53,7 +53,7 @@ from routewright.wire import (
 from .capture import redacting
 from .hooks import Hooks
 from .retention import Snapshots
-from .storage import GuardedStorage, checked_written, found_trace, storage_faults, unfit
+from .storage import GuardedStorage, checked_written, found_trace, unfit
 from .trace_queue import FreshStorage, Pending, Queue
 from .worker import Job, Worker
 
@@ -407,7 +407,11 @@ class TraceLog:
         for shorten in (None, without_trace, partial(bounded, most_nanos=most)):
             part = facts if shorten is None else shorten(facts)
             try:
-                found = await self._in_time(call.caller.account, partial(self._settled, grant, part), until)
+                assert self._accounts is not None, "they gave a grant"
+                settle = partial(self._accounts.settle, grant, part)
+                found: object = await self._in_time(call.caller.account, settle, until)
+                if not isinstance(found, list | tuple) or (found and {*map(type, found)} != {StoredEvent}):
+                    raise unfit(self._accounts, "settle", "a list of StoredEvent", found)
             except StorageUnavailable:
                 raise
             except Exception as error:  # a host's storage may raise anything, and no bill is lost for that
@@ -425,14 +429,6 @@ class TraceLog:
         self._refuse(fault)
         self._lose_bill(call, _text_of(fault))
         self._finish(pending)
-
-    async def _settled(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
-        assert self._accounts is not None, "they gave a grant"
-        with storage_faults:
-            found: object = await self._accounts.settle(grant, facts)
-        if isinstance(found, list | tuple) and all(isinstance(each, StoredEvent) for each in found):
-            return found
-        raise unfit(self._accounts, "settle", "a list of StoredEvent", found)
 
     async def _write_announced(self) -> None:
         """Write events that no call caused."""

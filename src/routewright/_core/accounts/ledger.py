@@ -150,14 +150,15 @@ def _with_overrun(
 def _crossed(state: State, shelf: Shelf, facts: Facts, purses: Sequence[str]) -> list[StoredEvent]:
     """Events of the thresholds that are reached now: each once for a month and its limit, so that who raises the limit
     is notified of the new one, too."""
-    account = shelf.account(facts.caller.account)
+    account = state.account(facts.caller.account)
     limit = None if account is None else account.monthly_nanos
-    if account is None or not limit or not purses[-1].startswith(_OF_MONTH):
-        return []
     month = purses[-1]
-    spent, name = state.purse(account.name, month).spent, f"told:{month}:{limit}"
+    if account is None or not limit or not month.startswith(_OF_MONTH):
+        return []
+    spent = state.purse(account.name, month).spent
     if spent * 100 < THRESHOLDS[0] * limit:
         return []
+    name = f"told:{month}:{limit}"
     told = shelf.told(account.name, name)
     reached = [percent for percent in THRESHOLDS if told < percent and spent * 100 >= percent * limit]
     if not reached:

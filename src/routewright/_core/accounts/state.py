@@ -167,6 +167,11 @@ class State:
         found.used_at = self.at
         return found
 
+    def account(self, name: str) -> Account | None:
+        """An account, if it was set up."""
+        mine = self._payers.get(name)
+        return next(iter(mine.values())).account if mine else self._books.account(name)
+
     def _resolved(self, caller: Caller, day: int) -> Payer:
         account = self._books.account(caller.account)
         key = None if caller.key_id is None else self._books.key(caller.account, caller.key_id)
@@ -567,7 +572,10 @@ class State:
 
     def purse(self, account: str, name: str) -> Sums:
         """A purse, read from the books if that is needed."""
-        (sums,) = self._purses(account, (name,))
+        mine = self.sums.get(account)
+        sums = None if mine is None else mine.get(name)
+        if sums is None:
+            (sums,) = self._purses(account, (name,))
         if not sums.is_known:
             sums.spent, sums.granted = self._books.sums(account, name)
             sums.spent += sums.charged or 0
