@@ -38,7 +38,7 @@ CORE_ORDER = (
     "routing/refusal routing/decide routing/decision routing/what_if "
     "limits/window accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
-    "attempts/faults attempts/breaker traceparent attempt attempts/machine call alerts attempts/journal "
+    "attempts/faults attempts/breaker traceparent attempt attempts/machine trace/line call alerts attempts/journal "
     "webhooks/signature salvage"
 ).split()
 ENGINE_ORDER = (

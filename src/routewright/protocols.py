@@ -439,6 +439,11 @@ class TraceDraft(Protocol):
         ...
 
     @property
+    def line(self) -> object:
+        """The shortest form that it can be made from again, for the storages of this package; None: there is none."""
+        ...
+
+    @property
     def trace(self) -> Trace:
         """Make the trace, a new one each time."""
         ...

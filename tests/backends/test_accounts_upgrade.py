@@ -17,8 +17,9 @@ import pytest
 from routewright._core.accounts.hold import Tick
 from routewright.backends.storage.sqlite import SqliteStorage, log, schema
 from routewright.backends.storage.sqlite.connection import connect
+from routewright.backends.storage.sqlite.desk import SETTLE
 from routewright.backends.storage.sqlite.upkeep import check, upgrade
-from routewright.backends.storage.sqlite.writer import SETTLE, Request
+from routewright.backends.storage.sqlite.writer import Request
 from routewright.errors import AuthenticationFailed, StorageVersion
 from routewright.testing import FakeClock
 from routewright.testing.storage.samples import Till, make_facts, make_row

@@ -426,6 +426,8 @@ async def _requests(storage: Storage) -> int:
 
 
 class Draft:
+    line = None
+
     def __init__(self, trace: Trace, *, rollup_keys: tuple[str, ...] = (), text_bytes: int = 0) -> None:
         self.id, self.key, self.rollup_keys, self.text_bytes = trace.id, trace.key, rollup_keys, text_bytes
         self.environment: Environment = trace.environment

@@ -31,6 +31,10 @@ from routewright import (
     UpstreamCall,
 )
 from routewright._core.analytics.rollup import counted_of
+from routewright._core.call import Call
+from routewright.backends.storage.memory.account import KeptAccount
+from routewright.backends.storage.sqlite.read import whole as stored_trace
+from routewright.backends.storage.sqlite.traces import rows_of_draft, rows_of_trace
 from routewright.backends.transport import TransportLimits
 from routewright.protocols import TraceDraft
 from routewright.testing import FakeClock, FaultyProvider, Pause, ScriptedProvider
@@ -185,11 +189,17 @@ def guardrail_of(given: Data, clock: FakeClock) -> Any:
 
 
 class CountingStorage(MemoryStorage):
-    """One that sees to it that a call and its trace count alike: a trace that does not is refused."""
+    """One that sees to it that a call and its trace count alike, and that its line in SQLite is that trace."""
 
-    def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
-        assert draft.counted == counted_of(draft.wordless)
-        super().keep(account, draft, snapshots)
+    def keep_trace(self, kept: KeptAccount, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
+        trace, counted = draft.wordless, draft.counted
+        assert counted == counted_of(trace)
+        if isinstance(draft, Call) and not draft.text_bytes:
+            account = draft.caller.account
+            mine, whole = rows_of_draft(account, draft), rows_of_trace(account, trace, draft.rollup_keys, counted)
+            assert stored_trace("tr", mine.body[0]) == trace
+            assert mine._replace(body=whole.body) == whole
+        super().keep_trace(kept, draft, snapshots)
 
 
 class Bench:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from msgspec import Struct, json
+from msgspec import Raw, Struct, json, msgpack
 from msgspec.structs import replace
 
 from routewright.errors import BudgetExceeded, RouterError
@@ -17,18 +17,13 @@ from routewright.wire import (
     FAILED,
     Budget,
     BudgetRefused,
-    CacheSpan,
     Caller,
     Counted,
     DecisionInput,
-    DecisionSpan,
     Environment,
     FallbackReason,
-    FallbackSpan,
     FallbackTriggered,
-    GuardrailSpan,
     LedgerRow,
-    ModelSpan,
     PolicySnapshot,
     PushedEvent,
     RouteRequest,
@@ -55,6 +50,17 @@ from .routing.board import Board
 from .routing.budget import Amount, Room, own_room
 from .routing.decision import Decision
 from .routing.plan import ID, Plan
+from .trace.line import (
+    ESTIMATED,
+    HEDGE,
+    PROBE,
+    REPAIR,
+    AttemptLine,
+    CallLine,
+    ChoiceLine,
+    spans_of,
+    trace_of,
+)
 from .traceparent import TraceParent
 
 BEST_KEPT = 5
@@ -307,75 +313,97 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return rows
 
     @property
+    def line(self) -> CallLine:
+        """What is stored of its trace, but for its content."""
+        caller, served, given, cost = self.caller, self.served, self.given, self.cost_nanos
+        usage = None if served is None else served.usage
+        line = CallLine(
+            self.id,
+            self.status,
+            self.created,
+            self.latency_ms,
+            caller.environment,
+            caller.account,
+            caller.key_id,
+            self.policy_version,
+            given,
+            None if self.plan is None else self._choice(self.plan, given),
+            None if served is None else served.leg.id,
+            served is not None and served.place > 0,
+            cost,
+            self.charged_nanos if cost else 0,
+            (0, 0, 0) if usage is None else (usage.input, usage.output, usage.cached),
+            [self._attempt_line(attempt) for attempt in self.attempts],
+            self.error_code,
+            None if self.policy is None else self.policy.policy.id,
+            self.metadata_json,
+        )
+        if self.traceparent is not None:
+            line.traceparent = self.traceparent.text
+        if self.asks_cache or self.hits:
+            line.asks_cache, line.hits = self.asks_cache, tuple(self.hits)
+        return line
+
+    def _choice(self, plan: Plan, given: DecisionInput) -> ChoiceLine:
+        decision, decided_at = Decision(plan, given, None), self.ended_at
+        if self.attempts:
+            decided_at = self.attempts[0].started_at
+        candidates, models = plan.line or (Raw(msgpack.encode(decision.front[:BEST_KEPT])), plan.models)
+        if plan.is_shared and plan.line is None:
+            plan.line = candidates, models
+        cap, affordable = decision.output
+        return ChoiceLine(
+            candidates,
+            models,
+            -plan.front[0][0],
+            cap,
+            affordable,
+            {str(reason): count for reason, count in decision.rejected_counts.items()},
+            decision.token_count,
+            round((decided_at - self.started_at) * 1000, 3),
+        )
+
+    def _attempt_line(self, attempt: Attempt) -> AttemptLine:
+        began, first_at, leg, usage = attempt.started_at, attempt.first_at, attempt.leg, attempt.usage
+        from_model, before = self._replaced_by(attempt)
+        line = AttemptLine(
+            attempt.number,
+            leg.id,
+            attempt.server or leg.provider,
+            attempt.status,
+            round((began - self.started_at) * 1000, 3),
+            round((attempt.ended_at - began) * 1000 + attempt.unslept_ms, 3),
+            None if first_at is None else round((first_at - began) * 1000, 3),
+            None if usage is None else (usage.input, usage.output, usage.cached),
+            attempt.cost_nanos,
+            None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds),
+            attempt.finish_word or attempt.finish_reason,
+            attempt.fault,
+            attempt.usage_estimated * ESTIMATED
+            | (attempt.repair is not None) * REPAIR
+            | attempt.hedge * HEDGE
+            | attempt.probe * PROBE,
+        )
+        if from_model is not None:
+            line.instead = from_model, _reason_after(before), attempt is self.served
+        if attempt.hits:
+            line.hits, line.hits_ms = tuple(attempt.hits), round((attempt.ended_at - self.started_at) * 1000, 3)
+        return line
+
+    @property
     def trace(self) -> Trace:
         """The trace (spec 2.6, contract 9). Each reader gets one of its own."""
-        return self._trace(with_content=True)
+        return trace_of(self.line, None if self.captured is None else self.captured.content)
 
     @property
     def wordless(self) -> Trace:
         """The trace without what was captured, so that no redactor has to be asked."""
-        return self._trace(with_content=False)
-
-    def _trace(self, *, with_content: bool) -> Trace:
-        caller, served, given, cost, cost_range_usd = self.caller, self.served, self.given, self.cost_nanos, None
-        if any([attempt.unsure is not None for attempt in self.attempts]):
-            ranges = self.cost_ranges
-            both = [told or (a.cost_nanos, a.cost_nanos) for told, a in zip(ranges, self.attempts, strict=True)]
-            cost_range_usd = usd(sum([low for low, _ in both])), usd(sum([high for _, high in both]))
-        return Trace(
-            id=self.id,
-            status=self.status,
-            created_at=self.created,
-            duration_ms=self.latency_ms,
-            environment=caller.environment,
-            account=caller.account,
-            key_id=caller.key_id,
-            policy_id=None if self.policy is None else self.policy.policy.id,
-            policy_version=self.policy_version,
-            goal=given.goal,
-            strategy=given.strategy,
-            selected_model=None if served is None else served.leg.id,
-            fallback_used=served is not None and served.place > 0,
-            cost_usd=usd(cost),
-            cost_range_usd=cost_range_usd,
-            charged_usd=usd(self.charged_nanos) if cost else 0.0,
-            tokens=(None if served is None else _tokens_of(served.usage)) or Tokens(),
-            metadata={} if self.metadata_json is None else self.metadata,
-            error=self.error_code,
-            decision_input=given,
-            traceparent=None if self.traceparent is None else self.traceparent.text,
-            spans=self._spans(given),
-            content=self.captured.content if with_content and self.captured is not None else None,
-        )
-
-    @property
-    def cost_ranges(self) -> list[tuple[int, int] | None]:
-        """Of each attempt the least and the most it can have cost; None where its provider said."""
-        return [None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds) for attempt in self.attempts]
+        return trace_of(self.line)
 
     @property
     def spans(self) -> list[Span]:
         """What it did, in order."""
-        return self._spans(None if self.plan is None else self.given)
-
-    def _spans(self, given: DecisionInput | None) -> list[Span]:
-        spans: list[Span] = []
-        if self.plan is not None and given is not None:
-            decided_at = self.attempts[0].started_at if self.attempts else self.ended_at
-            spans.append(_decision_span(Decision(self.plan, given, None), self._ms(decided_at)))
-        if self.hits:
-            spans += self._guardrail_spans(len(spans), self.hits, self.started_at, None)
-        if self.asks_cache:
-            spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
-        plain = len(self.attempts) == 1 and self.attempts[0].place == 0  # nothing was replaced
-        for attempt in self.attempts:
-            from_model, before = (None, None) if plain else self._replaced_by(attempt)
-            if from_model is not None:
-                spans.append(self._fallback_span(len(spans) + 1, from_model, before, attempt))
-            spans.append(self._model_span(len(spans) + 1, attempt))
-            if attempt.hits:
-                spans += self._guardrail_spans(len(spans), attempt.hits, attempt.ended_at, spans[-1].id)
-        return spans
+        return spans_of(self.line)
 
     @property
     def counted(self) -> Counted:
@@ -415,63 +443,6 @@ class Call(_Rare, Struct, dict=True, eq=False):
         model = before.model if before is not None else attempt.model if plan is None else plan.legs[0].id
         is_fallback = model != attempt.model and (not attempt.hedge or attempt is self.served)
         return (model if is_fallback else None), before
-
-    def _ms(self, at: float) -> float:
-        """Milliseconds since it began."""
-        return round((at - self.started_at) * 1000, 3)
-
-    def _guardrail_spans(self, before: int, hits: Sequence[Hit], at: float, parent: int | None) -> list[Span]:
-        return [
-            GuardrailSpan(
-                id=before + place,
-                parent_id=parent,
-                name=hit.guardrail,
-                start_ms=self._ms(at),
-                status="error" if hit.action == "block" else "ok",
-                rule=hit.rule,
-                stage=hit.stage,
-                action=hit.action,
-                count=hit.count,
-            )
-            for place, hit in enumerate(hits, start=1)
-        ]
-
-    def _fallback_span(self, span_id: int, from_model: str, before: Attempt | None, attempt: Attempt) -> FallbackSpan:
-        return FallbackSpan(
-            id=span_id,
-            name="fallback",
-            start_ms=self._ms(attempt.started_at),
-            used=attempt is self.served,
-            from_model=from_model,
-            to_model=attempt.model,
-            reason=_reason_after(before),
-        )
-
-    def _model_span(self, span_id: int, attempt: Attempt) -> ModelSpan:
-        began, first_at, leg = attempt.started_at, attempt.first_at, attempt.leg
-        spent_ms = round((attempt.ended_at - began) * 1000 + attempt.unslept_ms, 3)
-        ranged = None if attempt.unsure is None else attempt.cost_range_nanos(self.bounds)
-        return ModelSpan(
-            id=span_id,
-            name=leg.id,
-            start_ms=self._ms(began),
-            duration_ms=spent_ms,
-            status=attempt.status,
-            model=leg.id,
-            provider=attempt.server or leg.provider,
-            attempt=attempt.number,
-            latency_ms=spent_ms,
-            ttft_ms=None if first_at is None else round((first_at - began) * 1000, 3),
-            tokens=_tokens_of(attempt.usage),
-            usage_estimated=attempt.usage_estimated,
-            cost_usd=usd(attempt.cost_nanos),
-            cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),
-            finish_reason=attempt.finish_word or attempt.finish_reason,
-            error=attempt.fault,
-            repair=attempt.repair is not None,
-            hedge=attempt.hedge,
-            probe=attempt.probe,
-        )
 
     def response(self, output: str, tool_calls: list[ToolCall] | None) -> RouteResponse:
         """The route response (spec 2.2) of a call that was served."""
@@ -515,19 +486,6 @@ class Call(_Rare, Struct, dict=True, eq=False):
         reason = _reason_after(primary[-1] if primary else None)
         spent_ms = round(sum((attempt.ended_at - attempt.started_at) * 1000 for attempt in primary), 3)
         return [FallbackTriggered(self.id, plan.legs[0].id, served.model, reason, spent_ms, self.metadata)]
-
-
-def _decision_span(decision: Decision, took_ms: float) -> DecisionSpan:
-    return DecisionSpan(
-        id=1,
-        name="decision",
-        start_ms=0.0,
-        duration_ms=took_ms,
-        candidates=decision.front[:BEST_KEPT],
-        rejected={str(reason): count for reason, count in decision.rejected_counts.items()},
-        digest=decision.digest,
-        token_count=decision.token_count,
-    )
 
 
 def _reason_after(before: Attempt | None) -> FallbackReason:

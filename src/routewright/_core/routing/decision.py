@@ -82,12 +82,12 @@ class Decision:
     @property
     def output_cap(self) -> int | None:
         """Output tokens the chosen model is asked for at most; None: its own limit."""
-        return self._capped().cap
+        return self.output.cap
 
     @property
     def fallback_affordable(self) -> bool:
         """False: the budget pays for the chosen model's answer alone."""
-        return self._capped().fallback_affordable
+        return self.output.fallback_affordable
 
     @property
     def score(self) -> float:
@@ -164,11 +164,7 @@ class Decision:
     @property
     def digest(self) -> str:
         """Fingerprint of input and plan: equal digests are equal decisions."""
-        plan = [*self._plan.models, *self._capped(), -self._plan.front[0][0]]
-        every_field = astuple(self.input)  # which ones an encoder leaves out is no matter of their values alone
-        if not self.input.prefer:  # the last one, which decisions had not always
-            every_field = every_field[:-1]
-        return blake2b(msgspec.json.encode([every_field, plan]), digest_size=16).hexdigest()
+        return digest_of(self.input, self._plan.models, self.output, -self._plan.front[0][0])
 
     @property
     def token_count(self) -> Literal["bounds", "estimated", "exact"]:
@@ -180,7 +176,9 @@ class Decision:
         low, high, _ = self._plan.legs[0].length(tokens)
         return "exact" if low == high and not tokens.images else "estimated"
 
-    def _capped(self) -> OutputPlan:
+    @property
+    def output(self) -> OutputPlan:
+        """What the chosen model is asked for at most, and what that leaves of the budget."""
         if self._output is None:
             self._output = plan_output(self._plan, self.input.tokens, own_room(self.input))
         return self._output
@@ -228,6 +226,14 @@ class Decision:
         assert self._boards is not None, "the table of a decision is worked out from its snapshots"
         assert self._health is not None, "as its boards"
         return self._boards.of(self._health)
+
+
+def digest_of(given: DecisionInput, models: list[str], output: OutputPlan, score: int) -> str:
+    """Fingerprint of a decision's input and of its plan: the models in order, the output cap, the first one's score."""
+    every_field = astuple(given)  # which ones an encoder leaves out is no matter of their values alone
+    if not given.prefer:  # the last one, which decisions had not always
+        every_field = every_field[:-1]
+    return blake2b(msgspec.json.encode([every_field, [*models, *output, score]]), digest_size=16).hexdigest()
 
 
 def explain(decision: Decision) -> str:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Raw
 
 from routewright._core.catalogue.prices import Price, Prices, dearest_at
 from routewright._core.money import PICOS_PER_NANO
@@ -103,9 +104,9 @@ class Plan:
     """The chosen model and those that follow it. Never changed once it is made."""
 
     __slots__ = (
-        "ample", "costs", "counts", "failed", "flat_to", "front", "given", "ids", "is_shared", "legs", "max_high",
-        "max_latency_ms", "p90", "passed_over", "reached", "rich", "shown", "told", "walked", "watched", "worst_held",
-        "worst_input", "worst_output",
+        "ample", "costs", "counts", "failed", "flat_to", "front", "given", "ids", "is_shared", "legs", "line",
+        "max_high", "max_latency_ms", "p90", "passed_over", "reached", "rich", "shown", "told", "walked", "watched",
+        "worst_held", "worst_input", "worst_output",
     )  # fmt: skip
 
     def __init__(self, given: DecisionInput, legs: tuple[Leg, ...], front: tuple[Key, ...], ids: Sequence[str]) -> None:
@@ -144,6 +145,8 @@ class Plan:
         """The reason that one of its calls has worked out, and the counts in it: the same for all with these counts."""
         self.shown: list[Candidate] | None = None
         """The best few, for all calls that it covers."""
+        self.line: tuple[Raw, list[str]] | None = None
+        """The best few and the models, as lines of traces have them, for all calls that it covers."""
         self.counts: Mapping[Reason, int] | None = None
         """How many models each constraint rejected, for calls that are covered and have no budget."""
         self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None

@@ -374,6 +374,8 @@ def make_event(number: int = 1, created_at: str = AT, account: str = "acme", **g
 class Draft:
     """A trace on its way into a storage (``protocols.TraceDraft``), which was made before."""
 
+    line = None
+
     def __init__(self, trace: Trace) -> None:
         self.trace = self.wordless = trace
         self.id, self.key, self.environment = trace.id, trace.key, trace.environment

@@ -27,6 +27,8 @@ class Whole:
         self.counted = counted_of(self.wordless)
         Rollups().count(self.counted, self.rollup_keys)
 
+    line = None
+
     def void(self) -> None:
         """Nothing: it is a trace that was given whole."""
 

@@ -22,7 +22,7 @@ from routewright.wire import (
 from .books.write import put_event
 from .connection import Connection
 from .desk import ASK, SETTLE, Asking
-from .traces import TraceRows, rows_of_trace
+from .traces import TraceRows, rows_of_draft
 from .write import Writes
 from .writer import Request, Writer
 
@@ -134,7 +134,4 @@ class SqliteAccounts:
 
 def _rows_of(facts: Facts) -> TraceRows | None:
     """The trace of a call as it goes into its tables, made outside of the lock."""
-    draft = facts.trace
-    if draft is None:
-        return None
-    return rows_of_trace(facts.caller.account, draft.trace, draft.rollup_keys, draft.counted)
+    return None if facts.trace is None else rows_of_draft(facts.caller.account, facts.trace)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from routewright._core.analytics.rollup import METADATA, summed
 from routewright._core.changes import HealthChange, changed
+from routewright._core.trace.line import CallLine, item_of, trace_of
 from routewright.errors import StorageCorrupt, UnsupportedWrite
 from routewright.wire import (
     SYSTEM_ACCOUNT,
@@ -57,8 +58,9 @@ RETENTION = SetRetention(production_s=30 * DAY_S, sandbox_s=DAY_S)
 """What holds until something else is said (contract 9)."""
 SETTING = "retention"
 
-_trace = msgspec.json.Decoder(Trace).decode
-_item = msgspec.json.Decoder(TraceItem).decode
+_line = msgspec.msgpack.Decoder(CallLine).decode
+_json_trace = msgspec.json.Decoder(Trace).decode
+_json_item = msgspec.json.Decoder(TraceItem).decode
 _content = msgspec.json.Decoder(Content).decode
 _snapshot = msgspec.json.Decoder(Snapshot).decode
 _change = msgspec.json.Decoder(HealthChange).decode
@@ -187,6 +189,14 @@ def retention_of(connection: Connection) -> SetRetention:
 
 def _seen(trace: Item, since: str | None) -> Item:
     return trace if since is None or trace.created_at < since else replace(trace, compromised=True)
+
+
+def _trace(body: bytes) -> Trace:
+    return _json_trace(body) if body[:1] == b"{" else trace_of(_line(body))
+
+
+def _item(body: bytes) -> TraceItem:
+    return _json_item(body) if body[:1] == b"{" else item_of(_line(body))
 
 
 def _read(decode: Callable[[bytes], T], trace_id: str, body: bytes) -> T:

@@ -268,7 +268,7 @@ CREATE TABLE learned (
 
 CREATE TABLE body (
     n INTEGER PRIMARY KEY,  -- of its trace, whose row stays narrow
-    trace BLOB NOT NULL,    -- wire.Trace as JSON, but for its content
+    trace BLOB NOT NULL,    -- _core.trace.line.CallLine as msgpack, or wire.Trace as JSON; without its content
     content BLOB,           -- wire.Content as JSON
     rollup_keys TEXT        -- what usage was counted by, as JSON; NULL: by nothing else than always
 );

@@ -11,8 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from routewright._core.analytics.rollup import MOST_NANOS, MOST_TOKENS, counted_of, shape_of
+from routewright._core.money import usd
 from routewright._core.trace.filter import number_of, text_of
+from routewright._core.trace.line import CallLine, item_of
 from routewright.errors import StorageCorrupt
+from routewright.protocols import TraceDraft
 from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Trace, TraceItem, Written
 
 from .connection import Connection
@@ -25,6 +28,7 @@ STORED = f"trace.n, trace.id, trace.model, {BODY}, (SELECT body.rollup_keys FROM
 
 """The columns of a ``Stored``."""
 _encode = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
 _decode = msgspec.json.decode
 _COLUMNS = (
     "account created_at id environment status kind model provider policy_id goal strategy error cache_hit "
@@ -164,6 +168,43 @@ def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counte
         [*_tags(account, trace)] if trace.metadata else [],
         _names(trace),
         _counted(account, counted_of(trace) if counted is None else counted, rollup_keys, 1),
+    )
+
+
+def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
+    """The same of a call that has just ended, without making its trace."""
+    line, rollup_keys = draft.line, draft.rollup_keys
+    if not isinstance(line, CallLine) or draft.text_bytes:
+        return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
+    given, model = line.given, line.model or ""
+    columns = (
+        account,
+        line.created_at,
+        line.id,
+        line.environment,
+        line.status,
+        "route",
+        model,
+        model.partition("/")[0],
+        line.policy_id or "",
+        given.goal,
+        given.strategy,
+        line.error or "",
+        False,
+        line.fallback_used,
+        False,
+        usd(line.cost_nanos),
+        line.duration_ms,
+        line.key_id,
+    )
+    return TraceRows(
+        line.id,
+        line.environment,
+        columns,
+        (_pack(line), None, _encode(rollup_keys) if rollup_keys else None),
+        [] if line.metadata is None else [*_tags(account, item_of(line))],
+        (given.catalogue, given.health) if given.policy is None else (given.catalogue, given.health, given.policy),
+        _counted(account, draft.counted, rollup_keys, 1),
     )
 
 

@@ -1,0 +1,235 @@
+"""The shortest form of a trace: what is stored for each call, and what its trace is made from when it is read.
+
+Fields are stored by place. New ones come at the end, with a default, so that older lines can still be read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw, Struct, json, msgpack
+
+from routewright._core.guardrails.gate import Hit
+from routewright._core.money import usd
+from routewright._core.routing.decision import digest_of
+from routewright._core.routing.plan import OutputPlan
+from routewright.wire import (
+    CacheSpan,
+    Candidate,
+    Content,
+    DecisionInput,
+    DecisionSpan,
+    Environment,
+    FallbackSpan,
+    GuardrailSpan,
+    ModelSpan,
+    Span,
+    SpanStatus,
+    Tokens,
+    Trace,
+    TraceItem,
+    TraceStatus,
+)
+
+ESTIMATED, REPAIR, HEDGE, PROBE = 1, 2, 4, 8
+"""Flags of an attempt."""
+_candidates = msgpack.Decoder(list[Candidate]).decode
+
+
+class AttemptLine(Struct, array_like=True):
+    """One attempt: its ``ModelSpan``, and the ``FallbackSpan`` before it. Times are milliseconds."""
+
+    number: int
+    model: str
+    provider: str
+    status: SpanStatus
+    start_ms: float
+    """From the start of the call."""
+    spent_ms: float
+    first_ms: float | None
+    """From the start of the attempt."""
+    tokens: tuple[int, int, int] | None
+    cost_nanos: int
+    cost_range: tuple[int, int] | None
+    finish_reason: str | None
+    fault: str | None
+    flags: int
+    instead: tuple[str, str, bool] | None = None
+    """If it is a fallback: for which model, why, and whether it served."""
+    hits: tuple[Hit, ...] = ()
+    """What guardrails found in its answer ..."""
+    hits_ms: float = 0.0
+    """... and when."""
+
+
+class ChoiceLine(Struct, array_like=True):
+    """What was decided, without the input."""
+
+    candidates: Raw
+    """``list[Candidate]``, the best few: encoded once for all calls of a plan."""
+    models: list[str]
+    """The chosen model, then the chain."""
+    score: int
+    cap: int | None
+    fallback_affordable: bool
+    rejected: dict[str, int]
+    token_count: Any
+    took_ms: float
+
+
+class CallLine(Struct, array_like=True):
+    """One call."""
+
+    id: str
+    status: TraceStatus
+    created_at: str
+    duration_ms: float
+    environment: Environment
+    account: str
+    key_id: str | None
+    policy_version: str
+    given: DecisionInput
+    choice: ChoiceLine | None
+    selected_model: str | None
+    fallback_used: bool
+    cost_nanos: int
+    charged_nanos: int
+    tokens: tuple[int, int, int]
+    attempts: list[AttemptLine]
+    error: str | None = None
+    policy_id: str | None = None
+    metadata: bytes | None = None
+    """As JSON."""
+    traceparent: str | None = None
+    asks_cache: bool = False
+    hits: tuple[Hit, ...] = ()
+    """What guardrails found in the request."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that served, else the last that was tried."""
+        return self.selected_model or (self.attempts[-1].model if self.attempts else None)
+
+
+def trace_of(line: CallLine, content: Content | None = None) -> Trace:
+    """The trace of a call."""
+    return Trace(**_shared(line), spans=spans_of(line), content=content)
+
+
+def item_of(line: CallLine) -> TraceItem:
+    """The trace without its spans."""
+    return TraceItem(**_shared(line))
+
+
+def _shared(line: CallLine) -> dict[str, Any]:
+    given, cost_range_usd = line.given, None
+    ranges = [each.cost_range or (each.cost_nanos, each.cost_nanos) for each in line.attempts]
+    if any(each.cost_range for each in line.attempts):
+        cost_range_usd = usd(sum(low for low, _ in ranges)), usd(sum(high for _, high in ranges))
+    return {
+        "id": line.id,
+        "status": line.status,
+        "created_at": line.created_at,
+        "duration_ms": line.duration_ms,
+        "environment": line.environment,
+        "account": line.account,
+        "key_id": line.key_id,
+        "policy_id": line.policy_id,
+        "policy_version": line.policy_version,
+        "goal": given.goal,
+        "strategy": given.strategy,
+        "selected_model": line.selected_model,
+        "fallback_used": line.fallback_used,
+        "cost_usd": usd(line.cost_nanos),
+        "cost_range_usd": cost_range_usd,
+        "charged_usd": usd(line.charged_nanos),
+        "tokens": Tokens(*line.tokens),
+        "metadata": {} if line.metadata is None else json.decode(line.metadata),
+        "error": line.error,
+        "decision_input": given,
+        "traceparent": line.traceparent,
+    }
+
+
+def spans_of(line: CallLine) -> list[Span]:
+    """What the call did, in order."""
+    spans: list[Span] = []
+    if line.choice is not None:
+        spans.append(_decision_span(line.choice, line.given))
+    spans += _guardrail_spans(len(spans), line.hits, 0.0, None)
+    if line.asks_cache:
+        spans.append(CacheSpan(id=len(spans) + 1, name="cache", start_ms=0.0, hit=False))
+    for attempt in line.attempts:
+        if attempt.instead is not None:
+            spans.append(_fallback_span(len(spans) + 1, attempt, *attempt.instead))
+        spans.append(_model_span(len(spans) + 1, attempt))
+        spans += _guardrail_spans(len(spans), attempt.hits, attempt.hits_ms, spans[-1].id)
+    return spans
+
+
+def _decision_span(choice: ChoiceLine, given: DecisionInput) -> DecisionSpan:
+    output = OutputPlan(choice.cap, choice.fallback_affordable)
+    return DecisionSpan(
+        id=1,
+        name="decision",
+        start_ms=0.0,
+        duration_ms=choice.took_ms,
+        candidates=_candidates(choice.candidates),
+        rejected=choice.rejected,
+        digest=digest_of(given, choice.models, output, choice.score),
+        token_count=choice.token_count,
+    )
+
+
+def _guardrail_spans(before: int, hits: tuple[Hit, ...], start_ms: float, parent: int | None) -> list[GuardrailSpan]:
+    return [
+        GuardrailSpan(
+            id=before + place,
+            parent_id=parent,
+            name=hit.guardrail,
+            start_ms=start_ms,
+            status="error" if hit.action == "block" else "ok",
+            rule=hit.rule,
+            stage=hit.stage,
+            action=hit.action,
+            count=hit.count,
+        )
+        for place, hit in enumerate(hits, start=1)
+    ]
+
+
+def _fallback_span(span_id: int, attempt: AttemptLine, from_model: str, reason: str, used: bool) -> FallbackSpan:
+    return FallbackSpan(
+        id=span_id,
+        name="fallback",
+        start_ms=attempt.start_ms,
+        used=used,
+        from_model=from_model,
+        to_model=attempt.model,
+        reason=reason,
+    )
+
+
+def _model_span(span_id: int, attempt: AttemptLine) -> ModelSpan:
+    flags, ranged = attempt.flags, attempt.cost_range
+    return ModelSpan(
+        id=span_id,
+        name=attempt.model,
+        start_ms=attempt.start_ms,
+        duration_ms=attempt.spent_ms,
+        status=attempt.status,
+        model=attempt.model,
+        provider=attempt.provider,
+        attempt=attempt.number,
+        latency_ms=attempt.spent_ms,
+        ttft_ms=attempt.first_ms,
+        tokens=None if attempt.tokens is None else Tokens(*attempt.tokens),
+        usage_estimated=bool(flags & ESTIMATED),
+        cost_usd=usd(attempt.cost_nanos),
+        cost_range_usd=None if ranged is None else (usd(ranged[0]), usd(ranged[1])),
+        finish_reason=attempt.finish_reason,
+        error=attempt.fault,
+        repair=bool(flags & REPAIR),
+        hedge=bool(flags & HEDGE),
+        probe=bool(flags & PROBE),
+    )
