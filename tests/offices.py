@@ -9,7 +9,7 @@ from typing import Any
 
 from routewright import AuthenticationFailed, Console, MemoryStorage, NewKey
 from routewright.errors import StorageUnavailable
-from routewright.protocols import Storage
+from routewright.protocols import Accounts, Storage
 from routewright.testing import FakeClock
 from routewright.wire import Environment, Write, Written
 
@@ -21,6 +21,7 @@ class Watched:
 
     def __init__(self, kept: Storage | None = None) -> None:
         self.kept: Any = MemoryStorage() if kept is None else kept
+        self.accounts: Accounts | None = getattr(self.kept, "accounts", None)
         self.asked: Counter[str] = Counter()
         self.is_away = False
         self.is_read_only = False

@@ -18,7 +18,7 @@ from ._core.money import usd_text
 from ._core.request.problems import listed, shown
 from ._core.terms import account_terms, changed, checked_account, credit_of, incident_terms, key_terms, told
 from ._engine.hooks import events_of
-from ._engine.storage import GuardedStorage, unhindered
+from ._engine.storage import GuardedStorage, no_accounts, unhindered
 from ._engine.worker import Worker
 from .arguments import ENVIRONMENTS, check_coordination, check_key_id, check_new_owner, check_owner, check_storage
 from .authentication import Authenticator
@@ -123,7 +123,9 @@ class Console(Closing):
     ) -> Account:
         """Set an account up. ``limits`` take the place of those of its plan, each that is not None; ``enterprise`` has
         no others. ``prepaid``: what its calls cost is paid from its ``credit``. ``monthly_limit_usd``: the most that it
-        may be charged in a month, None without one. Raises ``ValidationFailed``."""
+        may be charged in a month, None without one. Raises ``ValidationFailed``, and ``InternalError`` if the storage
+        has no ``accounts`` to enforce the terms."""
+        self._check_accounts()
         check_new_owner("name", name)
         given = {"plan": plan, "limits": limits, "prepaid": prepaid, "monthly_limit_usd": monthly_limit_usd}
         account = checked_account(Account(name=name, created_at=self._now(), **account_terms(given)))
@@ -209,7 +211,8 @@ class Console(Closing):
         """Make a key to an account. It is shown this once, and kept as a digest. ``scopes``: what it is for, None all.
         ``limits`` count besides those of the account, ``budget_usd`` is the most that may ever be charged for its
         calls, ``monthly_limit_usd`` the most in a month. Raises ``NotFound``, ``ValidationFailed`` and
-        ``StorageUnavailable``."""
+        ``StorageUnavailable``, and ``InternalError`` if the storage has no ``accounts``."""
+        self._check_accounts()
         given = {"name": name, "environment": environment, "scopes": scopes, "limits": limits,
                  "budget_usd": budget_usd, "monthly_limit_usd": monthly_limit_usd}  # fmt: skip
         terms = key_terms(given)
@@ -338,6 +341,10 @@ class Console(Closing):
                 f"no root secret is kept anywhere, so that keys would end with this process: {hint}"
             )
         return self._authenticator.peppers()[0].digest(text)
+
+    def _check_accounts(self) -> None:
+        if getattr(self._storage, "accounts", None) is None:
+            raise no_accounts()
 
     async def _stands(self, account: str, key_id: str | None = None) -> Standing:
         check_owner("account", account)

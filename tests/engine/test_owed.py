@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from routewright import (
+    Console,
     InternalError,
     MemoryStorage,
     Pricing,
@@ -23,7 +24,7 @@ from routewright import (
 from routewright._core.money import MOST_TOKENS
 from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
-from routewright.wire import Ask, Replay, Tokens, UpstreamCall, Usage
+from routewright.wire import Ask, Replay, Stands, Tokens, UpstreamCall, Usage
 
 from .behind import NOTHING, Behind, Look, Widen
 from .support import traces_in
@@ -322,21 +323,62 @@ async def test_a_bill_that_was_taken_is_never_doubled_whatever_was_said_of_it(ki
     await bank.router.aclose()
 
 
-async def test_a_storage_without_accounts_serves_who_needs_none_and_names_the_suite_to_others() -> None:
-    class TracesAlone:
-        def __init__(self) -> None:
-            self._kept = MemoryStorage()
+class TracesAlone:
+    """A storage without ``accounts`` that keeps all else, or knows nothing of accounts."""
 
-        def __getattr__(self, name: str) -> Any:
-            if name in ("accounts", "keep"):
-                raise AttributeError(name)
-            return getattr(self._kept, name)
+    def __init__(self, *, knows_accounts: bool = True) -> None:
+        self.kept = MemoryStorage()
+        self._knows_accounts = knows_accounts
+        self.looks = 0
 
-    bank = Bank(*[ANSWER] * 3)
-    bank.use(TracesAlone())
-    assert (await bank.route()).output == "an answer"
+    def __getattr__(self, name: str) -> Any:
+        if name in ("accounts", "keep"):
+            raise AttributeError(name)
+        return getattr(self.kept, name)
+
+    async def read(self, account: str, query: Any) -> Any:
+        if isinstance(query, Stands):
+            self.looks += 1
+            if not self._knows_accounts:
+                raise UnsupportedWrite("no query Stands")
+        return await self.kept.read(account, query)
+
+
+NAMES_THE_SUITE = r"has no `accounts`, .* routewright\.testing\.storage\.AccountsContract$"
+
+
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_storage_without_accounts_serves_who_needs_none_and_names_the_suite_to_others(knows: bool) -> None:
+    bank, storage = Bank(*[ANSWER] * 3), TracesAlone(knows_accounts=knows)
+    bank.use(storage)
     assert (await bank.router.route("hi", budget={"maxCostUsd": 1.0})).output == "an answer"
+    assert storage.looks == 0
+    assert (await bank.route()).output == "an answer"
+    assert (await bank.route()).output == "an answer"
+    prepared = bank.router.prepare({"messages": [{"role": "user", "content": "hi"}]}, caller=ACME)
+    assert (await prepared.count_tokens()).model == ONE.id
+    assert storage.looks == 1
     for needs in ({"idempotency_key": "k"}, {"caller": replace(ACME, key_id=f"key_{'0' * 26}")}):
-        with pytest.raises(InternalError, match=r"keeps no accounts, .* routewright\.testing\.storage\.\w+$"):
+        with pytest.raises(InternalError, match=NAMES_THE_SUITE):
             await bank.route(**needs)
     await bank.router.aclose()
+
+
+async def test_an_account_in_a_storage_without_accounts_is_refused_instead_of_served_without_limits() -> None:
+    bank, storage = Bank(), TracesAlone()
+    await storage.kept.apply("acme", [account(plan="free")])
+    bank.use(storage)
+    prepared = bank.router.prepare({"messages": [{"role": "user", "content": "hi"}]}, caller=ACME)
+    for call in (bank.route, bank.route, prepared.count_tokens):
+        with pytest.raises(InternalError, match=NAMES_THE_SUITE):
+            await call()
+    await bank.router.aclose()
+
+
+async def test_a_console_sets_nothing_up_that_nobody_would_enforce() -> None:
+    storage = TracesAlone()
+    await storage.kept.apply("acme", [account()])
+    console = Console(storage, secret="s" * 32)
+    for made in (console.create_account("umbra"), console.create_key("acme", name="x")):
+        with pytest.raises(InternalError, match=NAMES_THE_SUITE):
+            await made

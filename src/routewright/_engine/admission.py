@@ -49,20 +49,15 @@ from routewright.wire import (
 
 from .answer import Answer
 from .reading import Read
-from .storage import in_time, unfit
+from .storage import MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
 from .trace_log import LONGEST_S, TraceLog
 from .worker import Worker
 
 TRIES = 5
 """Decisions for one call, each within what the storage said last."""
-_NO_ACCOUNTS = (
-    "this Router's storage keeps no accounts, so it serves no idempotency keys, agent runs and keys of a Console: take "
-    "MemoryStorage or SqliteStorage, or give yours `accounts` that keep routewright.testing.storage.AccountsContract"
-)
 KNOWN_S, OPEN_S = 2.0, 0.25
 """Who had no account waits so long for a storage that is asked whether there is one by now; then there is none, for
 ``KNOWN_S``."""
-MOST_KNOWN = 10_000
 SPARE_S = 0.01
 """What a storage that one has to wait for is given of the call's time to say that it waited in vain."""
 
@@ -71,7 +66,9 @@ class Admissions:
     """What the calls of a Router share that need an admission. Safe to use from several loops and threads."""
 
     def __init__(self, storage: Storage, log: TraceLog, worker: Worker, ids: Ids, clock: Clock) -> None:
-        self.accounts: Accounts | None = getattr(storage, "accounts", None)
+        accounts: Accounts | None = getattr(storage, "accounts", None)
+        self._has_accounts = accounts is not None
+        self.accounts: Accounts = accounts or NoAccounts(storage, clock)
         self.is_immediate = isinstance(storage, ImmediateStorage)
         """It never waits, but for what other calls hold."""
         self.queue = log.queue
@@ -108,10 +105,8 @@ class Admissions:
             return None
         if caller.scopes is not None and scope not in caller.scopes:
             raise self._named(PermissionDenied(f"the API key lacks the scope {scope!r}: use one that has it"))
-        if accounts is None:
-            if not may_be_open or (key_id is not None and is_made(key_id)):
-                raise self._named(InternalError(_NO_ACCOUNTS))
-            return None
+        if not self._has_accounts and (not may_be_open or (key_id is not None and is_made(key_id))):
+            raise self._named(no_accounts())
         left = accounts.left(caller, run)
         if not may_be_open:
             pass

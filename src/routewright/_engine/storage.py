@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
 
+from routewright._core.moment import timestamp
 from routewright._core.request.json_scan import quoted
 from routewright.errors import (
     InternalError,
@@ -16,14 +17,17 @@ from routewright.errors import (
     RouterError,
     RouterTimeoutError,
     StorageUnavailable,
+    UnsupportedWrite,
 )
 from routewright.loop import is_cancelled
-from routewright.protocols import Clock, ImmediateStorage, Storage
-from routewright.wire import Query, Scan, Trace, Write, Written
+from routewright.protocols import Clock, Facts, ImmediateStorage, Storage
+from routewright.wire import Ask, Caller, Grant, Left, Query, RunLimit, Scan, Stands, Trace, Write, Written
 
 T = TypeVar("T")
 TRIES = 10
 """Tries of a change that conflicts with others. Each conflict means that another writer succeeded, so ten finish."""
+MOST_KNOWN = 10_000
+"""Accounts that ``NoAccounts`` remembers."""
 
 
 class StorageFaults:
@@ -84,6 +88,56 @@ class GuardedStorage:
     async def aclose(self) -> None:
         """Free the storage."""
         await self._storage.aclose()
+
+
+class NoAccounts:
+    """``Accounts`` of a storage that has none: admits callers without an account, and refuses all others."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage = GuardedStorage(storage)
+        self._clock = clock
+        self._open: set[str] = set()
+        """Names that have no account."""
+
+    async def admit(self, ask: Ask) -> Grant:
+        """Admit a caller without an account. Raises ``InternalError`` for any other."""
+        await self.look(ask.caller)
+        return Grant(id=ask.id, caller=ask.caller)
+
+    async def settle(self, grant: Grant | None, facts: Facts) -> list[Any]:
+        """Never called: a call that nothing limits keeps no grant."""
+        raise no_accounts()
+
+    async def widen(self, grant: Grant, nanos: int) -> bool:
+        """Nothing is reserved."""
+        return False
+
+    def release(self, grant: Grant, tokens: int | None = 0) -> None:
+        """Nothing is held."""
+
+    def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
+        """No limits, if that is known."""
+        return Left(None, None, None) if caller.account in self._open else None
+
+    async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
+        """Read whether the caller has an account, whose limits nobody would enforce. Raises ``InternalError`` then."""
+        with suppress(UnsupportedWrite):
+            stands = await self._storage.read(caller.account, Stands(timestamp(self._clock.time())))
+            if stands.account is not None:
+                raise no_accounts()
+        if len(self._open) >= MOST_KNOWN:
+            self._open.clear()
+        self._open.add(caller.account)
+        return Left(None, None, None)
+
+
+def no_accounts() -> InternalError:
+    """The error for what only a storage with ``accounts`` can do."""
+    return InternalError(
+        "this storage has no `accounts`, so it serves no accounts or keys of a Console, idempotency keys or agent "
+        "runs: use MemoryStorage or SqliteStorage, or give yours `accounts` that pass "
+        "routewright.testing.storage.AccountsContract"
+    )
 
 
 def checked_written(storage: object, writes: Sequence[Write], written: object) -> list[Written]:

@@ -25,7 +25,7 @@ from routewright._core.allowance import refusal
 from routewright._core.limits.window import Window, denied
 from routewright._core.moment import timestamp
 from routewright._core.request.json_scan import quoted
-from routewright.errors import IdempotencyKeyReused, RouterTimeoutError
+from routewright.errors import IdempotencyKeyReused, RateLimited, RouterTimeoutError
 from routewright.wire import (
     WINDOW_S,
     Account,
@@ -74,6 +74,13 @@ class Wait(NamedTuple):
             raise RouterTimeoutError(
                 "another call with the same idempotency key is still running; ask again with it, to have its answer"
             )
+        return self.short
+
+    def turn_away(self) -> Short:
+        """What to answer at once when too many calls wait. Raises ``RateLimited`` for a key."""
+        if self.short is None:
+            said = "too many calls wait for others to end, and another call with the same idempotency key is running"
+            raise RateLimited(f"{said}; try again in 1 s", detail={"retry_after_seconds": 1})
         return self.short
 
 

@@ -104,7 +104,9 @@ class MemoryAccounts:
                 return self.state.grant(ask, found)
             if not isinstance(found, Wait):
                 return found
-            if ask.waits_s <= 0 or len(self._waiting) >= MOST_WAITING:
+            if len(self._waiting) >= MOST_WAITING:
+                return found.turn_away()
+            if ask.waits_s <= 0:
                 return found.give_up()
             asking = _Asking(ask)
             self._waiting.join(asking, found.on)
