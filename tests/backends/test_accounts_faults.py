@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from routewright.backends.storage.sqlite import SqliteStorage, keeper, sync
+from routewright._core.accounts import state
+from routewright.backends.storage.sqlite import SqliteStorage, desk, keeper, sync, writer
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.desk import Desk
 from routewright.backends.storage.sqlite.upkeep import check
@@ -537,3 +539,108 @@ async def test_a_storage_that_was_closed_leaves_its_file_alone(tmp_path: Path, m
         await till.storage.aclose()
         assert not [each.name for each in threading.enumerate() if each.name == "routewright-sqlite-keeper"]
         assert not path.with_name(f"{path.name}-wal").exists()
+
+
+# A process that stands still with the lock
+
+
+async def test_calls_wait_a_quarter_of_a_second_for_a_process_that_stands_still_and_settlements_longer(
+    scene: Scene,
+) -> None:
+    till, path = await scene.till.open_full(), scene.storage.path
+    await till.admit("running", 100)
+    found: list[str] = []
+
+    async def settle() -> None:
+        await till.settle("running", make_row("running", charge=30))
+        found.append("settled")
+
+    with closing(connect(str(path))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        async with anyio.create_task_group() as group:
+            group.start_soon(settle)
+            began = time.monotonic()
+            with pytest.raises(StorageUnavailable, match="another process has been writing"):
+                await till.admit("asking", 100)
+            assert 0.1 < time.monotonic() - began < 2.0
+            with pytest.raises(StorageUnavailable):
+                await till.admit("later", 100)
+            assert found == []
+            other.execute("COMMIT")
+    assert found == ["settled"]
+    assert await reserved(till) == 0
+    await till.admit("asking", 100)
+    till.release("asking")
+
+
+async def test_calls_wait_for_processes_that_write_all_the_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    till = await scene.till.open_full()
+    with closing(connect(str(scene.storage.path))) as other:
+        busy = sqlite3.OperationalError("database is locked")
+        busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        gate, left = scene.gate, 5
+
+        def refuse(sql: str) -> None:
+            nonlocal left
+            if left and sql == "BEGIN IMMEDIATE" and threading.current_thread().name == WRITER:
+                left -= 1
+                other.execute("UPDATE boot SET ahead = ahead + 0.001")  # another process commits
+                raise busy
+
+        monkeypatch.setattr(gate, "pass_by", refuse)
+        await till.admit("asking", 100)
+    assert left == 0
+    till.release("asking")
+
+
+async def test_what_is_given_back_while_the_disk_is_full_is_free_once_it_has_room(tmp_path: Path) -> None:
+    failing = Failing()
+    storage = SqliteStorage(tmp_path / "traces.db", connect=failing)
+    till = await Till(storage).open_full()
+    await till.admit("c", 1_000)
+    failing.only, failing.times, failing.at = "COMMIT", 3, 1
+    till.release("c")
+    while failing.times > 0:  # noqa: ASYNC110  # another thread counts
+        await anyio.sleep(0.001)
+    assert await reserved(till) == 0
+    await storage.aclose()
+
+
+async def test_who_waits_keeps_its_place_when_a_transaction_fails(
+    till: Till, failing: Failing, clock: FakeClock
+) -> None:
+    await till.admit("c", 1_000)
+    got: list[str] = []
+
+    async def wait(call: str) -> None:
+        got.append((await till.admit(call, 1_000, waits_s=60.0)).id)
+
+    async with anyio.create_task_group() as group:
+        for call in ("first", "second"):
+            group.start_soon(wait, call)
+            await clock.sleep(0.5)
+        failing.at, failing.only = 1, "COMMIT"
+        till.release("c")  # "first" is answered in the transaction that fails
+        till.release("c")
+        await clock.sleep(1.0)
+        assert got == ["first"]
+        till.release("first")
+    assert got == ["first", "second"]
+    till.release("second")
+
+
+async def test_a_process_that_does_nothing_forgets_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "IDLE_S", 0.2)
+    monkeypatch.setattr(desk, "FEW", 10)
+    monkeypatch.setattr(writer, "IDLE_S", 0.05)
+    storage = SqliteStorage(tmp_path / "traces.db")
+    for number in range(100):
+        till = await Till(storage, f"a{number}").open(monthly_nanos=9)
+        await till.admit("c", 1)
+        till.release("c")
+    known = storage._writer.desk.state
+    assert known.size >= 200
+    with anyio.fail_after(PATIENCE_S):
+        while known.size > 10:  # noqa: ASYNC110  # another thread forgets
+            await anyio.sleep(0.05)
+    await storage.aclose()

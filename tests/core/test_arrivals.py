@@ -24,7 +24,7 @@ class StateGate:
 
     def ask(self, ask: Ask, at: float) -> RateLimited | None:
         self._state.begin(1, at, at + LEASE_S)
-        self._state.evict()
+        self._state.evict(at)
         try:
             found = self._state.admit(ask, 1, ask.at)
         except RateLimited as refused:

@@ -336,7 +336,7 @@ def test_memory_does_not_grow_with_names_that_were_used_once(full: bool) -> None
         ledger.hold(name, 5, caller=Caller(name), run=RunLimit(name, 9), claim=one())
         ledger.state.end(msgspec.convert([name, 0, 3, 3], type(ledger.settle(name).end)))
         ledger.wait(1.0)
-        ledger.state.evict()
+        ledger.state.evict(ledger.state.at)
         if number % 100 == 0:
             state = ledger.state
             sizes.append(len(state.windows) + sum(map(len, state.sums.values())) + len(state._payers))
@@ -366,7 +366,7 @@ def tidied(ledger: Ledger) -> None:
     """Have it go through all that it knows."""
     ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
     for _ in range(10):
-        ledger.state.evict()
+        ledger.state.evict(ledger.state.at)
 
 
 def test_refusals_leave_nothing_behind() -> None:
@@ -507,7 +507,7 @@ class History:
     def tidy(self, mine: Ledger) -> None:
         """Forget what is not used, or begin anew from what another remembers."""
         if self.rng.random() < 0.5:
-            mine.state.evict()
+            mine.state.evict(mine.state.at)
         follower = State(mine.paper)
         at, heard, windows, holds = msgspec.msgpack.decode(msgspec.msgpack.encode(mine.state.dump()))
         named = [(owner, when) for owner, when in heard]

@@ -151,7 +151,7 @@ class State:
         self._groups: dict[str, dict[tuple[str, ...], tuple[Sums, ...]]] = {}
         """The purses of an account by their names together, as holds have them."""
         self._looking = self._look_through()
-        self._looked_at = -IDLE_S
+        self._looked_at, self._evicts_at = -IDLE_S, 0.0
 
     def begin(self, owner: int, at: float, until: float) -> None:
         """Begin what an owner does at a time of the log, whose lease runs ``until`` then: a sign of its life."""
@@ -460,20 +460,30 @@ class State:
             sums.is_known = False
             self._free_up((account, purse))
 
-    def evict(self) -> None:
-        """Drop a part of what nobody used of late and nothing is held in: all of it, once called often enough."""
-        if self.at >= self._looked_at + IDLE_S / 2 and next(self._looking, None) is None:
-            self._looking, self._looked_at = self._look_through(), self.at
+    @property
+    def size(self) -> int:
+        """How many accounts, keys and purses are in memory."""
+        return len(self._payers) + len(self.windows) + len(self.sums)
+
+    def evict(self, at: float) -> bool:
+        """Drop a part of what nobody used in the minute before ``at`` and nothing is held in: all of it, once called
+        often enough. False: all was looked at not long ago."""
+        if at < self._looked_at + IDLE_S / 2:
+            return False
+        self._evicts_at = at
+        if next(self._looking, None) is None:
+            self._looking, self._looked_at = self._look_through(), at
+        return True
 
     def _look_through(self) -> Iterator[bool]:
         """Go once through everything, and rest now and then."""
         looked = count(1)
         for hold_id in list(self.expired):
-            if self.expired[hold_id] < self.at - LATE_S:
+            if self.expired[hold_id] < self._evicts_at - LATE_S:
                 del self.expired[hold_id]
         for account in list(self._payers):
             mine = self._payers.get(account, {})
-            for name in [name for name, payer in mine.items() if payer.used_at < self.at - IDLE_S]:
+            for name in [name for name, payer in mine.items() if payer.used_at < self._evicts_at - IDLE_S]:
                 _let_go(mine.pop(name))
             if not mine:
                 self._payers.pop(account, None)
@@ -482,7 +492,7 @@ class State:
         for party in list(self.windows):
             window = self.windows.get(party)
             if window is not None and not window.payers:
-                window.age(self.at - WINDOW_S)
+                window.age(self._evicts_at - WINDOW_S)
                 if not window.times and not window.slots:
                     del self.windows[party]
             if not next(looked) % LOOKED_AT:

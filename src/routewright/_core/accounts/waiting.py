@@ -27,9 +27,13 @@ class Waiting(Generic[T]):
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def join(self, asking: T, name: FreedName) -> None:
-        """Wait at the end of a queue."""
-        self._queues.setdefault(name, deque()).append(asking)
+    def join(self, asking: T, name: FreedName, *, first: bool = False) -> None:
+        """Wait at the end of a queue; or again, ``first`` in it."""
+        queue = self._queues.setdefault(name, deque())
+        if first:
+            queue.appendleft(asking)
+        else:
+            queue.append(asking)
         self._count(name)
 
     def leave(self, asking: T) -> None:

@@ -282,7 +282,7 @@ class MemoryAccounts:
         self.state.begin(self.owner, at, at + LEASE_S)
         self._asks += 1
         if not self._asks % EVICT_EVERY:
-            self.state.evict()
+            self.state.evict(at)
             if not self._asks % TIDY_EVERY:
                 self._tidy()
 

@@ -6,7 +6,7 @@ A tick begins with what others did since, and writes what it did itself at its e
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -44,6 +44,8 @@ from .traces import TraceRows, add_traces
 
 MOST_WAITING = 10_000
 """More are refused at once."""
+FEW = 1_000
+"""So many accounts, keys and purses may stay in memory while nobody uses them: some 3 MB."""
 
 SETTLE, WRITE, ASK = 0, 1, 2
 """The order within a transaction: what ends gives room to what is asked for."""
@@ -114,7 +116,7 @@ class Desk:
             lost += self.state.owners.get(owner, {}).values()
         now = self._clock.monotonic()
         self.known_at = now
-        self.state.evict()
+        self.state.evict(self.state.at)
         if now < self._looked_at + self.beat_s:
             overdue: list[str] = []
         else:
@@ -125,6 +127,15 @@ class Desk:
         for hold in lost:
             self._tick.expired.append(hold.id)
             self.shelf.expire(hold)
+
+    def evict(self) -> bool:
+        """Drop some of what nobody used of late. False: there is no more for now."""
+        return self.state.evict(self.log.now)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if it holds nothing, and what it remembers of callers takes little memory."""
+        return self.log.owner not in self.state.owners and self.state.size <= FEW
 
     @property
     def is_due(self) -> bool:
@@ -155,7 +166,7 @@ class Desk:
                 self._answer(asking, found)
         if self._deadlines:
             for asking, waits in self._late():
-                self._give_up(asking, waits)
+                self._give_up(asking, waits.give_up)
         if self.traces:
             add_traces(connection, self.traces)
             self.traces = []
@@ -181,11 +192,11 @@ class Desk:
         for asking in self._joined:
             asking.waits = None
             self.waiting.leave(asking)
-        for asking in self.answered:  # the answers were not committed
+        for asking in reversed(self.answered):  # the answers were not committed
             asking.result = asking.error = None
             asking.takes = False
             if asking.waits is not None:
-                self._wait(asking, asking.waits)
+                self._wait(asking, asking.waits, first=True)
         self.answered, self._joined = [], []
 
     def refuse(self, fault: RouterError) -> None:
@@ -212,16 +223,18 @@ class Desk:
         found = self._tried(asking)
         if not isinstance(found, Wait):
             self._answer(asking, found)
-        elif asking.ask.waits_s <= 0 or len(self.waiting) >= MOST_WAITING:
-            self._give_up(asking, found)
+        elif len(self.waiting) >= MOST_WAITING:
+            self._give_up(asking, found.turn_away)
+        elif asking.ask.waits_s <= 0:
+            self._give_up(asking, found.give_up)
         else:
             asking.until = self._clock.monotonic() + asking.ask.waits_s
             self._joined.append(asking)
             self._wait(asking, found)
 
-    def _wait(self, asking: Asking, found: Wait) -> None:
+    def _wait(self, asking: Asking, found: Wait, *, first: bool = False) -> None:
         asking.waits = found
-        self.waiting.join(asking, found.on)
+        self.waiting.join(asking, found.on, first=first)
         heappush(self._deadlines, (asking.until, next(self._order), asking))
 
     def _late(self) -> Iterator[tuple[Asking, Wait]]:
@@ -253,9 +266,9 @@ class Desk:
             asking.result = self.state.grant(asking.ask, found) if isinstance(found, Hold) else found
         self.answered.append(asking)
 
-    def _give_up(self, asking: Asking, waits: Wait) -> None:
+    def _give_up(self, asking: Asking, answer: Callable[[], Short]) -> None:
         try:
-            asking.result = waits.give_up()
+            asking.result = answer()
         except RouterError as error:
             asking.error = error
         self.answered.append(asking)

@@ -73,9 +73,14 @@ class Log:
         """Bring the state up to the newest tick, and its time to now, inside the write lock. Returns holds that are
         over because the machine was started anew."""
         lost = [] if self._follow(connection) else self._begin(connection)
-        at = max(self.state.at, self._clock.monotonic() + self._ahead)
+        at = self.now
         self.state.begin(self.owner, at, at + self._lease_s)
         return lost
+
+    @property
+    def now(self) -> float:
+        """The log's own time, which never runs backwards."""
+        return max(self.state.at, self._clock.monotonic() + self._ahead)
 
     def _follow(self, connection: Connection) -> bool:
         """Fold what came since. False: the tick that was seen last is not there any more."""

@@ -22,7 +22,7 @@ from routewright.wire import Durability, Replay
 from .connection import Connection
 from .connections import Connections
 from .desk import ASK, SETTLE, WRITE, Asking, Desk
-from .faults import fault_of, is_of_the_file
+from .faults import fault_of, is_of_the_file, is_transient
 from .keeper import Keeper
 from .schema import VERSION, check_version
 from .sync import Sync
@@ -36,6 +36,10 @@ LOOK_S = 0.05
 GATHER_S = 0.0003
 """While many calls run, a transaction begins once nothing more has come for so long."""
 LONGEST_PAUSE_S = 0.1
+LOOK_AT_LOCK_S = 0.125
+"""How often to look whether whoever has the lock still commits. If not for so long, nobody waits to be admitted."""
+MOST_RELEASES = 10_000
+"""Releases that wait until the file can be written to again. What is lost is free a lease after its call should end."""
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
 
@@ -87,6 +91,8 @@ class Writer:
         """The last transaction was of several requests."""
         self._is_gentle = False
         """It gives way to other processes."""
+        self._releases: list[Request] = []
+        """What could not be given back when the file could not be written to."""
 
     async def do(
         self,
@@ -140,8 +146,9 @@ class Writer:
     def _work(self) -> None:
         while (requests := self._take()) is not None:
             began = time.monotonic()
-            if requests or self.desk.is_due or (len(self.desk.waiting) and (self.desk.is_ready or self._has_news())):
-                self._run(requests)
+            desk = self.desk
+            if requests or self._releases or desk.is_due or (len(desk.waiting) and (desk.is_ready or self._has_news())):
+                self._run([*self._releases, *requests])
                 if self._is_gentle:
                     time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
             del requests  # what they hold must not stay while nothing happens
@@ -160,8 +167,9 @@ class Writer:
             while len(taken) < MOST_AT_ONCE:
                 taken.append(waiting.get_nowait())
         except Empty:
-            pass
-        if not taken and not len(desk.waiting) and desk.log.owner not in desk.state.owners:
+            while waiting.empty() and desk.evict():
+                pass
+        if not taken and not (len(desk.waiting) or self._releases) and desk.is_idle:
             with self._guard.lock:
                 mine, self._thread = self._thread, None
                 if waiting.empty():  # looked at last: who puts something looks at the thread behind that
@@ -179,6 +187,7 @@ class Writer:
     def _run(self, requests: Sequence[Request | Asking]) -> None:
         """Do them in one transaction, and answer. Where one of them breaks it, each is done by itself."""
         self.desk.log.copy()
+        self._releases = []
         by_order: tuple[list[Request | Asking], ...] = [], [], []
         for request in requests:
             by_order[request.order].append(request)
@@ -199,6 +208,9 @@ class Writer:
             fault = self._fault_of(error)
             for request in requests:
                 request.error, request.result = fault, None
+            if not self._inline:
+                released = [each for each in by_order[SETTLE] if each.loop is None and isinstance(each, Request)]
+                self._releases = released[:MOST_RELEASES]
             self.desk.refuse(fault)
             self._answer([*requests, *self.desk.done()])
             return
@@ -214,12 +226,42 @@ class Writer:
         finally:
             self.desk.is_careful = False
 
-    def _transact(self, connection: Connection, *by_order: Sequence[Request | Asking]) -> None:
+    def _begin(self, connection: Connection, asks: list[Request | Asking]) -> None:
+        """Take the lock. Asks are refused where a process stands still that has it; all else waits for ``busy_s``."""
+        ends, seen = time.monotonic() + self._connections.busy_s, -1
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.Error as error:
+                if not is_transient(error) or time.monotonic() >= ends:
+                    raise
+                before, seen = seen, connection.execute("PRAGMA data_version").fetchone()[0]
+                if seen == before:
+                    self._refuse(asks, self._fault_of(error))
+
+    def _refuse(self, asks: list[Request | Asking], fault: RouterError) -> None:
+        """Refuse those who ask to be admitted, in this transaction or behind it."""
+        others = [each for each in asks if not isinstance(each, Asking)]
+        refused = [each for each in asks if isinstance(each, Asking)]
+        asks[:] = others
+        for _ in range(self._waiting.qsize()):
+            each = self._waiting.get()
+            if isinstance(each, Asking):
+                refused.append(each)
+            else:
+                self._waiting.put(each)
+        for asking in refused:
+            asking.error = fault
+        self._answer(refused)
+
+    def _transact(self, connection: Connection, *by_order: list[Request | Asking]) -> None:
         if connection is not self._connection:
             self._connection = connection
             self.sync.close()
+            connection.execute(f"PRAGMA busy_timeout = {int(min(self._connections.busy_s, LOOK_AT_LOCK_S) * 1000)}")
         desk = self.desk
-        connection.execute("BEGIN IMMEDIATE")
+        self._begin(connection, by_order[ASK])
         if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # somebody has upgraded it meanwhile
             check_version(connection, self._connections.path)
         desk.open(connection)
