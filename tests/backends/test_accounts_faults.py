@@ -25,7 +25,7 @@ from routewright.backends.storage.sqlite.upkeep import check
 from routewright.errors import InternalError, RouterTimeoutError, StorageFull, StorageUnavailable
 from routewright.testing import FakeClock
 from routewright.testing.storage.samples import AT_S, MONTH, RUN, Till, make_account, make_facts, make_row
-from routewright.wire import LedgerRow, PutAccount, RateLimits, Replay
+from routewright.wire import SYSTEM_ACCOUNT, HealthSnapshot, LedgerRow, PutAccount, RateLimits, Replay, SnapshotById
 
 pytestmark = pytest.mark.anyio
 
@@ -604,6 +604,16 @@ async def test_what_is_given_back_while_the_disk_is_full_is_free_once_it_has_roo
         await anyio.sleep(0.001)
     assert await reserved(till) == 0
     await storage.aclose()
+
+
+async def test_a_snapshot_is_put_again_when_its_transaction_failed(till: Till, failing: Failing) -> None:
+    snapshots = (HealthSnapshot("h", {}),)
+    await till.admit("c", 10)
+    failing.at, failing.only = 1, "COMMIT"
+    with pytest.raises(StorageFull):
+        await till.settle("c", make_row("c"), snapshots=snapshots)
+    await till.settle("c", make_row("c"), snapshots=snapshots)
+    assert await till.storage.read(SYSTEM_ACCOUNT, SnapshotById("h")) == snapshots[0]
 
 
 async def test_who_waits_keeps_its_place_when_a_transaction_fails(

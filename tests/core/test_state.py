@@ -313,7 +313,7 @@ def test_folding_reads_no_books_which_may_be_ahead() -> None:
     follower = State(ledger.paper)
     ledger.followers.append(follower)
     reads = ledger.paper.reads
-    hold = Hold("c", "acme", None, AT, 60.0, (), 0, 0, 10, ("account", MONTH), None, "")
+    hold = Hold("c", "acme", None, AT_S, 60.0, (), 0, 0, 10, ("account", MONTH), None, "")
     ticks = [Tick(admits=[hold]), Tick(changed=["acme"])]
     for tick in ticks:
         ledger.write(tick)

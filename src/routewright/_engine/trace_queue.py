@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
+
+from msgspec import Struct
 
 from routewright._core.call import Call
 from routewright.errors import StorageUnavailable
@@ -34,8 +35,7 @@ QUEUE_TEXT_BYTES = 64 * 1024 * 1024
 """The most captured text in the queue; beyond, traces are kept without theirs."""
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
+class Pending(Struct, eq=False):
     """A finished call, and what is to be written of it."""
 
     call: Call

@@ -29,7 +29,7 @@ Scope = Literal["route", "agents", "models:read", "policies:read", "traces:read"
 """What a key may be used for."""
 
 
-class Caller(Struct, frozen=True):
+class Caller(Struct, frozen=True, gc=False):
     """The account a call belongs to. Every stored thing is kept under it and read back only by it.
 
     caller = await console.authenticate("Bearer sk_live_...")  # or, where you know who calls: Caller("acme")

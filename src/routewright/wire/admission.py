@@ -9,7 +9,7 @@ from .ledger import Purse, RunLimit
 from .limits import WindowState
 
 
-class Claim(Struct, frozen=True):
+class Claim(Struct, frozen=True, gc=False):
     """An idempotency key that a call asks for. Its scope is the caller's account and environment."""
 
     key: str
@@ -17,7 +17,7 @@ class Claim(Struct, frozen=True):
     """Of the request: another request may not use the same key."""
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class Ask(Struct, frozen=True, kw_only=True, gc=False):
     """What one call may take at most. All of it is taken, or nothing.
 
     An ask with the id of a call that was admitted changes how much is reserved for that call, and takes nothing else.
@@ -43,7 +43,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     """False for calls of an agent run, which holds one for them."""
 
 
-class Grant(Struct, kw_only=True):
+class Grant(Struct, kw_only=True, gc=False):
     """What a call was given. It is ended by ``settle`` or ``release``, once."""
 
     id: str
@@ -56,13 +56,13 @@ class Grant(Struct, kw_only=True):
     """Its rate limits, this call counted in."""
 
 
-class Replay(Struct, frozen=True):
+class Replay(Struct, frozen=True, gc=False):
     """The answer that was given under the same idempotency key."""
 
     result: bytes
 
 
-class Short(Struct, frozen=True):
+class Short(Struct, frozen=True, gc=False):
     """A level has not enough money, and nothing was taken."""
 
     purse: Purse
@@ -70,7 +70,7 @@ class Short(Struct, frozen=True):
     """True if it would have, were it not for what other calls hold: they held it for as long as the ask could wait."""
 
 
-class Left(Struct, frozen=True):
+class Left(Struct, frozen=True, gc=False):
     """What a caller may still spend, as far as this process knows: the decision goes by it, ``admit`` by the truth."""
 
     account: Account | None

@@ -85,7 +85,7 @@ class TokenBounds(Struct, frozen=True, omit_defaults=True, gc=False):
         return self.estimate if self.o200k is None or self.images else self.o200k
 
 
-class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DecisionInput(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Everything a decision depends on, without text. With the three snapshots it replays bit for bit."""
 
     catalogue: str
@@ -194,7 +194,7 @@ class Rejection(Struct, frozen=True):
     estimated_cost_usd: float | None
 
 
-class Candidate(Struct, frozen=True):
+class Candidate(Struct, frozen=True, gc=False):
     """A model that passed every constraint, with the terms of its score."""
 
     model: str

@@ -18,7 +18,7 @@ Level = Literal["agent_run", "key", "account", "month"]
 RowKind = Literal["attempt", "expired", "credit", "correction"]
 
 
-class LedgerRow(Struct, frozen=True, kw_only=True):
+class LedgerRow(Struct, frozen=True, kw_only=True, gc=False):
     """One line of an account's ledger. ``request_id`` and ``attempt`` name it. Never changed; one alone ever goes, that
     of a reservation that ``expired``, where its call settles after all."""
 
@@ -47,14 +47,14 @@ class LedgerRow(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class RunLimit(Struct, frozen=True):
+class RunLimit(Struct, frozen=True, gc=False):
     """The budget of an agent run, in cost."""
 
     id: str
     limit_nanos: int
 
 
-class Purse(Struct, frozen=True):
+class Purse(Struct, frozen=True, gc=False):
     """Money of one level. A call is admitted only if ``spent_nanos + reserved_nanos`` stays within ``limit_nanos``."""
 
     level: Level

@@ -24,7 +24,7 @@ class RateLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     """Calls at a time; an agent run is one of them."""
 
 
-class Take(Struct, frozen=True):
+class Take(Struct, frozen=True, gc=False):
     """So much of one limit."""
 
     name: str
@@ -35,7 +35,7 @@ class Take(Struct, frozen=True):
     """More than the whole limit: it is admitted alone."""
 
 
-class WindowState(Struct, frozen=True):
+class WindowState(Struct, frozen=True, gc=False):
     """What a limit has left."""
 
     resource: Resource

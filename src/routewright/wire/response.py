@@ -11,7 +11,7 @@ from routewright.errors import RouterError
 from .request import ToolCall
 
 
-class Tokens(Struct, frozen=True):
+class Tokens(Struct, frozen=True, gc=False):
     """Token counts of a call; ``cached`` are those of ``input`` that the provider read from its prompt cache."""
 
     input: int = 0
@@ -19,7 +19,7 @@ class Tokens(Struct, frozen=True):
     cached: int = 0
 
 
-class Routing(Struct, frozen=True):
+class Routing(Struct, frozen=True, gc=False):
     """How the request was served (spec 2.2)."""
 
     selected_model: str
@@ -38,7 +38,7 @@ class Routing(Struct, frozen=True):
     tokens: Tokens
 
 
-class WindowUsage(Struct, frozen=True):
+class WindowUsage(Struct, frozen=True, gc=False):
     """What is left of the request window; without a limit 2^53 - 1 and the end of the minute."""
 
     rate_limit_remaining: int
@@ -47,7 +47,7 @@ class WindowUsage(Struct, frozen=True):
     """When all of that limit is free again if nobody asks for more, in Unix seconds."""
 
 
-class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RouteResponse(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The fuller response shape with the short form's fields (spec 2.2)."""
 
     trace_id: str

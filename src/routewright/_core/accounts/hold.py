@@ -7,14 +7,14 @@ from msgspec import Struct
 from routewright.wire import RunLimit
 
 
-class Hold(Struct, array_like=True):
+class Hold(Struct, array_like=True, gc=False):
     """What a call that runs holds."""
 
     id: str
     account: str
     key_id: str | None
-    created_at: str
-    """When the call came: its month pays."""
+    came_at: float
+    """Unix seconds when the call came: its month pays."""
     ends_at: float
     """Time of the log by which the call ends."""
     parties: tuple[str, ...]
@@ -33,7 +33,7 @@ class Hold(Struct, array_like=True):
     """The agent run it belongs to."""
 
 
-class End(Struct, array_like=True):
+class End(Struct, array_like=True, gc=False):
     """How a hold ended."""
 
     id: str
@@ -47,14 +47,14 @@ class End(Struct, array_like=True):
     """Those that pay where the hold has none, had ended before, or there never was one."""
 
 
-class Widened(Struct, array_like=True):
+class Widened(Struct, array_like=True, gc=False):
     """A hold has another amount reserved."""
 
     id: str
     nanos: int
 
 
-class Tick(Struct, array_like=True):
+class Tick(Struct, array_like=True, gc=False):
     """What one owner did at one time, in this order."""
 
     changed: list[str] = []

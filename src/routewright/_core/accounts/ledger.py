@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from routewright._core.moment import timestamp
 from routewright._core.money import usd
 from routewright.protocols import Facts
 from routewright.wire import Caller, Correct, LedgerRow, StoredEvent, ThresholdCrossed
@@ -41,7 +42,7 @@ class Shelf(Books, Protocol):
         ...
 
 
-class Booked(Struct, eq=False):
+class Booked(Struct, eq=False, gc=False):
     """What is to be written for a call that ended."""
 
     end: End
@@ -119,7 +120,7 @@ def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
         request_id=hold.id,
         attempt=0,
         kind="expired",
-        at=hold.created_at,
+        at=timestamp(hold.came_at),
         key_id=hold.key_id,
         cost_range_nanos=(0, most),
         note="its process ended before it did",

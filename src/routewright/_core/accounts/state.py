@@ -301,7 +301,7 @@ class State:
             ask.id,
             caller.account,
             caller.key_id,
-            timestamp(ask.at),
+            ask.at,
             self.at + ask.lasts_s,
             payer.parties,
             ask.tokens,
@@ -321,7 +321,7 @@ class State:
         """Reserve another amount for a call that runs. None: that is done."""
         account = self._books.account(hold.account)
         key = None if hold.key_id is None else self._books.key(hold.account, hold.key_id)
-        limits = purses_of(account, key, hold.created_at[:MONTH])
+        limits = purses_of(account, key, timestamp(hold.came_at)[:MONTH])
         if hold.run is not None:
             limits[RUN + hold.run.id] = hold.run.limit_nanos
         purses = [(self.purse(hold.account, name), limits.get(name)) for name in hold.purses]

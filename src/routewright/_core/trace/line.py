@@ -36,7 +36,7 @@ ESTIMATED, REPAIR, HEDGE, PROBE = 1, 2, 4, 8
 _candidates = msgpack.Decoder(list[Candidate]).decode
 
 
-class AttemptLine(Struct, array_like=True):
+class AttemptLine(Struct, array_like=True, gc=False):
     """One attempt: its ``ModelSpan``, and the ``FallbackSpan`` before it. Times are milliseconds."""
 
     number: int
@@ -62,7 +62,7 @@ class AttemptLine(Struct, array_like=True):
     """... and when."""
 
 
-class ChoiceLine(Struct, array_like=True):
+class ChoiceLine(Struct, array_like=True, gc=False):
     """What was decided, without the input."""
 
     candidates: Raw
@@ -77,7 +77,7 @@ class ChoiceLine(Struct, array_like=True):
     took_ms: float
 
 
-class CallLine(Struct, array_like=True):
+class CallLine(Struct, array_like=True, gc=False):
     """One call."""
 
     id: str

@@ -43,8 +43,6 @@ class SqliteAccounts:
         self._writes = writes
         self._clock = clock
         self._inline = inline
-        self._put_at: dict[str, float] = {}
-        """When snapshots were put last."""
 
     async def admit(self, ask: Ask) -> Grant | Replay | Short:
         """As ``protocols.Accounts`` says."""
@@ -90,7 +88,7 @@ class SqliteAccounts:
         if booked.is_void and rows is not None and facts.trace is not None:
             facts.trace.void()
             rows = _rows_of(facts)
-        if facts.snapshots:
+        if facts.snapshots and (facts.snapshots is not desk.snapshots or desk.is_careful):
             self._put_snapshots(facts.snapshots, connection)
         if rows is not None:
             desk.traces.append(rows)
@@ -100,13 +98,14 @@ class SqliteAccounts:
         return events
 
     def _put_snapshots(self, snapshots: Sequence[Snapshot], connection: Connection) -> None:
-        now = self._clock.time()
+        desk, now = self._writer.desk, self._clock.time()
         for snapshot in snapshots:
-            if self._writer.desk.is_careful or now - self._put_at.get(snapshot.id, -SNAPSHOT_S) >= SNAPSHOT_S:
-                if len(self._put_at) >= MOST_SNAPSHOTS:
-                    self._put_at.clear()
+            if desk.is_careful or now - desk.put_at.get(snapshot.id, -SNAPSHOT_S) >= SNAPSHOT_S:
+                if len(desk.put_at) >= MOST_SNAPSHOTS:
+                    desk.put_at.clear()
                 self._writes.put_snapshot(connection, snapshot, now)
-                self._put_at[snapshot.id] = now
+                desk.put_at[snapshot.id] = now
+        desk.snapshots = snapshots
 
     async def widen(self, grant: Grant, nanos: int) -> bool:
         """As ``protocols.Accounts`` says."""

@@ -32,6 +32,7 @@ from routewright.wire import (
     Replay,
     RunLimit,
     Short,
+    Snapshot,
     Standing,
     Stands,
     Written,
@@ -94,6 +95,10 @@ class Desk:
         self._tick = Tick()
         self.traces: list[TraceRows] = []
         """New ones, to be written with the tick."""
+        self.snapshots: Sequence[Snapshot] = ()
+        """Those of the last call, which are there."""
+        self.put_at: dict[str, float] = {}
+        """When snapshots were put last."""
         self.known_at = -inf
         """When the state was known to be the newest, monotonic."""
         self._deadlines: list[tuple[float, int, Asking]] = []
@@ -121,6 +126,7 @@ class Desk:
             overdue: list[str] = []
         else:
             self._looked_at, overdue = now, self.state.overdue(self.log.owner, self._lease_s)
+            self.snapshots = ()
         for hold_id in overdue:
             _log.error("call %s held money or limits long after its end, which is a defect: they are free", hold_id)
             lost.append(self.state.holds[hold_id])
@@ -188,7 +194,8 @@ class Desk:
         self.state.freed.clear()  # once it is folded anew, all are tried
         self.shelf.drop()
         self._tick, self._is_open = Tick(), False
-        self.traces = []
+        self.traces, self.snapshots = [], ()
+        self.put_at.clear()
         for asking in self._joined:
             asking.waits = None
             self.waiting.leave(asking)

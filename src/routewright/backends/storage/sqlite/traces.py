@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from routewright._core.analytics.rollup import MOST_NANOS, MOST_TOKENS, counted_of, shape_of
+from routewright._core.analytics.rollup import (
+    MOST_MS,
+    MOST_NANOS,
+    MOST_TOKENS,
+    bucket_of,
+    counted_of,
+    latency_in,
+    shape_of,
+)
 from routewright._core.money import usd
 from routewright._core.trace.filter import number_of, text_of
 from routewright._core.trace.line import CallLine, item_of
 from routewright.errors import StorageCorrupt
 from routewright.protocols import TraceDraft
-from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Trace, TraceItem, Written
+from routewright.wire import Counted, DeleteTraces, Environment, PutTrace, Tokens, Trace, TraceItem, Written
 
 from .connection import Connection
 from .many import insert, rows_where
@@ -213,7 +222,7 @@ def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: i
     tokens = counted.tokens
     return (
         account,
-        _encode((shape_of(counted, rollup_keys), rollup_keys)),
+        _shape(counted, rollup_keys) if counted.metadata or rollup_keys or counted.lookups else _plain_shape(counted),
         sign,
         sign * min(counted.cost_nanos, MOST_NANOS),
         sign * min(counted.charged_nanos, MOST_NANOS),
@@ -221,6 +230,43 @@ def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: i
         sign * min(tokens.output, MOST_TOKENS),
         sign * min(tokens.cached, MOST_TOKENS),
     )
+
+
+def _plain_shape(counted: Counted) -> bytes:
+    """The shape of a trace that has no metadata: one of few, so that each is encoded once."""
+    latency = counted.latency
+    return _known_shape(
+        counted.environment,
+        counted.created_at[:13],
+        counted.is_error,
+        counted.model,
+        counted.was_tried,
+        tuple(counted.ended),
+        counted.fallback,
+        None if latency is None else (*latency[:2], latency_in(bucket_of(min(latency[2], MOST_MS)))),
+    )
+
+
+@lru_cache(maxsize=4_096)
+def _known_shape(
+    environment: Environment,
+    hour: str,
+    is_error: bool,
+    model: str,
+    was_tried: bool,
+    ended: tuple[tuple[str, bool], ...],
+    fallback: str | None,
+    latency: tuple[str, str, float] | None,
+) -> bytes:
+    counted = Counted(
+        environment=environment, created_at=hour, is_error=is_error, model=model, cost_nanos=0, charged_nanos=0,
+        tokens=Tokens(), metadata={}, was_tried=was_tried, ended=ended, fallback=fallback, latency=latency,
+    )  # fmt: skip
+    return _shape(counted, ())
+
+
+def _shape(counted: Counted, rollup_keys: Sequence[str]) -> bytes:
+    return _encode((shape_of(counted, rollup_keys), rollup_keys))
 
 
 def _tags(account: str, trace: TraceItem) -> Iterator[tuple[Any, ...]]:
