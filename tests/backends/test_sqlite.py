@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, aclosing, closing, suppress
 from pathlib import Path
@@ -327,6 +328,40 @@ async def test_a_second_storage_on_the_file_sees_what_was_applied(path: Path) ->
             assert await numbers(reads) == list(range(number + 1))
         await one.apply("default", [DeleteTraces(id=make_trace(0).id)])
         assert await numbers(two) == [1, 2, 3, 4]
+
+
+async def test_a_clock_that_is_set_back_hides_no_write_of_others_from_the_sync_before_a_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[int] = []
+    monkeypatch.setattr(sync, "true_sync", syncs.append)
+    async with aclosing(SqliteStorage(path)) as one, aclosing(SqliteStorage(path)) as two:
+        await two.apply("default", [PutTrace(make_trace(1))])
+        with monkeypatch.context() as patch:
+            patch.setattr(sync, "time", Mock(time=lambda: time.time() + 3_600.0))
+            assert await numbers(one) == [1]
+        syncs.clear()
+        assert await numbers(one) == [1]
+        assert not syncs, "nobody has written"
+        await two.apply("default", [PutTrace(make_trace(2), durability="buffered")])
+        assert await numbers(one) == [1, 2]
+        assert syncs
+
+
+@pytest.mark.parametrize("ago_s", [0.0, -3_600.0])
+def test_a_log_that_was_just_written_is_synced_for_every_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float
+) -> None:
+    monkeypatch.setattr(sync, "time", Mock(time=lambda: NOW))
+    log, of_it = path.with_name(f"{path.name}-wal"), sync.Sync(path)
+    log.write_bytes(b"a page")
+    for mtime, is_needed in ((NOW - ago_s, True), (NOW - 60.0, False)):
+        os.utime(log, (mtime, mtime))
+        assert of_it.is_needed
+        of_it.for_readers()
+        assert of_it.is_needed is is_needed
+    os.utime(log, (mtime, mtime + 1e-3))
+    assert of_it.is_needed, "a page may be written over another"
 
 
 async def test_another_process_sees_what_was_applied(path: Path) -> None:
