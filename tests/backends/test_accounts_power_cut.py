@@ -194,8 +194,8 @@ class _Careless:
         self._connection = connection
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
-        if sql.startswith("PRAGMA synchronous"):
-            sql = "PRAGMA synchronous = OFF"
+        if sql.startswith("PRAGMA wal_checkpoint"):
+            self._connection.execute("PRAGMA synchronous = OFF")
         return self._connection.execute(sql, parameters)
 
     def __getattr__(self, name: str) -> Any:
