@@ -35,10 +35,13 @@ from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    AddLearned,
     Content,
     CurrentRetention,
     DeleteTraces,
     Durability,
+    Learned,
+    LearnedSince,
     PutFeedback,
     PutSnapshot,
     PutTrace,
@@ -1210,6 +1213,17 @@ async def test_a_sweep_counts_no_snapshot_that_was_only_named(path: Path) -> Non
         assert await storage.sweep(NOW + 60 * DAY_S) == 1
         with closing(connect(str(path))) as connection:
             assert connection.execute("SELECT count(*) FROM snapshot").fetchone() == (0,)
+
+
+async def test_a_sweep_forgets_models_without_an_attempt_in_a_month(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        for day, model in enumerate(("old", "new")):
+            learned = Learned(NOW + day * DAY_S, good=1.0)
+            await storage.apply(SYSTEM_ACCOUNT, [AddLearned("production", {model: learned})])
+        for days, left in ((30.0, ["new", "old"]), (30.5, ["new"]), (31.5, [])):
+            assert await storage.sweep(NOW + days * DAY_S) == 0
+            found = await storage.read(SYSTEM_ACCOUNT, LearnedSince("production", 0))
+            assert [each.model for each in found] == left
 
 
 async def test_small_changes_of_health_are_stored_as_such(path: Path) -> None:
