@@ -533,11 +533,12 @@ async def test_a_settlement_that_is_not_synced_is_not_answered(till: Till, monke
 
 async def test_a_storage_that_was_closed_leaves_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "EVERY_S", 0.001)
+    before = set(threading.enumerate())
     for number in range(20):
         path = tmp_path / f"{number}.db"
         till = await Till(SqliteStorage(path)).open_full()
         await till.storage.aclose()
-        assert not [each.name for each in threading.enumerate() if each.name == "routewright-sqlite-keeper"]
+        assert "routewright-sqlite-keeper" not in {each.name for each in set(threading.enumerate()) - before}
         assert not path.with_name(f"{path.name}-wal").exists()
 
 

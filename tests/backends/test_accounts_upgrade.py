@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from routewright._core.accounts.hold import Tick
-from routewright.backends.storage.sqlite import SqliteStorage, log, schema
+from routewright.backends.storage.sqlite import SqliteStorage, log, schema, upkeep
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.desk import SETTLE
 from routewright.backends.storage.sqlite.upkeep import check, upgrade
@@ -143,6 +143,20 @@ async def test_windows_go_on_where_they_were(path: Path) -> None:
     async with aclosing(storage_of(path)) as storage:
         assert isinstance(await Till(storage).ask("c"), Grant)
     assert check(path).problems == []
+
+
+def test_no_prompt_stays_in_the_place_from_which_it_was_moved(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(path: str) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.execute("PRAGMA secure_delete = OFF")  # as some builds of SQLite begin
+        return connection
+
+    monkeypatch.setattr(upkeep, "connect", careless)
+    with closing(connect(str(path))) as connection:
+        connection.execute("UPDATE trace SET content = ?", (b'"' + b"CANARY" * 2_000 + b'"',))
+    before = path.read_bytes().count(b"CANARY")
+    upgrade(path)
+    assert 0 < path.read_bytes().count(b"CANARY") <= before
 
 
 # Killed in the midst of it

@@ -8,6 +8,8 @@ import sqlite3
 import stat
 import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, aclosing, closing, suppress
 from pathlib import Path
 from random import Random
@@ -18,7 +20,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from routewright.backends.storage.sqlite import SqliteStorage, connections, keeper, schema, upkeep, writer
+from routewright.backends.storage.sqlite import SqliteStorage, connections, keeper, schema, sync, upkeep, writer
 from routewright.backends.storage.sqlite.connection import Connection, connect
 from routewright.errors import (
     InternalError,
@@ -33,10 +35,13 @@ from routewright.testing import FakeClock
 from routewright.testing.storage import make_trace
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    AddLearned,
     Content,
     CurrentRetention,
     DeleteTraces,
     Durability,
+    Learned,
+    LearnedSince,
     PutFeedback,
     PutSnapshot,
     PutTrace,
@@ -57,7 +62,8 @@ from .test_snapshot_chain import health_chain
 pytestmark = pytest.mark.anyio
 
 DAY_S = 24 * 3600.0
-LEVELS: tuple[tuple[Durability, str], ...] = (("committed", "FULL"), ("buffered", "NORMAL"), ("committed", "FULL"))
+LEVELS: tuple[tuple[Durability, int], ...] = (("committed", 1), ("buffered", 0), ("committed", 1))
+"""How often the log is synced for it."""
 NOW = 1_795_478_400.0  # 2026-11-24T00:00:00Z
 
 
@@ -290,23 +296,43 @@ async def test_a_read_waits_for_nobody_elses_threads(path: Path) -> None:
     others.total_tokens = before
 
 
-@pytest.mark.skip(reason="asks for the writer to move the log, which the keeper does now")
-async def test_what_must_be_committed_is_synced_on_every_connection(path: Path) -> None:
+async def test_what_must_be_committed_is_synced_on_every_connection(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
+    monkeypatch.setattr(sync, "true_sync", lambda descriptor: said.append("sync"))
 
     def noting(path: str) -> sqlite3.Connection:
         connection = connect(path)
-        connection.execute("PRAGMA synchronous = NORMAL")  # as some builds of SQLite begin
+        connection.execute("PRAGMA synchronous = OFF")  # as some builds of SQLite begin
         connection.set_trace_callback(said.append)
         return connection
 
     storage = SqliteStorage(path, connect=noting)
     for _ in range(3):
-        for durability, level in LEVELS:
+        for durability, syncs in LEVELS:
+            said.clear()
             await storage.apply("default", [PutTrace(make_trace(1), durability=durability)])
-            assert [sql for sql in said if sql.startswith("PRAGMA synchronous")][-1].endswith(level)
-        said.clear()
+            assert [each for each in said if each in ("COMMIT", "sync")][-1 - syncs :] == ["COMMIT", *["sync"] * syncs]
+        level = storage._connections._writers["writer"].execute("PRAGMA synchronous").fetchone()
+        assert level == (1,), "moving the log syncs it first"
         await storage.aclose()
+
+
+async def test_a_connection_that_never_syncs_is_refused(path: Path) -> None:
+    class Deaf(sqlite3.Connection):
+        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+            return super().execute(
+                "PRAGMA synchronous = OFF" if sql.startswith("PRAGMA synchronous =") else sql, *given
+            )
+
+    def deaf(path: str) -> sqlite3.Connection:
+        return sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Deaf)
+
+    async with aclosing(SqliteStorage(path, connect=deaf)) as storage:
+        for asks in (storage.apply("default", [PutTrace(make_trace(1))]), numbers(storage)):
+            with pytest.raises(StorageUnavailable, match="synchronous=OFF"):
+                await asks
 
 
 # Other processes
@@ -321,6 +347,40 @@ async def test_a_second_storage_on_the_file_sees_what_was_applied(path: Path) ->
             assert await numbers(reads) == list(range(number + 1))
         await one.apply("default", [DeleteTraces(id=make_trace(0).id)])
         assert await numbers(two) == [1, 2, 3, 4]
+
+
+async def test_a_clock_that_is_set_back_hides_no_write_of_others_from_the_sync_before_a_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[int] = []
+    monkeypatch.setattr(sync, "true_sync", syncs.append)
+    async with aclosing(SqliteStorage(path)) as one, aclosing(SqliteStorage(path)) as two:
+        await two.apply("default", [PutTrace(make_trace(1))])
+        with monkeypatch.context() as patch:
+            patch.setattr(sync, "time", Mock(time=lambda: time.time() + 3_600.0))
+            assert await numbers(one) == [1]
+        syncs.clear()
+        assert await numbers(one) == [1]
+        assert not syncs, "nobody has written"
+        await two.apply("default", [PutTrace(make_trace(2), durability="buffered")])
+        assert await numbers(one) == [1, 2]
+        assert syncs
+
+
+@pytest.mark.parametrize("ago_s", [0.0, -3_600.0])
+def test_a_log_that_was_just_written_is_synced_for_every_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, ago_s: float
+) -> None:
+    monkeypatch.setattr(sync, "time", Mock(time=lambda: NOW))
+    log, of_it = path.with_name(f"{path.name}-wal"), sync.Sync(path)
+    log.write_bytes(b"a page")
+    for mtime, is_needed in ((NOW - ago_s, True), (NOW - 60.0, False)):
+        os.utime(log, (mtime, mtime))
+        assert of_it.is_needed
+        of_it.for_readers()
+        assert of_it.is_needed is is_needed
+    os.utime(log, (mtime, mtime + 1e-3))
+    assert of_it.is_needed, "a page may be written over another"
 
 
 async def test_another_process_sees_what_was_applied(path: Path) -> None:
@@ -459,12 +519,11 @@ def test_a_fork_finds_no_connection_open(path: Path) -> None:
 # The file under it
 
 
-@pytest.mark.skip(reason="asks for the writer to move the log, which the keeper does now")
 async def test_a_store_behind_a_link_has_its_log_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "LOG_BYTES", 100_000)
     link = path.with_name("link.db")
     link.symlink_to(path)
-    async with aclosing(SqliteStorage(link)) as storage:
+    async with aclosing(SqliteStorage(link, clock=FakeClock())) as storage:
         assert storage.path == path
         for first in range(0, 500, 20):
             await storage.apply("default", [PutTrace(make_trace(number)) for number in range(first, first + 20)])
@@ -844,10 +903,9 @@ async def test_snapshots_that_nothing_needs_are_found_without_a_look_at_the_othe
 # The log, and what is deleted
 
 
-@pytest.mark.skip(reason="asks for the writer to move the log, which the keeper does now")
 async def test_the_log_stays_bounded_over_many_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "LOG_BYTES", 300_000)
-    async with aclosing(SqliteStorage(path)) as storage:
+    async with aclosing(SqliteStorage(path, clock=FakeClock())) as storage:
         sizes = []
         for first in range(0, 2_000, 20):
             await storage.apply("default", [PutTrace(make_trace(number)) for number in range(first, first + 20)])
@@ -856,12 +914,37 @@ async def test_the_log_stays_bounded_over_many_writes(path: Path, monkeypatch: p
         assert os.stat(path).st_size > 2 * max(sizes)
 
 
-@pytest.mark.skip(reason="asks for the writer to move the log, which the keeper does now")
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what a thread does by itself."""
+    with anyio.fail_after(30):
+        while not holds():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_log_that_grows_fast_is_moved_before_the_keeper_looks_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LOG_BYTES", 300_000)
+    monkeypatch.setattr(keeper, "LOOK_S", 0.0)
+    monkeypatch.setattr(keeper, "EVERY_S", 90.0)
+    told = Told()
+    async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
+        put = PutTrace(make_trace(1, metadata={"x": "x" * 8_000}))
+        while not log_bytes(path) > 600_000:
+            assert told.statements.count("PRAGMA wal_checkpoint(RESTART)") == 0
+            await storage.apply("default", [put])
+        with anyio.fail_after(30):
+            while told.statements.count("PRAGMA wal_checkpoint(RESTART)") < 3:
+                await storage.apply("default", [put])
+
+
 async def test_a_log_that_a_reader_kept_from_being_moved_is_moved_afterwards(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "LOG_BYTES", 100_000)
+    for name, value in {"LOG_BYTES": 100_000, "MOST_LOG_BYTES": 400_000, "EVERY_S": 0.001, "IDLE_S": 90.0}.items():
+        monkeypatch.setattr(keeper, name, value)
     monkeypatch.setattr(keeper, "READERS_MS", 1)
+    monkeypatch.setattr(keeper, "AGAIN_S", 0.01)
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(0))])
         with closing(connect(str(path))) as reader:
@@ -869,10 +952,12 @@ async def test_a_log_that_a_reader_kept_from_being_moved_is_moved_afterwards(
             reader.execute("SELECT count(*) FROM trace").fetchone()
             for number in range(100):
                 await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])
-            assert os.stat(f"{path}-wal").st_size > 1_000_000
-        for number in range(100, 150):
-            await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])
-        assert os.stat(f"{path}-wal").st_size < 300_000
+            assert log_bytes(path) > 1_000_000
+        await until(lambda: log_bytes(path) == 0)  # by itself, without another write
+
+
+def log_bytes(path: Path) -> int:
+    return os.stat(f"{path}-wal").st_size if os.path.exists(f"{path}-wal") else 0
 
 
 def canaries(path: Path) -> dict[str, int]:
@@ -920,20 +1005,36 @@ async def test_what_a_sweep_removed_is_nowhere_in_the_bytes_of_the_files(
         assert canaries(path) == dict.fromkeys(("traces.db", "traces.db-wal", "traces.db-shm", "traces.db-keep"), 0)
 
 
-@pytest.mark.skip(reason="asks for the writer to move the log, which the keeper does now")
-async def test_what_was_deleted_while_somebody_read_is_gone_after_the_next_write(
+async def test_what_was_deleted_while_somebody_read_is_gone_soon_after(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "READERS_MS", 1)
-    monkeypatch.setattr(keeper, "AGAIN_S", 0.0)
+    monkeypatch.setattr(keeper, "EVERY_S", 0.01)
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [telltale(Random(1), 1)])
         with closing(connect(str(path))) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM trace").fetchone()
             await storage.apply("default", [DeleteTraces()])
+            monkeypatch.setattr(keeper, "IDLE_S", 0.0)  # without another write
             assert sum(canaries(path).values()) > 0
-        await storage.apply("default", [PutTrace(make_trace(2))])
+        await until(lambda: sum(canaries(path).values()) == 0)
+
+
+async def test_what_was_deleted_while_somebody_read_is_gone_when_the_store_is_closed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "READERS_MS", 1)
+    monkeypatch.setattr(keeper, "EVERY_S", 90.0)
+    async with aclosing(SqliteStorage(path)) as other:
+        await numbers(other)  # so that the log stays
+        async with aclosing(SqliteStorage(path)) as storage:
+            await storage.apply("default", [telltale(Random(1), 1)])
+            with closing(connect(str(path))) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT count(*) FROM trace").fetchone()
+                await storage.apply("default", [DeleteTraces()])
+            assert sum(canaries(path).values()) > 0
         assert sum(canaries(path).values()) == 0
 
 
@@ -941,6 +1042,7 @@ async def test_while_somebody_reads_a_deletion_makes_no_write_after_it_dear(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper, "READERS_MS", 1)
+    monkeypatch.setattr(keeper, "EVERY_S", 90.0)
     told = Told()
     async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
         await storage.apply("default", [PutTrace(make_trace(number)) for number in range(100)])
@@ -1011,8 +1113,8 @@ async def test_few_connections_stay_open_after_many_read_at_once(path: Path) -> 
         assert sum(not each.is_closed for each in opened) <= 1 + 4
 
 
-@pytest.mark.skip(reason="asks for the writer to move the log, which the keeper does now")
-async def test_one_that_was_refused_hears_that_even_where_the_file_fails_behind_it(path: Path) -> None:
+async def test_a_refusal_is_not_answered_where_its_transaction_is_undone(path: Path) -> None:
+    # it may rest on what another request of the same transaction has written, which is gone
     def refused(connection: Any) -> None:
         raise PreconditionFailed("no such trace")
 
@@ -1020,29 +1122,60 @@ async def test_one_that_was_refused_hears_that_even_where_the_file_fails_behind_
         connection.execute("PRAGMA max_page_count = 1").fetchall()
         connection.execute("CREATE TABLE large AS SELECT zeroblob(9000000)")
 
-    one, other = (writer.Request(work) for work in (refused, full))
+    both = [writer.Request(work) for work in (refused, full)]
     async with aclosing(SqliteStorage(path)) as storage:
         await storage.apply("default", [PutTrace(make_trace(1))])
-        storage._writer._run([one, other])
-        assert isinstance(one.error, PreconditionFailed)
-        assert isinstance(other.error, StorageFull)
+        storage._writer._run(both)
+        assert [type(each.error) for each in both] == [StorageFull, StorageFull]
 
 
-@pytest.mark.skip(reason="asks for the writer to move the log, which the keeper does now")
+@pytest.mark.parametrize(("again_s", "tries"), [(90.0, 1), (0.0, 40)])
 async def test_a_log_that_readers_keep_from_being_moved_is_not_tried_with_every_write(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, again_s: float, tries: int
 ) -> None:
     monkeypatch.setattr(keeper, "LOG_BYTES", 50_000)
     monkeypatch.setattr(keeper, "READERS_MS", 1)
+    monkeypatch.setattr(keeper, "AGAIN_S", again_s)
     told = Told()
-    async with aclosing(SqliteStorage(path, connect=told.connect)) as storage:
+    async with aclosing(SqliteStorage(path, clock=FakeClock(), connect=told.connect)) as storage:
         await storage.apply("default", [PutTrace(make_trace(0))])
         with closing(connect(str(path))) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM trace").fetchone()
+            told.statements.clear()
             for number in range(60):
                 await storage.apply("default", [PutTrace(make_trace(number, metadata={"x": "x" * 8_000}))])
-    assert 3 < told.statements.count("PRAGMA wal_checkpoint(TRUNCATE)") < 20
+            assert min(40, told.statements.count("PRAGMA wal_checkpoint(RESTART)")) == tries
+
+
+async def test_one_process_at_a_time_moves_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "LOG_BYTES", 50_000)
+    monkeypatch.setattr(keeper, "EVERY_S", 0.001)
+    moves, may_go_on = threading.Event(), threading.Event()
+
+    def stopping(path: str) -> sqlite3.Connection:
+        def stop(sql: str) -> None:
+            if sql.startswith("PRAGMA wal_checkpoint"):
+                moves.set()
+                may_go_on.wait(30)
+
+        connection = connect(path)
+        connection.set_trace_callback(stop)
+        return connection
+
+    told = Told()
+    async with (
+        aclosing(SqliteStorage(path, connect=stopping)) as one,
+        aclosing(SqliteStorage(path, clock=FakeClock(), connect=told.connect)) as other,
+    ):
+        await one.apply("default", [PutTrace(make_trace(number)) for number in range(100)])
+        await until(moves.is_set)
+        await other.apply("default", [PutTrace(make_trace(number)) for number in range(100, 200)])
+        assert not [sql for sql in told.statements if "checkpoint(" in sql]
+        may_go_on.set()
+        await anyio.to_thread.run_sync(one._keeper.close)
+        await other.apply("default", [PutTrace(make_trace(number)) for number in range(200, 300)])
+        assert [sql for sql in told.statements if "checkpoint(" in sql] == ["PRAGMA wal_checkpoint(RESTART)"]
 
 
 async def test_what_waits_beyond_one_transaction_is_done_in_the_next_at_once(
@@ -1080,6 +1213,17 @@ async def test_a_sweep_counts_no_snapshot_that_was_only_named(path: Path) -> Non
         assert await storage.sweep(NOW + 60 * DAY_S) == 1
         with closing(connect(str(path))) as connection:
             assert connection.execute("SELECT count(*) FROM snapshot").fetchone() == (0,)
+
+
+async def test_a_sweep_forgets_models_without_an_attempt_in_a_month(path: Path) -> None:
+    async with aclosing(SqliteStorage(path)) as storage:
+        for day, model in enumerate(("old", "new")):
+            learned = Learned(NOW + day * DAY_S, good=1.0)
+            await storage.apply(SYSTEM_ACCOUNT, [AddLearned("production", {model: learned})])
+        for days, left in ((30.0, ["new", "old"]), (30.5, ["new"]), (31.5, [])):
+            assert await storage.sweep(NOW + days * DAY_S) == 0
+            found = await storage.read(SYSTEM_ACCOUNT, LearnedSince("production", 0))
+            assert [each.model for each in found] == left
 
 
 async def test_small_changes_of_health_are_stored_as_such(path: Path) -> None:

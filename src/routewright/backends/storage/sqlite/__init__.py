@@ -48,6 +48,7 @@ from .faults import fault_of, is_transient, translated
 from .keeper import Keeper
 from .read import answer, page
 from .roll import roll
+from .shared import forget_unseen
 from .upkeep import old_traces, remove_old, remove_snapshots
 from .write import Writes
 from .writer import Writer
@@ -155,6 +156,7 @@ class SqliteStorage:
 
     async def _sweep_books(self, now: float) -> int:
         await self._writer.do(self._writer.desk.open)  # which ends what was abandoned
+        await self._writer.do(partial(forget_unseen, now))
         if not await self._asked(partial(is_due, now)):
             return 0
         removed = 0

@@ -23,7 +23,7 @@ from routewright._core.analytics.rollup import merged
 from routewright.errors import StorageUnavailable
 from routewright.fork import Guard, quiet_at_fork, renew_in_children
 
-from .connection import Connect, Connection, identity_of, make_file
+from .connection import Connect, Connection, identity_of, make_file, pragma
 from .faults import is_transient
 from .schema import id_of, prepare
 from .sync import IS_POSSIBLE
@@ -87,8 +87,13 @@ def _prepare_store(connection: Connection, path: Path) -> None:
         "wal_autocheckpoint = 0",
         "secure_delete = ON",
     )
-    for pragma in settings:
-        connection.execute(f"PRAGMA {pragma}").fetchall()
+    for setting in settings:
+        connection.execute(f"PRAGMA {setting}").fetchall()
+    if pragma(connection, "synchronous") == 0:
+        raise StorageUnavailable(
+            f"{path}: its connection stays at synchronous=OFF, with which a power cut damages it: "
+            "open it with another build of SQLite, or another 'connect'"
+        )
     connection.create_function("merged", 2, merged)
 
 

@@ -31,7 +31,9 @@ except ImportError:  # a platform without; its processes move the log each
 T = TypeVar("T")
 
 EVERY_S = 0.25
-"""How often roll-ups are brought up to date while traces come."""
+"""How often roll-ups are brought up to date while traces come, and the log is moved if it is long enough."""
+LOOK_S = 0.01
+"""How often a writer checks the size of the log. One that grows beyond twice ``LOG_BYTES`` is moved at once."""
 LOG_BYTES = 8 * 1024 * 1024
 """How large the log may grow before it is moved. Nobody writes meanwhile, for some 20 ms at this size; but a page that
 was written often since is moved once."""
@@ -64,26 +66,35 @@ class Keeper:
     def renew(self) -> None:
         """Begin with nothing to do."""
         self._thread: threading.Thread | None = None
-        self._ends = threading.Event()
-        self._wrote_at = self._again_at = 0.0
+        self._ends, self._wakes = threading.Event(), threading.Event()
+        self._wrote_at = self._again_at = self._look_at = 0.0
+        self._long = 2 * LOG_BYTES
+        """The log is moved at once when its file grows beyond this size."""
         self._stale = False
         """What was removed may still stand in the log or the file."""
 
     def wrote(self) -> None:
         """Something was written."""
-        self._wrote_at = time.monotonic()
+        now = self._wrote_at = time.monotonic()
         if self._inline:
             if self._log_bytes() > LOG_BYTES:
                 self._keep()
         elif self._thread is None:
             with self._guard.lock:
                 if self._thread is None:
+                    events = self._ends, self._wakes
                     thread = threading.Thread(
-                        target=self._run, args=(self._ends,), name="routewright-sqlite-keeper", daemon=True
+                        target=self._run, args=events, name="routewright-sqlite-keeper", daemon=True
                     )
                     with suppress(RuntimeError):  # the next who writes tries again
                         thread.start()
                         self._thread = thread
+        elif now >= self._look_at and now >= self._again_at:
+            self._look_at = now + LOOK_S
+            size = self._log_bytes()
+            if size > self._long:
+                self._long = size
+                self._wakes.set()
 
     def scrub(self) -> None:
         """Remove what was deleted from the log and the file, too; later, where readers stand in the way."""
@@ -95,15 +106,18 @@ class Keeper:
         with self._guard.lock:
             thread, self._thread = self._thread, None
             self._ends.set()
-            self._ends = threading.Event()
+            self._wakes.set()
+            self._ends, self._wakes = threading.Event(), threading.Event()
         if thread is not None:
             thread.join()
         if self._stale:
             self._keep()
 
-    def _run(self, ends: threading.Event) -> None:
+    def _run(self, ends: threading.Event, wakes: threading.Event) -> None:
         while self._stale or time.monotonic() - self._wrote_at < IDLE_S:
-            if ends.wait(EVERY_S):
+            wakes.wait(EVERY_S)
+            wakes.clear()
+            if ends.is_set():
                 return
             self._keep()
         with self._guard.lock:
@@ -137,6 +151,7 @@ class Keeper:
                 connection.execute("VACUUM")
                 connection.execute(move).fetchall()
             self._stale = self._log_bytes() > 0
+        self._long = max(2 * LOG_BYTES, self._log_bytes())
         by_readers = busy and moved < written  # not by others who write, between whom there is room soon
         self._again_at = time.monotonic() + (AGAIN_S if by_readers else 0.0)
 

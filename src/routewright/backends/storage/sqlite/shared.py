@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from routewright._core.attempts.learned import added
+from routewright._core.attempts.learned import added, epoch_at
 from routewright._core.policy import next_label
 from routewright.wire import AddLearned, LearnedModel, LearnedSince, PolicyVersion, PutPolicyVersion, Written
 
 from .connection import Connection
 from .many import rows_where
 
+UNSEEN_S = 30 * 24 * 3600.0
+"""What is known of a model is removed after so long without an attempt."""
 _VERSIONS = "SELECT content, label, created_at FROM policy_version WHERE content IN ({})"
 _LABELS = "SELECT label FROM policy_version WHERE name = ?"
 _PUT_VERSION = "INSERT INTO policy_version (content, name, label, created_at) VALUES (?, ?, ?, ?)"
@@ -50,3 +52,8 @@ def add_learned(connection: Connection, write: AddLearned) -> Written:
         new = added(model, None if row is None else _learned(row[0]), more)
         connection.execute(_PUT_LEARNED, (write.fleet, model, new.epoch, _encode(new)))
     return Written(created=False, count=len(write.models))
+
+
+def forget_unseen(now: float, connection: Connection) -> None:
+    """Remove what is known of models without an attempt in the last ``UNSEEN_S``."""
+    connection.execute("DELETE FROM learned WHERE epoch < ?", (epoch_at(now - UNSEEN_S),))

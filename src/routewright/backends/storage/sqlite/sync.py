@@ -18,6 +18,9 @@ from routewright.fork import Guard
 _RECENT_S = 0.05
 """The time of a file's last write is no more exact than that."""
 
+Look = tuple[int, int, int]
+"""Inode, size and time of the last write of a file."""
+
 
 def true_sync(descriptor: int) -> None:
     """Write a file to the disk itself."""
@@ -40,8 +43,8 @@ class Sync:
     def __init__(self, path: Path) -> None:
         self._log = f"{path}-wal"
         self._descriptor: int | None = None
-        self._synced_at = 0.0
-        """When the last sync began, Unix seconds."""
+        self._synced: Look | None = None
+        """What the log looked like when the last sync began. None: it may have changed since and look the same."""
         self._failure: str | None = None
         self._guard = Guard()
         """No descriptor is closed while it is synced."""
@@ -81,15 +84,13 @@ class Sync:
         self.check()
         if self._descriptor is None:
             self.open()
-        began = time.time()
         try:
             if self._descriptor is None or not self._is_current():
                 raise StorageUnavailable(f"{self._log} was removed while it was in use: start anew")
-            true_sync(self._descriptor)
+            self._synced = _sync_and_look(self._descriptor)
         except OSError as error:
             self.close()
             raise self._failed(error) from error
-        self._synced_at = began
 
     def _failed(self, error: OSError) -> StorageUnavailable:
         what = f"the disk failed to keep what was written ({error})"
@@ -100,7 +101,7 @@ class Sync:
     def is_needed(self) -> bool:
         """False if no process has written since the last sync of this one."""
         try:
-            return IS_POSSIBLE and os.stat(self._log).st_mtime > self._synced_at - _RECENT_S
+            return IS_POSSIBLE and _look(os.stat(self._log)) != self._synced
         except OSError:
             return False
 
@@ -109,18 +110,16 @@ class Sync:
         self.check()
         if not self.is_needed:
             return
-        began = time.time()
         try:
             descriptor = os.open(self._log, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             try:
-                true_sync(descriptor)
+                self._synced = _sync_and_look(descriptor)
             finally:
                 os.close(descriptor)
         except FileNotFoundError:
             return  # it was moved into the file, which syncs that
         except OSError as error:
             raise self._failed(error) from error
-        self._synced_at = max(self._synced_at, began)
 
     def _is_current(self) -> bool:
         """True if the descriptor is that of the log which has the name now."""
@@ -131,3 +130,16 @@ class Sync:
         except OSError:
             return False
         return mine.st_nlink > 0 and (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _look(file: os.stat_result) -> Look:
+    return file.st_ino, file.st_size, file.st_mtime_ns
+
+
+def _sync_and_look(descriptor: int) -> Look | None:
+    """Sync a file. Returns what it looked like before; None if it was written so recently that another write may leave
+    it the same. Where the clock was set back it is synced more often, never less."""
+    before = os.fstat(descriptor)
+    is_recent = time.time() - before.st_mtime < _RECENT_S
+    true_sync(descriptor)
+    return None if is_recent else _look(before)

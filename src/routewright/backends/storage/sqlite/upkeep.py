@@ -217,7 +217,8 @@ def upgrade(path: Path) -> Path | None:
         backup(path, kept)
         connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # which would move it passively (writer._checkpoint)
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # which would move it passively (keeper._move)
+        connection.execute("PRAGMA secure_delete = ON")  # else tables that are dropped leave prompts in free pages
         limits = path.with_name(f"{path.name}.limits")
         connection.execute("BEGIN EXCLUSIVE")
         if version_of(connection, path) == version:
