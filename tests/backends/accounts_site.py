@@ -17,6 +17,7 @@ from routewright.backends.storage.sqlite.desk import Desk
 from routewright.backends.storage.sqlite.upkeep import check
 from routewright.testing import FakeClock
 from routewright.testing.storage.samples import AT_S, Till
+from routewright.wire import WINDOW_S
 
 LEASE_S = 30.0
 
@@ -90,8 +91,12 @@ class Audit:
     """Folds the log by itself, from the first tick on, and holds it to the limits: what an auditor would write who read
     the description of a tick alone."""
 
-    def __init__(self, limits: dict[str, int]) -> None:
+    def __init__(self, limits: dict[str, int], tokens: dict[str, int] | None = None) -> None:
         self.limits = limits
+        self._token_limits = tokens or {}
+        self._tokens: dict[str, dict[str, tuple[float, int]]] = {}
+        """When each call was admitted, and for how many tokens, by party."""
+        self.most_tokens: Counter[str] = Counter()
         self._holds: dict[str, tuple[int, int, tuple[str, ...], tuple[str, ...], int]] = {}
         self.n = 0
         self.spent: Counter[str] = Counter()
@@ -127,6 +132,11 @@ class Audit:
             self.spent.update({name: nanos for name in names if name.startswith("run:")})
         for end in tick.ends:
             is_late = end.id not in self._holds
+            if not is_late and end.tokens is not None:
+                for party in self._holds[end.id][3]:
+                    taken = self._tokens[party]
+                    if end.id in taken:
+                        taken[end.id] = taken[end.id][0], end.tokens
             names = end.purses if is_late else self._free(end.id)
             self.late.update(dict.fromkeys(names, end.charge if is_late else 0))
             self.ended[end.id] += 1
@@ -143,8 +153,19 @@ class Audit:
             self.reserved.update(dict.fromkeys(hold.purses, hold.nanos))
             for party in hold.parties:
                 self.admitted.setdefault(party, []).append(at)
+                self._take_tokens(party, hold.id, at, hold.tokens)
             self.slots.update(dict.fromkeys(hold.parties, hold.slots))
         self._check()
+
+    def _take_tokens(self, party: str, call: str, at: float, tokens: int) -> None:
+        """Count what a call may come to. One above the whole limit is admitted alone."""
+        taken = self._tokens.setdefault(party, {})
+        for old in [old for old, (then, _) in taken.items() if then <= at - WINDOW_S]:
+            del taken[old]
+        used, limit = sum(each for _, each in taken.values()), self._token_limits.get(party)
+        assert limit is None or not used or used + tokens <= limit, f"{party} has {used} and {tokens} tokens of {limit}"
+        taken[call] = at, tokens
+        self.most_tokens[party] = max(self.most_tokens[party], used + tokens)
 
     def _free(self, call: str) -> tuple[str, ...]:
         _, nanos, names, parties, slots = self._holds.pop(call)

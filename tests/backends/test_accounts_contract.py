@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from routewright.backends.storage.memory import MemoryStorage, accounts
@@ -12,7 +14,14 @@ from routewright.backends.storage.sqlite import SqliteStorage
 from routewright.errors import RateLimited
 from routewright.testing import FakeClock
 from routewright.testing.storage import AccountsContract
+from routewright.testing.storage.admission import AccountsSuite, Budgets, Windows
+from routewright.testing.storage.ledger import Accounting
+from routewright.testing.storage.owners import Owners
+from routewright.testing.storage.samples import Till
+from routewright.testing.storage.settlement import Histories, Idempotency, Settling
 from routewright.wire import Ask, Caller, Claim
+
+from .accounts_site import desk_of
 
 
 class TestMemoryAccounts(AccountsContract):
@@ -20,7 +29,7 @@ class TestMemoryAccounts(AccountsContract):
         return MemoryStorage(clock=clock)
 
 
-class TestSqliteAccounts(AccountsContract):
+class InFile(AccountsSuite):
     path: Path
 
     @pytest.fixture(autouse=True)
@@ -51,3 +60,27 @@ async def test_a_call_that_finds_too_many_waiting_is_told_when_to_try_again(monk
             await mine.admit(ask("is one too many"))
         assert error.value.headers == {"Retry-After": "1"}
         tasks.cancel_scope.cancel()
+
+
+class TestSqliteAccounts(InFile, AccountsContract):
+    pass
+
+
+class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotency, Accounting, Histories, Owners):
+    """The same with the threads of the storage, except for ``Queues``: while a thread works, the clock of the tests
+    takes its caller for idle."""
+
+    def make(self, clock: FakeClock) -> SqliteStorage:
+        clock.virtual = False
+        return super().make(clock)
+
+    async def test_money_freed_elsewhere_is_given_to_those_who_wait(
+        self, full: Till, heir: Till, clock: FakeClock
+    ) -> None:
+        await full.admit("c", 1_000)
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(heir.admit, "a", 500, waits_s=50.0))
+                while not len(desk_of(heir).waiting):
+                    await anyio.lowlevel.checkpoint()
+                full.release("c")

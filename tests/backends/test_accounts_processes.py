@@ -240,7 +240,8 @@ async def sweep(path: Path) -> list[Any]:
 
 def audited(path: Path) -> Audit:
     """Fold each tick by itself, and hold it to what the purses said then and what the limits were."""
-    audit = Audit({"key:budget": BUDGET, f"key:monthly:{MONTH[6:]}": BUDGET})
+    tokens = {"account:production:acme": TOKENS, "key:acme\0slow": SLOW.tokens_per_min or 0}
+    audit = Audit({"key:budget": BUDGET, f"key:monthly:{MONTH[6:]}": BUDGET}, tokens)
     with closing(connect(str(path))) as connection:
         rows = connection.execute("SELECT n, owner, at, ops, purses, terms FROM audited ORDER BY n").fetchall()
     last = 0.0
@@ -333,8 +334,8 @@ def test_whoever_is_killed_stopped_or_idle_no_answer_is_lost_and_no_limit_broken
     assert windows["account:production:acme"] <= REQUESTS
     assert windows["key:acme\0slow"] <= (SLOW.requests_per_min or 0)
     assert audit.most_slots["account:production:acme"] <= SLOTS
-    print(dict(heard), windows, dict(audit.most_slots), f"{len(audit.expired)} expired", f"{audit.n} ticks",
-          f"{sum(found.charges.values())} spent")  # fmt: skip
+    print(dict(heard), windows, dict(audit.most_slots), dict(audit.most_tokens),
+          f"{len(audit.expired)} expired", f"{audit.n} ticks", f"{sum(found.charges.values())} spent")  # fmt: skip
     hit = {said.removeprefix("refused ") for said in heard if said.startswith("refused ")}
     assert hit >= (EACH if full else {"concurrency"})  # how much a short run reaches depends on the machine
     assert heard["replayed"]
