@@ -153,9 +153,9 @@ def _crossed(state: State, shelf: Shelf, facts: Facts, purses: Sequence[str]) ->
     is notified of the new one, too."""
     account = state.account(facts.caller.account)
     limit = None if account is None else account.monthly_nanos
-    month = purses[-1]
-    if account is None or not limit or not month.startswith(_OF_MONTH):
+    if account is None or not limit or not purses[-1].startswith(_OF_MONTH):
         return []
+    month = purses[-1]
     spent = state.purse(account.name, month).spent
     if spent * 100 < THRESHOLDS[0] * limit:
         return []
