@@ -47,8 +47,8 @@ IDLE_S = 2.0
 """After so long without a write the thread ends."""
 AGAIN_S = 1.0
 """So long after readers stood in the way, the log is moved again."""
-VACUUM_BYTES = 32 * 1024 * 1024
-"""Up to this size a file is written anew when something was removed, which takes a third of a second at most: SQLite
+VACUUM_BYTES = 16 * 1024 * 1024
+"""Up to this size a file is written anew when something was removed, which takes a fifth of a second at most: SQLite
 overwrites what it removes, but now and then leaves a copy where it moved a row from one page to another."""
 
 _log = logging.getLogger(__name__)
