@@ -458,8 +458,13 @@ class TraceDraft(Protocol):
         """What the analytics count of it, at a fraction of the cost."""
         ...
 
-    def void(self) -> None:
-        """Charge nothing: another call was answered and billed in its place."""
+    @property
+    def is_void(self) -> bool:
+        """It charges nothing."""
+        ...
+
+    def void(self, is_void: bool) -> None:
+        """Charge nothing, since another call was answered and billed in its place; or, tried again, what it cost."""
         ...
 
 

@@ -26,7 +26,13 @@ from msgspec.structs import replace
 
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite import SqliteStorage, keeper, log, writer
-from routewright.errors import AuthenticationFailed, IdempotencyKeyReused, RateLimited, RouterTimeoutError
+from routewright.errors import (
+    AuthenticationFailed,
+    IdempotencyKeyReused,
+    RateLimited,
+    RouterTimeoutError,
+    StorageUnavailable,
+)
 from routewright.testing.storage.samples import Draft, make_facts, make_row, make_trace
 from routewright.wire import (
     Ask,
@@ -38,6 +44,7 @@ from routewright.wire import (
     RunLimit,
     Short,
     Stands,
+    Trace,
     TraceItems,
     UsageCounts,
 )
@@ -100,8 +107,14 @@ def hurry() -> None:
 class VoidDraft(Draft):
     """A trace that may turn out to charge nothing."""
 
-    def void(self) -> None:
-        super().__init__(replace(self.trace, charged_usd=0.0))
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self._whole = trace
+
+    def void(self, is_void: bool) -> None:
+        whole = self._whole
+        super().__init__(replace(whole, charged_usd=0.0) if is_void else whole)
+        self.is_void = is_void
 
 
 class Child:
@@ -186,6 +199,9 @@ class Child:
             return
         except RouterTimeoutError:
             self._tell("refused", ask.id, key, 0, "idempotency key")
+            return
+        except StorageUnavailable:  # a process was stopped while it held the lock
+            self._tell("refused", ask.id, key, 0, "lock")
             return
         except (AuthenticationFailed, IdempotencyKeyReused) as error:
             raise AssertionError from error

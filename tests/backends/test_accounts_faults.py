@@ -18,13 +18,23 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from routewright._core.accounts import state
-from routewright.backends.storage.sqlite import SqliteStorage, desk, keeper, sync, writer
+from routewright.backends.storage.sqlite import SqliteStorage, desk, keeper, log, sync, writer
 from routewright.backends.storage.sqlite.connection import connect
 from routewright.backends.storage.sqlite.desk import Desk
 from routewright.backends.storage.sqlite.upkeep import check
-from routewright.errors import InternalError, RouterTimeoutError, StorageFull, StorageUnavailable
+from routewright.errors import InternalError, RouterError, RouterTimeoutError, StorageFull, StorageUnavailable
 from routewright.testing import FakeClock
-from routewright.testing.storage.samples import AT_S, MONTH, RUN, Till, make_account, make_facts, make_row
+from routewright.testing.storage.samples import (
+    AT_S,
+    MONTH,
+    RUN,
+    Draft,
+    Till,
+    make_account,
+    make_facts,
+    make_row,
+    make_trace,
+)
 from routewright.wire import SYSTEM_ACCOUNT, HealthSnapshot, LedgerRow, PutAccount, RateLimits, Replay, SnapshotById
 
 pytestmark = pytest.mark.anyio
@@ -655,3 +665,95 @@ async def test_a_process_that_does_nothing_forgets_callers(tmp_path: Path, monke
         while known.size > 10:  # noqa: ASYNC110  # another thread forgets
             await anyio.sleep(0.05)
     await storage.aclose()
+
+
+async def test_who_was_refused_is_not_admitted_when_the_transaction_then_breaks(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    till = await scene.till.open_full()
+    await till.admit("bad", 100)
+    found: list[str] = []
+    reached, go, begun = threading.Event(), threading.Event(), 0
+
+    async def ask(call: str) -> None:
+        with pytest.raises(StorageUnavailable):
+            await till.ask(call, 100)
+        found.append(call)
+
+    async def fail() -> None:
+        with pytest.raises(InternalError):
+            await till.settle("bad", make_row("bad", charge=2**70))
+
+    with closing(connect(str(scene.storage.path))) as other:
+
+        def pass_by(sql: str) -> None:
+            nonlocal begun
+            if sql == "BEGIN IMMEDIATE" and threading.current_thread().name == WRITER:
+                begun += 1
+                if begun == 1:  # until the others are queued behind it
+                    reached.set()
+                    assert go.wait(PATIENCE_S)
+                elif begun == 2:
+                    other.execute("BEGIN IMMEDIATE")
+
+        monkeypatch.setattr(scene.gate, "pass_by", pass_by)
+        async with anyio.create_task_group() as group:
+            group.start_soon(till.standing)
+            assert await anyio.to_thread.run_sync(reached.wait, PATIENCE_S)
+            group.start_soon(fail)
+            for call in "abc":
+                group.start_soon(ask, call)
+            await scene.queued(4)
+            go.set()
+            with anyio.fail_after(PATIENCE_S):
+                while len(found) < 3:  # noqa: ASYNC110  # another thread answers
+                    await anyio.sleep(0.01)
+            other.execute("COMMIT")
+    assert await reserved(till) == 100
+    till.release("bad")
+
+
+async def test_releases_outlast_a_settlement_that_breaks_their_transaction(tmp_path: Path) -> None:
+    failing = Failing()
+    storage = SqliteStorage(tmp_path / "traces.db", connect=failing)
+    till = await Till(storage).open_full()
+    for call in "abc":
+        await till.admit(call, 100)
+    failing.only, failing.times, failing.at = "COMMIT", 10, 1
+    for call in "abc":
+        till.release(call)
+    with pytest.raises(RouterError):
+        await till.settle("none", make_row("none", charge=2**70))
+    failing.at = 0
+    assert await reserved(till) == 0
+    await storage.aclose()
+
+
+async def test_a_defect_fails_its_calls_and_not_the_thread(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    till = await scene.till.open_full()
+    with monkeypatch.context() as patch:
+        patch.setattr(log.Log, "copy", lambda self: 1 / 0)
+        with pytest.raises(InternalError, match="ZeroDivisionError"):
+            await till.admit("c", 100)
+    assert "the writer of" in caplog.text
+    await till.admit("c", 100)
+    till.release("c")
+
+
+async def test_a_settlement_that_was_void_in_a_transaction_that_failed_is_charged_when_its_key_is_free(
+    till: Till, failing: Failing, clock: FakeClock
+) -> None:
+    trace = Draft(make_trace(0, id="late", account="acme"))
+    await till.admit("late", 100, same="i")
+    await clock.advance(120)  # its hold is overdue by more than a lease
+    await till.admit("other", 100, same="i")
+    failing.at, failing.only = 1, "COMMIT"
+    with pytest.raises(StorageFull):
+        await till.settle("late", make_row("late", charge=7), trace=trace, result=b"late")
+    assert trace.is_void
+    till.release("other")
+    await till.settle("late", make_row("late", charge=7), trace=trace, result=b"late")
+    assert not trace.is_void
+    assert (await till.purses())[MONTH] == (7, 0)

@@ -427,6 +427,7 @@ async def _requests(storage: Storage) -> int:
 
 class Draft:
     line = None
+    is_void = False
 
     def __init__(self, trace: Trace, *, rollup_keys: tuple[str, ...] = (), text_bytes: int = 0) -> None:
         self.id, self.key, self.rollup_keys, self.text_bytes = trace.id, trace.key, rollup_keys, text_bytes
@@ -435,7 +436,7 @@ class Draft:
         self.made = self.made_whole = self.times_counted = 0
         self._trace = trace
 
-    def void(self) -> None:
+    def void(self, is_void: bool) -> None:
         raise AssertionError("no call was taken over")
 
     @property

@@ -27,6 +27,8 @@ from routewright import (
 )
 from routewright._core.call import Call
 from routewright._engine.reading import Asked
+from routewright.backends.storage.sqlite.read import whole
+from routewright.backends.storage.sqlite.traces import rows_of_draft
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
 from routewright.wire import BudgetRefused, Delta, FallbackSpan, FallbackTriggered, Finish, ModelSpan, Usage
@@ -238,3 +240,11 @@ async def test_what_errors_hold_on_to_shows_no_answer() -> None:
 async def test_a_copy_of_a_call_has_what_is_rare_too() -> None:
     call = await call_of(House([ANSWER]), metadata={"team": "search"})
     assert copy.copy(call).metadata == {"team": "search"}
+
+
+async def test_a_number_beyond_64_bits_is_stored_with_the_whole_trace() -> None:
+    call = await call_of(House([ANSWER]), budget={"maxCostUsd": 1e11})
+    (body, _, _), trace = rows_of_draft("acme", call).body, call.wordless
+    assert trace.decision_input is not None
+    assert trace.decision_input.budget_nanos == 10**20
+    assert whole(call.id, body) == trace

@@ -17,7 +17,8 @@ from routewright import (
     StorageUnavailable,
     UpstreamFailed,
 )
-from routewright._engine.admission import KNOWN_S, OPEN_S
+from routewright._engine.admission import OPEN_S
+from routewright._engine.storage import KNOWN_S
 from routewright.protocols import Facts
 from routewright.testing import ScriptedProvider
 from routewright.wire import Ask, Caller, PutAccount, PutTrace, UpstreamCall

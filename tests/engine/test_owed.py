@@ -375,6 +375,17 @@ async def test_an_account_in_a_storage_without_accounts_is_refused_instead_of_se
     await bank.router.aclose()
 
 
+async def test_an_account_that_is_set_up_later_is_noticed() -> None:
+    bank, storage = Bank(*[ANSWER] * 2), TracesAlone()
+    bank.use(storage)
+    assert (await bank.route()).output == "an answer"
+    await storage.kept.apply("acme", [account(plan="free")])
+    await bank.clock.advance(3.0)
+    with pytest.raises(InternalError, match=NAMES_THE_SUITE):
+        await bank.route()
+    await bank.router.aclose()
+
+
 async def test_a_console_sets_nothing_up_that_nobody_would_enforce() -> None:
     storage = TracesAlone()
     await storage.kept.apply("acme", [account()])

@@ -254,9 +254,9 @@ class Call(_Rare, Struct, dict=True, eq=False):
         """Of the attempt that served the request."""
         return (None if self.served is None else _tokens_of(self.served.usage)) or Tokens()
 
-    def void(self) -> None:
-        """Charge nothing: another call was answered and billed in its place."""
-        self.is_void = True
+    def void(self, is_void: bool) -> None:
+        """Charge nothing, since another call was answered and billed in its place; or, tried again, what it cost."""
+        self.is_void = is_void
 
     def end(self, error: RouterError | None, at: float) -> None:
         """Note how it ended, and drop what it worked with. Without answer and error the caller left."""

@@ -49,13 +49,13 @@ from routewright.wire import (
 
 from .answer import Answer
 from .reading import Read
-from .storage import MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
+from .storage import KNOWN_S, MOST_KNOWN, NoAccounts, in_time, no_accounts, unfit
 from .trace_log import LONGEST_S, TraceLog
 from .worker import Worker
 
 TRIES = 5
 """Decisions for one call, each within what the storage said last."""
-KNOWN_S, OPEN_S = 2.0, 0.25
+OPEN_S = 0.25
 """Who had no account waits so long for a storage that is asked whether there is one by now; then there is none, for
 ``KNOWN_S``."""
 SPARE_S = 0.01

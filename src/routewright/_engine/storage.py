@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import cache
+from math import inf
 from typing import Any, TypeVar, get_args, get_origin, get_overloads, get_type_hints
 
 from routewright._core.moment import timestamp
@@ -26,6 +27,8 @@ from routewright.wire import Ask, Caller, Grant, Left, Query, RunLimit, Scan, St
 T = TypeVar("T")
 TRIES = 10
 """Tries of a change that conflicts with others. Each conflict means that another writer succeeded, so ten finish."""
+KNOWN_S = 2.0
+"""How long ``NoAccounts`` believes that a name has no account."""
 MOST_KNOWN = 10_000
 """Accounts that ``NoAccounts`` remembers."""
 
@@ -96,12 +99,13 @@ class NoAccounts:
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = GuardedStorage(storage)
         self._clock = clock
-        self._open: set[str] = set()
-        """Names that have no account."""
+        self._open: dict[str, float] = {}
+        """Names that have no account, and until when that need not be asked again."""
 
     async def admit(self, ask: Ask) -> Grant:
-        """Admit a caller without an account. Raises ``InternalError`` for any other."""
-        await self.look(ask.caller)
+        """Admit a caller without an account. Raises ``InternalError`` for others: nobody would enforce their limits."""
+        if (await self.look(ask.caller)).account is not None:
+            raise no_accounts()
         return Grant(id=ask.id, caller=ask.caller)
 
     async def settle(self, grant: Grant | None, facts: Facts) -> list[Any]:
@@ -117,17 +121,17 @@ class NoAccounts:
 
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
         """No limits, if that is known."""
-        return Left(None, None, None) if caller.account in self._open else None
+        return Left(None, None, None) if self._open.get(caller.account, -inf) > self._clock.monotonic() else None
 
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
-        """Read whether the caller has an account, whose limits nobody would enforce. Raises ``InternalError`` then."""
+        """Read whether the caller has an account."""
         with suppress(UnsupportedWrite):
             stands = await self._storage.read(caller.account, Stands(timestamp(self._clock.time())))
             if stands.account is not None:
-                raise no_accounts()
+                return Left(stands.account, None, None)
         if len(self._open) >= MOST_KNOWN:
             self._open.clear()
-        self._open.add(caller.account)
+        self._open[caller.account] = self._clock.monotonic() + KNOWN_S
         return Left(None, None, None)
 
 

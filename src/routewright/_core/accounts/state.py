@@ -462,8 +462,8 @@ class State:
 
     @property
     def size(self) -> int:
-        """How many accounts, keys and purses are in memory."""
-        return len(self._payers) + len(self.windows) + len(self.sums)
+        """How many windows, callers and purses are in memory."""
+        return len(self.windows) + sum(map(len, self._payers.values())) + sum(map(len, self.sums.values()))
 
     def evict(self, at: float) -> bool:
         """Drop a part of what nobody used in the minute before ``at`` and nothing is held in: all of it, once called

@@ -385,9 +385,9 @@ class Draft:
         self.counted = counted_of(trace)
         self.is_void = False
 
-    def void(self) -> None:
-        """Charge nothing."""
-        self.is_void = True
+    def void(self, is_void: bool) -> None:
+        """Charge nothing, or what it cost."""
+        self.is_void = is_void
 
 
 class Till:

@@ -162,8 +162,8 @@ class MemoryAccounts:
                 kept.books.book(row, booked.purses)
             if booked.keeps and facts.claim is not None and facts.result is not None:
                 self._keep(kept.books, facts)
-            if booked.is_void and facts.trace is not None:
-                facts.trace.void()
+            if facts.trace is not None and facts.trace.is_void != booked.is_void:
+                facts.trace.void(booked.is_void)
             for event in booked.events:
                 kept.books.emit(event)
             events = booked.events

@@ -28,8 +28,9 @@ class Whole:
         Rollups().count(self.counted, self.rollup_keys)
 
     line = None
+    is_void = False
 
-    def void(self) -> None:
+    def void(self, is_void: bool) -> None:
         """Nothing: it is a trace that was given whole."""
 
     @property

@@ -85,8 +85,8 @@ class SqliteAccounts:
         if rows is not None and (desk.is_careful or facts.id not in desk.state.holds):
             self._writes.make_place(connection, account, rows)
         booked = desk.settle(facts, connection)
-        if booked.is_void and rows is not None and facts.trace is not None:
-            facts.trace.void()
+        if facts.trace is not None and facts.trace.is_void != booked.is_void:
+            facts.trace.void(booked.is_void)
             rows = _rows_of(facts)
         if facts.snapshots and (facts.snapshots is not desk.snapshots or desk.is_careful):
             self._put_snapshots(facts.snapshots, connection)

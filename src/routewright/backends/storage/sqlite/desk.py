@@ -206,10 +206,10 @@ class Desk:
                 self._wait(asking, asking.waits, first=True)
         self.answered, self._joined = [], []
 
-    def refuse(self, fault: RouterError) -> None:
+    def refuse(self, fault: Callable[[], RouterError]) -> None:
         """Let those give up whose time is over, while nothing can be asked."""
         for asking, _ in self._late():
-            asking.error = fault
+            asking.error = fault()
             self.answered.append(asking)
 
     def _look_up(self, asks: Sequence[Asking]) -> None:

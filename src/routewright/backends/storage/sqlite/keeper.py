@@ -138,6 +138,8 @@ class Keeper:
                     self._move(connection)
         except (sqlite3.Error, OSError, RouterError) as error:  # what was committed is committed
             _log.debug("the log of %s was not moved: %s", self._connections.path, error)
+        except Exception:  # a damaged row, perhaps: whoever wrote is not to blame, and the next try may do better
+            _log.exception("the log of %s was not moved, or its traces not counted", self._connections.path)
 
     def _move(self, connection: Connection) -> None:
         """Move the log into the file, and write the file anew where what was removed may still stand in it."""

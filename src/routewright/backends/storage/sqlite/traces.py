@@ -185,6 +185,10 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
     line, rollup_keys = draft.line, draft.rollup_keys
     if not isinstance(line, CallLine) or draft.text_bytes:
         return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
+    try:
+        body = _pack(line)
+    except OverflowError:  # a number that has no room in 64 bits, as a budget of the caller's may
+        return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
     given, model = line.given, line.model or ""
     columns = (
         account,
@@ -210,7 +214,7 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
         line.id,
         line.environment,
         columns,
-        (_pack(line), None, _encode(rollup_keys) if rollup_keys else None),
+        (body, None, _encode(rollup_keys) if rollup_keys else None),
         [] if line.metadata is None else [*_tags(account, item_of(line))],
         (given.catalogue, given.health) if given.policy is None else (given.catalogue, given.health, given.policy),
         _counted(account, draft.counted, rollup_keys, 1),

@@ -6,11 +6,13 @@ sync. It begins with the first request, ends when it had nothing to do for a whi
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -40,6 +42,7 @@ LOOK_AT_LOCK_S = 0.125
 """How often to look whether whoever has the lock still commits. If not for so long, nobody waits to be admitted."""
 MOST_RELEASES = 10_000
 """Releases that wait until the file can be written to again. What is lost is free a lease after its call should end."""
+_log = logging.getLogger(__name__)
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
 
@@ -148,7 +151,8 @@ class Writer:
             began = time.monotonic()
             desk = self.desk
             if requests or self._releases or desk.is_due or (len(desk.waiting) and (desk.is_ready or self._has_news())):
-                self._run([*self._releases, *requests])
+                releases, self._releases = self._releases, []
+                self._do([*releases, *requests])
                 if self._is_gentle:
                     time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
             del requests  # what they hold must not stay while nothing happens
@@ -178,6 +182,17 @@ class Writer:
         self._is_busy = len(taken) > 1
         return taken
 
+    def _do(self, requests: Sequence[Request | Asking]) -> None:
+        """Run them. A defect fails them, and not the thread, on which every call of an account depends."""
+        try:
+            self._run(requests)
+        except Exception as error:
+            _log.exception("the writer of %s failed", self._connections.path)
+            self.desk.fail()
+            for request in requests:
+                request.error, request.result = self._fault_of(error), None
+            self._answer(requests)
+
     def _has_news(self) -> bool:
         """True if others have written a tick. That takes no lock."""
         with suppress(sqlite3.Error, RouterError), self._connections.writing() as connection:
@@ -187,7 +202,6 @@ class Writer:
     def _run(self, requests: Sequence[Request | Asking]) -> None:
         """Do them in one transaction, and answer. Where one of them breaks it, each is done by itself."""
         self.desk.log.copy()
-        self._releases = []
         by_order: tuple[list[Request | Asking], ...] = [], [], []
         for request in requests:
             by_order[request.order].append(request)
@@ -202,17 +216,17 @@ class Writer:
                     raise
         except Exception as error:
             self.desk.fail()
+            left = by_order[SETTLE] + by_order[WRITE] + by_order[ASK]  # who was refused has an answer
             if not self.desk.is_careful and not _is_of_the_file(error):
-                self._run_each(requests)
+                self._run_each(left)
                 return
-            fault = self._fault_of(error)
-            for request in requests:
-                request.error, request.result = fault, None
+            for request in left:
+                request.error, request.result = self._fault_of(error), None
             if not self._inline:
                 released = [each for each in by_order[SETTLE] if each.loop is None and isinstance(each, Request)]
-                self._releases = released[:MOST_RELEASES]
-            self.desk.refuse(fault)
-            self._answer([*requests, *self.desk.done()])
+                self._releases = [*self._releases, *released][:MOST_RELEASES]
+            self.desk.refuse(partial(self._fault_of, error))
+            self._answer([*left, *self.desk.done()])
             return
         self._finish(by_order[SETTLE] + by_order[WRITE] + by_order[ASK])
 
@@ -238,21 +252,19 @@ class Writer:
                     raise
                 before, seen = seen, connection.execute("PRAGMA data_version").fetchone()[0]
                 if seen == before:
-                    self._refuse(asks, self._fault_of(error))
+                    self._refuse(asks, error)
 
-    def _refuse(self, asks: list[Request | Asking], fault: RouterError) -> None:
-        """Refuse those who ask to be admitted, in this transaction or behind it."""
-        others = [each for each in asks if not isinstance(each, Asking)]
-        refused = [each for each in asks if isinstance(each, Asking)]
-        asks[:] = others
+    def _refuse(self, asks: list[Request | Asking], error: sqlite3.Error) -> None:
+        """Refuse those who ask for something, in this transaction or behind it."""
+        refused, asks[:] = asks.copy(), []
         for _ in range(self._waiting.qsize()):
             each = self._waiting.get()
-            if isinstance(each, Asking):
+            if each.order == ASK:
                 refused.append(each)
             else:
                 self._waiting.put(each)
-        for asking in refused:
-            asking.error = fault
+        for request in refused:
+            request.error = self._fault_of(error)
         self._answer(refused)
 
     def _transact(self, connection: Connection, *by_order: list[Request | Asking]) -> None:
