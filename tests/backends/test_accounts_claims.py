@@ -84,13 +84,13 @@ class Machine(RuleBasedStateMachine):
 
     def expected(self, scope: Scope, fingerprint: str) -> object:
         """What an ask comes to, by the kind of its answer or as a replay. None: it is admitted."""
-        kept = self.answer(scope)
-        of = self.running.get(scope) or (None if kept is None else kept.call)
+        running, kept = self.running.get(scope), self.answer(scope)  # both: the wall clock was set back
+        of = running or (None if kept is None else kept.call)
         if of is None:
             return None
         if of.fingerprint != fingerprint:
             return IdempotencyKeyReused
-        return RouterTimeoutError if kept is None else Replay(kept.result)
+        return RouterTimeoutError if running is not None or kept is None else Replay(kept.result)
 
     def lose(self, *, of: set[int]) -> None:
         """The calls of some processes are lost."""

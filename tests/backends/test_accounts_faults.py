@@ -757,3 +757,22 @@ async def test_a_settlement_that_was_void_in_a_transaction_that_failed_is_charge
     await till.settle("late", make_row("late", charge=7), trace=trace, result=b"late")
     assert not trace.is_void
     assert (await till.purses())[MONTH] == (7, 0)
+
+
+async def test_a_file_that_cannot_be_opened_to_sync_it_is_a_passing_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db")
+    till = await Till(storage).open_full()
+    with monkeypatch.context() as patch:
+
+        def refuse(*given: Any) -> int:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        patch.setattr(sync.Sync, "is_needed", True)
+        patch.setattr("os.open", refuse)
+        with pytest.raises(StorageUnavailable, match="cannot be synced now"):
+            storage._writer.sync.for_readers()
+    await till.admit("c", 100)
+    till.release("c")
+    await storage.aclose()

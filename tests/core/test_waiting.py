@@ -30,6 +30,7 @@ class Queue:
         self.waiting: Waiting[str] = Waiting(self.ledger.state)
         self.asks: dict[str, tuple[int, dict[str, Any]]] = {}
         self.tried: list[str] = []
+        self.fails = ""
 
     def ask(self, call: str, nanos: int, **given: Any) -> object:
         found = self.ledger.ask(call, nanos, **given)
@@ -43,12 +44,32 @@ class Queue:
         return [call for call, _ in self.found()]
 
     def found(self) -> list[tuple[str, Any]]:
-        return self.waiting.retry(self._try)
+        answered: list[tuple[str, Any]] = []
+        self.waiting.retry(self._try, lambda call, found: answered.append((call, found)))
+        return answered
 
     def _try(self, call: str) -> object:
+        if call == self.fails:
+            raise OSError(call)
         self.tried.append(call)
         nanos, given = self.asks[call]
         return self.ledger.ask(call, nanos, **given)
+
+
+def test_a_try_that_fails_loses_nobody_who_waits() -> None:
+    queue = Queue()
+    queue.ask("first", 1_000)
+    for call in "abc":
+        assert isinstance(queue.ask(call, 300), Wait)
+    queue.ledger.release("first")
+    queue.fails = "b"
+    answered: list[str] = []
+    with pytest.raises(OSError, match="b"):
+        queue.waiting.retry(queue._try, lambda call, found: answered.append(call))
+    assert answered == ["a"]
+    assert len(queue.waiting) == 2
+    queue.fails = ""
+    assert queue.again() == ["b", "c"]
 
 
 def test_those_who_wait_get_what_is_freed_in_their_order_as_far_as_it_goes() -> None:

@@ -201,14 +201,14 @@ class TraceLog:
                 return
         waited_for = self.commits or facts is not None
         pending = Pending(call, snapshots, events, grant, facts, Signal() if facts is None and waited_for else None)
+        pending.is_settling = facts is not None and not behind and storage is None
         refusal = self.queue.put(pending)
         self._one_pass.free_lost()
         if refusal is not None:
             self._note(InternalError(refusal))
             self._give_up(pending, refusal)
             return
-        if facts is not None and not behind and storage is None:
-            pending.is_settling = True
+        if pending.is_settling:
             return
         (self._urgent if waited_for else self._job).poke()
         if len(self.queue.calls) > CROWD and not self._fails and not self._clock.virtual:
@@ -250,10 +250,15 @@ class TraceLog:
         self._job.poke()
 
     async def write(self, account: str | None = None) -> int:
-        """Try to write what is queued now. Returns how many of these calls remain, of one account or of all."""
-        calls = self.queue.calls
-        before = [each for each in self.queue.all() if account in (None, each.call.caller.account)]
-        await self._write(everything=True)
+        """Try to write what is queued now: everything, or for a reader of one account what its calls do not settle just
+        now, since these are not answered yet. Returns how many of them remain."""
+        calls, queued = self.queue.calls, self.queue.all()
+        if account is None:
+            before = queued
+        else:
+            before = [each for each in queued if each.call.caller.account == account and not each.is_settling]
+        if before or account is None:
+            await self._write(everything=account is None)
         return sum(calls.get(each.call.id) is each for each in before)
 
     async def write_last(self, trace_id: str) -> None:

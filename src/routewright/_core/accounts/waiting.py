@@ -44,10 +44,9 @@ class Waiting(Generic[T]):
                 self._count(name)
                 self._state.freed[name] = None  # who comes next may have been waiting for it alone
 
-    def retry(self, ask: Callable[[T], Any]) -> list[tuple[T, Any]]:
-        """Try the first of each queue in which something was freed, and those behind as long as there is room. Returns
-        those that need not wait any more, with what ``ask`` gave. It raises nothing."""
-        answered: list[tuple[T, Any]] = []
+    def retry(self, ask: Callable[[T], Any], answer: Callable[[T, Any], None]) -> None:
+        """Try the first of each queue in which something was freed, and those behind as long as there is room. Those
+        that need not wait any more are answered with what ``ask`` gave. If it raises, all others wait on."""
         freed, tries = self._state.freed, 0
         while freed and tries < MOST_TRIED:
             name = next(iter(freed))
@@ -57,10 +56,16 @@ class Waiting(Generic[T]):
                 continue
             first, tries = queue.popleft(), tries + 1
             self._state.queued.pop(name, None)  # those behind it do not stand before it
-            found = ask(first)
+            try:
+                found = ask(first)
+            except BaseException:
+                queue.appendleft(first)
+                self._queues[name] = queue
+                self._count(name)
+                raise
             self._count(name)
             if not isinstance(found, Wait):
-                answered.append((first, found))
+                answer(first, found)
                 continue
             if found.on == name:  # there is not enough yet
                 queue.appendleft(first)
@@ -69,7 +74,6 @@ class Waiting(Generic[T]):
             else:
                 self._queues.setdefault(found.on, deque()).append(first)
             self._count(found.on)
-        return answered
 
     def _count(self, name: FreedName) -> None:
         queue = self._queues.get(name)

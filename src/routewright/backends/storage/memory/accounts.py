@@ -320,8 +320,7 @@ class MemoryAccounts:
 
     def _again(self) -> None:
         while self.state.freed:
-            for asking, found in self._waiting.retry(self._tried):
-                self._answer(asking, found)
+            self._waiting.retry(self._tried, self._answer)
 
     def _tried(self, asking: _Asking) -> Hold | Replay | Wait | Short | RouterError:
         try:

@@ -168,8 +168,7 @@ class Desk:
             for asking in asks:
                 self._admit(asking)
         if self.state.freed:
-            for asking, found in self.waiting.retry(self._tried):
-                self._answer(asking, found)
+            self.waiting.retry(self._tried, self._answer)
         if self._deadlines:
             for asking, waits in self._late():
                 self._give_up(asking, waits.give_up)

@@ -47,6 +47,8 @@ IDLE_S = 2.0
 """After so long without a write the thread ends."""
 AGAIN_S = 1.0
 """So long after readers stood in the way, the log is moved again."""
+LONGEST_WAIT_S = 0.2
+"""How long a deletion waits for the keeper of another process. Then what was removed is scrubbed later."""
 VACUUM_BYTES = 16 * 1024 * 1024
 """Up to this size a file is written anew when something was removed, which takes a fifth of a second at most: SQLite
 overwrites what it removes, but now and then leaves a copy where it moved a row from one page to another."""
@@ -127,7 +129,7 @@ class Keeper:
     def _keep(self) -> None:
         """Do what is due, if no other process is at it."""
         try:
-            with self._alone() as alone, self._connections.writing("keeper") as connection:
+            with self._connections.writing("keeper") as connection, self._alone() as alone:
                 if not alone:
                     return
                 if not self._stale and time.monotonic() >= self._again_at and self._written_bytes() > LOG_BYTES:
@@ -164,12 +166,13 @@ class Keeper:
             yield True
             return
         descriptor = os.open(f"{self._connections.path}-keep", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        ends = time.monotonic() + (LONGEST_WAIT_S if self._stale else 0.0)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if self._stale else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+            while not (alone := _locked(descriptor)) and time.monotonic() < ends:
+                time.sleep(0.005)
+            yield alone
+            if alone:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile would hold it on
         finally:
             os.close(descriptor)
 
@@ -193,6 +196,15 @@ class Keeper:
                 return log.read(_FRAME_HEADER)[8:16] != salt
 
             return _HEADER + frame * bisect_left(range((size - _HEADER) // frame), True, key=is_older)
+
+
+def _locked(descriptor: int) -> bool:
+    """Take the lock of a file. False: another has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def transact(connection: Connection, work: Callable[[Connection], T]) -> T:

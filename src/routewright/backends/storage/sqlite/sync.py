@@ -112,14 +112,16 @@ class Sync:
             return
         try:
             descriptor = os.open(self._log, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-            try:
-                self._synced = _sync_and_look(descriptor)
-            finally:
-                os.close(descriptor)
         except FileNotFoundError:
             return  # it was moved into the file, which syncs that
+        except OSError as error:  # no more files may be open, perhaps
+            raise StorageUnavailable(f"{self._log} cannot be synced now: {error}") from error
+        try:
+            self._synced = _sync_and_look(descriptor)
         except OSError as error:
             raise self._failed(error) from error
+        finally:
+            os.close(descriptor)
 
     def _is_current(self) -> bool:
         """True if the descriptor is that of the log which has the name now."""

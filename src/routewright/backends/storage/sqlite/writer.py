@@ -171,7 +171,7 @@ class Writer:
             while len(taken) < MOST_AT_ONCE:
                 taken.append(waiting.get_nowait())
         except Empty:
-            while waiting.empty() and desk.evict():
+            while not taken and waiting.empty() and desk.evict():
                 pass
         if not taken and not (len(desk.waiting) or self._releases) and desk.is_idle:
             with self._guard.lock:
@@ -191,6 +191,8 @@ class Writer:
             self.desk.fail()
             for request in requests:
                 request.error, request.result = self._fault_of(error), None
+                if isinstance(request, Asking) and request.takes:  # that was committed, and nobody is told
+                    self._waiting.put(Request(partial(self.desk.release, request.ask.id, 0), SETTLE))
             self._answer(requests)
 
     def _has_news(self) -> bool:
