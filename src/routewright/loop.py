@@ -92,17 +92,17 @@ class Signal:
 
 
 class Reply(Generic[T]):
-    """What a task waits for that another thread gives. Many are given to a loop in one wake-up (``give``)."""
+    """A result that a task waits for and another thread sets. ``give`` sets many in one wake-up of a loop."""
 
     __slots__ = ("error", "future", "here", "is_left", "loop", "result")
 
     def __init__(self, *, awaited: bool = True) -> None:
         self.future: asyncio.Future[None] | None = None
-        """What an asyncio task waits for."""
+        """Awaited by an asyncio task."""
         self.here: Any = None
-        """What any other waits for."""
+        """Awaited by any other task."""
         self.loop: Any = None
-        """Whose task waits; None: none does."""
+        """The loop of the task that waits. None: no task does."""
         self.result: T | None = None
         self.error: Exception | None = None
         self.is_left = False
@@ -130,8 +130,9 @@ class Reply(Generic[T]):
         return self.result  # type: ignore[return-value]
 
 
-def give(replies: Iterable[Reply[Any]]) -> None:
-    """Wake the tasks whose results are there, each loop once. Replies of loops that are gone are marked as left."""
+def give(replies: Iterable[Reply[Any]]) -> list[Reply[Any]]:
+    """Wake the tasks whose results are there, each loop once. Returns the replies whose loops are gone."""
+    lost: list[Reply[Any]] = []
     by_loop: dict[Any, list[Reply[Any]]] = {}
     for reply in replies:
         if reply.loop is not None:
@@ -143,8 +144,8 @@ def give(replies: Iterable[Reply[Any]]) -> None:
             else:
                 loop.run_sync_soon(_wake, mine)
         except RuntimeError:
-            for reply in mine:
-                reply.is_left = True
+            lost += mine
+    return lost
 
 
 def _wake(replies: Sequence[Reply[Any]]) -> None:

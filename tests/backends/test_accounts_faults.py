@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import sqlite3
 import threading
@@ -776,3 +777,32 @@ async def test_a_file_that_cannot_be_opened_to_sync_it_is_a_passing_fault(
     await till.admit("c", 100)
     till.release("c")
     await storage.aclose()
+
+
+def test_a_waiter_whose_loop_is_gone_is_given_nothing(tmp_path: Path) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db")
+    till = Till(storage)
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> asyncio.Task[Any]:
+        await till.open_full()
+        await till.admit("c", 1_000)
+        waiting = asyncio.ensure_future(till.ask("waiter", 1_000, waits_s=60.0))
+        while not len(storage._writer.desk.waiting):  # noqa: ASYNC110  # another thread queues it
+            await asyncio.sleep(0.001)
+        return waiting
+
+    waiting = loop.run_until_complete(begin())
+    loop.close()
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]  # it is what the test is about
+
+    async def go_on() -> None:
+        till.release("c")
+        with anyio.fail_after(PATIENCE_S):
+            while len(storage._writer.desk.waiting) or await reserved(till):  # noqa: ASYNC110  # another thread ends it
+                await anyio.sleep(0.01)
+        await till.admit("next", 1_000)
+        till.release("next")
+        await storage.aclose()
+
+    asyncio.run(go_on())

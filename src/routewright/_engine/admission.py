@@ -1,4 +1,4 @@
-"""What a call takes before it may run, and how that ends (contract 7): idempotency key, rate windows, slot and money.
+"""Admits a call before it runs (contract 7): idempotency key, rate windows, slot and money.
 
     begin -> [take: windows and slot -> guardrails] -> decide within what is left -> take -> settled, or released
 
@@ -63,7 +63,7 @@ SPARE_S = 0.01
 
 
 class Admissions:
-    """What the calls of a Router share that need an admission. Safe to use from several loops and threads."""
+    """State shared by the admissions of a Router. Safe to use from several loops and threads."""
 
     def __init__(self, storage: Storage, log: TraceLog, worker: Worker, ids: Ids, clock: Clock) -> None:
         accounts: Accounts | None = getattr(storage, "accounts", None)
@@ -168,7 +168,7 @@ class _EventIds(Sequence[str]):
 
 
 class Admission:
-    """What one call takes. ``release`` gives back what it still holds."""
+    """The admission of one call. ``release`` gives back what it still holds."""
 
     __slots__ = (
         "_accounts", "_claim", "_read", "_shared", "_tokens", "at", "caller", "deadline", "grant", "is_patient",
@@ -198,7 +198,7 @@ class Admission:
         self.caller = caller
         self.run = run
         self.left = left
-        """What the caller may spend, as far as is known. None: that is to be asked."""
+        """The money the caller has left, as far as is known. None: unknown, so the storage has to be asked."""
         self.trace_id = shared.ids("tr_")
         self.at = clock.time()
         self.started_at = clock.monotonic()
@@ -212,7 +212,7 @@ class Admission:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What HTTP says of its limits (``Answer.headers``)."""
+        """Its rate limit headers (``Answer.headers``)."""
         return headers_of(self.windows, self._shared.clock.time())
 
     def tell(self, error: BaseException | None) -> None:
@@ -227,8 +227,8 @@ class Admission:
         return self.run is None and self._read.request.idempotency_key is None
 
     async def look(self, longest_s: float | None = None) -> Left:
-        """What the caller may spend by now. Raises ``AuthenticationFailed`` for a revoked key, or one that a Console
-        made elsewhere, ``StorageUnavailable``, and ``RouterTimeoutError``."""
+        """Ask the storage what the caller has left. Raises ``AuthenticationFailed`` for a revoked key, or one that a
+        Console made elsewhere, ``StorageUnavailable``, and ``RouterTimeoutError``."""
         clock, self.is_refused = self._shared.clock, self.grant is None
         until = self.deadline if longest_s is None else clock.monotonic() + longest_s
         found: object = await in_time(self._accounts.look(self.caller, self.run), clock, until)
@@ -307,7 +307,7 @@ class Admission:
             return  # what is reserved has to do
 
     def facts(self, call: Call, answer: Answer | None, used_nanos: int) -> Facts:
-        """What the call came to. ``used_nanos``: the most that it can have cost."""
+        """The outcome of the call, to settle it by. ``used_nanos``: the most that it can have cost."""
         claim, account, rows = self._claim, None if self.left is None else self.left.account, call.ledger_rows
         call.is_booked = True
         used: int | None = 0

@@ -1,4 +1,4 @@
-"""What a call takes of its caller's limits and money before it runs, and what it gives back (contract 7)."""
+"""Shapes of admission: what a call asks for before it runs, and what it is granted (contract 7)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Claim(Struct, frozen=True, gc=False):
 
     key: str
     fingerprint: str
-    """Of the request: another request may not use the same key."""
+    """Hash of the request: another request may not use the same key."""
 
 
 class Ask(Struct, frozen=True, kw_only=True, gc=False):
-    """What one call may take at most. All of it is taken, or nothing.
+    """The most that one call may take. All of it is taken, or nothing.
 
     An ask with the id of a call that was admitted changes how much is reserved for that call, and takes nothing else.
     """
@@ -44,14 +44,14 @@ class Ask(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Grant(Struct, kw_only=True, gc=False):
-    """What a call was given. It is ended by ``settle`` or ``release``, once."""
+    """An admitted call. Ended once, by ``settle`` or ``release``."""
 
     id: str
     caller: Caller
     nanos: int = 0
     """Reserved."""
     is_limited: bool = False
-    """Whether a balance, plan or budget limits what it may cost."""
+    """True if a balance, plan or budget limits its cost."""
     windows: tuple[WindowState, ...] = ()
     """Its rate limits, this call counted in."""
 
@@ -71,10 +71,10 @@ class Short(Struct, frozen=True, gc=False):
 
 
 class Left(Struct, frozen=True, gc=False):
-    """What a caller may still spend, as far as this process knows: the decision goes by it, ``admit`` by the truth."""
+    """The money a caller has left, as far as this process knows: good enough to decide by, while ``admit`` is exact."""
 
     account: Account | None
     """None: nobody set it up, so that nothing limits it."""
     key: Key | None
     nanos: int | None
-    """Of the level that has the least left. None: nothing limits it."""
+    """At the level with the least left. None: nothing limits it."""

@@ -1,4 +1,4 @@
-"""What a call that runs holds, how that ends, and a line of the log that says so: facts, never decisions."""
+"""Holds of running calls, how they end, and the log entries that record both: facts, never decisions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from routewright.wire import RunLimit
 
 
 class Hold(Struct, array_like=True, gc=False):
-    """What a call that runs holds."""
+    """Limits, money and idempotency key held by a running call."""
 
     id: str
     account: str
@@ -18,7 +18,7 @@ class Hold(Struct, array_like=True, gc=False):
     ends_at: float
     """Time of the log by which the call ends."""
     parties: tuple[str, ...]
-    """Whose windows it counts in."""
+    """Accounts and keys whose windows it counts in."""
     tokens: int
     slots: int
     nanos: int
@@ -41,10 +41,10 @@ class End(Struct, array_like=True, gc=False):
     """None: what was taken stays taken."""
     charge: int = 0
     run_nanos: int = 0
-    """What agent runs count."""
+    """The amount that agent runs count."""
     account: str = ""
     purses: tuple[str, ...] = ()
-    """Those that pay where the hold has none, had ended before, or there never was one."""
+    """Purses to charge if there is no hold, or it names none."""
 
 
 class Widened(Struct, array_like=True, gc=False):
@@ -55,7 +55,7 @@ class Widened(Struct, array_like=True, gc=False):
 
 
 class Tick(Struct, array_like=True, gc=False):
-    """What one owner did at one time, in this order."""
+    """The changes of one owner in one transaction, in this order."""
 
     changed: list[str] = []
     """Accounts whose terms, keys or sums were changed otherwise."""

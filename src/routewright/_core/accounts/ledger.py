@@ -1,4 +1,4 @@
-"""What is booked when a call ends: its rows, what its purses are charged, and the thresholds that are crossed."""
+"""Settles a call: its ledger rows, the charges to its purses, and the thresholds that they cross."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shelf(Books, Protocol):
         ...
 
     def told(self, account: str, name: str) -> int:
-        """The highest threshold that was told of under a name."""
+        """The highest threshold that was notified under a name."""
         ...
 
     def put_told(self, account: str, name: str, threshold: int) -> None:
@@ -43,7 +43,7 @@ class Shelf(Books, Protocol):
 
 
 class Booked(Struct, eq=False, gc=False):
-    """What is to be written for a call that ended."""
+    """Writes that end a call."""
 
     end: End
     rows: Sequence[LedgerRow]

@@ -1,4 +1,4 @@
-"""What may a caller take, and from whose money is it paid? Its terms, resolved once a day."""
+"""Resolves the limits and purses of a caller, once a day."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEVELS: dict[str, Level] = {"run": "agent_run", "key": "key", "account": "accou
 
 
 class Sums:
-    """What a purse comes to."""
+    """Running totals of a purse."""
 
     __slots__ = ("account", "charged", "granted", "is_known", "is_of_run", "name", "payers", "reserved", "spent")
 
@@ -25,7 +25,7 @@ class Sums:
         self.name = name
         self.spent = self.granted = self.reserved = 0
         self.charged: int | None = None
-        """What it was charged that the books do not say yet (``State.charged``)."""
+        """Charges that are not in the books yet (``State.charged``)."""
         self.is_known = False
         """False until ``spent`` and ``granted`` were read from the books."""
         self.is_of_run = name.startswith(RUN)
@@ -70,12 +70,12 @@ def purses_of(account: Account | None, key: Key | None, month: str) -> dict[str,
 
 
 def level_of(purse: str) -> Level:
-    """Whose money a purse holds, by its name."""
+    """The level of a purse, from its name."""
     return _LEVELS[purse.partition(":")[0]]
 
 
 def takes_of(name: str, limits: RateLimits, tokens: int, *, slots: bool) -> list[Take]:
-    """What a call takes of the limits of a party."""
+    """The amounts that a call takes from the limits of an account or key."""
     takes: list[Take] = []
     if limits.concurrency is not None and slots:
         takes.append(Take(name, "slots", limits.concurrency))

@@ -1,4 +1,4 @@
-"""What runs and what it holds: every rule of idempotency keys, rate limits, budgets, holds and leases (contract 7).
+"""Every rule of admission: idempotency keys, rate limits, budgets, holds and leases (contract 7).
 
     Ask ─┬─ Hold ──┬─ settled: booked, what was held beyond that is free again
          │         ├─ released: free again
@@ -50,7 +50,7 @@ from .payer import BALANCE, MONTH, RUN, Payer, Sums, check_key, level_of, purses
 LATE_S = 3_600.0
 """So long after a hold expired its call may still take part."""
 IDLE_S = 60.0
-"""What nobody used for so long, and nothing is held in, leaves memory."""
+"""Callers, windows and purses that were not used for so long, and hold nothing, are dropped from memory."""
 LOOKED_AT = 64
 """How much is looked at each time for what nobody used."""
 _DAY_S = 86_400
@@ -66,10 +66,10 @@ class Wait(NamedTuple):
 
     on: FreedName
     short: Short | None
-    """What to say when the time is over. None: it waits for an idempotency key."""
+    """The answer once the time is over. None: it waits for an idempotency key."""
 
     def give_up(self) -> Short:
-        """What to answer when the time is over. Raises ``RouterTimeoutError`` for a key."""
+        """The answer once the time is over. Raises ``RouterTimeoutError`` for a key."""
         if self.short is None:
             raise RouterTimeoutError(
                 "another call with the same idempotency key is still running; ask again with it, to have its answer"
@@ -77,7 +77,7 @@ class Wait(NamedTuple):
         return self.short
 
     def turn_away(self) -> Short:
-        """What to answer at once when too many calls wait. Raises ``RateLimited`` for a key."""
+        """The answer when too many calls wait. Raises ``RateLimited`` for a key."""
         if self.short is None:
             said = "too many calls wait for others to end, and another call with the same idempotency key is running"
             raise RateLimited(f"{said}; try again in 1 s", detail={"retry_after_seconds": 1})
@@ -96,12 +96,12 @@ class Expired(NamedTuple):
     """A hold that is over, and nobody knows what its call came to."""
 
     most: int
-    """What it can have cost, which runs count."""
+    """The most that it can have cost, which agent runs count."""
     purses: tuple[str, ...]
 
 
 class Books(Protocol):
-    """What lasts, as the state needs it. True up to the last tick that was folded."""
+    """The stored facts that the state needs, as of the last tick that was folded."""
 
     def account(self, name: str) -> Account | None:
         """An account, if it was set up."""
@@ -112,7 +112,7 @@ class Books(Protocol):
         ...
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
-        """What was spent from a purse, and what was granted to it."""
+        """The money spent from a purse, and granted to it."""
         ...
 
     def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
@@ -121,7 +121,7 @@ class Books(Protocol):
 
 
 class State:
-    """What runs, over all accounts. ``books`` is asked for what lasts where it is not in memory yet."""
+    """All that is held and used of limits and money, over all accounts. Reads from ``books`` on first use."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -142,7 +142,7 @@ class State:
         self.heard: dict[int, float] = {}
         """Until when the lease of each owner runs that holds something."""
         self.freed: dict[FreedName, None] = dict.fromkeys(self.queued)
-        """What may have room again since whoever keeps those who wait looked."""
+        """Purses and keys that may have room for calls that wait."""
         self.charged: list[Sums] = []
         """Purses that were charged what the books do not say yet. Who writes it there calls ``booked``."""
         self.expired: dict[str, float] = {}
@@ -205,7 +205,7 @@ class State:
         return payer
 
     def left(self, caller: Caller, at: float, run: RunLimit | None) -> Left | None:
-        """What a caller may still spend, if that is in memory. Safe to call from any thread."""
+        """The money a caller has left, if that is in memory. Safe to call from any thread."""
         mine = self._payers.get(caller.account)
         payer = None if mine is None else mine.get((caller.environment, caller.key_id))
         if payer is None or payer.day != int(at) // _DAY_S:
@@ -248,7 +248,7 @@ class State:
         return Standing(terms, key, tuple(purses))
 
     def grant(self, ask: Ask, hold: Hold) -> Grant:
-        """What a call is told that was admitted just now."""
+        """The grant of a call that was just admitted."""
         caller = ask.caller
         mine = self._payers.get(caller.account)  # the terms may have changed since an admission that is widened
         payer = None if mine is None else mine.get((caller.environment, caller.key_id))
@@ -333,7 +333,7 @@ class State:
         return short
 
     def _taken(self, account: str, claim: bytes, asked: Claim, now: float) -> Replay | Wait | None:
-        """What stands in the way of a key. Raises ``IdempotencyKeyReused``."""
+        """A replay of the key's answer, or a wait for its call. None: it is free. Raises ``IdempotencyKeyReused``."""
         running = self.claims.get(claim)
         kept = None if running is not None else self._books.kept(account, claim, now)
         fingerprint = running.fingerprint if running is not None else kept.fingerprint if kept is not None else None
@@ -624,5 +624,5 @@ def _let_go(payer: Payer) -> None:
 
 @lru_cache(maxsize=256)
 def scope_of(caller: Caller, key: str) -> bytes:
-    """What an idempotency key is found by: it is a caller's account's and environment's. Each call asks thrice."""
+    """Hash of account, environment and idempotency key. Asked three times a call."""
     return blake2b(f"{caller.account}\0{caller.environment}\0{key}".encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Who waits for money or an idempotency key that other calls hold. First come, first served, in one process.
+"""FIFO queues, within one process, for calls that wait for money or an idempotency key held by other calls.
 
 Waiting costs nothing until something is freed that somebody waits for.
 """

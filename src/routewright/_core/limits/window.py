@@ -32,7 +32,7 @@ def leaves_in(at: float, now: float) -> float:
 
 
 class Window:
-    """What one account or key took within the last minute, oldest first, and how many of its calls run.
+    """The requests and tokens of one account or key in the last minute, oldest first, and its running calls.
 
     Calls admitted at one time are one entry.
     """
@@ -84,7 +84,7 @@ class Window:
             self.head = 0
 
     def states(self, limits: RateLimits, now: float) -> list[WindowState]:
-        """What the limits have left, slots aside."""
+        """The room left in each limit, except slots."""
         if self.times and self.times[self.head] <= now - WINDOW_S:
             self.age(now - WINDOW_S)
         reset_s = WINDOW_S - (now - self.times[-1]) if self.times else 0.0

@@ -1,4 +1,4 @@
-"""The shortest form of a trace: what is stored for each call, and what its trace is made from when it is read.
+"""The short form of a trace: stored for each call, and turned into a ``Trace`` when somebody reads it.
 
 Fields are stored by place. New ones come at the end, with a default, so that older lines can still be read.
 """
@@ -57,13 +57,13 @@ class AttemptLine(Struct, array_like=True, gc=False):
     instead: tuple[str, str, bool] | None = None
     """If it is a fallback: for which model, why, and whether it served."""
     hits: tuple[Hit, ...] = ()
-    """What guardrails found in its answer ..."""
+    """Guardrail hits in its answer."""
     hits_ms: float = 0.0
-    """... and when."""
+    """When they were found, from the start of the call."""
 
 
 class ChoiceLine(Struct, array_like=True, gc=False):
-    """What was decided, without the input."""
+    """The decision, without its input."""
 
     candidates: Raw
     """``list[Candidate]``, the best few: encoded once for all calls of a plan."""
@@ -103,7 +103,7 @@ class CallLine(Struct, array_like=True, gc=False):
     traceparent: str | None = None
     asks_cache: bool = False
     hits: tuple[Hit, ...] = ()
-    """What guardrails found in the request."""
+    """Guardrail hits in the request."""
 
     @property
     def model(self) -> str | None:
@@ -152,7 +152,7 @@ def _shared(line: CallLine) -> dict[str, Any]:
 
 
 def spans_of(line: CallLine) -> list[Span]:
-    """What the call did, in order."""
+    """The steps of the call, in order."""
     spans: list[Span] = []
     if line.choice is not None:
         spans.append(_decision_span(line.choice, line.given))

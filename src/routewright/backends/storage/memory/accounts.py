@@ -72,10 +72,10 @@ _NOTHING = _Spent()
 
 
 class MemoryAccounts:
-    """What calls hold of limits, budgets and idempotency keys. A forked child begins with nothing held."""
+    """Holds of limits, budgets and idempotency keys. A forked child begins with none."""
 
     owner = 1
-    """Of all that is held: the process."""
+    """The owner of all holds: this process."""
 
     def __init__(self, storage: MemoryStorage, newest: int) -> None:
         self._storage = storage

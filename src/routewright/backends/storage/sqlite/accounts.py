@@ -36,7 +36,7 @@ MOST_SNAPSHOTS = 1_000
 
 
 class SqliteAccounts:
-    """What calls hold of limits, budgets and idempotency keys. A forked child begins with nothing held."""
+    """Holds of limits, budgets and idempotency keys. A forked child begins with none."""
 
     def __init__(self, writer: Writer, writes: Writes, clock: Clock, *, inline: bool) -> None:
         self._writer = writer

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -63,21 +63,6 @@ class _Opening:
         """Nothing: what is begun has to end."""
 
 
-class Kind(NamedTuple):
-    """What sort of file it is."""
-
-    prepare: Callable[[Connection, Path], None]
-    """Makes the tables of a new one, refuses one of somebody else's, and settles a connection. It is done again where
-    another process stands in the way."""
-    id_of: Callable[[Connection], bytes | None]
-    """Tells one from others that come to its name, and to the number of its file, which is given again once it is gone;
-    None: it has no id, and any will do."""
-    replaced: Callable[[Path], None]
-    """Called before one that took the place of the one in use is opened. Raises to refuse it."""
-    removed: Callable[[Path], None]
-    """Called before one is made in the place of the one in use, which is gone. Raises to refuse that."""
-
-
 def _prepare_store(connection: Connection, path: Path) -> None:
     prepare(connection, path)
     synchronous = "NORMAL" if IS_POSSIBLE else "FULL"  # never OFF: moving the log relies on it
@@ -97,38 +82,32 @@ def _prepare_store(connection: Connection, path: Path) -> None:
     connection.create_function("merged", 2, merged)
 
 
-def _refuse(path: Path) -> None:
+def _replaced(path: Path) -> StorageUnavailable:
     what = f"stop all that use it, remove {path.name}-wal and {path.name}-shm, and start again"
-    raise StorageUnavailable(f"{path} was replaced while it was in use: {what}")
+    return StorageUnavailable(f"{path} was replaced while it was in use: {what}")
 
 
-def _miss(path: Path) -> None:
-    """A new one would know of no account, key or balance: whoever is limited would be so no more."""
+def _removed(path: Path) -> StorageUnavailable:
+    """A new file would know of no account, key or balance: nobody would be limited any more."""
     what = f"stop all that use it, remove {path.name}-wal and {path.name}-shm, restore a backup, and start again"
-    raise StorageUnavailable(f"{path} was removed while it was in use: {what}; without a backup it begins empty")
-
-
-STORE = Kind(_prepare_store, id_of, _refuse, _miss)
+    return StorageUnavailable(f"{path} was removed while it was in use: {what}; without a backup it begins empty")
 
 
 class Connections:
     """Opens connections to a file as they are needed. Safe to use from several threads, before and after a fork."""
 
-    def __init__(self, path: Path, connect: Connect, busy_s: float, kind: Kind = STORE) -> None:
+    def __init__(self, path: Path, connect: Connect, busy_s: float) -> None:
         self.path = path
         self._name = str(path)
-        self._kind = kind
         self._connect = connect
         self.busy_s = busy_s
         self._guard = Guard()
         self._torn: list[Connection | _Opening] = []
         """In use when the process was forked: they must not even be closed here."""
-        self._adrift: list[Connection] = []
-        """To a file that is gone."""
         self._file: tuple[int, int] | None = None
         """Which file is open, or was before a fork; None: none was, or its like cannot be told."""
         self._id: bytes | None = None
-        """That of what is in it (``Kind.id_of``)."""
+        """The id in it, which tells it from others that come to its name, or to the number of its file."""
         renew_in_children(self)
         quiet_at_fork(self)
 
@@ -226,7 +205,7 @@ class Connections:
             with self._guard.lock:
                 if self._is_quiet:
                     continue
-                self._look_for_file()
+                self._check_file()
                 found = self._writers.get(role) if role else self._idle.pop() if self._idle else None
                 if found is not None:
                     self._in_use.add(found)
@@ -245,19 +224,11 @@ class Connections:
                     self._writers[role] = made
             return made
 
-    def _look_for_file(self) -> bool:
-        """See that the file is the one that is open; False: another may take its place. Connections to one that was
-        removed are let lie: SQLite would remove the log of the next when it closes them. Raises ``StorageUnavailable``
-        for a store that was replaced or removed."""
+    def _check_file(self) -> None:
+        """Raises ``StorageUnavailable`` if the file was replaced or removed since it was opened."""
         present = identity_of(self._name)
-        if self._file is None or present == self._file:
-            return True
-        (self._kind.removed if present is None else self._kind.replaced)(self.path)
-        self._adrift += [*self._idle, *self._writers.values()]
-        self._idle.clear()
-        self._writers.clear()
-        self._file = self._id = None
-        return False
+        if self._file is not None and present != self._file:
+            raise _removed(self.path) if present is None else _replaced(self.path)
 
     def _give_back(self, connection: Connection) -> None:
         with self._guard.lock:
@@ -275,7 +246,7 @@ class Connections:
         connection = self._connected()
         try:
             with self._guard.lock:
-                self._look_for_file()  # another may have come just now: it is refused, or taken
+                self._check_file()  # another may have come just now: it is refused, or taken
             connection.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
             _again(partial(self._prepare, connection), wait_s)  # SQLite does not wait for all of it
             connection.execute(f"PRAGMA busy_timeout = {int(busy_s * 1000)}")
@@ -293,16 +264,15 @@ class Connections:
             return self._connect(str(self.path))
         except sqlite3.Error:
             with self._guard.lock:
-                if self._look_for_file():
-                    raise
-        return self._connected()  # it went just now, and may be made anew
+                self._check_file()
+            raise
 
     def _prepare(self, connection: Connection) -> None:
         """Settle a connection, to what was open before if anything was."""
-        if self._id is not None and self._kind.id_of(connection) != self._id:
-            self._kind.replaced(self.path)
-        self._kind.prepare(connection, self.path)
-        self._id = self._kind.id_of(connection)
+        if self._id is not None and id_of(connection) != self._id:
+            raise _replaced(self.path)
+        _prepare_store(connection, self.path)
+        self._id = id_of(connection)
 
 
 class Writing(Struct, eq=False):

@@ -68,11 +68,11 @@ class Asking(Reply[Grant | Replay | Short]):
         if inline:
             self.answered = Signal()
         self.waits: Wait | None = None
-        """What it waits for."""
+        """The purse or key it waits for. None: it does not wait."""
         self.until = inf
         """When it gives up, monotonic."""
         self.takes = False
-        """What it was given it has taken: its call held nothing before."""
+        """True if this ask created the hold of its call."""
 
 
 class Desk:
@@ -102,7 +102,7 @@ class Desk:
         self.known_at = -inf
         """When the state was known to be the newest, monotonic."""
         self._deadlines: list[tuple[float, int, Asking]] = []
-        """Of those who wait, the first to give up first."""
+        """Calls that wait, by the time they give up."""
         self.is_careful = False
         """Nothing is taken for new that may be there: a transaction has just failed."""
         self._is_open = False
@@ -321,7 +321,7 @@ class Desk:
         return True
 
     def look(self, caller: Caller, run: RunLimit | None, connection: Connection) -> Left:
-        """What a caller may still spend."""
+        """The money a caller has left."""
         return self.state.look(caller, self._clock.time(), run)
 
     def stands(self, account: str, query: Stands, connection: Connection) -> Standing:

@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Of one process and file. With ``inline`` it works in the caller's thread."""
+    """Moves the log and rolls up traces, for one process and file. With ``inline`` in the caller's thread."""
 
     def __init__(self, connections: Connections, *, inline: bool) -> None:
         self._connections = connections
@@ -73,7 +73,7 @@ class Keeper:
         self._long = 2 * LOG_BYTES
         """The log is moved at once when its file grows beyond this size."""
         self._stale = False
-        """What was removed may still stand in the log or the file."""
+        """The log or the file may still hold removed rows."""
 
     def wrote(self) -> None:
         """Something was written."""

@@ -23,7 +23,7 @@ from routewright.protocols import Clock
 from .connection import Connection
 
 FORMAT = 1
-"""Of the ticks that this version writes, and the newest that it reads."""
+"""Format of the ticks that this version writes, and the newest that it reads."""
 FOLD_S = 5.0
 """How often a copy of the state is written while there are ticks."""
 SHARE = 50
@@ -56,7 +56,7 @@ class Log:
         self._ahead = 0.0
         self._boot = boot_name()
         self._copy: tuple[int, float, bytes] | None = None
-        """Of the state, to be written with the next tick."""
+        """A copy of the state, to be written with the next tick."""
         self._copied_n = 0
         self._copy_at = 0.0
 
@@ -166,7 +166,7 @@ def begin(connection: Connection, at: float, windows: dict[str, tuple[list[float
 
 
 def boot_name() -> str:
-    """What tells one start of the machine from another; empty where the system does not say."""
+    """Id of the present boot; empty if the system does not tell."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
     return ""

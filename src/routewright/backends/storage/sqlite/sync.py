@@ -44,7 +44,7 @@ class Sync:
         self._log = f"{path}-wal"
         self._descriptor: int | None = None
         self._synced: Look | None = None
-        """What the log looked like when the last sync began. None: it may have changed since and look the same."""
+        """Stat of the log when the last sync began. None: it may have changed since without showing it."""
         self._failure: str | None = None
         self._guard = Guard()
         """No descriptor is closed while it is synced."""

@@ -1,4 +1,4 @@
-"""The one thread of a process that writes to a file: it takes all that waits into one transaction.
+"""The writing thread of a process: takes all requests that wait into one transaction.
 
 What was asked for in the meantime is the next transaction, so that the busier it is, the more share one commit and one
 sync. It begins with the first request, ends when it had nothing to do for a while, and begins anew in a forked child.
@@ -39,7 +39,7 @@ GATHER_S = 0.0003
 """While many calls run, a transaction begins once nothing more has come for so long."""
 LONGEST_PAUSE_S = 0.1
 LOOK_AT_LOCK_S = 0.125
-"""How often to look whether whoever has the lock still commits. If not for so long, nobody waits to be admitted."""
+"""How often to check whether the process that has the lock still commits. If not for so long, asks are refused."""
 MOST_RELEASES = 10_000
 """Releases that wait until the file can be written to again. What is lost is free a lease after its call should end."""
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ Scrub = Callable[[Any], bool]
 
 
 class Request(Reply[Any]):
-    """What somebody wants done in a transaction, and what came of it."""
+    """Work to do in a transaction, and its result."""
 
     __slots__ = ("durability", "gentle", "order", "scrub", "work")
 
@@ -67,9 +67,9 @@ class Request(Reply[Any]):
         self.order = order
         self.durability = durability
         self.scrub = scrub
-        """Says of its result whether what was removed must now go from the log and the file, too."""
+        """True for a result whose removed rows must now be scrubbed from the log and the file."""
         self.gentle = gentle
-        """One of many: other processes are left as much time behind it as it took."""
+        """After it, other processes get as much time to write as it took."""
 
 
 class Writer:
@@ -95,7 +95,7 @@ class Writer:
         self._is_gentle = False
         """It gives way to other processes."""
         self._releases: list[Request] = []
-        """What could not be given back when the file could not be written to."""
+        """Releases that failed because the file could not be written to. They are tried again."""
 
     async def do(
         self,
@@ -122,7 +122,7 @@ class Writer:
             await self.do(_nothing, "committed")
 
     def put(self, request: Request | Asking) -> None:
-        """Have it done."""
+        """Queue a request."""
         if self._inline:
             with self._guard.lock:
                 self._run([request])
@@ -133,7 +133,11 @@ class Writer:
             self._start()
         self._waiting.put(request)
         if self._thread is None:  # it ended just now
-            self._start()
+            try:
+                self._start()
+            except StorageUnavailable:
+                request.is_left = True  # it stays queued, and nobody waits for it
+                raise
 
     def _start(self) -> None:
         with self._guard.lock:
@@ -158,7 +162,7 @@ class Writer:
             del requests  # what they hold must not stay while nothing happens
 
     def _take(self) -> list[Request | Asking] | None:
-        """What waits; nothing: it is time to look after what calls hold. None: the thread is to end."""
+        """The next batch of requests; empty when only upkeep is due. None ends the thread."""
         waiting, desk = self._waiting, self.desk
         taken: list[Request | Asking] = []
         try:
@@ -183,7 +187,7 @@ class Writer:
         return taken
 
     def _do(self, requests: Sequence[Request | Asking]) -> None:
-        """Run them. A defect fails them, and not the thread, on which every call of an account depends."""
+        """Run requests. A defect fails them, but not the thread, which every call of an account depends on."""
         try:
             self._run(requests)
         except Exception as error:
@@ -202,7 +206,7 @@ class Writer:
         return False
 
     def _run(self, requests: Sequence[Request | Asking]) -> None:
-        """Do them in one transaction, and answer. Where one of them breaks it, each is done by itself."""
+        """Do requests in one transaction and answer them. If one of them breaks it, do each by itself."""
         self.desk.log.copy()
         by_order: tuple[list[Request | Asking], ...] = [], [], []
         for request in requests:
@@ -243,7 +247,7 @@ class Writer:
             self.desk.is_careful = False
 
     def _begin(self, connection: Connection, asks: list[Request | Asking]) -> None:
-        """Take the lock. Asks are refused where a process stands still that has it; all else waits for ``busy_s``."""
+        """Take the lock. If a process that has it stands still, asks are refused; all else waits for ``busy_s``."""
         ends, seen = time.monotonic() + self._connections.busy_s, -1
         while True:
             try:
@@ -257,7 +261,7 @@ class Writer:
                     self._refuse(asks, error)
 
     def _refuse(self, asks: list[Request | Asking], error: sqlite3.Error) -> None:
-        """Refuse those who ask for something, in this transaction or behind it."""
+        """Refuse all asks, those of this transaction and those queued behind it."""
         refused, asks[:] = asks.copy(), []
         for _ in range(self._waiting.qsize()):
             each = self._waiting.get()
@@ -324,10 +328,12 @@ class Writer:
                 if isinstance(reply, Asking):
                     reply.answered.set()
         elif replies:
-            give(replies)
+            for lost in give(replies):
+                if isinstance(lost, Asking) and lost.takes:  # nobody is there to give it back
+                    self._waiting.put(Request(partial(self.desk.leave, lost), SETTLE))
 
     def _fault_of(self, error: Exception) -> RouterError:
-        """What to raise in the place of an error."""
+        """The ``RouterError`` to raise for an error."""
         if isinstance(error, RouterError):
             return error
         if isinstance(error, sqlite3.Error):
