@@ -36,7 +36,16 @@ from routewright.testing.storage.samples import (
     make_row,
     make_trace,
 )
-from routewright.wire import SYSTEM_ACCOUNT, HealthSnapshot, LedgerRow, PutAccount, RateLimits, Replay, SnapshotById
+from routewright.wire import (
+    SYSTEM_ACCOUNT,
+    HealthSnapshot,
+    LedgerRow,
+    PutAccount,
+    RateLimits,
+    Replay,
+    Short,
+    SnapshotById,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -806,3 +815,23 @@ def test_a_waiter_whose_loop_is_gone_is_given_nothing(tmp_path: Path) -> None:
         await storage.aclose()
 
     asyncio.run(go_on())
+
+
+async def test_who_waited_for_a_key_and_then_for_money_is_told_of_the_money(till: Till, clock: FakeClock) -> None:
+    await till.admit("c", 1_000, same="i")
+    found: list[Any] = []
+
+    async def ask(call: str, nanos: int, **given: Any) -> None:
+        found.append(await till.ask(call, nanos, **given))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(ask, "rich", 1_000, waits_s=60.0))
+        await clock.sleep(0.5)
+        group.start_soon(partial(ask, "waiter", 500, same="i", waits_s=10.0))
+        await clock.sleep(0.5)
+        till.release("c")
+    rich, short = found
+    assert rich.nanos == 1_000
+    assert isinstance(short, Short)
+    assert short.waits
+    till.release("rich")

@@ -85,7 +85,7 @@ class SqliteAccounts:
         if rows is not None and (desk.is_careful or facts.id not in desk.state.holds):
             self._writes.make_place(connection, account, rows)
         booked = desk.settle(facts, connection)
-        if facts.trace is not None and facts.trace.is_void != booked.is_void:
+        if facts.trace is not None and (booked.is_void or facts.trace.is_void):  # now, or in a transaction that failed
             facts.trace.void(booked.is_void)
             rows = _rows_of(facts)
         if facts.snapshots and (facts.snapshots is not desk.snapshots or desk.is_careful):

@@ -1,6 +1,6 @@
 """Accounts inside a transaction: what calls ask for, and what they came to, as one tick of the log.
 
-A tick begins with what others did since, and writes what it did itself at its end. It is taken back as a whole.
+A tick first folds the ticks of others, then writes its own changes. It rolls back as a whole.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Desk:
         self.state = self.shelf.state = self.log.state
         self.waiting: Waiting[Asking] = Waiting(self.state)
         self.answered: list[Asking] = []
-        """Those that need not wait any more."""
+        """Asks answered in this transaction."""
         self._joined: list[Asking] = []
         """Those that began to wait in this transaction."""
         self._order = count()
@@ -96,7 +96,7 @@ class Desk:
         self.traces: list[TraceRows] = []
         """New ones, to be written with the tick."""
         self.snapshots: Sequence[Snapshot] = ()
-        """Those of the last call, which are there."""
+        """Snapshots of the last call, which are stored."""
         self.put_at: dict[str, float] = {}
         """When snapshots were put last."""
         self.known_at = -inf
@@ -104,7 +104,7 @@ class Desk:
         self._deadlines: list[tuple[float, int, Asking]] = []
         """Calls that wait, by the time they give up."""
         self.is_careful = False
-        """Nothing is taken for new that may be there: a transaction has just failed."""
+        """True while requests run one by one after a failure: their rows may exist already."""
         self._is_open = False
         self._ticked_at = 0.0
         self._looked_at = -inf
@@ -135,7 +135,7 @@ class Desk:
             self.shelf.expire(hold)
 
     def evict(self) -> bool:
-        """Drop some of what nobody used of late. False: there is no more for now."""
+        """Evict some unused state. False: nothing is left for now."""
         return self.state.evict(self.log.now)
 
     @property
@@ -263,6 +263,8 @@ class Desk:
                 self._tick.admits.append(found)
             else:
                 self._tick.widened.append(Widened(found.id, found.nanos))
+        elif isinstance(found, Wait) and asking.waits is not None:
+            asking.waits = found  # it may wait for something else now
         return found
 
     def _answer(self, asking: Asking, found: Hold | Replay | Short | RouterError) -> None:
@@ -282,11 +284,17 @@ class Desk:
     # What is asked for, as work of a transaction, which has begun with ``open``
 
     def leave(self, asking: Asking, connection: Connection) -> None:
-        """Take back what an ask was given, or waits for: nobody waits for the answer any more."""
+        """Release the hold of a cancelled ask, or take it out of its queue."""
         if asking.takes:
             self.release(asking.ask.id, 0, connection)
         elif asking.result is None:
             self.waiting.leave(asking)
+
+    def withdraw(self, asking: Asking, connection: Connection, *, takes: bool) -> None:
+        """The same for one that was answered with an error, whatever was committed of it."""
+        self.waiting.leave(asking)
+        if takes:
+            self.release(asking.ask.id, 0, connection)
 
     def settle(self, facts: Facts, connection: Connection) -> Booked:
         """Book what a call came to. Returns what ``ledger.settle`` does; its trace is the caller's to write."""

@@ -171,9 +171,8 @@ class Keeper:
             while not (alone := _locked(descriptor)) and time.monotonic() < ends:
                 time.sleep(0.005)
             yield alone
-            if alone:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile would hold it on
         finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile would hold it on
             os.close(descriptor)
 
     def _log_bytes(self) -> int:

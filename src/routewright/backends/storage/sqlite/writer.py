@@ -41,7 +41,7 @@ LONGEST_PAUSE_S = 0.1
 LOOK_AT_LOCK_S = 0.125
 """How often to check whether the process that has the lock still commits. If not for so long, asks are refused."""
 MOST_RELEASES = 10_000
-"""Releases that wait until the file can be written to again. What is lost is free a lease after its call should end."""
+"""Releases that wait until the file can be written to. A dropped one is freed a lease after its call should be over."""
 _log = logging.getLogger(__name__)
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
@@ -84,7 +84,7 @@ class Writer:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Begin with nothing: what waited at a fork is the parent's to do."""
+        """Begin with nothing: the parent keeps the requests queued at a fork."""
         self.desk = self._make_desk()
         self._waiting: SimpleQueue[Request | Asking] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -117,7 +117,7 @@ class Writer:
         return request.result
 
     async def drain(self) -> None:
-        """Wait until all is done that was put before."""
+        """Wait for all requests queued so far."""
         if self._thread is not None:
             await self.do(_nothing, "committed")
 
@@ -135,8 +135,10 @@ class Writer:
         if self._thread is None:  # it ended just now
             try:
                 self._start()
-            except StorageUnavailable:
-                request.is_left = True  # it stays queued, and nobody waits for it
+            except StorageUnavailable:  # it stays queued, and is done for nobody
+                request.is_left = True
+                if isinstance(request, Request):
+                    request.work = _nothing
                 raise
 
     def _start(self) -> None:
@@ -192,16 +194,16 @@ class Writer:
             self._run(requests)
         except Exception as error:
             _log.exception("the writer of %s failed", self._connections.path)
-            self.desk.fail()
             for request in requests:
                 request.error, request.result = self._fault_of(error), None
-                if isinstance(request, Asking) and request.takes:  # that was committed, and nobody is told
-                    self._waiting.put(Request(partial(self.desk.release, request.ask.id, 0), SETTLE))
+                if isinstance(request, Asking):  # nobody is told what it was given, if that was committed
+                    self._waiting.put(Request(partial(self.desk.withdraw, request, takes=request.takes), SETTLE))
+            self.desk.fail()
             self._answer(requests)
 
     def _has_news(self) -> bool:
         """True if others have written a tick. That takes no lock."""
-        with suppress(sqlite3.Error, RouterError), self._connections.writing() as connection:
+        with suppress(Exception), self._connections.writing() as connection:
             return self.desk.log.has_news(connection)
         return False
 
@@ -230,6 +232,7 @@ class Writer:
                 request.error, request.result = self._fault_of(error), None
             if not self._inline:
                 released = [each for each in by_order[SETTLE] if each.loop is None and isinstance(each, Request)]
+                released = released if _is_of_the_file(error) else []
                 self._releases = [*self._releases, *released][:MOST_RELEASES]
             self.desk.refuse(partial(self._fault_of, error))
             self._answer([*left, *self.desk.done()])
