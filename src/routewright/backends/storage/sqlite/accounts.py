@@ -73,12 +73,14 @@ class SqliteAccounts:
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
         work = partial(self._settle, facts, _rows_of(facts))
+        done: list[StoredEvent]
         if self._inline:
-            done: list[StoredEvent] = await self._writer.do(work, facts.durability, order=SETTLE)
+            done = await self._writer.do(work, facts.durability, order=SETTLE)
             return done
         request = Request(work, SETTLE, facts.durability, awaited=True)
         self._writer.put(request)
-        return await request.wait()  # type: ignore[no-any-return]
+        done = await request.wait()
+        return done
 
     def _settle(self, facts: Facts, rows: TraceRows | None, connection: Connection) -> list[StoredEvent]:
         desk, account = self._writer.desk, facts.caller.account

@@ -74,6 +74,8 @@ class Keeper:
         """The log is moved at once when its file grows beyond this size."""
         self._stale = False
         """The log or the file may still hold removed rows."""
+        self._has_failed = False
+        """A defect was logged."""
 
     def wrote(self) -> None:
         """Something was written."""
@@ -140,8 +142,10 @@ class Keeper:
                     self._move(connection)
         except (sqlite3.Error, OSError, RouterError) as error:  # what was committed is committed
             _log.debug("the log of %s was not moved: %s", self._connections.path, error)
-        except Exception:  # a damaged row, perhaps: whoever wrote is not to blame, and the next try may do better
-            _log.exception("the log of %s was not moved, or its traces not counted", self._connections.path)
+        except Exception:  # as of a damaged row, for which no writer is to blame; told once, since it is tried again
+            if not self._has_failed:
+                _log.exception("the log of %s was not moved, or its traces not counted", self._connections.path)
+            self._has_failed = True
 
     def _move(self, connection: Connection) -> None:
         """Move the log into the file, and write the file anew where what was removed may still stand in it."""
