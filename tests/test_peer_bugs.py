@@ -84,7 +84,7 @@ BUGS = [
     Bug(
         "slots of a process that was killed are never free again",
         DESK,
-        "        for owner in self.state.silent(self.log.owner):",
+        "        for owner in self.state.silent(self.log.owner, self.state.at):",
         "        for owner in list[int]():",
         ACCOUNTS,
         "Sqlite and silent_process",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import anyio
@@ -84,3 +85,18 @@ class TestSqliteAccountsInThreads(InFile, Windows, Budgets, Settling, Idempotenc
                 while not len(desk_of(heir).waiting):
                     await anyio.lowlevel.checkpoint()
                 full.release("c")
+
+    async def test_what_a_silent_process_held_is_given_to_those_who_wait(
+        self, full: Till, heir: Till, clock: FakeClock
+    ) -> None:
+        """Nobody else writes anything that could wake them."""
+        await full.admit("lost", 800, same="i", lasts_s=600.0)
+        desk_of(full).beat_s = inf  # it was killed
+        given = partial(heir.admit, "a", 500, same="i", waits_s=50.0)
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(given)
+                while not len(desk_of(heir).waiting):
+                    await anyio.lowlevel.checkpoint()
+                await clock.advance(self.lease_s + 1.0)
+        assert (await heir.purses())["account"] == (0, 500)

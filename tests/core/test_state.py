@@ -254,17 +254,17 @@ def test_who_holds_something_and_is_silent_for_a_lease_is_told_of_to_the_others(
     ledger.hold("c", 10)
     ledger.wait(LEASE_S)
     ledger.state.begin(2, ledger.now, ledger.now + LEASE_S)
-    assert ledger.state.silent(but=2) == []
+    assert ledger.state.silent(2, ledger.state.at) == []
     ledger.wait(0.001)
     ledger.state.begin(2, ledger.now, ledger.now + LEASE_S)
-    assert ledger.state.silent(but=2) == [1]
-    assert ledger.state.silent(but=1) == []
+    assert ledger.state.silent(2, ledger.state.at) == [1]
+    assert ledger.state.silent(1, ledger.state.at) == []
     ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
-    assert ledger.state.silent(but=2) == []
+    assert ledger.state.silent(2, ledger.state.at) == []
     ledger.release("c")
     ledger.wait(1e6)
     ledger.state.begin(2, ledger.now, ledger.now + LEASE_S)
-    assert ledger.state.silent(but=2) == [], "it holds nothing"
+    assert ledger.state.silent(2, ledger.state.at) == [], "it holds nothing"
 
 
 def test_a_call_that_should_have_ended_a_lease_ago_is_overdue() -> None:

@@ -44,7 +44,7 @@ class Order(msgspec.Struct):
     max_output_tokens: int = 200
     takes_s: float = 0.01
     """How long the model takes, at most."""
-    timeout_ms: float = 60_000
+    timeout_ms: float = 20_000
 
 
 class Report(msgspec.Struct):

@@ -425,9 +425,9 @@ class State:
         self.expired[hold_id] = self.at
         return self.end(End(hold_id, None, 0, hold.nanos))
 
-    def silent(self, but: int) -> list[int]:
-        """Owners that hold something and whose leases are over, ``but`` one."""
-        return [owner for owner, until in self.heard.items() if until < self.at and owner != but]
+    def silent(self, but: int, at: float) -> list[int]:
+        """Owners that hold something and whose leases were over ``at`` a time, ``but`` one."""
+        return [owner for owner, until in self.heard.items() if until < at and owner != but]
 
     def overdue(self, owner: int, lease_s: float) -> list[str]:
         """Holds of an owner whose calls should have ended a lease ago."""

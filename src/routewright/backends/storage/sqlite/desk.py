@@ -117,7 +117,7 @@ class Desk:
         self.shelf.begin(connection)
         lost = self.log.catch_up(connection)
         self._is_open = True
-        for owner in self.state.silent(self.log.owner):
+        for owner in self.state.silent(self.log.owner, self.state.at):
             lost += self.state.owners.get(owner, {}).values()
         now = self._clock.monotonic()
         self.known_at = now
@@ -151,9 +151,10 @@ class Desk:
 
     @property
     def is_ready(self) -> bool:
-        """True if there is somebody to answer who waits: something was freed, or it has waited for as long as it
-        may."""
-        return bool(self.state.freed) or self._gives_up
+        """True if there may be somebody to answer who waits: something was freed, it has waited for as long as it
+        may, or a process is gone that holds something."""
+        state = self.state
+        return bool(state.freed) or self._gives_up or bool(state.silent(self.log.owner, self.log.now))
 
     @property
     def _gives_up(self) -> bool:
