@@ -94,7 +94,7 @@ class Signal:
 class Reply(Generic[T]):
     """A result that a task waits for and another thread sets. ``give`` sets many in one wake-up of a loop."""
 
-    __slots__ = ("error", "future", "here", "is_left", "loop", "result")
+    __slots__ = ("error", "future", "here", "is_given", "is_left", "loop", "result")
 
     def __init__(self, *, awaited: bool = True) -> None:
         self.future: asyncio.Future[None] | None = None
@@ -105,6 +105,8 @@ class Reply(Generic[T]):
         """The loop of the task that waits. None: no task does."""
         self.result: T | None = None
         self.error: Exception | None = None
+        self.is_given = False
+        """True once ``give`` was called with it: then nobody may change it."""
         self.is_left = False
         """Nobody waits any more. What is given later is lost on it."""
         if not awaited:
@@ -135,6 +137,7 @@ def give(replies: Iterable[Reply[Any]]) -> list[Reply[Any]]:
     lost: list[Reply[Any]] = []
     by_loop: dict[Any, list[Reply[Any]]] = {}
     for reply in replies:
+        reply.is_given = True
         if reply.loop is not None:
             by_loop.setdefault(reply.loop, []).append(reply)
     for loop, mine in by_loop.items():

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import anyio
 import anyio.to_thread
@@ -835,3 +836,50 @@ async def test_who_waited_for_a_key_and_then_for_money_is_told_of_the_money(till
     assert isinstance(short, Short)
     assert short.waits
     till.release("rich")
+
+
+async def test_a_disk_that_stalls_stops_no_admission(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    till, stalls, goes_on = await scene.till.open_full(), threading.Event(), threading.Event()
+    await till.admit("running", 100)
+    settled: list[str] = []
+
+    def stall(descriptor: int) -> None:
+        stalls.set()
+        assert goes_on.wait(30)
+
+    async def settle() -> None:
+        await till.settle("running", make_row("running", charge=30))
+        settled.append("running")
+
+    monkeypatch.setattr(sync, "true_sync", stall)
+    async with anyio.create_task_group() as group:
+        group.start_soon(settle)
+        await anyio.to_thread.run_sync(stalls.wait, 30)
+        for call in "abc":
+            await till.admit(call, 100)
+        desk, before = scene.storage._writer.desk, scene.storage._writer.desk.log._seen
+        desk.beat_s = 0.01
+        while desk.log._seen == before:  # noqa: ASYNC110  # the writer says that this process lives
+            await anyio.sleep(0.001)
+        assert settled == []
+        goes_on.set()
+    assert settled == ["running"]
+    for call in "abc":
+        till.release(call)
+    assert await reserved(till) == 0
+
+
+async def test_what_is_given_back_while_no_thread_can_be_started_is_free_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db")
+    till = await Till(storage).open_full()
+    await till.admit("c", 1_000)
+    storage._writer._thread, mine = None, storage._writer._thread  # as it is once it has ended
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        till.release("c")
+    storage._writer._thread = mine
+    await till.admit("d", 1_000)
+    till.release("d")
+    await storage.aclose()

@@ -165,15 +165,6 @@ class Connections:
         """The connection to write with in a role, which one at a time has. One that fails is closed."""
         return Writing(self, role)
 
-    def leave_writer(self, role: str, connection: Connection, *, failed: bool) -> None:
-        """Give it back; closed, where it failed."""
-        self._in_use.discard(connection)
-        if failed:
-            with self._guard.lock:
-                self._writers.pop(role, None)
-            with suppress(sqlite3.Error):
-                connection.close()
-
     def read(self, ask: Callable[[Connection], T], *, patient: bool = True, reading: Reading | None = None) -> T:
         """Ask with a connection of one's own; again, for a while, where that fails for what passes. Without patience
         once."""
@@ -293,10 +284,14 @@ class Writing(Struct, eq=False):
         return self.connection
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            self.of.leave_writer(self.role, self.connection, failed=error is not None)
-        finally:
-            self.of.roles[self.role].lock.release()
+        of, connection = self.of, self.connection
+        if error is not None:
+            with of._guard.lock:
+                of._writers.pop(self.role, None)
+            with suppress(sqlite3.Error):
+                connection.close()
+        of._in_use.discard(connection)  # last: a fork waits for it
+        of.roles[self.role].lock.release()
 
 
 def _again(work: Callable[[], T], for_s: float) -> T:

@@ -38,6 +38,8 @@ LOOK_S = 0.05
 GATHER_S = 0.0003
 """While many calls run, a transaction begins once nothing more has come for so long."""
 LONGEST_PAUSE_S = 0.1
+STALL_S = 0.02
+"""After so long the writer goes on without waiting for a sync."""
 LOOK_AT_LOCK_S = 0.125
 """How often to check whether the process that has the lock still commits. If not for so long, asks are refused."""
 MOST_RELEASES = 10_000
@@ -45,6 +47,8 @@ MOST_RELEASES = 10_000
 _log = logging.getLogger(__name__)
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
+Unsynced = SimpleQueue[tuple[Sequence[Reply[Any]], threading.Lock] | None]
+"""Replies to give after the next sync, and a lock to release then. None ends the thread that reads it."""
 
 
 class Request(Reply[Any]):
@@ -89,6 +93,10 @@ class Writer:
         self._waiting: SimpleQueue[Request | Asking] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self.sync = Sync(self._connections.path)
+        self._unsynced: Unsynced | None = None
+        """To the thread that syncs. None: there is none."""
+        self._is_stalled = False
+        """The disk takes longer than ``STALL_S``."""
         self._connection: Connection | None = None
         self._is_busy = False
         """The last transaction was of several requests."""
@@ -129,13 +137,13 @@ class Writer:
                 while self.desk.state.freed and len(self.desk.waiting):
                     self._run([])
             return
-        if self._thread is None:
-            self._start()
         self._waiting.put(request)
-        if self._thread is None:  # it ended just now
+        if self._thread is None:
             try:
                 self._start()
-            except StorageUnavailable:  # it stays queued, and is done for nobody
+            except StorageUnavailable:
+                if request.loop is None:  # nobody waits for it: it is done once a thread can be started
+                    return
                 request.is_left = True
                 if isinstance(request, Request):
                     request.work = _nothing
@@ -153,6 +161,7 @@ class Writer:
             self._thread = thread
 
     def _work(self) -> None:
+        unsynced = self._unsynced = self._start_syncing()
         while (requests := self._take()) is not None:
             began = time.monotonic()
             desk = self.desk
@@ -162,6 +171,31 @@ class Writer:
                 if self._is_gentle:
                     time.sleep(min(time.monotonic() - began, LONGEST_PAUSE_S))
             del requests  # what they hold must not stay while nothing happens
+        if unsynced is not None:
+            unsynced.put(None)
+
+    def _start_syncing(self) -> Unsynced | None:
+        """Start a thread that syncs, so that a disk that stalls stops neither admission nor the sign of life of this
+        owner. None if none can be started."""
+        unsynced = Unsynced()
+        thread = threading.Thread(target=self._sync_all, args=(unsynced,), name="routewright-sqlite-sync", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return None
+        return unsynced
+
+    def _sync_all(self, unsynced: Unsynced) -> None:
+        found: list[tuple[Sequence[Reply[Any]], threading.Lock] | None] = []
+        while None not in found:
+            found = [unsynced.get()]
+            found += [unsynced.get() for _ in range(unsynced.qsize())]  # nobody else reads it
+            taken = [each for each in found if each is not None]
+            self._answer_synced([reply for replies, _ in taken for reply in replies])
+            self._is_stalled = False
+            for _, synced in taken:
+                synced.release()
+            del taken
 
     def _take(self) -> list[Request | Asking] | None:
         """The next batch of requests; empty when only upkeep is due. None ends the thread."""
@@ -194,12 +228,13 @@ class Writer:
             self._run(requests)
         except Exception as error:
             _log.exception("the writer of %s failed", self._connections.path)
-            for request in requests:
+            left = [request for request in requests if not request.is_given]
+            for request in left:
                 request.error, request.result = self._fault_of(error), None
                 if isinstance(request, Asking):  # nobody is told what it was given, if that was committed
                     self._waiting.put(Request(partial(self.desk.withdraw, request, takes=request.takes), SETTLE))
             self.desk.fail()
-            self._answer(requests)
+            self._answer(left)
 
     def _has_news(self) -> bool:
         """True if others have written a tick. That takes no lock."""
@@ -249,7 +284,7 @@ class Writer:
         finally:
             self.desk.is_careful = False
 
-    def _begin(self, connection: Connection, asks: list[Request | Asking]) -> None:
+    def _begin(self, connection: Connection, by_order: Sequence[list[Request | Asking]]) -> None:
         """Take the lock. If a process that has it stands still, asks are refused; all else waits for ``busy_s``."""
         ends, seen = time.monotonic() + self._connections.busy_s, -1
         while True:
@@ -261,17 +296,15 @@ class Writer:
                     raise
                 before, seen = seen, connection.execute("PRAGMA data_version").fetchone()[0]
                 if seen == before:
-                    self._refuse(asks, error)
+                    self._refuse(by_order, error)
 
-    def _refuse(self, asks: list[Request | Asking], error: sqlite3.Error) -> None:
-        """Refuse all asks, those of this transaction and those queued behind it."""
-        refused, asks[:] = asks.copy(), []
+    def _refuse(self, by_order: Sequence[list[Request | Asking]], error: sqlite3.Error) -> None:
+        """Refuse all asks, those of this transaction and those queued behind it. The rest of the queue joins it."""
+        refused = by_order[ASK].copy()
+        by_order[ASK].clear()
         for _ in range(self._waiting.qsize()):
             each = self._waiting.get()
-            if each.order == ASK:
-                refused.append(each)
-            else:
-                self._waiting.put(each)
+            (refused if each.order == ASK else by_order[each.order]).append(each)
         for request in refused:
             request.error = self._fault_of(error)
         self._answer(refused)
@@ -282,7 +315,7 @@ class Writer:
             self.sync.close()
             connection.execute(f"PRAGMA busy_timeout = {int(min(self._connections.busy_s, LOOK_AT_LOCK_S) * 1000)}")
         desk = self.desk
-        self._begin(connection, by_order[ASK])
+        self._begin(connection, by_order)
         if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # somebody has upgraded it meanwhile
             check_version(connection, self._connections.path)
         desk.open(connection)
@@ -318,12 +351,26 @@ class Writer:
         if scrubs:
             self._keeper.scrub()
         if synced:
-            try:
-                self.sync()
-            except RouterError as error:
-                for each in synced:
-                    each.error = error
-            self._answer(synced)
+            self._sync(synced)
+
+    def _sync(self, replies: Sequence[Reply[Any]]) -> None:
+        """Answer after a sync. Waits for it, so that more comes into the next transaction, unless the disk stalls."""
+        if self._unsynced is None:
+            self._answer_synced(replies)
+            return
+        synced = threading.Lock()
+        synced.acquire()
+        self._unsynced.put((replies, synced))
+        if not self._is_stalled:
+            self._is_stalled = not synced.acquire(timeout=STALL_S)
+
+    def _answer_synced(self, replies: Sequence[Reply[Any]]) -> None:
+        try:
+            self.sync()
+        except Exception as error:
+            for reply in replies:
+                reply.error = self._fault_of(error)
+        self._answer(replies)
 
     def _answer(self, replies: Sequence[Reply[Any]]) -> None:
         if self._inline:
