@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from routewright import Router
 from routewright.backends.storage.sqlite import SqliteStorage, connections, keeper, schema, sync, upkeep, writer
 from routewright.backends.storage.sqlite.connection import Connection, connect
 from routewright.errors import (
@@ -1261,4 +1262,18 @@ async def test_a_reader_that_a_fork_interrupts_asks_again(path: Path) -> None:
     reading.join(10)
     assert not reading.is_alive()
     assert answers in ([1], [3_000_000])
+    await storage.aclose()
+
+
+async def test_a_call_without_limits_is_stored_short_and_read_whole(tmp_path: Path) -> None:
+    storage = SqliteStorage(tmp_path / "traces.db")
+    async with Router.sandbox(storage=storage) as router:
+        answer = await router.route("hi", metadata={"team": "a"})
+        await router.flush()
+        found = await storage.read("default", TraceById(answer.trace_id, None))
+        assert found == answer.trace
+        with closing(sqlite3.connect(storage.path)) as connection:
+            ((body,),) = connection.execute("SELECT trace FROM body").fetchall()
+        assert body[:1] != b"{"
+        assert len(body) < 2_000
     await storage.aclose()

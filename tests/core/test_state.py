@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from routewright._core.accounts.hold import End, Hold, Tick
 from routewright._core.accounts.payer import level_of, purses_of
-from routewright._core.accounts.state import State, Wait, scope_of
+from routewright._core.accounts.state import LATE_S, State, Wait, scope_of
 from routewright.errors import (
     AuthenticationFailed,
     IdempotencyKeyReused,
@@ -420,6 +420,7 @@ class History:
         for mine, other in zip(self.ledgers, reversed(self.ledgers), strict=True):
             mine.followers = [other.state, reader]
         self.said: list[Any] = []
+        self.lost_at: dict[str, float] = {}
         self.steps: tuple[Callable[[Ledger], None], ...] = (
             *(*(self.ask,) * 8, *(self.settle,) * 4, self.settle_again, self.release, self.expire, self.again),
             *(*(self.terms,) * 2, *(self.wait,) * 2, self.tidy),
@@ -466,11 +467,13 @@ class History:
             held = self.rng.choice(running)
             mine.expire(held.ask.id)
             self.model.lose(held)
+            self.lost_at[held.ask.id] = self.model.now
             self.said.append(self.chance.facts(held.ask))
 
     def again(self, mine: Ledger) -> None:
-        """A call that is lost goes on, and asks anew."""
-        lost = [each.ask for each in self.model.taken if each.ask.id in self.model.lost and not each.runs]
+        """A call that was lost goes on, and asks anew; not for ever."""
+        late = {call for call, at in self.lost_at.items() if self.model.now > at + LATE_S}
+        lost = [each.ask for each in self.model.taken if each.ask.id in self.model.lost.keys() - late and not each.runs]
         if lost:
             ask = self.rng.choice(lost)
             if self.model.call(ask.id) is None:

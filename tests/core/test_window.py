@@ -38,6 +38,13 @@ def test_the_wait_is_long_enough_as_floats_add_and_hardly_longer(at: float, late
     assert Fraction(before) - Fraction(at) < 60
 
 
+def test_a_whole_minute_is_told_where_a_float_rounds_to_it() -> None:
+    rng = Random(1)
+    for _ in range(1_000):
+        at = 2.0**17 - rng.random() * 60  # a minute later floats lie twice as far apart
+        assert leaves_in(at, at) == 60.0 or at + 60.0 - WINDOW_S < at
+
+
 @given(TIMES, TIMES)
 def test_whether_something_has_left_is_told_without_rounding(at: float, now: float) -> None:
     there = window((at, 5))

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -494,14 +494,14 @@ class TraceLog:
 
     async def _traces_of(self, batch: Sequence[Pending]) -> list[Write]:
         """Write operations for traces, made in a worker thread if a redactor is still to be called."""
-        calls = [each.call for each in batch]
+        calls, takes_drafts = [each.call for each in batch], getattr(self._storage, "takes_drafts", False)
 
         def make() -> list[Write]:
-            durability = self.durability
-            return [
-                PutTrace(call.trace, rollup_keys=call.rollup_keys, rows=tuple(call.rows), durability=durability)
-                for call in calls
-            ]
+            durability, made = self.durability, list[Write]()
+            for call in calls:
+                trace: Any = call if takes_drafts and call.captured is None else call.trace
+                made.append(PutTrace(trace, rollup_keys=call.rollup_keys, rows=tuple(call.rows), durability=durability))
+            return made
 
         return await redacting(make, [call.captured for call in calls], self._clock)
 

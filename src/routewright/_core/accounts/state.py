@@ -479,7 +479,7 @@ class State:
         """Go once through everything, and rest now and then."""
         looked = count(1)
         for hold_id in list(self.expired):
-            if self.expired[hold_id] < self._evicts_at - LATE_S:
+            if self.expired[hold_id] < self._evicts_at - LATE_S and hold_id not in self.holds:
                 del self.expired[hold_id]
         for account in list(self._payers):
             mine = self._payers.get(account, {})

@@ -23,11 +23,14 @@ def fits(used: int, amount: int, limit: int) -> bool:
 
 
 def leaves_in(at: float, now: float) -> float:
-    """Seconds until what was taken at ``at`` has left its window: added to ``now``, as floats add, they are enough."""
+    """Seconds until what was taken at ``at`` has left its window: added to ``now``, as floats add, they are enough.
+    Whole seconds where these are enough, since a caller is told whole ones."""
     leaves = at + WINDOW_S
     if leaves - WINDOW_S < at:
         leaves = nextafter(leaves, inf)
     wait = leaves - now
+    if now + int(wait) >= leaves:
+        return float(int(wait))
     return wait if now + wait >= leaves else nextafter(wait, inf)
 
 

@@ -100,6 +100,8 @@ class SqliteStorage:
         self._writes = Writes()
         self.accounts = SqliteAccounts(self._writer, self._writes, clock, inline=self._inline)
         """Limits, budgets and idempotency keys (``protocols.Accounts``)."""
+        self.takes_drafts = True
+        """``PutTrace`` may hold a ``TraceDraft``, whose trace is never made then."""
         self._threads = Threads("reads of a storage", READERS)
 
     def __repr__(self) -> str:

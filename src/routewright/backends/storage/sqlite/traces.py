@@ -123,7 +123,7 @@ def put_traces(
     if replaced:
         remove_traces(connection, account, replaced)
     known.update((write.trace.id, write.trace.environment) for write in writes)
-    add_traces(connection, [rows_of_trace(account, write.trace, write.rollup_keys) for write in writes])
+    add_traces(connection, [_rows_of_put(account, write) for write in writes])
     return results
 
 
@@ -142,6 +142,13 @@ def add_traces(connection: Connection, traces: Sequence[TraceRows]) -> None:
     insert(connection, _PUT_TAG, [tag for each in traces for tag in each.tags])
     insert(connection, _COUNT, [each.counted for each in traces])
     _name(connection, [each.named for each in traces], 1)
+
+
+def _rows_of_put(account: str, write: PutTrace) -> TraceRows:
+    given: Any = write.trace  # or a draft (``SqliteStorage.takes_drafts``)
+    return (
+        rows_of_trace(account, given, write.rollup_keys) if isinstance(given, Trace) else rows_of_draft(account, given)
+    )
 
 
 def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counted: Counted | None = None) -> TraceRows:

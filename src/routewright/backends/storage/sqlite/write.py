@@ -23,6 +23,7 @@ from routewright.wire import (
     PutTrace,
     SetRetention,
     Snapshot,
+    Trace,
     Write,
     Written,
 )
@@ -142,8 +143,10 @@ def _book(connection: Connection, account: str, writes: Sequence[PutTrace], desk
         return
     for write in writes:
         if write.rows:
-            caller = Caller(account, write.trace.environment, write.trace.key_id)
-            desk.settle(Facts(write.trace.id, caller, write.trace.created_at, rows=write.rows), connection)
+            given: Any = write.trace
+            trace = given if isinstance(given, Trace) else given.line
+            caller = Caller(account, trace.environment, trace.key_id)
+            desk.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows), connection)
 
 
 def _put_feedback(connection: Connection, account: str, feedback: PutFeedback) -> Written:
