@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from routewright._core.accounts.hold import End
 from routewright._core.accounts.ledger import THRESHOLDS, Booked
+from routewright.errors import StorageCorrupt
 from routewright.testing.storage.samples import (
     AT,
     BIG,
@@ -279,6 +281,17 @@ def test_without_ids_for_events_they_are_told_by_the_next() -> None:
     ledger = Ledger(monthly_nanos=1_000)
     assert charge(ledger, "c1", 600, event_ids=()) == []
     assert charge(ledger, "c2", 1) == [50]
+
+
+def test_an_account_that_cannot_be_read_is_charged_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = full()
+    ledger.hold("c", 400, caller=by_key("k"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger.state, "account", Mock(side_effect=StorageCorrupt("damaged")))
+        with pytest.raises(StorageCorrupt):
+            charge(ledger, "c", 300)
+    assert ledger.purses() == dict.fromkeys(PURSES[1:], (0, 400))
+    assert charge(ledger, "c", 300) == []
 
 
 def test_the_next_month_begins_anew() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from routewright._core.moment import timestamp
 from routewright._core.money import usd
 from routewright.protocols import Facts
-from routewright.wire import Caller, Correct, LedgerRow, StoredEvent, ThresholdCrossed
+from routewright.wire import Account, Caller, Correct, LedgerRow, StoredEvent, ThresholdCrossed
 
 from .hold import End, Hold
 from .payer import MONTH, RUN, purses_of
@@ -93,22 +93,23 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
     end = End(call, facts.tokens, charge, run_nanos)
     if hold is None or not hold.purses:
         end.account, end.purses = account, tuple(purses)
+    payer = state.account(account) if charge and facts.event_ids else None  # first, since it may be damaged
     state.end(end)
-    events = _crossed(state, shelf, facts, purses) if charge and facts.event_ids else []
+    events = [] if payer is None else _crossed(state, shelf, facts, payer, purses)
     return Booked(end, rows, tuple(purses), keeps, is_void, events)
 
 
 def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
     """Book a correction of a call. It ends nothing: what nobody knows of the call stays unknown."""
-    row, end, events = write.row, End("", None), list[StoredEvent]()
+    row, end = write.row, End("", None)
     if row.attempt in shelf.attempts(account, row.request_id):
-        return Booked(end, (), (), False, False, events)
+        return Booked(end, (), (), False, False, [])
     facts = Facts(row.request_id, Caller(account, key_id=row.key_id), row.at, event_ids=write.event_ids)
     end.account, end.purses, end.charge = account, _payers(shelf, facts), row.charge_nanos
+    payer = state.account(account) if end.charge else None
     state.end(end)
-    if end.charge:
-        events = _crossed(state, shelf, facts, end.purses)
-    return Booked(end, (row,), tuple(end.purses), False, False, events)
+    events = [] if payer is None else _crossed(state, shelf, facts, payer, end.purses)
+    return Booked(end, (row,), end.purses, False, False, events)
 
 
 def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
@@ -148,12 +149,11 @@ def _with_overrun(
     return [*rows[:-1], replace(rows[-1], overrun_nanos=excess)] if excess > 0 else rows
 
 
-def _crossed(state: State, shelf: Shelf, facts: Facts, purses: Sequence[str]) -> list[StoredEvent]:
+def _crossed(state: State, shelf: Shelf, facts: Facts, account: Account, purses: Sequence[str]) -> list[StoredEvent]:
     """Events of the thresholds that are reached now: each once for a month and its limit, so that who raises the limit
     is notified of the new one, too."""
-    account = state.account(facts.caller.account)
-    limit = None if account is None else account.monthly_nanos
-    if account is None or not limit or not purses[-1].startswith(_OF_MONTH):
+    limit = account.monthly_nanos
+    if not limit or not purses[-1].startswith(_OF_MONTH):
         return []
     month = purses[-1]
     spent = state.purse(account.name, month).spent
