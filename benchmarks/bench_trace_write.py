@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,11 +17,13 @@ from routewright import MemoryStorage, SqliteStorage
 from routewright.protocols import Storage
 from routewright.wire import Durability, PutTrace
 
+from .doubles import Instant, router_over
 from .measure import Effort, Figure
 from .report import Question, Report
 from .stores import BATCH, batches
 
-BATCHED = Question("traces written in batches of 256, SQLite", "40,000")
+CALLS = Question("calls of a Router written in batches of 256, SQLite", "40,000")
+BATCHED = Question("traces written in batches of 256, SQLite")
 KEPT = Question("traces written in batches of 256, memory")
 ALONE = Question("one trace committed, buffered")
 SYNCED = Question("one trace committed, synced")
@@ -34,8 +37,11 @@ def count(effort: Effort) -> int:
 
 
 def rate(write: Write, count: int) -> Figure:
+    return rate_of(write, list(batches(count)))
+
+
+def rate_of(write: Write, made: list[list[PutTrace]]) -> Figure:
     """Traces a second, the median over the tenths of a run."""
-    made = list(batches(count))
     tenth = max(1, len(made) // 10)
     rates = []
     for place in range(0, len(made), tenth):
@@ -67,6 +73,14 @@ def floor_of(path: Path) -> Iterator[Write]:
     connection.close()
 
 
+async def calls_of_a_router(count: int) -> list[list[PutTrace]]:
+    """Calls without limits, in batches as the Router hands them over."""
+    async with router_over(Instant(), MemoryStorage(newest=1)) as router:
+        calls: list[Any] = [(await router.route("Why is the sky blue?"))._call for _ in range(count)]
+    puts = [PutTrace(call, rows=tuple(call.rows)) for call in calls]
+    return [puts[place : place + BATCH] for place in range(0, count, BATCH)]
+
+
 def writer(loop: asyncio.Runner, storage: Storage) -> Write:
     def write(batch: list[PutTrace]) -> None:
         loop.run(storage.apply("default", batch))
@@ -82,6 +96,11 @@ class TestBatches:
     def test_sqlite(self, loop: asyncio.Runner, report: Report, count: int, tmp_path: Path) -> None:
         storage = SqliteStorage(tmp_path / "traces.db")
         report.add(BATCHED, "routewright", rate(writer(loop, storage), count))
+        loop.run(storage.aclose())
+
+    def test_calls(self, loop: asyncio.Runner, report: Report, count: int, tmp_path: Path) -> None:
+        storage, made = SqliteStorage(tmp_path / "traces.db"), loop.run(calls_of_a_router(count))
+        report.add(CALLS, "routewright", rate_of(writer(loop, storage), made))
         loop.run(storage.aclose())
 
     def test_memory(self, loop: asyncio.Runner, report: Report, count: int) -> None:
