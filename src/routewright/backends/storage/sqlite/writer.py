@@ -47,8 +47,8 @@ MOST_RELEASES = 10_000
 _log = logging.getLogger(__name__)
 Work = Callable[[Connection], Any]
 Scrub = Callable[[Any], bool]
-Unsynced = SimpleQueue[tuple[Sequence[Reply[Any]], threading.Lock] | None]
-"""Replies to give after the next sync, and a lock to release then. None ends the thread that reads it."""
+Unsynced = SimpleQueue[tuple[Sequence[Reply[Any]], SimpleQueue[None]] | None]
+"""Replies to give after the next sync, and where to say that they were given. None ends the thread that reads it."""
 
 
 class Request(Reply[Any]):
@@ -186,7 +186,7 @@ class Writer:
         return unsynced
 
     def _sync_all(self, unsynced: Unsynced) -> None:
-        found: list[tuple[Sequence[Reply[Any]], threading.Lock] | None] = []
+        found: list[tuple[Sequence[Reply[Any]], SimpleQueue[None]] | None] = []
         while None not in found:
             found = [unsynced.get()]
             found += [unsynced.get() for _ in range(unsynced.qsize())]  # nobody else reads it
@@ -194,7 +194,7 @@ class Writer:
             self._answer_synced([reply for replies, _ in taken for reply in replies])
             self._is_stalled = False
             for _, synced in taken:
-                synced.release()
+                synced.put(None)
             del taken
 
     def _take(self) -> list[Request | Asking] | None:
@@ -358,11 +358,13 @@ class Writer:
         if self._unsynced is None:
             self._answer_synced(replies)
             return
-        synced = threading.Lock()
-        synced.acquire()
+        synced: SimpleQueue[None] = SimpleQueue()
         self._unsynced.put((replies, synced))
         if not self._is_stalled:
-            self._is_stalled = not synced.acquire(timeout=STALL_S)
+            try:
+                synced.get(timeout=STALL_S)
+            except Empty:
+                self._is_stalled = True
 
     def _answer_synced(self, replies: Sequence[Reply[Any]]) -> None:
         try:
