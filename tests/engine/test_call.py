@@ -31,7 +31,16 @@ from routewright.backends.storage.sqlite.read import whole
 from routewright.backends.storage.sqlite.traces import rows_of_draft
 from routewright.testing import FakeClock, Pause, ScriptedProvider
 from routewright.testing.provider import Line
-from routewright.wire import BudgetRefused, Delta, FallbackSpan, FallbackTriggered, Finish, ModelSpan, Usage
+from routewright.wire import (
+    BudgetRefused,
+    DecisionSpan,
+    Delta,
+    FallbackSpan,
+    FallbackTriggered,
+    Finish,
+    ModelSpan,
+    Usage,
+)
 
 from .support import GOOD, SPARE, House, said, traces_in
 
@@ -224,6 +233,23 @@ async def test_requests_that_only_set_max_retries_share_a_plan_with_others_of_th
     plans = [(await call_of(house, fallback={"maxRetries": retries})).plan for retries in (0, 2, 0)]
     assert [plan.given.max_retries for plan in plans if plan is not None] == [0, 2, 0]
     assert plans[0] is plans[2], "it was kept"
+
+
+async def test_calls_that_share_a_plan_are_stored_with_a_decision_of_their_own() -> None:
+    house = House([ANSWER] * 4)
+    budget = {"budget": {"maxCostUsd": 0.5}}
+    calls = [await call_of(house, **options) for options in (budget, {}, {}, budget)]
+    assert len({call.plan for call in calls}) == 1
+    for call in calls:
+        span, decision = call.spans[0], call.decision
+        assert isinstance(span, DecisionSpan)
+        assert decision is not None
+        assert span.digest == decision.digest
+        assert span.rejected == decision.rejected_counts
+        span.rejected["context"] = 1  # the reader's own
+    caps = [call.decision.output_cap for call in calls if call.decision is not None]
+    assert caps[0] == caps[3] is not None
+    assert caps[1] is caps[2] is None
 
 
 async def test_what_errors_hold_on_to_shows_no_answer() -> None:

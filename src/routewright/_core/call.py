@@ -345,23 +345,26 @@ class Call(_Rare, Struct, dict=True, eq=False):
         return line
 
     def _choice(self, plan: Plan, given: DecisionInput) -> ChoiceLine:
-        decision, decided_at = Decision(plan, given, None), self.ended_at
-        if self.attempts:
-            decided_at = self.attempts[0].started_at
-        candidates, models = plan.line or (Raw(msgpack.encode(decision.front[:BEST_KEPT])), plan.models)
-        if plan.is_shared and plan.line is None:
-            plan.line = candidates, models
-        cap, affordable = decision.output
-        return ChoiceLine(
-            candidates,
-            models,
+        decided_at = self.attempts[0].started_at if self.attempts else self.ended_at
+        took_ms = round((decided_at - self.started_at) * 1000, 3)
+        known, is_plain = plan.line, self.own_given is None and self.budget is None
+        line: ChoiceLine
+        if known is not None and known[1] and is_plain:
+            line = replace(known[0], took_ms=took_ms)
+            return line
+        decision = Decision(plan, given, None)
+        line = ChoiceLine(
+            Raw(msgpack.encode(decision.front[:BEST_KEPT])) if known is None else known[0].candidates,
+            plan.models,
             -plan.front[0][0],
-            cap,
-            affordable,
+            *decision.output,
             {str(reason): count for reason, count in decision.rejected_counts.items()},
             decision.token_count,
-            round((decided_at - self.started_at) * 1000, 3),
+            took_ms,
         )
+        if plan.is_shared and (known is None or is_plain):
+            plan.line = line, is_plain
+        return line
 
     def _attempt_line(self, attempt: Attempt) -> AttemptLine:
         began, first_at, leg, usage = attempt.started_at, attempt.first_at, attempt.leg, attempt.usage

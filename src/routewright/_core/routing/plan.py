@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Raw
 
 from routewright._core.catalogue.prices import Price, Prices, dearest_at
 from routewright._core.money import PICOS_PER_NANO
@@ -145,8 +144,9 @@ class Plan:
         """The reason that one of its calls has worked out, and the counts in it: the same for all with these counts."""
         self.shown: list[Candidate] | None = None
         """The best few, for all calls that it covers."""
-        self.line: tuple[Raw, list[str]] | None = None
-        """The best few and the models, as lines of traces have them, for all calls that it covers."""
+        self.line: tuple[Any, bool] | None = None
+        """The ``ChoiceLine`` of one of its calls: its candidates are those of all calls that it covers. True: so is all
+        of it, for those without a budget."""
         self.counts: Mapping[Reason, int] | None = None
         """How many models each constraint rejected, for calls that are covered and have no budget."""
         self.costs: tuple[IntArray, IntArray, IntArray, BoolArray] | None = None

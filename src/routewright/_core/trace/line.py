@@ -175,7 +175,7 @@ def _decision_span(choice: ChoiceLine, given: DecisionInput) -> DecisionSpan:
         start_ms=0.0,
         duration_ms=choice.took_ms,
         candidates=_candidates(choice.candidates),
-        rejected=choice.rejected,
+        rejected=choice.rejected.copy(),  # the line may be that of many calls
         digest=digest_of(given, choice.models, output, choice.score),
         token_count=choice.token_count,
     )
