@@ -118,7 +118,7 @@ async def test_a_trace_can_be_read_and_rated_before_it_is_written() -> None:
 async def test_a_call_makes_room_for_a_writer_that_lags_and_none_for_one_that_cannot_write(
     down: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_module, "CROWD", 5)
+    monkeypatch.setattr(trace_module, "CROWD", 3)
     rests: list[float] = []
     monkeypatch.setattr("routewright._engine.trace_log.time.sleep", rests.append)
     storage = Waits(hang)
@@ -131,8 +131,18 @@ async def test_a_call_makes_room_for_a_writer_that_lags_and_none_for_one_that_ca
     for _ in range(10):
         await router.route("hi")
     assert router.trace_counts.waiting == 11
-    assert len(rests) == (0 if down else 6)
+    assert len(rests) == (0 if down else 5)
     await router.aclose()
+
+
+async def test_a_crowd_of_traces_is_written_without_waiting_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_module, "CROWD", 3)
+    storage, clock = Waits(), FakeClock(autojump=False)
+    async with Router.sandbox(storage=storage, settings=Settings(clock=clock)) as router:
+        for number in range(4):
+            await router.route("hi")
+            await clock.advance(0)
+            assert len(await storage.ids()) == (4 if number == 3 else 0)
 
 
 async def test_a_trace_that_waits_is_shown_to_its_own_account_and_environment_alone() -> None:

@@ -60,10 +60,11 @@ from .worker import Job, Worker
 DELAY_S = 0.01
 """How long traces are collected into a batch. Each is in an idle storage within 50 ms."""
 CROWD = 100
-"""Above this number of queued traces each call that ends releases the GIL ..."""
+"""Above this number of queued traces the next pass begins at once. Above twice as many each call that ends releases the
+GIL ..."""
 REST_S = 0.0001
-"""... for this long: otherwise the writer's thread would not get it from an event loop that is never idle. Skipped
-while the storage fails."""
+"""... for this long: otherwise the writer's thread would not get it from an event loop that is never idle. Both are
+skipped while the storage fails."""
 LONGEST_DELAY_S = 5.0
 """The longest pause between two tries at a storage that is unavailable."""
 BATCH = 256
@@ -210,8 +211,9 @@ class TraceLog:
             return
         if pending.is_settling:
             return
-        (self._urgent if waited_for else self._job).poke()
-        if len(self.queue.calls) > CROWD and not self._fails and not self._clock.virtual:
+        crowd = 0 if self._fails else len(self.queue.calls)
+        (self._urgent if waited_for or crowd > CROWD else self._job).poke()
+        if crowd > 2 * CROWD and not self._clock.virtual:
             time.sleep(REST_S)
 
     async def commit(self, trace_id: str, until: float) -> None:
