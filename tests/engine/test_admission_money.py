@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from routewright import (
     BudgetExceeded,
+    CallableProvider,
     MemoryStorage,
     Policy,
     Pricing,
@@ -22,12 +24,13 @@ from routewright import (
     RateLimited,
     Router,
     Settings,
+    SqliteStorage,
     UpstreamFailed,
 )
 from routewright._core.moment import timestamp
 from routewright.testing import ScriptedProvider
 from routewright.testing.provider import Pause
-from routewright.wire import Ask, Delta, PolicyFallback, Stands, Usage
+from routewright.wire import Ask, Delta, PolicyFallback, Stands, UpstreamCall, Usage
 
 from .test_admission import ACME, ANSWER, CAP, COST, ONE, Bank, account
 
@@ -190,3 +193,25 @@ async def test_more_is_set_aside_for_a_fallback_and_not_beyond_what_the_request_
         with nullcontext() if fallbacks else pytest.raises(UpstreamFailed):
             await bank.route(goal="quality", budget={"maxCostUsd": budget})
         assert len(bank.spare.calls) == fallbacks
+
+
+async def test_who_waits_in_vain_for_money_that_others_hold_is_told_so_by_a_file_too(tmp_path: Path) -> None:
+    ends = anyio.Event()
+
+    async def answer(call: UpstreamCall) -> str:
+        await ends.wait()
+        return "done"
+
+    storage = SqliteStorage(tmp_path / "store.db")
+    await storage.apply(ACME.account, [account(monthly_nanos=10_000_000)])
+    async with Router(providers=[CallableProvider(answer, models=[ONE])], storage=storage) as router:
+        ask = partial(router.route, "hi", caller=ACME, params={"max_output_tokens": 2_000})
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            while not storage.accounts._writer.desk.state.holds:  # noqa: ASYNC110  # another thread takes it
+                await anyio.sleep(0.001)
+            for timeout_ms in (100, 400):
+                with pytest.raises(RateLimited, match="calls that run hold") as refused:
+                    await ask(timeout_ms=timeout_ms)
+                assert refused.value.detail["limit_of"] == "money"
+            ends.set()

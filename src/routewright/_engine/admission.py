@@ -58,8 +58,8 @@ TRIES = 5
 OPEN_S = 0.25
 """Who had no account waits so long for a storage that is asked whether there is one by now; then there is none, for
 ``KNOWN_S``."""
-SPARE_S = 0.01
-"""What a storage that one has to wait for is given of the call's time to say that it waited in vain."""
+SPARE_S = 0.05
+"""Of a call's time, at most a quarter, is left to a storage that one has to wait for, to say that it waited in vain."""
 
 
 class Admissions:
@@ -248,6 +248,7 @@ class Admission:
             self._claim = _claimed(read, read.request.idempotency_key)
         while True:
             left_s = self.deadline - shared.clock.monotonic()
+            spare_s = 0.0 if shared.is_immediate else min(SPARE_S, left_s / 4)
             ask = Ask(
                 id=self.trace_id,
                 caller=self.caller,
@@ -255,7 +256,11 @@ class Admission:
                 lasts_s=left_s,
                 tokens=self._tokens,
                 nanos=nanos,
-                waits_s=0.0 if not self.is_patient else left_s if shared.is_immediate else left_s - SPARE_S,
+                waits_s=0.0
+                if not self.is_patient
+                else left_s
+                if shared.is_immediate
+                else left_s - min(SPARE_S, left_s / 4),
                 claim=self._claim,
                 run=self.run,
                 slot=self.run is None,

@@ -183,8 +183,8 @@ def _copy_secret(source: Path, target: Path) -> None:
 def _check(args: Namespace, screen: Screen) -> int:
     """Read the whole store, and say what is damaged.
 
-    Takes some seconds a gigabyte; others may keep writing. The exit code of a damaged store is 1. Also counts keys
-    that are refused, since they were made with another root secret than the one known here.
+    Takes some seconds a gigabyte; others may keep writing. The exit code is 1 for a damaged store, and for keys
+    that are refused because they were made with another root secret than the one known here.
     """
     path = _file(args)
     found = check(path)
@@ -203,10 +203,11 @@ def _check(args: Namespace, screen: Screen) -> int:
             f"{keys['of_another_secret']:,} of {keys['live']:,} live keys were made with another root secret than is "
             f"known here, and are refused: put the file of its backup back, or set {SECRET}"
         )
-    verdict = Line("damaged: restore a backup", "bad") if found.problems else Line("sound", "good")
+    said = "damaged: restore a backup" if found.problems else "sound, but its keys are refused" if problems else "sound"
+    verdict = Line(said, "bad" if problems else "good")
     told = {"store": str(path), **found._asdict(), "keys": keys}
     screen.report(told, facts(named), Line(), *(Line(problem, "bad") for problem in problems), verdict)
-    return INTERNAL if found.problems else OK
+    return INTERNAL if problems else OK
 
 
 def _size(count: float) -> str:

@@ -157,6 +157,11 @@ class Desk:
         return bool(state.freed) or self._gives_up or bool(state.silent(self.log.owner, self.log.now))
 
     @property
+    def gives_up_in_s(self) -> float:
+        """How long until somebody who waits gives up."""
+        return self._deadlines[0][0] - self._clock.monotonic() if self._deadlines else inf
+
+    @property
     def _gives_up(self) -> bool:
         return bool(self._deadlines) and self._deadlines[0][0] <= self._clock.monotonic()
 

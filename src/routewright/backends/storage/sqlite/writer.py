@@ -201,8 +201,11 @@ class Writer:
         """The next batch of requests; empty when only upkeep is due. None ends the thread."""
         waiting, desk = self._waiting, self.desk
         taken: list[Request | Asking] = []
+        timeout_s = min(IDLE_S, desk.beat_s)
+        if len(desk.waiting):  # who waits is answered in time
+            timeout_s = max(0.0, min(LOOK_S, desk.gives_up_in_s))
         try:
-            taken.append(waiting.get(timeout=LOOK_S if len(desk.waiting) else min(IDLE_S, desk.beat_s)))
+            taken.append(waiting.get(timeout=timeout_s))
             if self._is_busy:  # let the calls that were answered just now ask for what comes next
                 came = -1
                 while came < waiting.qsize() < MOST_AT_ONCE:
