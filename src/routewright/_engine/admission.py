@@ -256,11 +256,7 @@ class Admission:
                 lasts_s=left_s,
                 tokens=self._tokens,
                 nanos=nanos,
-                waits_s=0.0
-                if not self.is_patient
-                else left_s
-                if shared.is_immediate
-                else left_s - min(SPARE_S, left_s / 4),
+                waits_s=left_s - spare_s if self.is_patient else 0.0,
                 claim=self._claim,
                 run=self.run,
                 slot=self.run is None,
