@@ -46,8 +46,6 @@ INCIDENTS = 100
 """So many are kept, the newest."""
 WEEK_S = 7 * 24 * 3600.0
 """How long events are kept, and when they were last told."""
-KEPT_S = 24 * 3600
-"""How long an answer is kept under an idempotency key, from the end of its call on."""
 BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent
 """The kinds of write that ``Books`` take."""
 MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct

@@ -47,6 +47,8 @@ from routewright.wire import (
 from .hold import End, Hold, Tick, Widened
 from .payer import BALANCE, MONTH, RUN, Payer, Sums, check_key, level_of, purses_of, takes_of
 
+KEPT_S = 24 * 3600
+"""How long an answer is kept under an idempotency key, from the end of its call on."""
 LATE_S = 3_600.0
 """So long after a hold expired its call may still take part."""
 IDLE_S = 60.0
@@ -68,20 +70,16 @@ class Wait(NamedTuple):
     short: Short | None
     """The answer once the time is over. None: it waits for an idempotency key."""
 
-    def give_up(self) -> Short:
-        """The answer once the time is over. Raises ``RouterTimeoutError`` for a key."""
-        if self.short is None:
-            raise RouterTimeoutError(
-                "another call with the same idempotency key is still running; ask again with it, to have its answer"
-            )
-        return self.short
+    def give_up(self) -> Short | RouterTimeoutError:
+        """The answer once the time is over."""
+        return self.short or RouterTimeoutError(
+            "another call with the same idempotency key is still running; ask again with it, to have its answer"
+        )
 
-    def turn_away(self) -> Short:
-        """The answer when too many calls wait. Raises ``RateLimited`` for a key."""
-        if self.short is None:
-            said = "too many calls wait for others to end, and another call with the same idempotency key is running"
-            raise RateLimited(f"{said}; try again in 1 s", detail={"retry_after_seconds": 1})
-        return self.short
+    def turn_away(self) -> Short | RateLimited:
+        """The answer when too many calls wait."""
+        said = "too many calls wait for others to end, and another call with the same idempotency key is running"
+        return self.short or RateLimited(f"{said}; try again in 1 s", detail={"retry_after_seconds": 1})
 
 
 class Kept(NamedTuple):
@@ -429,10 +427,10 @@ class State:
         """Owners that hold something and whose leases were over ``at`` a time, ``but`` one."""
         return [owner for owner, until in self.heard.items() if until < at and owner != but]
 
-    def overdue(self, owner: int, lease_s: float) -> list[str]:
+    def overdue(self, owner: int, lease_s: float) -> list[Hold]:
         """Holds of an owner whose calls should have ended a lease ago."""
         before = self.at - lease_s
-        return [hold.id for hold in self.owners.get(owner, {}).values() if hold.ends_at < before]
+        return [hold for hold in self.owners.get(owner, {}).values() if hold.ends_at < before]
 
     # The log
 

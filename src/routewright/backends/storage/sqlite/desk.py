@@ -12,7 +12,6 @@ from itertools import count
 from math import inf
 from pathlib import Path
 
-from routewright._core.accounts.books import KEPT_S
 from routewright._core.accounts.hold import End, Hold, Tick, Widened
 from routewright._core.accounts.ledger import Booked, correct, settle
 from routewright._core.accounts.state import Wait, scope_of
@@ -43,8 +42,6 @@ from .connection import Connection
 from .log import Log
 from .traces import TraceRows, add_traces
 
-MOST_WAITING = 10_000
-"""More are refused at once."""
 FEW = 1_000
 """So many accounts, keys and purses may stay in memory while nobody uses them: some 3 MB."""
 
@@ -68,11 +65,9 @@ class Asking(Reply[Grant | Replay | Short]):
         if inline:
             self.answered = Signal()
         self.waits: Wait | None = None
-        """The purse or key it waits for. None: it does not wait."""
         self.until = inf
         """When it gives up, monotonic."""
         self.takes = False
-        """True if this ask created the hold of its call."""
 
 
 class Desk:
@@ -86,9 +81,7 @@ class Desk:
         self.shelf = TableShelf()
         self.log = Log(path, self.shelf, clock, lease_s)
         self.state = self.shelf.state = self.log.state
-        self.waiting: Waiting[Asking] = Waiting(self.state)
-        self.answered: list[Asking] = []
-        """Asks answered in this transaction."""
+        self.waiting: Waiting[Asking] = Waiting(self.state, self.log.owner)
         self._joined: list[Asking] = []
         """Those that began to wait in this transaction."""
         self._order = count()
@@ -123,14 +116,13 @@ class Desk:
         self.known_at = now
         self.state.evict(self.state.at)
         if now < self._looked_at + self.beat_s:
-            overdue: list[str] = []
+            overdue: list[Hold] = []
         else:
             self._looked_at, overdue = now, self.state.overdue(self.log.owner, self._lease_s)
             self.snapshots = ()
-        for hold_id in overdue:
-            _log.error("call %s held money or limits long after its end, which is a defect: they are free", hold_id)
-            lost.append(self.state.holds[hold_id])
-        for hold in lost:
+        for hold in overdue:
+            _log.error("call %s held money or limits long after its end, which is a defect: they are free", hold.id)
+        for hold in lost + overdue:
             self._tick.expired.append(hold.id)
             self.shelf.expire(hold)
 
@@ -164,20 +156,31 @@ class Desk:
         """Admit who asks, answer those who wait, as far as they can be, and write the tick."""
         if not self._is_open:
             return
+        now = self._clock.time()
         if asks:
             self._look_up(asks)
             for asking in asks:
-                self._admit(asking)
+                if not asking.is_left:
+                    self.waiting.admit(asking, now)
+                    if asking.waits is not None:
+                        asking.until = self._clock.monotonic() + asking.ask.waits_s
+                        self._joined.append(asking)
+                        heappush(self._deadlines, (asking.until, next(self._order), asking))
         if self.state.freed:
-            self.waiting.retry(self._tried, self._answer)
+            self.waiting.retry(now)
         if self._deadlines:
-            for asking, waits in self._late():
-                self._give_up(asking, waits.give_up)
+            for asking in self._late():
+                self.waiting.give_up(asking, now)
+        for asking in self.waiting.answered:
+            if asking.takes:
+                self._tick.admits.append(self.state.holds[asking.ask.id])
+            elif isinstance(asking.result, Grant):
+                self._tick.widened.append(Widened(asking.ask.id, asking.result.nanos))
         if self.traces:
             add_traces(connection, self.traces)
             self.traces = []
         if not self._tick.is_empty or self.is_due:
-            self.shelf.flush(timestamp(self._clock.time()))
+            self.shelf.flush(timestamp(now))
             self.log.append(connection, self._tick)
             self._ticked_at = self._clock.monotonic()
             self._tick = Tick()
@@ -185,7 +188,7 @@ class Desk:
 
     def done(self) -> list[Asking]:
         """The transaction is committed. Returns those that need not wait any more."""
-        answered, self.answered, self._joined = self.answered, [], []
+        answered, self.waiting.answered, self._joined = self.waiting.answered, [], []
         return answered
 
     def fail(self) -> None:
@@ -197,20 +200,21 @@ class Desk:
         self.traces, self.snapshots = [], ()
         self.put_at.clear()
         for asking in self._joined:
-            asking.waits = None
             self.waiting.leave(asking)
-        for asking in reversed(self.answered):  # the answers were not committed
+            asking.waits = None
+        for asking in reversed(self.done()):  # the answers were not committed
             asking.result = asking.error = None
             asking.takes = False
             if asking.waits is not None:
-                self._wait(asking, asking.waits, first=True)
-        self.answered, self._joined = [], []
+                self.waiting.join(asking, asking.waits.on, first=True)
+                heappush(self._deadlines, (asking.until, next(self._order), asking))
 
     def refuse(self, fault: Callable[[], RouterError]) -> None:
         """Let those give up whose time is over, while nothing can be asked."""
-        for asking, _ in self._late():
+        for asking in self._late():
+            self.waiting.leave(asking)
             asking.error = fault()
-            self.answered.append(asking)
+            self.waiting.answered.append(asking)
 
     def _look_up(self, asks: Sequence[Asking]) -> None:
         """Read the answers under the idempotency keys of many asks at once: each statement takes longer than the rule
@@ -223,64 +227,12 @@ class Desk:
         for account, those in claims.items():
             self.shelf.look_up(account, those)
 
-    def _admit(self, asking: Asking) -> None:
-        """Take what a call asks for, or let it wait."""
-        if asking.is_left:
-            return
-        found = self._tried(asking)
-        if not isinstance(found, Wait):
-            self._answer(asking, found)
-        elif len(self.waiting) >= MOST_WAITING:
-            self._give_up(asking, found.turn_away)
-        elif asking.ask.waits_s <= 0:
-            self._give_up(asking, found.give_up)
-        else:
-            asking.until = self._clock.monotonic() + asking.ask.waits_s
-            self._joined.append(asking)
-            self._wait(asking, found)
-
-    def _wait(self, asking: Asking, found: Wait, *, first: bool = False) -> None:
-        asking.waits = found
-        self.waiting.join(asking, found.on, first=first)
-        heappush(self._deadlines, (asking.until, next(self._order), asking))
-
-    def _late(self) -> Iterator[tuple[Asking, Wait]]:
-        """Those whose time is over, which wait no more."""
+    def _late(self) -> Iterator[Asking]:
+        """Those that may wait no longer."""
         while self._gives_up:
             _, _, asking = heappop(self._deadlines)
             if asking.waits is not None and not asking.is_left and asking.result is None and asking.error is None:
-                self.waiting.leave(asking)
-                yield asking, asking.waits
-
-    def _tried(self, asking: Asking) -> Hold | Replay | Wait | Short | RouterError:
-        held = self.state.holds.get(asking.ask.id)
-        try:
-            found = self.state.admit(asking.ask, self.log.owner, self._clock.time())
-        except RouterError as error:
-            return error
-        if isinstance(found, Hold):
-            asking.takes = held is None
-            if asking.takes:
-                self._tick.admits.append(found)
-            else:
-                self._tick.widened.append(Widened(found.id, found.nanos))
-        elif isinstance(found, Wait) and asking.waits is not None:
-            asking.waits = found  # it may wait for something else now
-        return found
-
-    def _answer(self, asking: Asking, found: Hold | Replay | Short | RouterError) -> None:
-        if isinstance(found, RouterError):
-            asking.error = found
-        else:
-            asking.result = self.state.grant(asking.ask, found) if isinstance(found, Hold) else found
-        self.answered.append(asking)
-
-    def _give_up(self, asking: Asking, answer: Callable[[], Short]) -> None:
-        try:
-            asking.result = answer()
-        except RouterError as error:
-            asking.error = error
-        self.answered.append(asking)
+                yield asking
 
     # What is asked for, as work of a transaction, which has begun with ``open``
 
@@ -306,13 +258,8 @@ class Desk:
             self.shelf.book(account, booked.rows, booked.purses)
         if booked.events:
             self.shelf.emit(booked.events)
-        if booked.keeps and facts.claim is not None and facts.result is not None:
-            claim, until = (
-                scope_of(facts.caller, facts.claim.key),
-                self._clock.time() + KEPT_S,
-            )
-            environment, fingerprint = facts.caller.environment, facts.claim.fingerprint
-            self.shelf.keep(account, claim, environment, fingerprint, facts.id, until, facts.result)
+        if booked.keeps is not None:
+            self.shelf.keep(account, *booked.keeps)
         return booked
 
     def release(self, call: str, tokens: int | None, connection: Connection) -> None:

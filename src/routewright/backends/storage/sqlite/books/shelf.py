@@ -123,19 +123,10 @@ class TableShelf:
         names = text_of(purses) if purses else None
         self._rows += [(account, *columns_of(row), names) for row in rows]
 
-    def keep(
-        self,
-        account: str,
-        claim: bytes,
-        environment: Environment,
-        fingerprint: str,
-        call: str,
-        until: float,
-        result: bytes,
-    ) -> None:
+    def keep(self, account: str, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
         """Keep an answer."""
         self._found.pop(claim, None)
-        self._kept.append((account, claim, environment, fingerprint, call, until, result))
+        self._kept.append((account, claim, environment, kept.fingerprint, kept.call, until, kept.result))
 
     def emit(self, events: Sequence[StoredEvent]) -> None:
         """Keep events."""
