@@ -294,6 +294,18 @@ def test_an_account_that_cannot_be_read_is_charged_nothing(monkeypatch: pytest.M
     assert charge(ledger, "c", 300) == []
 
 
+def test_an_account_that_cannot_be_read_leaves_the_row_of_a_lost_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = lost()
+    ledger.change()
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger.paper, "account", Mock(side_effect=StorageCorrupt("damaged")))
+        with pytest.raises(StorageCorrupt):
+            charge(ledger, "lost", 300)
+    assert ledger.kinds() == ["expired"]
+    charge(ledger, "lost", 300)
+    assert ledger.kinds() == ["attempt"]
+
+
 def test_the_next_month_begins_anew() -> None:
     ledger = Ledger(monthly_nanos=1_000)
     assert charge(ledger, "c1", 600) == [50]

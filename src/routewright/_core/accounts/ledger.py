@@ -63,18 +63,17 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
     call, account = facts.id, facts.caller.account
     rows, is_void = facts.rows, False
     hold = state.holds.get(call)
+    payer = state.account(account) if facts.event_ids else None  # first, since it may be damaged
+    purses = (hold and hold.purses) or _payers(shelf, facts)  # the account may have been set up since the call began
     expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
     keeps = None
     if facts.claim is not None and facts.result is not None:
         kept = Kept(facts.claim.fingerprint, call, facts.result)
         keeps = scope_of(facts.caller, facts.claim.key), facts.caller.environment, now + KEPT_S, kept
-    purses: Sequence[str]
-    if hold is not None:
-        purses = hold.purses or _payers(shelf, facts)  # its account may have been set up since it began
-    else:
+    if hold is None:
         there = shelf.attempts(account, call)
         rows = tuple([row for row in rows if row.attempt not in there])
-        purses = expired.purses if expired is not None else _payers(shelf, facts)
+        purses = purses if expired is None else expired.purses
         if keeps is not None:
             claim = keeps[0]
             before = shelf.kept(account, claim, now)
@@ -96,11 +95,10 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
         run_nanos -= expired.most
     end = End(call, facts.tokens, charge, run_nanos)
     if hold is None or not hold.purses:
-        end.account, end.purses = account, tuple(purses)
-    payer = state.account(account) if charge and facts.event_ids else None  # first, since it may be damaged
+        end.account, end.purses = account, purses
     state.end(end)
-    events = [] if payer is None else _crossed(state, shelf, facts, payer, purses)
-    return Booked(end, rows, tuple(purses), keeps, is_void, events)
+    events = [] if payer is None or not charge else _crossed(state, shelf, facts, payer, purses)
+    return Booked(end, rows, purses, keeps, is_void, events)
 
 
 def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:

@@ -99,8 +99,9 @@ class TableShelf:
         row = self.connection.execute(_EXPIRED, named).fetchone()
         if row is None:
             return None
+        expired = Expired(row[0], tuple(names_of(row[1] or "[]")))  # first, since it may be damaged
         self.connection.execute(_DROP_ROW, named)
-        return Expired(row[0], tuple(names_of(row[1] or "[]")))
+        return expired
 
     def told(self, account: str, name: str) -> int:
         """As ``Shelf`` says."""
