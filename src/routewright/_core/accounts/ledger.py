@@ -136,8 +136,7 @@ def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
     if caller.environment == "sandbox":
         return ()
     key = None if caller.key_id is None else shelf.key(caller.account, caller.key_id)
-    names = purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH])
-    return (*(() if facts.run is None else (RUN + facts.run.id,)), *names)
+    return tuple(purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH], facts.run))
 
 
 def _with_overrun(

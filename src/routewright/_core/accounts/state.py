@@ -235,11 +235,8 @@ class State:
         """How an account stands, with those of its purses that a call would be paid from, the innermost first."""
         terms = self._books.account(account)
         key = None if asked.key_id is None else self._books.key(account, asked.key_id)
-        limits = purses_of(terms, key, asked.at[:MONTH])
-        if asked.run is not None:
-            limits = {RUN + asked.run.id: asked.run.limit_nanos, **limits}
         purses = []
-        for name, limit in limits.items():
+        for name, limit in purses_of(terms, key, asked.at[:MONTH], asked.run).items():
             sums = self.purse(account, name)
             most = sums.granted if limit == BALANCE else limit
             purses.append(Purse(level_of(name), name, most, sums.spent, sums.reserved))
@@ -319,9 +316,7 @@ class State:
         """Reserve another amount for a call that runs. None: that is done."""
         account = self._books.account(hold.account)
         key = None if hold.key_id is None else self._books.key(hold.account, hold.key_id)
-        limits = purses_of(account, key, timestamp(hold.came_at)[:MONTH])
-        if hold.run is not None:
-            limits[RUN + hold.run.id] = hold.run.limit_nanos
+        limits = purses_of(account, key, timestamp(hold.came_at)[:MONTH], hold.run)
         purses = [(self.purse(hold.account, name), limits.get(name)) for name in hold.purses]
         if all(limit is None for _, limit in purses):
             return None
