@@ -98,6 +98,8 @@ class Desk:
         """Calls that wait, by the time they give up."""
         self.is_careful = False
         """True while requests run one by one after a failure: their rows may exist already."""
+        self.deletes = False
+        """True if this transaction deletes traces or answers: the log may not name their calls any more."""
         self._is_open = False
         self._ticked_at = 0.0
         self._looked_at = -inf
@@ -184,7 +186,9 @@ class Desk:
             self.log.append(connection, self._tick)
             self._ticked_at = self._clock.monotonic()
             self._tick = Tick()
-        self._is_open = False
+        if self.deletes:
+            self.log.clear(connection)
+        self._is_open = self.deletes = False
 
     def done(self) -> list[Asking]:
         """The transaction is committed. Returns those that need not wait any more."""
@@ -196,7 +200,7 @@ class Desk:
         self.log.forget()
         self.state.freed.clear()  # once it is folded anew, all are tried
         self.shelf.drop()
-        self._tick, self._is_open = Tick(), False
+        self._tick, self._is_open, self.deletes = Tick(), False, False
         self.traces, self.snapshots = [], ()
         self.put_at.clear()
         for asking in self._joined:

@@ -78,6 +78,7 @@ class Writes:
                     results.append(add_learned(connection, more))
                 case DeleteTraces() as which:
                     results.append(delete(connection, account, which))
+                    desk.deletes = desk.deletes or results[-1].count < which.limit  # the last of many
                 case SetRetention() as retention:
                     sql = "INSERT OR REPLACE INTO setting (name, body) VALUES (?, ?)"
                     connection.execute(sql, (SETTING, _encode(retention)))

@@ -144,6 +144,7 @@ class BookWrites:
         self._connection.executemany(sql, [(self._account, n) for n, _ in found])
         sql = "DELETE FROM claim WHERE account = ? AND claim = ?"
         self._connection.executemany(sql, [(self._account, claim) for _, claim in found])
+        self._desk.deletes = self._desk.deletes or bool(found)
         return Written(created=False, count=len(found))
 
     def _put_incident(self, incident: Incident) -> Written:
