@@ -23,17 +23,12 @@ from routewright.protocols import Clock, Facts
 from routewright.wire import (
     AddCredit,
     Ask,
-    Caller,
     Correct,
     Grant,
     LedgerRow,
-    Left,
     Replay,
-    RunLimit,
     Short,
     Snapshot,
-    Standing,
-    Stands,
     Written,
 )
 
@@ -240,20 +235,13 @@ class Desk:
 
     # What is asked for, as work of a transaction, which has begun with ``open``
 
-    def leave(self, asking: Asking, connection: Connection) -> None:
-        """Release the hold of a cancelled ask, or take it out of its queue."""
-        if asking.takes:
-            self.release(asking.ask.id, 0, connection)
-        elif asking.result is None:
-            self.waiting.leave(asking)
-
-    def withdraw(self, asking: Asking, connection: Connection, *, takes: bool) -> None:
-        """The same for one that was answered with an error, whatever was committed of it."""
+    def leave(self, asking: Asking, _: Connection, *, takes: bool = False) -> None:
+        """Take an ask out of its queue, and release its hold; ``takes``: it may have created one that was undone."""
         self.waiting.leave(asking)
-        if takes:
-            self.release(asking.ask.id, 0, connection)
+        if takes or asking.takes:
+            self.release(asking.ask.id, 0)
 
-    def settle(self, facts: Facts, connection: Connection) -> Booked:
+    def settle(self, facts: Facts) -> Booked:
         """Book what a call came to. Returns what ``ledger.settle`` does; its trace is the caller's to write."""
         booked = settle(self.state, self.shelf, facts, self._clock.time())
         account = facts.caller.account
@@ -266,13 +254,13 @@ class Desk:
             self.shelf.keep(account, *booked.keeps)
         return booked
 
-    def release(self, call: str, tokens: int | None, connection: Connection) -> None:
+    def release(self, call: str, tokens: int | None) -> None:
         """End a call that came to nothing."""
         end = End(call, tokens)
         if self.state.end(end) is not None:
             self._tick.ends.append(end)
 
-    def widen(self, call: str, nanos: int, connection: Connection) -> bool:
+    def widen(self, call: str, nanos: int) -> bool:
         """Reserve another amount for a call that runs."""
         hold = self.state.holds.get(call)
         if hold is None or self.state.widen(hold, nanos) is not None:
@@ -280,20 +268,12 @@ class Desk:
         self._tick.widened.append(Widened(hold.id, hold.nanos))
         return True
 
-    def look(self, caller: Caller, run: RunLimit | None, connection: Connection) -> Left:
-        """The money a caller has left."""
-        return self.state.look(caller, self._clock.time(), run)
-
-    def stands(self, account: str, query: Stands, connection: Connection) -> Standing:
-        """How an account stands."""
-        return self.state.standing(account, query)
-
-    def changed(self, connection: Connection, account: str) -> None:
+    def changed(self, account: str) -> None:
         """The terms of an account were changed: everybody reads them anew."""
         self.state.forget(account)
         self._tick.changed.append(account)
 
-    def credit(self, connection: Connection, account: str, given: AddCredit) -> bool:
+    def credit(self, account: str, given: AddCredit) -> bool:
         """Add to a balance. False: that was done before."""
         if 0 in self.shelf.attempts(account, given.id):
             return False
@@ -302,10 +282,10 @@ class Desk:
         )
         self.shelf.book(account, [row], ("account",))
         self.shelf.grant(account, given.nanos)
-        self.changed(connection, account)
+        self.changed(account)
         return True
 
-    def correct(self, connection: Connection, account: str, write: Correct) -> Written:
+    def correct(self, account: str, write: Correct) -> Written:
         """Book a correction."""
         booked = correct(self.state, self.shelf, account, write)
         if booked.rows:

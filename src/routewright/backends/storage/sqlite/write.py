@@ -147,7 +147,7 @@ def _book(connection: Connection, account: str, writes: Sequence[PutTrace], desk
             given: Any = write.trace
             trace = given if isinstance(given, Trace) else given.line
             caller = Caller(account, trace.environment, trace.key_id)
-            desk.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows), connection)
+            desk.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
 
 
 def _put_feedback(connection: Connection, account: str, feedback: PutFeedback) -> Written:

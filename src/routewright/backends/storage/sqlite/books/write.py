@@ -100,9 +100,9 @@ class BookWrites:
             case RevokeKey(key_id, at):
                 return self._revoke(key_id, at)
             case AddCredit():
-                return Written(self._desk.credit(self._connection, self._account, write))
+                return Written(self._desk.credit(self._account, write))
             case Correct():
-                return self._desk.correct(self._connection, self._account, write)
+                return self._desk.correct(self._account, write)
             case DeleteResults(environment):
                 return self._delete_results(environment)
             case PutIncident(incident):
@@ -113,7 +113,7 @@ class BookWrites:
     def _put_account(self, body: bytes) -> Written:
         created = self._connection.execute(_ACCOUNT, (self._account,)).fetchone() is None
         self._connection.execute(_PUT_ACCOUNT, (self._account, body))
-        self._desk.changed(self._connection, self._account)
+        self._desk.changed(self._account)
         return Written(created)
 
     def _put_key(self, key: Key) -> Written:
@@ -133,7 +133,7 @@ class BookWrites:
     def _write_key(self, key: Key) -> None:
         since = None if key.revoked_at is None else compromised_from(key.revoked_at)
         self._connection.execute(_PUT_KEY, (self._account, key.id, key.digest, key.created_at, since, encode(key)))
-        self._desk.changed(self._connection, self._account)
+        self._desk.changed(self._account)
 
     def _delete_results(self, environment: Environment | None) -> Written:
         asked = ("production", "sandbox") if environment is None else (environment,)
