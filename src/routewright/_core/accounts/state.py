@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import count
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from routewright._core.account import limits_of
@@ -464,13 +464,12 @@ class State:
         if at < self._looked_at + IDLE_S / 2:
             return False
         self._evicts_at = at
-        if next(self._looking, None) is None:
+        if len([*islice(self._looking, LOOKED_AT)]) < LOOKED_AT:
             self._looking, self._looked_at = self._look_through(), at
         return True
 
-    def _look_through(self) -> Iterator[bool]:
-        """Go once through everything, and rest now and then."""
-        looked = count(1)
+    def _look_through(self) -> Iterator[None]:
+        """Go once through everything, and rest after each account and window."""
         for hold_id in list(self.expired):
             if self.expired[hold_id] < self._evicts_at - LATE_S and hold_id not in self.holds:
                 del self.expired[hold_id]
@@ -480,16 +479,14 @@ class State:
                 _let_go(mine.pop(name))
             if not mine:
                 self._payers.pop(account, None)
-            if not next(looked) % LOOKED_AT:
-                yield True
+            yield
         for party in list(self.windows):
             window = self.windows.get(party)
             if window is not None and not window.payers:
                 window.age(self._evicts_at - WINDOW_S)
                 if not window.times and not window.slots:
                     del self.windows[party]
-            if not next(looked) % LOOKED_AT:
-                yield True
+            yield
         for account in list(self.sums):
             purses = self.sums.get(account, {})
             idle = [sums for sums in purses.values() if not (sums.payers or sums.reserved or sums.charged is not None)]
@@ -499,8 +496,7 @@ class State:
                 self._groups.pop(account, None)
             if not purses:
                 self.sums.pop(account, None)
-            if not next(looked) % LOOKED_AT:
-                yield True
+            yield
 
     def dump(self) -> Any:
         """All of it that the log says, as plain data."""
