@@ -151,7 +151,7 @@ BUGS = [
     Bug(
         "what is settled again is counted twice",
         LEDGER,
-        "        rows = tuple([row for row in rows if row.attempt not in there])",
+        "        rows = tuple([row for row in rows if row.attempt not in booked])",
         "        rows = tuple(rows)",
         SETTLING,
         "booked_once",

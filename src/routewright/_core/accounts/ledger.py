@@ -11,7 +11,18 @@ from msgspec.structs import replace
 from routewright._core.moment import timestamp
 from routewright._core.money import usd
 from routewright.protocols import Facts
-from routewright.wire import Account, Caller, Correct, Environment, LedgerRow, StoredEvent, ThresholdCrossed
+from routewright.wire import (
+    Account,
+    AddCredit,
+    Caller,
+    Correct,
+    Environment,
+    LedgerRow,
+    PutAccount,
+    PutKey,
+    StoredEvent,
+    ThresholdCrossed,
+)
 
 from .hold import End, Hold
 from .payer import MONTH, RUN, purses_of
@@ -71,14 +82,14 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
         kept = Kept(facts.claim.fingerprint, call, facts.result)
         keeps = scope_of(facts.caller, facts.claim.key), facts.caller.environment, now + KEPT_S, kept
     if hold is None:
-        there = shelf.attempts(account, call)
-        rows = tuple([row for row in rows if row.attempt not in there])
+        booked = shelf.attempts(account, call)
+        rows = tuple([row for row in rows if row.attempt not in booked])
         purses = purses if expired is None else expired.purses
         if keeps is not None:
             claim = keeps[0]
-            before = shelf.kept(account, claim, now)
-            is_void = claim in state.claims or (before is not None and before.call != call)
-            if is_void or before is not None:
+            there = shelf.kept(account, claim, now)
+            is_void = claim in state.claims or (there is not None and there.call != call)
+            if is_void or there is not None:
                 keeps = None
             if is_void:
                 rows = tuple([replace(row, charge_nanos=0) for row in rows])
@@ -112,6 +123,20 @@ def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
     state.end(end)
     events = [] if payer is None else _crossed(state, shelf, facts, payer, end.purses)
     return Booked(end, (row,), end.purses, None, False, events)
+
+
+def before(shelf: Shelf, account: str, write: object) -> object:
+    """What there is of that which a write about money is about (``batch.Booked``)."""
+    match write:
+        case PutAccount():
+            return shelf.account(account)
+        case PutKey(key):
+            return shelf.key(account, key.id)
+        case AddCredit(id):
+            return None if 0 in shelf.attempts(account, id) else shelf.sums(account, "account")[1]
+        case Correct(row=row):
+            return len(shelf.attempts(account, row.request_id))
+    return None
 
 
 def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:

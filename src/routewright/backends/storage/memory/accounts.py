@@ -33,8 +33,6 @@ from routewright.wire import (
     RevokeKey,
     RunLimit,
     Short,
-    Standing,
-    Stands,
     StoredEvent,
     Written,
 )
@@ -61,14 +59,6 @@ class _Asking(Struct, eq=False):
     takes: bool = False
 
 
-class _Spent(Struct):
-    spent: int = 0
-    granted: int = 0
-
-
-_NOTHING = _Spent()
-
-
 class MemoryAccounts:
     """Holds of limits, budgets and idempotency keys. A forked child begins with none."""
 
@@ -80,9 +70,10 @@ class MemoryAccounts:
         self._newest = newest
         self._clock = storage.clock
         self._lock = storage.guard
-        self._spent: dict[PurseName, _Spent] = {}
-        self._runs: OrderedDict[PurseName, None] = OrderedDict()
-        """Those of ``_spent`` that are of agent runs, the one used last at the end."""
+        self._granted: dict[str, int] = {}
+        self._spent: dict[PurseName, int] = {}
+        self._runs: OrderedDict[PurseName, int] = OrderedDict()
+        """What agent runs have spent, the one used last at the end. The newest are kept."""
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -183,10 +174,6 @@ class MemoryAccounts:
 
     # What the storage asks of it, under its lock
 
-    def stands(self, account: str, query: Stands) -> Standing:
-        """How an account stands."""
-        return self.state.standing(account, query)
-
     def change(self, account: str, write: MONEY) -> Written:
         """Apply a write that changes what the callers of an account may take."""
         self._begin()
@@ -196,7 +183,7 @@ class MemoryAccounts:
                 row = LedgerRow(request_id=id, attempt=0, kind="credit", at=at, credit_nanos=nanos, note=note)
                 written = Written(books.book(row))
                 if written.created:
-                    self._entry((account, "account")).granted += nanos
+                    self._granted[account] = self._granted.get(account, 0) + nanos
             case Correct():
                 booked = correct(self.state, self, account, write)
                 for row in booked.rows:
@@ -210,10 +197,6 @@ class MemoryAccounts:
         self._end()
         return written
 
-    def granted(self, account: str) -> int:
-        """All the credit that an account was given."""
-        return self._spent.get((account, "account"), _NOTHING).granted
-
     # The shelf
 
     def account(self, name: str) -> Account | None:
@@ -226,8 +209,8 @@ class MemoryAccounts:
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
         """As ``Books`` says."""
-        found = self._spent.get((account, purse), _NOTHING)
-        return found.spent, found.granted
+        spent = self._runs if purse.startswith(RUN) else self._spent
+        return spent.get((account, purse), 0), self._granted.get(account, 0) if purse == "account" else 0
 
     def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
         """As ``Books`` says."""
@@ -277,12 +260,13 @@ class MemoryAccounts:
         """Keep what was charged, and give others what was freed."""
         if self.state.charged:
             for each in self.state.charged:
-                name = each.account, each.name
-                there = self._spent.get(name)
-                if there is None or each.is_of_run:
-                    there = self._entry(name)
-                there.spent += each.charged or 0
+                spent, name = self._runs if each.is_of_run else self._spent, (each.account, each.name)
+                spent[name] = spent.get(name, 0) + (each.charged or 0)
                 each.charged = None
+                if each.is_of_run:
+                    self._runs.move_to_end(name)
+                    if len(self._runs) > self._newest:
+                        self._runs.popitem(last=False)
             self.state.charged.clear()
         while self.state.freed:
             self._waiting.retry(self._clock.time())
@@ -290,13 +274,3 @@ class MemoryAccounts:
             for asking in self._waiting.answered:
                 asking.answered.set()
             self._waiting.answered.clear()
-
-    def _entry(self, name: PurseName) -> _Spent:
-        """The sums of a purse, to be changed. Of agent runs the newest are kept."""
-        there = self._spent.setdefault(name, _Spent())
-        if name[1].startswith(RUN):
-            self._runs[name] = None
-            self._runs.move_to_end(name)
-            if len(self._runs) > self._newest:
-                del self._spent[self._runs.popitem(last=False)[0]]
-        return there

@@ -34,8 +34,6 @@ from .selection import rows_of
 
 STORED = f"trace.n, trace.id, trace.model, {BODY}, (SELECT body.rollup_keys FROM body WHERE body.n = trace.n)"
 """The columns of a ``Stored``."""
-
-"""The columns of a ``Stored``."""
 _encode = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _decode = msgspec.json.decode

@@ -30,7 +30,7 @@ from routewright.wire import (
 
 from .books.bodies import columns_of
 from .books.shelf import PUT_ROWS
-from .books.write import BookWrites, holder_of, things_before
+from .books.write import BookWrites, holder_of
 from .connection import Connection
 from .desk import Desk
 from .many import insert, rows_where
@@ -58,10 +58,9 @@ class Writes:
         """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is done."""
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
-        booked = things_before(connection, account)
-        check_batch("SqliteStorage", account, writes, environments, _present(connection, snapshots), booked)
-        check_digests(account, writes, partial(holder_of, connection))
         books = BookWrites(connection, account, desk)
+        check_batch("SqliteStorage", account, writes, environments, _present(connection, snapshots), books.before)
+        check_digests(account, writes, partial(holder_of, connection))
         results: list[Written] = []
         for run in _runs(writes):
             match run[0]:

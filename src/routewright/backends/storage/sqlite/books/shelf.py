@@ -90,7 +90,10 @@ class TableShelf:
     def attempts(self, account: str, call: str) -> set[int]:
         """As ``Shelf`` says."""
         self.flush_rows()
-        return attempts(self.connection, account, call)
+        first = name_of(call, "")
+        names = self.connection.execute(_NAMES, (account, first, first + _AFTER_ANY)).fetchall()
+        parts = (name.rpartition("/") for (name,) in names)
+        return {int(attempt) for request_id, _, attempt in parts if request_id == call}
 
     def unbook(self, account: str, call: str) -> Expired | None:
         """As ``Shelf`` says."""
@@ -172,11 +175,3 @@ class TableShelf:
         insert(self.connection, _PUT_KEPT, [(n + place, *row) for place, row in enumerate(self._kept)])
         insert(self.connection, _PUT_CLAIM, [(row[0], row[1], n + place) for place, row in enumerate(self._kept)])
         self._kept = []
-
-
-def attempts(connection: Connection, account: str, call: str) -> set[int]:
-    """The numbers of the rows that a call has in the ledger."""
-    first = name_of(call, "")
-    names = connection.execute(_NAMES, (account, first, first + _AFTER_ANY)).fetchall()
-    parts = (name.rpartition("/") for (name,) in names)
-    return {int(attempt) for request_id, _, attempt in parts if request_id == call}
