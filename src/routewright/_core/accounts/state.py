@@ -292,23 +292,12 @@ class State:
                 return short
         else:
             nanos = 0
+        names = payer.names if ask.run is None else tuple([sums.name for sums, _ in purses])
+        fingerprint = "" if ask.claim is None else ask.claim.fingerprint
         hold = Hold(
-            ask.id,
-            caller.account,
-            caller.key_id,
-            ask.at,
-            self.at + ask.lasts_s,
-            payer.parties,
-            ask.tokens,
-            slots,
-            nanos,
-            payer.names if ask.run is None else tuple([sums.name for sums, _ in purses]),
-            claim,
-            "" if ask.claim is None else ask.claim.fingerprint,
-            owner,
-            self.at,
-            run,
-        )
+            ask.id, caller.account, caller.key_id, ask.at, self.at + ask.lasts_s, payer.parties, ask.tokens, slots,
+            nanos, names, claim, fingerprint, owner, self.at, run,
+        )  # fmt: skip
         self._hold(hold, payer.all if ask.run is None else [sums for sums, _ in purses])
         return hold
 

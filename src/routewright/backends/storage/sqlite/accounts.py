@@ -7,17 +7,7 @@ from functools import partial
 
 from routewright.errors import RouterError
 from routewright.protocols import Clock, Facts
-from routewright.wire import (
-    Ask,
-    Caller,
-    Grant,
-    Left,
-    Replay,
-    RunLimit,
-    Short,
-    Snapshot,
-    StoredEvent,
-)
+from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, Snapshot, StoredEvent
 
 from .books.write import put_event
 from .connection import Connection

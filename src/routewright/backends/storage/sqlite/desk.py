@@ -20,17 +20,7 @@ from routewright._core.moment import timestamp
 from routewright.errors import RouterError
 from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
-from routewright.wire import (
-    AddCredit,
-    Ask,
-    Correct,
-    Grant,
-    LedgerRow,
-    Replay,
-    Short,
-    Snapshot,
-    Written,
-)
+from routewright.wire import AddCredit, Ask, Correct, Grant, LedgerRow, Replay, Short, Snapshot, Written
 
 from .books.shelf import TableShelf
 from .connection import Connection
