@@ -50,7 +50,7 @@ LIMITS = {
     "plain": Path(60, 24, target="60 in 15"),
     "streamed": Path(80, 28, target="80 in 17"),
     "limited": Path(120, 33, target="120"),
-    "everything in memory": Path(186, 37),
+    "everything in memory": Path(184, 37),
     "everything in SQLite": Path(430, 52, target="250", slack=45),
     "http": Path(91, 34, target="110"),
     "http with a key": Path(145, 46, target="180"),

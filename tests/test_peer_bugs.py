@@ -60,8 +60,8 @@ BUGS = [
     Bug(
         "a cancelled call keeps its reservation, and the account is refused for money that it has",
         DESK,
-        "        if asking.takes:\n            self.release(asking.ask.id, 0, connection)",
-        "        if asking.takes:\n            pass",
+        "        if takes or asking.takes:\n",
+        "        if takes:\n",
         "tests/backends/test_accounts_faults.py",
         "who_leaves_in_the_turn_of_its_tick",
     ),
@@ -151,7 +151,7 @@ BUGS = [
     Bug(
         "what is settled again is counted twice",
         LEDGER,
-        "        rows = tuple([row for row in rows if row.attempt not in there])",
+        "        rows = tuple([row for row in rows if row.attempt not in booked])",
         "        rows = tuple(rows)",
         SETTLING,
         "booked_once",
@@ -183,7 +183,7 @@ BUGS = [
     Bug(
         "a revoked key works on for as long as a cache keeps it",
         "backends/storage/sqlite/books/write.py",
-        "since, encode(key)))\n        self._desk.changed(self._connection, self._account)",
+        "since, encode(key)))\n        self._desk.changed(self._account)",
         "since, encode(key)))",
         ACCOUNTS,
         "Sqlite and revocation_hold_at_once",

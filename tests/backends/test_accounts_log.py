@@ -18,7 +18,7 @@ from routewright.backends.storage.sqlite.log import Log
 from routewright.backends.storage.sqlite.sync import Sync
 from routewright.errors import RateLimited, RouterError, StorageUnavailable
 from routewright.testing.storage.samples import AT, AT_S, MONTH, RUN, Till, make_row
-from routewright.wire import AddCredit, Grant, PutAccount, RateLimits, Replay, RunLimit
+from routewright.wire import AddCredit, DeleteResults, DeleteTraces, Grant, PutAccount, RateLimits, Replay, RunLimit
 
 from .accounts_site import LEASE_S, Machine, Site, desk_of
 
@@ -234,7 +234,7 @@ def refuses_by_what_it_remembers(patch: pytest.MonkeyPatch) -> None:
 
 
 def tops_up_beside_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Desk, "changed", lambda self, connection, account: self.open(connection))
+    patch.setattr(Desk, "changed", lambda self, account: None)
 
 
 def ends_holds_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
@@ -367,6 +367,24 @@ async def test_who_waits_for_a_key_of_another_process_is_given_its_answer(site: 
         await site.machine.advance(1.0)
     assert found == [Replay(b"answer")]
     assert (await second.purses())[MONTH] == (7, 0)
+
+
+@pytest.mark.parametrize("write", [DeleteTraces(limit=100), DeleteResults()], ids=lambda write: type(write).__name__)
+async def test_a_deletion_leaves_no_call_in_the_log_that_has_ended(site: Site, write: Any) -> None:
+    site.patch.setattr(log, "FOLD_S", 1e9)
+    first, second = await site.process().open_full(), site.process()
+    await first.admit("held", 100, lasts_s=LONG_S)
+    for number in range(5):
+        await second.admit(f"ended-{number}", 10, same=f"i{number}")
+        await second.settle(f"ended-{number}", make_row(f"ended-{number}", charge=10), result=b"answer")
+    await first.put(write)
+    ((ticks, named),) = site.ask("SELECT count(*), max(ops) FROM tick")
+    ((copy,),) = site.ask("SELECT body FROM fold")
+    assert (ticks, b"held" in copy, b"ended" in named + copy) == (1, True, False)
+    assert (await second.purses())[MONTH] == (50, 100)
+    await first.settle("held", make_row("held", charge=100))
+    assert (await second.purses())[MONTH] == (150, 0)
+    site.look()
 
 
 # Histories

@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from routewright._core.accounts.books import KEPT_S
 from routewright._core.accounts.hold import End, Hold, Tick, Widened
 from routewright._core.accounts.ledger import Booked, correct, expired_row, settle
-from routewright._core.accounts.state import Expired, Kept, State, Wait, scope_of
+from routewright._core.accounts.state import Expired, Kept, State, Wait
 from routewright.protocols import Facts
 from routewright.testing.storage.samples import AT, AT_S, make_account, make_ask, make_facts
 from routewright.wire import (
@@ -129,12 +128,9 @@ class Ledger:
         self.state.begin(self.owner, self.now, self.now + LEASE_S)
         booked = settle(self.state, self.paper, facts, self.time)
         self.paper.rows += [(facts.caller.account, row) for row in booked.rows]
-        if booked.keeps and facts.claim is not None and facts.result is not None:
-            kept = Kept(facts.claim.fingerprint, facts.id, facts.result)
-            self.paper.answers[scope_of(facts.caller, facts.claim.key)] = (
-                kept,
-                self.time + KEPT_S,
-            )
+        if booked.keeps is not None:
+            claim, _, until, kept = booked.keeps
+            self.paper.answers[claim] = kept, until
         self.write(Tick(ends=[booked.end]))
         return booked
 

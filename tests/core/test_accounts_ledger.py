@@ -185,18 +185,18 @@ def test_an_answer_is_kept_and_a_failure_is_not() -> None:
     for result in (b"x", None):
         ledger = full()
         ledger.hold("c", 10, claim=one())
-        assert ledger.settle("c", claim=one(), result=result).keeps is (result is not None)
+        assert (ledger.settle("c", claim=one(), result=result).keeps is None) is (result is None)
 
 
 def test_an_answer_that_is_kept_is_not_kept_anew() -> None:
     ledger = full()
     ledger.hold("c", 10, claim=one())
-    assert [ledger.settle("c", claim=one(), result=b"x").keeps for _ in range(3)] == [True, False, False]
+    assert [bool(ledger.settle("c", claim=one(), result=b"x").keeps) for _ in range(3)] == [True, False, False]
 
 
 def test_a_lost_call_keeps_its_answer_where_nobody_took_its_key() -> None:
     booked = lost().settle("lost", make_row("lost", charge=5), claim=one(), result=b"x")
-    assert (booked.keeps, booked.is_void, booked.end.charge) == (True, False, 5)
+    assert (bool(booked.keeps), booked.is_void, booked.end.charge) == (True, False, 5)
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -207,7 +207,7 @@ def test_a_lost_call_whose_key_another_took_is_charged_nothing(ended: bool) -> N
         ledger.settle("d", claim=one(), result=b"of d")
     for rows in (1, 0):
         booked = ledger.settle("lost", make_row("lost", charge=5), run=LONG, claim=one(), result=b"x")
-        assert (booked.keeps, booked.is_void, len(booked.rows)) == (False, True, rows)
+        assert (bool(booked.keeps), booked.is_void, len(booked.rows)) == (False, True, rows)
     assert ledger.purse("account").spent_nanos == 0
     assert ledger.purse("run:r", run=LONG).spent_nanos == 5, "its run counts what it cost"
 
@@ -292,6 +292,18 @@ def test_an_account_that_cannot_be_read_is_charged_nothing(monkeypatch: pytest.M
             charge(ledger, "c", 300)
     assert ledger.purses() == dict.fromkeys(PURSES[1:], (0, 400))
     assert charge(ledger, "c", 300) == []
+
+
+def test_an_account_that_cannot_be_read_leaves_the_row_of_a_lost_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = lost()
+    ledger.change()
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger.paper, "account", Mock(side_effect=StorageCorrupt("damaged")))
+        with pytest.raises(StorageCorrupt):
+            charge(ledger, "lost", 300)
+    assert ledger.kinds() == ["expired"]
+    charge(ledger, "lost", 300)
+    assert ledger.kinds() == ["attempt"]
 
 
 def test_the_next_month_begins_anew() -> None:

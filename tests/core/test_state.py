@@ -195,8 +195,9 @@ def test_a_key_is_looked_at_before_limits_and_money() -> None:
 
 
 def test_who_waited_for_a_key_for_too_long_may_ask_again() -> None:
-    with pytest.raises(RouterTimeoutError, match="ask again with it"):
-        Wait(b"key", None).give_up()
+    found = Wait(b"key", None).give_up()
+    assert isinstance(found, RouterTimeoutError)
+    assert "ask again with it" in str(found)
 
 
 # What is left
@@ -274,7 +275,7 @@ def test_a_call_that_should_have_ended_a_lease_ago_is_overdue() -> None:
     for seconds, expected in ((90.0, []), (0.5, ["c"]), (1.0, ["c", "d"])):
         ledger.wait(seconds)
         ledger.state.begin(1, ledger.now, ledger.now + LEASE_S)
-        assert ledger.state.overdue(1, LEASE_S) == expected
+        assert [hold.id for hold in ledger.state.overdue(1, LEASE_S)] == expected
         assert ledger.state.overdue(2, LEASE_S) == []
 
 

@@ -9,16 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from routewright._core.accounts import waiting
 from routewright._core.accounts.hold import Hold
 from routewright._core.accounts.state import Wait, scope_of
 from routewright._core.accounts.waiting import MOST_TRIED, Waiting
-from routewright.testing.storage.samples import MONTH, RUN, make_row
-from routewright.wire import Caller, Replay, Short
+from routewright.errors import RateLimited
+from routewright.testing.storage.samples import MONTH, RUN, make_ask, make_row
+from routewright.wire import Ask, Caller, Grant, Replay, Short
 
 from .ledgers import Ledger, one
 
 ACCOUNT = ("acme", "account")
 KEY = scope_of(Caller("acme"), "i")
+
+
+class Asked:
+    """An ask and its answer."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.result: Grant | Replay | Short | None = None
+        self.error: Exception | None = None
+        self.waits: Wait | None = None
+        self.takes = False
 
 
 class Queue:
@@ -27,33 +40,45 @@ class Queue:
     def __init__(self, **terms: Any) -> None:
         self.ledger = Ledger(**{"prepaid": True} | terms)
         self.ledger.credit(1_000)
-        self.waiting: Waiting[str] = Waiting(self.ledger.state)
-        self.asks: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.waiting: Waiting[Asked] = Waiting(self.ledger.state, self.ledger.owner)
+        self.asked: dict[str, Asked] = {}
         self.tried: list[str] = []
         self.fails = ""
+        self._admit = self.ledger.state.admit
+        self.ledger.state.admit = self._try  # type: ignore[method-assign]
 
-    def ask(self, call: str, nanos: int, **given: Any) -> object:
-        found = self.ledger.ask(call, nanos, **given)
-        if isinstance(found, Wait):
-            self.asks[call] = nanos, given
-            self.waiting.join(call, found.on)
-        return found
+    def ask(self, call: str, nanos: int, *, waits_s: float = 60.0, **given: Any) -> object:
+        asked = self.make(call, nanos, waits_s=waits_s, **given)
+        self.waiting.admit(asked, self.ledger.time)
+        self.waiting.answered.clear()
+        self.tried.clear()
+        return asked.error or asked.result or asked.waits
+
+    def make(self, call: str, nanos: int, **given: Any) -> Asked:
+        self.asked[call] = Asked(make_ask(call, nanos, **{"at": self.ledger.time} | given))
+        return self.asked[call]
+
+    def leave(self, call: str) -> None:
+        self.waiting.leave(self.asked[call])
 
     def again(self) -> list[str]:
         """Try those who can be given something, and say who needs not wait any more."""
         return [call for call, _ in self.found()]
 
     def found(self) -> list[tuple[str, Any]]:
-        answered: list[tuple[str, Any]] = []
-        self.waiting.retry(self._try, lambda call, found: answered.append((call, found)))
-        return answered
+        self.waiting.retry(self.ledger.time)
+        return self.taken()
 
-    def _try(self, call: str) -> object:
-        if call == self.fails:
-            raise OSError(call)
-        self.tried.append(call)
-        nanos, given = self.asks[call]
-        return self.ledger.ask(call, nanos, **given)
+    def taken(self) -> list[tuple[str, Any]]:
+        """Those that were answered."""
+        answered, self.waiting.answered = self.waiting.answered, []
+        return [(each.ask.id, each.error or each.result) for each in answered]
+
+    def _try(self, ask: Ask, owner: int, now: float) -> Hold | Replay | Wait | Short:
+        if ask.id == self.fails:
+            raise OSError(ask.id)
+        self.tried.append(ask.id)
+        return self._admit(ask, owner, now)
 
 
 def test_a_try_that_fails_loses_nobody_who_waits() -> None:
@@ -63,10 +88,9 @@ def test_a_try_that_fails_loses_nobody_who_waits() -> None:
         assert isinstance(queue.ask(call, 300), Wait)
     queue.ledger.release("first")
     queue.fails = "b"
-    answered: list[str] = []
     with pytest.raises(OSError, match="b"):
-        queue.waiting.retry(queue._try, lambda call, found: answered.append(call))
-    assert answered == ["a"]
+        queue.again()
+    assert [call for call, _ in queue.taken()] == ["a"]
     assert len(queue.waiting) == 2
     queue.fails = ""
     assert queue.again() == ["b", "c"]
@@ -94,7 +118,7 @@ def test_waiting_costs_nothing_until_something_is_freed_that_somebody_waits_for(
         queue.ledger.hold(f"c{number}", 0)
         queue.ledger.release(f"c{number}")
         assert queue.again() == []
-    assert queue.tried == []
+    assert "a" not in queue.tried
     assert queue.ledger.state.queued == {("acme", MONTH): 1}
 
 
@@ -125,8 +149,7 @@ def test_two_who_wait_for_each_others_purses_both_go_on(order: tuple[str, str]) 
     queue.ask("first", 1_000)
     names = {"a": ACCOUNT, "b": ("acme", MONTH)}
     for call in order:
-        queue.asks[call] = 400, {}
-        queue.waiting.join(call, names[call])
+        queue.waiting.wait(queue.make(call, 400, waits_s=60.0), Wait(names[call], None))
     queue.ledger.release("first")
     assert {*queue.again()} == {"a", "b"}
     assert queue.ledger.state.freed == {}
@@ -137,9 +160,9 @@ def test_who_leaves_lets_those_behind_go_on() -> None:
     queue.ask("first", 500)
     queue.ask("large", 600)
     queue.ask("small", 100)
-    queue.waiting.leave("large")
+    queue.leave("large")
     assert queue.again() == ["small"]
-    queue.waiting.leave("large")
+    queue.leave("large")
     assert (queue.tried, len(queue.waiting), queue.ledger.state.freed) == (["small"], 0, {})
 
 
@@ -151,7 +174,7 @@ def test_all_who_wait_for_a_key_get_its_answer_or_the_first_goes_on() -> None:
     assert [*queue.ledger.state.queued] == [KEY]
     queue.ledger.release("first")
     ((call, found),) = queue.found()
-    assert (call, isinstance(found, Hold)) == ("c0", True)
+    assert (call, isinstance(found, Grant), queue.asked[call].takes) == ("c0", True, True)
     queue.ledger.settle("c0", claim=one(), result=b"x")
     assert queue.found() == [(f"c{number}", Replay(b"x")) for number in range(1, 5)]
 
@@ -164,6 +187,36 @@ def test_who_waits_for_what_was_spent_meanwhile_is_told_so() -> None:
     ((_, found),) = queue.found()
     assert isinstance(found, Short)
     assert not found.waits
+
+
+def test_who_may_not_wait_or_waits_too_long_is_told_what_there_is_by_then() -> None:
+    queue = Queue()
+    queue.ask("first", 1_000)
+    refused = queue.ask("a", 300, waits_s=0.0)
+    assert isinstance(refused, Short)
+    assert (refused.waits, len(queue.waiting)) == (True, 0)
+    queue.ask("b", 300)
+    queue.ask("c", 200)
+    queue.ledger.settle("first", make_row("first", charge=900))
+    queue.waiting.give_up(queue.asked["c"], queue.ledger.time)
+    ((call, found),) = queue.taken()
+    assert (call, isinstance(found, Short) and found.waits) == ("c", False), "it was spent meanwhile"
+    assert len(queue.waiting) == 1
+
+
+def test_who_asks_when_too_many_wait_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "MOST_WAITING", 1)
+    queue = Queue()
+    queue.ask("first", 0, claim=one())
+    assert isinstance(queue.ask("a", 0, claim=one()), Wait)
+    assert isinstance(queue.ask("b", 0, claim=one()), RateLimited)
+
+
+def test_who_asks_again_for_a_call_that_runs_does_not_take_it() -> None:
+    queue = Queue()
+    for nanos in (300, 400):
+        assert isinstance(queue.ask("c", nanos), Grant)
+        assert queue.asked["c"].takes is (nanos == 300)
 
 
 @given(st.randoms(use_true_random=False))
@@ -180,7 +233,7 @@ def test_nobody_waits_though_there_is_room_and_nobody_is_overtaken(rng: Random) 
                 holds[call] = nanos
         elif line and rng.random() < 0.2:
             gone = line.pop(rng.randrange(len(line)))
-            queue.waiting.leave(gone[0])
+            queue.leave(gone[0])
         else:
             call = rng.choice([*holds])
             queue.ledger.release(call)

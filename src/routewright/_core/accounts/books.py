@@ -46,8 +46,6 @@ INCIDENTS = 100
 """So many are kept, the newest."""
 WEEK_S = 7 * 24 * 3600.0
 """How long events are kept, and when they were last told."""
-KEPT_S = 24 * 3600
-"""How long an answer is kept under an idempotency key, from the end of its call on."""
 BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent
 """The kinds of write that ``Books`` take."""
 MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct
@@ -77,21 +75,6 @@ class Books:
     def is_set_up(self) -> bool:
         """True if something is in them that must not be forgotten for want of room."""
         return self.account is not None or bool(self._keys)
-
-    def before(self, write: object) -> object:
-        """What there is of that which a write is about (``batch.Booked``)."""
-        match write:
-            case PutAccount():
-                return self.account
-            case PutKey(key):
-                return self._keys.get(key.id)
-            case PutIncident(incident):
-                return self._incidents.get(incident.id)
-            case AddCredit(id):
-                return None if (id, 0) in self._rows else 0
-            case Correct(row=row):
-                return len(self.attempts(row.request_id))
-        return None
 
     def put(self, write: BOOKED) -> Written:
         """Apply one write that was checked."""
@@ -143,6 +126,10 @@ class Books:
             del self._events[event_id]
         self._told = {once: mark for once, mark in self._told.items() if mark[1] > at}
         return len(old) + len(told)
+
+    def incident(self, incident_id: str) -> Incident | None:
+        """An incident, if it was put."""
+        return self._incidents.get(incident_id)
 
     def key(self, key_id: str) -> Key | None:
         """One of its keys."""

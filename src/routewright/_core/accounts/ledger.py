@@ -11,11 +11,22 @@ from msgspec.structs import replace
 from routewright._core.moment import timestamp
 from routewright._core.money import usd
 from routewright.protocols import Facts
-from routewright.wire import Account, Caller, Correct, LedgerRow, StoredEvent, ThresholdCrossed
+from routewright.wire import (
+    Account,
+    AddCredit,
+    Caller,
+    Correct,
+    Environment,
+    LedgerRow,
+    PutAccount,
+    PutKey,
+    StoredEvent,
+    ThresholdCrossed,
+)
 
 from .hold import End, Hold
 from .payer import MONTH, RUN, purses_of
-from .state import Books, Expired, State, scope_of
+from .state import KEPT_S, Books, Expired, Kept, State, scope_of
 
 THRESHOLDS = (50, 80, 100)
 """Percent of the monthly limit at which an account is notified of what it was charged (spec 6.1)."""
@@ -50,8 +61,8 @@ class Booked(Struct, eq=False, gc=False):
     """New ones alone."""
     purses: tuple[str, ...]
     """In which they count."""
-    keeps: bool
-    """Its answer is kept under its idempotency key."""
+    keeps: tuple[bytes, Environment, float, Kept] | None
+    """The answer to keep, behind its idempotency key (``scope_of``), environment, and the Unix time until which."""
     is_void: bool
     """Another call has its key by now, and is billed in its place."""
     events: list[StoredEvent]
@@ -63,20 +74,23 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
     call, account = facts.id, facts.caller.account
     rows, is_void = facts.rows, False
     hold = state.holds.get(call)
+    payer = state.account(account) if facts.event_ids else None  # first, since it may be damaged
+    purses = (hold and hold.purses) or _payers(shelf, facts)  # the account may have been set up since the call began
     expired = shelf.unbook(account, call) if hold is None or call in state.expired else None
-    keeps = facts.claim is not None and facts.result is not None
-    purses: Sequence[str]
-    if hold is not None:
-        purses = hold.purses or _payers(shelf, facts)  # its account may have been set up since it began
-    else:
-        there = shelf.attempts(account, call)
-        rows = tuple([row for row in rows if row.attempt not in there])
-        purses = expired.purses if expired is not None else _payers(shelf, facts)
-        if keeps and facts.claim is not None:
-            claim = scope_of(facts.caller, facts.claim.key)
-            kept = shelf.kept(account, claim, now)
-            is_void = claim in state.claims or (kept is not None and kept.call != call)
-            keeps = not is_void and kept is None
+    keeps = None
+    if facts.claim is not None and facts.result is not None:
+        kept = Kept(facts.claim.fingerprint, call, facts.result)
+        keeps = scope_of(facts.caller, facts.claim.key), facts.caller.environment, now + KEPT_S, kept
+    if hold is None:
+        booked = shelf.attempts(account, call)
+        rows = tuple([row for row in rows if row.attempt not in booked])
+        purses = purses if expired is None else expired.purses
+        if keeps is not None:
+            claim = keeps[0]
+            there = shelf.kept(account, claim, now)
+            is_void = claim in state.claims or (there is not None and there.call != call)
+            if is_void or there is not None:
+                keeps = None
             if is_void:
                 rows = tuple([replace(row, charge_nanos=0) for row in rows])
     charge = cost = run_nanos = 0
@@ -92,24 +106,37 @@ def settle(state: State, shelf: Shelf, facts: Facts, now: float) -> Booked:
         run_nanos -= expired.most
     end = End(call, facts.tokens, charge, run_nanos)
     if hold is None or not hold.purses:
-        end.account, end.purses = account, tuple(purses)
-    payer = state.account(account) if charge and facts.event_ids else None  # first, since it may be damaged
+        end.account, end.purses = account, purses
     state.end(end)
-    events = [] if payer is None else _crossed(state, shelf, facts, payer, purses)
-    return Booked(end, rows, tuple(purses), keeps, is_void, events)
+    events = [] if payer is None or not charge else _crossed(state, shelf, facts, payer, purses)
+    return Booked(end, rows, purses, keeps, is_void, events)
 
 
 def correct(state: State, shelf: Shelf, account: str, write: Correct) -> Booked:
     """Book a correction of a call. It ends nothing: what nobody knows of the call stays unknown."""
     row, end = write.row, End("", None)
     if row.attempt in shelf.attempts(account, row.request_id):
-        return Booked(end, (), (), False, False, [])
+        return Booked(end, (), (), None, False, [])
     facts = Facts(row.request_id, Caller(account, key_id=row.key_id), row.at, event_ids=write.event_ids)
     end.account, end.purses, end.charge = account, _payers(shelf, facts), row.charge_nanos
     payer = state.account(account) if end.charge else None
     state.end(end)
     events = [] if payer is None else _crossed(state, shelf, facts, payer, end.purses)
-    return Booked(end, (row,), end.purses, False, False, events)
+    return Booked(end, (row,), end.purses, None, False, events)
+
+
+def before(shelf: Shelf, account: str, write: object) -> object:
+    """What there is of that which a write about money is about (``batch.Booked``)."""
+    match write:
+        case PutAccount():
+            return shelf.account(account)
+        case PutKey(key):
+            return shelf.key(account, key.id)
+        case AddCredit(id):
+            return None if 0 in shelf.attempts(account, id) else shelf.sums(account, "account")[1]
+        case Correct(row=row):
+            return len(shelf.attempts(account, row.request_id))
+    return None
 
 
 def expired_row(hold: Hold, before: Expired | None) -> LedgerRow | None:
@@ -134,8 +161,7 @@ def _payers(shelf: Shelf, facts: Facts) -> tuple[str, ...]:
     if caller.environment == "sandbox":
         return ()
     key = None if caller.key_id is None else shelf.key(caller.account, caller.key_id)
-    names = purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH])
-    return (*(() if facts.run is None else (RUN + facts.run.id,)), *names)
+    return tuple(purses_of(shelf.account(caller.account), key, facts.created_at[:MONTH], facts.run))
 
 
 def _with_overrun(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from routewright._core.account import is_live, is_made, stray_key, unknown_key
 from routewright._core.limits.window import Window
-from routewright.wire import Account, Key, Level, RateLimits, Take
+from routewright.wire import Account, Key, Level, RateLimits, RunLimit, Take
 
 RUN = "run:"
 """How the names of purses of agent runs begin."""
@@ -56,10 +56,12 @@ class Payer:
         self.used_at = 0.0
 
 
-def purses_of(account: Account | None, key: Key | None, month: str) -> dict[str, int | None]:
+def purses_of(
+    account: Account | None, key: Key | None, month: str, run: RunLimit | None = None
+) -> dict[str, int | None]:
     """The purses that a call is paid from, the innermost first, with their limits. Those without one count, too: a key
     may get a budget later, of all that was ever charged for it."""
-    found: dict[str, int | None] = {}
+    found: dict[str, int | None] = {} if run is None else {RUN + run.id: run.limit_nanos}
     if key is not None:
         found[f"key:{key.id}"] = key.budget_nanos
         found[f"key:{key.id}:{month}"] = key.monthly_nanos

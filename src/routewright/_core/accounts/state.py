@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import count
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from routewright._core.account import limits_of
@@ -47,6 +47,8 @@ from routewright.wire import (
 from .hold import End, Hold, Tick, Widened
 from .payer import BALANCE, MONTH, RUN, Payer, Sums, check_key, level_of, purses_of, takes_of
 
+KEPT_S = 24 * 3600
+"""How long an answer is kept under an idempotency key, from the end of its call on."""
 LATE_S = 3_600.0
 """So long after a hold expired its call may still take part."""
 IDLE_S = 60.0
@@ -68,20 +70,16 @@ class Wait(NamedTuple):
     short: Short | None
     """The answer once the time is over. None: it waits for an idempotency key."""
 
-    def give_up(self) -> Short:
-        """The answer once the time is over. Raises ``RouterTimeoutError`` for a key."""
-        if self.short is None:
-            raise RouterTimeoutError(
-                "another call with the same idempotency key is still running; ask again with it, to have its answer"
-            )
-        return self.short
+    def give_up(self) -> Short | RouterTimeoutError:
+        """The answer once the time is over."""
+        return self.short or RouterTimeoutError(
+            "another call with the same idempotency key is still running; ask again with it, to have its answer"
+        )
 
-    def turn_away(self) -> Short:
-        """The answer when too many calls wait. Raises ``RateLimited`` for a key."""
-        if self.short is None:
-            said = "too many calls wait for others to end, and another call with the same idempotency key is running"
-            raise RateLimited(f"{said}; try again in 1 s", detail={"retry_after_seconds": 1})
-        return self.short
+    def turn_away(self) -> Short | RateLimited:
+        """The answer when too many calls wait."""
+        said = "too many calls wait for others to end, and another call with the same idempotency key is running"
+        return self.short or RateLimited(f"{said}; try again in 1 s", detail={"retry_after_seconds": 1})
 
 
 class Kept(NamedTuple):
@@ -237,11 +235,8 @@ class State:
         """How an account stands, with those of its purses that a call would be paid from, the innermost first."""
         terms = self._books.account(account)
         key = None if asked.key_id is None else self._books.key(account, asked.key_id)
-        limits = purses_of(terms, key, asked.at[:MONTH])
-        if asked.run is not None:
-            limits = {RUN + asked.run.id: asked.run.limit_nanos, **limits}
         purses = []
-        for name, limit in limits.items():
+        for name, limit in purses_of(terms, key, asked.at[:MONTH], asked.run).items():
             sums = self.purse(account, name)
             most = sums.granted if limit == BALANCE else limit
             purses.append(Purse(level_of(name), name, most, sums.spent, sums.reserved))
@@ -297,23 +292,12 @@ class State:
                 return short
         else:
             nanos = 0
+        names = payer.names if ask.run is None else tuple([sums.name for sums, _ in purses])
+        fingerprint = "" if ask.claim is None else ask.claim.fingerprint
         hold = Hold(
-            ask.id,
-            caller.account,
-            caller.key_id,
-            ask.at,
-            self.at + ask.lasts_s,
-            payer.parties,
-            ask.tokens,
-            slots,
-            nanos,
-            payer.names if ask.run is None else tuple([sums.name for sums, _ in purses]),
-            claim,
-            "" if ask.claim is None else ask.claim.fingerprint,
-            owner,
-            self.at,
-            run,
-        )
+            ask.id, caller.account, caller.key_id, ask.at, self.at + ask.lasts_s, payer.parties, ask.tokens, slots,
+            nanos, names, claim, fingerprint, owner, self.at, run,
+        )  # fmt: skip
         self._hold(hold, payer.all if ask.run is None else [sums for sums, _ in purses])
         return hold
 
@@ -321,9 +305,7 @@ class State:
         """Reserve another amount for a call that runs. None: that is done."""
         account = self._books.account(hold.account)
         key = None if hold.key_id is None else self._books.key(hold.account, hold.key_id)
-        limits = purses_of(account, key, timestamp(hold.came_at)[:MONTH])
-        if hold.run is not None:
-            limits[RUN + hold.run.id] = hold.run.limit_nanos
+        limits = purses_of(account, key, timestamp(hold.came_at)[:MONTH], hold.run)
         purses = [(self.purse(hold.account, name), limits.get(name)) for name in hold.purses]
         if all(limit is None for _, limit in purses):
             return None
@@ -429,10 +411,10 @@ class State:
         """Owners that hold something and whose leases were over ``at`` a time, ``but`` one."""
         return [owner for owner, until in self.heard.items() if until < at and owner != but]
 
-    def overdue(self, owner: int, lease_s: float) -> list[str]:
+    def overdue(self, owner: int, lease_s: float) -> list[Hold]:
         """Holds of an owner whose calls should have ended a lease ago."""
         before = self.at - lease_s
-        return [hold.id for hold in self.owners.get(owner, {}).values() if hold.ends_at < before]
+        return [hold for hold in self.owners.get(owner, {}).values() if hold.ends_at < before]
 
     # The log
 
@@ -471,13 +453,12 @@ class State:
         if at < self._looked_at + IDLE_S / 2:
             return False
         self._evicts_at = at
-        if next(self._looking, None) is None:
+        if len([*islice(self._looking, LOOKED_AT)]) < LOOKED_AT:
             self._looking, self._looked_at = self._look_through(), at
         return True
 
-    def _look_through(self) -> Iterator[bool]:
-        """Go once through everything, and rest now and then."""
-        looked = count(1)
+    def _look_through(self) -> Iterator[None]:
+        """Go once through everything, and rest after each account and window."""
         for hold_id in list(self.expired):
             if self.expired[hold_id] < self._evicts_at - LATE_S and hold_id not in self.holds:
                 del self.expired[hold_id]
@@ -487,16 +468,14 @@ class State:
                 _let_go(mine.pop(name))
             if not mine:
                 self._payers.pop(account, None)
-            if not next(looked) % LOOKED_AT:
-                yield True
+            yield
         for party in list(self.windows):
             window = self.windows.get(party)
             if window is not None and not window.payers:
                 window.age(self._evicts_at - WINDOW_S)
                 if not window.times and not window.slots:
                     del self.windows[party]
-            if not next(looked) % LOOKED_AT:
-                yield True
+            yield
         for account in list(self.sums):
             purses = self.sums.get(account, {})
             idle = [sums for sums in purses.values() if not (sums.payers or sums.reserved or sums.charged is not None)]
@@ -506,8 +485,7 @@ class State:
                 self._groups.pop(account, None)
             if not purses:
                 self.sums.pop(account, None)
-            if not next(looked) % LOOKED_AT:
-                yield True
+            yield
 
     def dump(self) -> Any:
         """All of it that the log says, as plain data."""

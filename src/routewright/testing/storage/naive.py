@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from routewright._core.account import limits_of
-from routewright._core.accounts.books import KEPT_S
+from routewright._core.accounts.state import KEPT_S
 from routewright._core.moment import timestamp
 from routewright.errors import (
     AuthenticationFailed,

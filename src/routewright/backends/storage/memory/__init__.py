@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from routewright._core.accounts.books import BOOKED, MONEY
+from routewright._core.accounts.ledger import before
 from routewright._core.analytics.rollup import Rollups
 from routewright._core.attempts.learned import added
 from routewright._core.batch import UNNAMED_S, check_batch, check_digests, check_place, ids_of
@@ -51,6 +52,7 @@ from routewright.wire import (
     PolicyVersions,
     PutAccount,
     PutFeedback,
+    PutIncident,
     PutKey,
     PutPolicyVersion,
     PutSnapshot,
@@ -179,15 +181,15 @@ class MemoryStorage:
         """Apply all or none (``protocols.Storage``)."""
         whole = [Whole(write) if isinstance(write, PutTrace) else write for write in writes]
         with self.guard.lock:
-            before = self.look_up(account)
+            present = self.look_up(account)
             traces, snapshots = ids_of(writes)
             check_batch(
                 "MemoryStorage",
                 account,
                 writes,
-                {trace_id: before.traces[trace_id].environment for trace_id in traces if trace_id in before.traces},
-                {snapshot_id for snapshot_id in snapshots if snapshot_id in before.snapshots},
-                partial(self._before, account, before),
+                {trace_id: present.traces[trace_id].environment for trace_id in traces if trace_id in present.traces},
+                {snapshot_id for snapshot_id in snapshots if snapshot_id in present.snapshots},
+                partial(self._before, account, present),
             )
             check_digests(account, writes, self._digests.get)
             kept = self.account_of(account)
@@ -232,7 +234,7 @@ class MemoryStorage:
                 case LedgerSumsOfAll(first, last):
                     return self._sums_of_all(first, last) if account == SYSTEM_ACCOUNT else []
                 case Stands():
-                    return self.accounts.stands(account, query)
+                    return self.accounts.state.standing(account, query)
                 case Keys() | Incidents():
                     return kept.books.answer(query)
                 case _:
@@ -321,9 +323,9 @@ class MemoryStorage:
 
     def _before(self, account: str, kept: KeptAccount, write: Write) -> object:
         """What there is of that which a write is about (``batch.Booked``)."""
-        if isinstance(write, AddCredit) and kept.books.before(write) is not None:
-            return self.accounts.granted(account)
-        return kept.books.before(write)
+        if isinstance(write, PutIncident):
+            return kept.books.incident(write.incident.id)
+        return before(self.accounts, account, write)
 
     def _write(self, account: str, kept: KeptAccount, write: _Ready) -> Written:
         match write:

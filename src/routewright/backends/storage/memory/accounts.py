@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from routewright._core.accounts.books import KEPT_S, MONEY, Books
+from routewright._core.accounts.books import MONEY
 from routewright._core.accounts.hold import End, Hold
 from routewright._core.accounts.ledger import correct, expired_row, settle
 from routewright._core.accounts.payer import RUN
-from routewright._core.accounts.state import Expired, Kept, PurseName, State, Wait, scope_of
+from routewright._core.accounts.state import Expired, Kept, PurseName, State, Wait
 from routewright._core.accounts.waiting import Waiting
-from routewright.errors import RouterError
 from routewright.fork import renew_in_children
 from routewright.loop import Signal
 from routewright.protocols import Facts
@@ -34,8 +33,6 @@ from routewright.wire import (
     RevokeKey,
     RunLimit,
     Short,
-    Standing,
-    Stands,
     StoredEvent,
     Written,
 )
@@ -49,26 +46,17 @@ EVICT_EVERY = 16
 """Steps until the next part of what nobody uses is dropped."""
 TIDY_EVERY = 1_024
 """Asks after which memory is tidied."""
-MOST_WAITING = 10_000
 
 
-class _Asking:
+class _Asking(Struct, eq=False):
     """An ask that waits for what others hold."""
 
-    __slots__ = ("answered", "ask", "found")
-
-    def __init__(self, ask: Ask) -> None:
-        self.ask = ask
-        self.answered = Signal()
-        self.found: Grant | Replay | Short | RouterError | None = None
-
-
-class _Spent(Struct):
-    spent: int = 0
-    granted: int = 0
-
-
-_NOTHING = _Spent()
+    ask: Ask
+    answered: Signal
+    result: Grant | Replay | Short | None = None
+    error: Exception | None = None
+    waits: Wait | None = None
+    takes: bool = False
 
 
 class MemoryAccounts:
@@ -82,15 +70,16 @@ class MemoryAccounts:
         self._newest = newest
         self._clock = storage.clock
         self._lock = storage.guard
-        self._spent: dict[PurseName, _Spent] = {}
-        self._runs: OrderedDict[PurseName, None] = OrderedDict()
-        """Those of ``_spent`` that are of agent runs, the one used last at the end."""
+        self._granted: dict[str, int] = {}
+        self._spent: dict[PurseName, int] = {}
+        self._runs: OrderedDict[PurseName, int] = OrderedDict()
+        """What agent runs have spent, the one used last at the end. The newest are kept."""
         renew_in_children(self)
 
     def renew(self) -> None:
         """Begin with nothing held: the parent's calls go on there."""
         self.state = State(self)
-        self._waiting: Waiting[_Asking] = Waiting(self.state)
+        self._waiting: Waiting[_Asking] = Waiting(self.state, self.owner)
         self._asks = 0
 
     # Accounts
@@ -104,51 +93,34 @@ class MemoryAccounts:
                 return self.state.grant(ask, found)
             if not isinstance(found, Wait):
                 return found
-            if len(self._waiting) >= MOST_WAITING:
-                return found.turn_away()
-            if ask.waits_s <= 0:
-                return found.give_up()
-            asking = _Asking(ask)
-            self._waiting.join(asking, found.on)
-        return await self._wait(asking)
+            asking = _Asking(ask, Signal())
+            self._waiting.wait(asking, found)
+            self._end()
+        if not asking.answered.is_set:
+            await self._wait(asking)
+        if asking.error is not None:
+            raise asking.error
+        assert asking.result is not None, "it was answered"
+        return asking.result
 
-    async def _wait(self, asking: _Asking) -> Grant | Replay | Short:
+    async def _wait(self, asking: _Asking) -> None:
         """Wait in a queue, as long as the ask may."""
         try:
             with self._clock.deadline(self._clock.monotonic() + asking.ask.waits_s):
                 await asking.answered.wait()
         except BaseException:
-            self._leave(asking)
-            if isinstance(asking.found, Grant):
-                self.release(asking.found)
+            with self._lock.lock:
+                self._begin()
+                self._waiting.leave(asking)
+                if asking.takes:
+                    self.state.end(End(asking.ask.id, 0))
+                self._end()
             raise
-        if asking.found is None:
-            self._leave(asking, answer=True)
-        if isinstance(asking.found, RouterError):
-            raise asking.found
-        assert asking.found is not None, "it was answered"
-        return asking.found
-
-    def _leave(self, asking: _Asking, *, answer: bool = False) -> None:
-        """Let an ask leave its queue, if it was not answered; perhaps with what there is to say to it by now."""
         with self._lock.lock:
-            self._begin()
-            self._waiting.leave(asking)
-            if answer and asking.found is None:
-                self._answer(asking, self._tried(asking))
-            self._again()
-
-    def _answer(self, asking: _Asking, found: Hold | Replay | Wait | Short | RouterError) -> None:
-        if isinstance(found, Hold):
-            asking.found = self.state.grant(asking.ask, found)
-        elif isinstance(found, Wait):
-            try:
-                asking.found = found.give_up()
-            except RouterError as error:
-                asking.found = error
-        else:
-            asking.found = found
-        asking.answered.set()
+            if not asking.answered.is_set:
+                self._begin()
+                self._waiting.give_up(asking, self._clock.time())
+                self._end()
 
     async def settle(self, grant: Grant | None, facts: Facts) -> Sequence[StoredEvent]:
         """As ``protocols.Accounts`` says."""
@@ -160,8 +132,8 @@ class MemoryAccounts:
             booked = settle(self.state, self, facts, self._clock.time())
             for row in booked.rows:
                 kept.books.book(row, booked.purses)
-            if booked.keeps and facts.claim is not None and facts.result is not None:
-                self._keep(kept.books, facts)
+            if booked.keeps is not None:
+                kept.books.keep(*booked.keeps)
             if facts.trace is not None and facts.trace.is_void != booked.is_void:
                 facts.trace.void(booked.is_void)
             for event in booked.events:
@@ -202,10 +174,6 @@ class MemoryAccounts:
 
     # What the storage asks of it, under its lock
 
-    def stands(self, account: str, query: Stands) -> Standing:
-        """How an account stands."""
-        return self.state.standing(account, query)
-
     def change(self, account: str, write: MONEY) -> Written:
         """Apply a write that changes what the callers of an account may take."""
         self._begin()
@@ -215,7 +183,7 @@ class MemoryAccounts:
                 row = LedgerRow(request_id=id, attempt=0, kind="credit", at=at, credit_nanos=nanos, note=note)
                 written = Written(books.book(row))
                 if written.created:
-                    self._entry((account, "account")).granted += nanos
+                    self._granted[account] = self._granted.get(account, 0) + nanos
             case Correct():
                 booked = correct(self.state, self, account, write)
                 for row in booked.rows:
@@ -225,14 +193,9 @@ class MemoryAccounts:
                 written = Written(bool(booked.rows), events=tuple(booked.events))
             case PutAccount() | PutKey() | RevokeKey():
                 written = books.put(write)
-        self._end()
         self.state.forget(account)
-        self._again()
+        self._end()
         return written
-
-    def granted(self, account: str) -> int:
-        """All the credit that an account was given."""
-        return self._spent.get((account, "account"), _NOTHING).granted
 
     # The shelf
 
@@ -246,8 +209,8 @@ class MemoryAccounts:
 
     def sums(self, account: str, purse: str) -> tuple[int, int]:
         """As ``Books`` says."""
-        found = self._spent.get((account, purse), _NOTHING)
-        return found.spent, found.granted
+        spent = self._runs if purse.startswith(RUN) else self._spent
+        return spent.get((account, purse), 0), self._granted.get(account, 0) if purse == "account" else 0
 
     def kept(self, account: str, claim: bytes, now: float) -> Kept | None:
         """As ``Books`` says."""
@@ -269,13 +232,6 @@ class MemoryAccounts:
         """As ``Shelf`` says."""
         self._storage.account_of(account).books.thresholds[name] = threshold
 
-    def _keep(self, books: Books, facts: Facts) -> None:
-        assert facts.claim is not None
-        assert facts.result is not None
-        claim = scope_of(facts.caller, facts.claim.key)
-        kept = Kept(facts.claim.fingerprint, facts.id, facts.result)
-        books.keep(claim, facts.caller.environment, self._clock.time() + KEPT_S, kept)
-
     def _begin(self) -> None:
         """A step: its time, and now and then what is to be forgotten."""
         at = max(self.state.at, self._clock.monotonic())
@@ -293,47 +249,28 @@ class MemoryAccounts:
         self._end()
 
     def _tidy(self) -> None:
-        for hold_id in self.state.overdue(self.owner, LEASE_S):
-            self._expire(hold_id)
-
-    def _expire(self, hold_id: str) -> None:
-        hold = self.state.expire(hold_id)
-        if hold is not None:
-            before = self.unbook(hold.account, hold.id)
-            row = expired_row(hold, before)
+        for hold in self.state.overdue(self.owner, LEASE_S):
+            self.state.expire(hold.id)
+            books = self._storage.account_of(hold.account).books
+            row = expired_row(hold, books.unbook(hold.id))
             if row is not None:
-                self._storage.account_of(hold.account).books.book(row, hold.purses)
+                books.book(row, hold.purses)
 
     def _end(self) -> None:
         """Keep what was charged, and give others what was freed."""
         if self.state.charged:
             for each in self.state.charged:
-                name = each.account, each.name
-                there = self._spent.get(name)
-                if there is None or each.is_of_run:
-                    there = self._entry(name)
-                there.spent += each.charged or 0
+                spent, name = self._runs if each.is_of_run else self._spent, (each.account, each.name)
+                spent[name] = spent.get(name, 0) + (each.charged or 0)
                 each.charged = None
+                if each.is_of_run:
+                    self._runs.move_to_end(name)
+                    if len(self._runs) > self._newest:
+                        self._runs.popitem(last=False)
             self.state.charged.clear()
-        if self.state.freed:
-            self._again()
-
-    def _again(self) -> None:
         while self.state.freed:
-            self._waiting.retry(self._tried, self._answer)
-
-    def _tried(self, asking: _Asking) -> Hold | Replay | Wait | Short | RouterError:
-        try:
-            return self.state.admit(asking.ask, self.owner, self._clock.time())
-        except RouterError as error:
-            return error
-
-    def _entry(self, name: PurseName) -> _Spent:
-        """The sums of a purse, to be changed. Of agent runs the newest are kept."""
-        there = self._spent.setdefault(name, _Spent())
-        if name[1].startswith(RUN):
-            self._runs[name] = None
-            self._runs.move_to_end(name)
-            if len(self._runs) > self._newest:
-                del self._spent[self._runs.popitem(last=False)[0]]
-        return there
+            self._waiting.retry(self._clock.time())
+        if self._waiting.answered:
+            for asking in self._waiting.answered:
+                asking.answered.set()
+            self._waiting.answered.clear()

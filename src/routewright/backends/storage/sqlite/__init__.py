@@ -118,7 +118,8 @@ class SqliteStorage:
     async def read(self, account: str, query: Query) -> Any:
         """Answer a query for one thing (``protocols.Storage``)."""
         if isinstance(query, Stands):
-            return await self._writer.do(partial(self._writer.desk.stands, account, query), order=ASK)
+            state = self._writer.desk.state
+            return await self._writer.do(lambda _: state.standing(account, query), order=ASK)
         if isinstance(query, UsageCounts | CacheCounts | FallbackCounts | LatencyCounts | RollupKeys):
             while await self._writer.do(roll):
                 pass

@@ -7,17 +7,7 @@ from functools import partial
 
 from routewright.errors import RouterError
 from routewright.protocols import Clock, Facts
-from routewright.wire import (
-    Ask,
-    Caller,
-    Grant,
-    Left,
-    Replay,
-    RunLimit,
-    Short,
-    Snapshot,
-    StoredEvent,
-)
+from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, Snapshot, StoredEvent
 
 from .books.write import put_event
 from .connection import Connection
@@ -86,7 +76,7 @@ class SqliteAccounts:
         desk, account = self._writer.desk, facts.caller.account
         if rows is not None and (desk.is_careful or facts.id not in desk.state.holds):
             self._writes.make_place(connection, account, rows)
-        booked = desk.settle(facts, connection)
+        booked = desk.settle(facts)
         if facts.trace is not None and (booked.is_void or facts.trace.is_void):  # now, or in a transaction that failed
             facts.trace.void(booked.is_void)
             rows = _rows_of(facts)
@@ -111,14 +101,16 @@ class SqliteAccounts:
 
     async def widen(self, grant: Grant, nanos: int) -> bool:
         """As ``protocols.Accounts`` says."""
-        widened: bool = await self._writer.do(partial(self._writer.desk.widen, grant.id, nanos), order=ASK)
+        desk = self._writer.desk
+        widened: bool = await self._writer.do(lambda _: desk.widen(grant.id, nanos), order=ASK)
         if widened:
             grant.nanos = nanos
         return widened
 
     def release(self, grant: Grant, tokens: int | None = 0) -> None:
         """As ``protocols.Accounts`` says."""
-        self._writer.put(Request(partial(self._writer.desk.release, grant.id, tokens), SETTLE))
+        desk = self._writer.desk
+        self._writer.put(Request(lambda _: desk.release(grant.id, tokens), SETTLE))
 
     def left(self, caller: Caller, run: RunLimit | None = None) -> Left | None:
         """As ``protocols.Accounts`` says."""
@@ -129,7 +121,8 @@ class SqliteAccounts:
 
     async def look(self, caller: Caller, run: RunLimit | None = None) -> Left:
         """As ``protocols.Accounts`` says."""
-        left: Left = await self._writer.do(partial(self._writer.desk.look, caller, run), order=ASK)
+        state = self._writer.desk.state
+        left: Left = await self._writer.do(lambda _: state.look(caller, self._clock.time(), run), order=ASK)
         return left
 
 

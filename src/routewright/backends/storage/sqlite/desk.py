@@ -12,7 +12,6 @@ from itertools import count
 from math import inf
 from pathlib import Path
 
-from routewright._core.accounts.books import KEPT_S
 from routewright._core.accounts.hold import End, Hold, Tick, Widened
 from routewright._core.accounts.ledger import Booked, correct, settle
 from routewright._core.accounts.state import Wait, scope_of
@@ -21,30 +20,13 @@ from routewright._core.moment import timestamp
 from routewright.errors import RouterError
 from routewright.loop import Reply, Signal
 from routewright.protocols import Clock, Facts
-from routewright.wire import (
-    AddCredit,
-    Ask,
-    Caller,
-    Correct,
-    Grant,
-    LedgerRow,
-    Left,
-    Replay,
-    RunLimit,
-    Short,
-    Snapshot,
-    Standing,
-    Stands,
-    Written,
-)
+from routewright.wire import AddCredit, Ask, Correct, Grant, LedgerRow, Replay, Short, Snapshot, Written
 
 from .books.shelf import TableShelf
 from .connection import Connection
 from .log import Log
 from .traces import TraceRows, add_traces
 
-MOST_WAITING = 10_000
-"""More are refused at once."""
 FEW = 1_000
 """So many accounts, keys and purses may stay in memory while nobody uses them: some 3 MB."""
 
@@ -68,11 +50,9 @@ class Asking(Reply[Grant | Replay | Short]):
         if inline:
             self.answered = Signal()
         self.waits: Wait | None = None
-        """The purse or key it waits for. None: it does not wait."""
         self.until = inf
         """When it gives up, monotonic."""
         self.takes = False
-        """True if this ask created the hold of its call."""
 
 
 class Desk:
@@ -86,9 +66,7 @@ class Desk:
         self.shelf = TableShelf()
         self.log = Log(path, self.shelf, clock, lease_s)
         self.state = self.shelf.state = self.log.state
-        self.waiting: Waiting[Asking] = Waiting(self.state)
-        self.answered: list[Asking] = []
-        """Asks answered in this transaction."""
+        self.waiting: Waiting[Asking] = Waiting(self.state, self.log.owner)
         self._joined: list[Asking] = []
         """Those that began to wait in this transaction."""
         self._order = count()
@@ -105,6 +83,8 @@ class Desk:
         """Calls that wait, by the time they give up."""
         self.is_careful = False
         """True while requests run one by one after a failure: their rows may exist already."""
+        self.deletes = False
+        """True if this transaction deletes traces or answers: the log may not name their calls any more."""
         self._is_open = False
         self._ticked_at = 0.0
         self._looked_at = -inf
@@ -123,14 +103,13 @@ class Desk:
         self.known_at = now
         self.state.evict(self.state.at)
         if now < self._looked_at + self.beat_s:
-            overdue: list[str] = []
+            overdue: list[Hold] = []
         else:
             self._looked_at, overdue = now, self.state.overdue(self.log.owner, self._lease_s)
             self.snapshots = ()
-        for hold_id in overdue:
-            _log.error("call %s held money or limits long after its end, which is a defect: they are free", hold_id)
-            lost.append(self.state.holds[hold_id])
-        for hold in lost:
+        for hold in overdue:
+            _log.error("call %s held money or limits long after its end, which is a defect: they are free", hold.id)
+        for hold in lost + overdue:
             self._tick.expired.append(hold.id)
             self.shelf.expire(hold)
 
@@ -169,28 +148,41 @@ class Desk:
         """Admit who asks, answer those who wait, as far as they can be, and write the tick."""
         if not self._is_open:
             return
+        now = self._clock.time()
         if asks:
             self._look_up(asks)
             for asking in asks:
-                self._admit(asking)
+                if not asking.is_left:
+                    self.waiting.admit(asking, now)
+                    if asking.waits is not None:
+                        asking.until = self._clock.monotonic() + asking.ask.waits_s
+                        self._joined.append(asking)
+                        heappush(self._deadlines, (asking.until, next(self._order), asking))
         if self.state.freed:
-            self.waiting.retry(self._tried, self._answer)
+            self.waiting.retry(now)
         if self._deadlines:
-            for asking, waits in self._late():
-                self._give_up(asking, waits.give_up)
+            for asking in self._late():
+                self.waiting.give_up(asking, now)
+        for asking in self.waiting.answered:
+            if asking.takes:
+                self._tick.admits.append(self.state.holds[asking.ask.id])
+            elif isinstance(asking.result, Grant):
+                self._tick.widened.append(Widened(asking.ask.id, asking.result.nanos))
         if self.traces:
             add_traces(connection, self.traces)
             self.traces = []
         if not self._tick.is_empty or self.is_due:
-            self.shelf.flush(timestamp(self._clock.time()))
+            self.shelf.flush(timestamp(now))
             self.log.append(connection, self._tick)
             self._ticked_at = self._clock.monotonic()
             self._tick = Tick()
-        self._is_open = False
+        if self.deletes:
+            self.log.clear(connection)
+        self._is_open = self.deletes = False
 
     def done(self) -> list[Asking]:
         """The transaction is committed. Returns those that need not wait any more."""
-        answered, self.answered, self._joined = self.answered, [], []
+        answered, self.waiting.answered, self._joined = self.waiting.answered, [], []
         return answered
 
     def fail(self) -> None:
@@ -198,24 +190,25 @@ class Desk:
         self.log.forget()
         self.state.freed.clear()  # once it is folded anew, all are tried
         self.shelf.drop()
-        self._tick, self._is_open = Tick(), False
+        self._tick, self._is_open, self.deletes = Tick(), False, False
         self.traces, self.snapshots = [], ()
         self.put_at.clear()
         for asking in self._joined:
-            asking.waits = None
             self.waiting.leave(asking)
-        for asking in reversed(self.answered):  # the answers were not committed
+            asking.waits = None
+        for asking in reversed(self.done()):  # the answers were not committed
             asking.result = asking.error = None
             asking.takes = False
             if asking.waits is not None:
-                self._wait(asking, asking.waits, first=True)
-        self.answered, self._joined = [], []
+                self.waiting.join(asking, asking.waits.on, first=True)
+                heappush(self._deadlines, (asking.until, next(self._order), asking))
 
     def refuse(self, fault: Callable[[], RouterError]) -> None:
         """Let those give up whose time is over, while nothing can be asked."""
-        for asking, _ in self._late():
+        for asking in self._late():
+            self.waiting.leave(asking)
             asking.error = fault()
-            self.answered.append(asking)
+            self.waiting.answered.append(asking)
 
     def _look_up(self, asks: Sequence[Asking]) -> None:
         """Read the answers under the idempotency keys of many asks at once: each statement takes longer than the rule
@@ -228,81 +221,22 @@ class Desk:
         for account, those in claims.items():
             self.shelf.look_up(account, those)
 
-    def _admit(self, asking: Asking) -> None:
-        """Take what a call asks for, or let it wait."""
-        if asking.is_left:
-            return
-        found = self._tried(asking)
-        if not isinstance(found, Wait):
-            self._answer(asking, found)
-        elif len(self.waiting) >= MOST_WAITING:
-            self._give_up(asking, found.turn_away)
-        elif asking.ask.waits_s <= 0:
-            self._give_up(asking, found.give_up)
-        else:
-            asking.until = self._clock.monotonic() + asking.ask.waits_s
-            self._joined.append(asking)
-            self._wait(asking, found)
-
-    def _wait(self, asking: Asking, found: Wait, *, first: bool = False) -> None:
-        asking.waits = found
-        self.waiting.join(asking, found.on, first=first)
-        heappush(self._deadlines, (asking.until, next(self._order), asking))
-
-    def _late(self) -> Iterator[tuple[Asking, Wait]]:
-        """Those whose time is over, which wait no more."""
+    def _late(self) -> Iterator[Asking]:
+        """Those that may wait no longer."""
         while self._gives_up:
             _, _, asking = heappop(self._deadlines)
             if asking.waits is not None and not asking.is_left and asking.result is None and asking.error is None:
-                self.waiting.leave(asking)
-                yield asking, asking.waits
-
-    def _tried(self, asking: Asking) -> Hold | Replay | Wait | Short | RouterError:
-        held = self.state.holds.get(asking.ask.id)
-        try:
-            found = self.state.admit(asking.ask, self.log.owner, self._clock.time())
-        except RouterError as error:
-            return error
-        if isinstance(found, Hold):
-            asking.takes = held is None
-            if asking.takes:
-                self._tick.admits.append(found)
-            else:
-                self._tick.widened.append(Widened(found.id, found.nanos))
-        elif isinstance(found, Wait) and asking.waits is not None:
-            asking.waits = found  # it may wait for something else now
-        return found
-
-    def _answer(self, asking: Asking, found: Hold | Replay | Short | RouterError) -> None:
-        if isinstance(found, RouterError):
-            asking.error = found
-        else:
-            asking.result = self.state.grant(asking.ask, found) if isinstance(found, Hold) else found
-        self.answered.append(asking)
-
-    def _give_up(self, asking: Asking, answer: Callable[[], Short]) -> None:
-        try:
-            asking.result = answer()
-        except RouterError as error:
-            asking.error = error
-        self.answered.append(asking)
+                yield asking
 
     # What is asked for, as work of a transaction, which has begun with ``open``
 
-    def leave(self, asking: Asking, connection: Connection) -> None:
-        """Release the hold of a cancelled ask, or take it out of its queue."""
-        if asking.takes:
-            self.release(asking.ask.id, 0, connection)
-        elif asking.result is None:
-            self.waiting.leave(asking)
-
-    def withdraw(self, asking: Asking, connection: Connection, *, takes: bool) -> None:
-        """The same for one that was answered with an error, whatever was committed of it."""
+    def leave(self, asking: Asking, _: Connection, *, takes: bool = False) -> None:
+        """Take an ask out of its queue, and release its hold; ``takes``: it may have created one that was undone."""
         self.waiting.leave(asking)
-        if takes:
-            self.release(asking.ask.id, 0, connection)
+        if takes or asking.takes:
+            self.release(asking.ask.id, 0)
 
-    def settle(self, facts: Facts, connection: Connection) -> Booked:
+    def settle(self, facts: Facts) -> Booked:
         """Book what a call came to. Returns what ``ledger.settle`` does; its trace is the caller's to write."""
         booked = settle(self.state, self.shelf, facts, self._clock.time())
         account = facts.caller.account
@@ -311,22 +245,17 @@ class Desk:
             self.shelf.book(account, booked.rows, booked.purses)
         if booked.events:
             self.shelf.emit(booked.events)
-        if booked.keeps and facts.claim is not None and facts.result is not None:
-            claim, until = (
-                scope_of(facts.caller, facts.claim.key),
-                self._clock.time() + KEPT_S,
-            )
-            environment, fingerprint = facts.caller.environment, facts.claim.fingerprint
-            self.shelf.keep(account, claim, environment, fingerprint, facts.id, until, facts.result)
+        if booked.keeps is not None:
+            self.shelf.keep(account, *booked.keeps)
         return booked
 
-    def release(self, call: str, tokens: int | None, connection: Connection) -> None:
+    def release(self, call: str, tokens: int | None) -> None:
         """End a call that came to nothing."""
         end = End(call, tokens)
         if self.state.end(end) is not None:
             self._tick.ends.append(end)
 
-    def widen(self, call: str, nanos: int, connection: Connection) -> bool:
+    def widen(self, call: str, nanos: int) -> bool:
         """Reserve another amount for a call that runs."""
         hold = self.state.holds.get(call)
         if hold is None or self.state.widen(hold, nanos) is not None:
@@ -334,20 +263,12 @@ class Desk:
         self._tick.widened.append(Widened(hold.id, hold.nanos))
         return True
 
-    def look(self, caller: Caller, run: RunLimit | None, connection: Connection) -> Left:
-        """The money a caller has left."""
-        return self.state.look(caller, self._clock.time(), run)
-
-    def stands(self, account: str, query: Stands, connection: Connection) -> Standing:
-        """How an account stands."""
-        return self.state.standing(account, query)
-
-    def changed(self, connection: Connection, account: str) -> None:
+    def changed(self, account: str) -> None:
         """The terms of an account were changed: everybody reads them anew."""
         self.state.forget(account)
         self._tick.changed.append(account)
 
-    def credit(self, connection: Connection, account: str, given: AddCredit) -> bool:
+    def credit(self, account: str, given: AddCredit) -> bool:
         """Add to a balance. False: that was done before."""
         if 0 in self.shelf.attempts(account, given.id):
             return False
@@ -356,10 +277,10 @@ class Desk:
         )
         self.shelf.book(account, [row], ("account",))
         self.shelf.grant(account, given.nanos)
-        self.changed(connection, account)
+        self.changed(account)
         return True
 
-    def correct(self, connection: Connection, account: str, write: Correct) -> Written:
+    def correct(self, account: str, write: Correct) -> Written:
         """Book a correction."""
         booked = correct(self.state, self.shelf, account, write)
         if booked.rows:

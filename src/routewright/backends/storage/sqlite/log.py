@@ -30,7 +30,7 @@ SHARE = 50
 """A copy is written so rarely that it takes no more than this part of the time."""
 _SINCE = "SELECT n, owner, at, until, format, ops FROM tick WHERE n >= ? ORDER BY n"
 _APPEND = "INSERT INTO tick (owner, at, until, format, ops) VALUES (?, ?, ?, ?, ?)"
-_PUT_FOLD = "INSERT OR REPLACE INTO fold (one, n, at, body) VALUES (1, ?, ?, ?)"
+_PUT_FOLD = "INSERT OR REPLACE INTO fold (one, n, at, body) VALUES (1, ?, 0, ?)"
 _PRUNE = "DELETE FROM tick WHERE n < ? AND n < (SELECT max(n) FROM tick)"
 _PUT_BOOT = "INSERT OR REPLACE INTO boot (one, name, ahead) VALUES (1, ?, ?)"
 
@@ -55,8 +55,8 @@ class Log:
         """Number, owner and time of the last tick that was folded. None: nothing is known."""
         self._ahead = 0.0
         self._boot = boot_name()
-        self._copy: tuple[int, float, bytes] | None = None
-        """A copy of the state, to be written with the next tick."""
+        self._copy: tuple[int, bytes] | None = None
+        """The last tick in a copy of the state, and the copy, to be written with the next tick."""
         self._copied_n = 0
         self._copy_at = 0.0
 
@@ -135,18 +135,26 @@ class Log:
 
     def append(self, connection: Connection, tick: Tick) -> None:
         """Write what this owner did, and now and then a copy of the state as it was before."""
-        state = self.state
-        until = state.at + self._lease_s
-        connection.execute(_APPEND, (self.owner, state.at, until, FORMAT, _encode(tick)))
-        n = connection.execute("SELECT last_insert_rowid()").fetchone()[0]
-        self._seen = n, self.owner, state.at
+        self._write(connection, tick)
         if self._copy is not None:
-            copied, at, body = self._copy
             there = connection.execute("SELECT n FROM fold").fetchone()
-            if there is None or there[0] < copied:
-                connection.execute(_PUT_FOLD, (copied, at, body))
+            if there is None or there[0] < self._copy[0]:
+                connection.execute(_PUT_FOLD, self._copy)
                 connection.execute(_PRUNE, (0 if there is None else there[0],))
             self._copy = None
+
+    def clear(self, connection: Connection) -> None:
+        """Replace the log by an empty tick and a copy of the state, so that it names no call that has ended."""
+        n = self._write(connection, Tick())
+        connection.execute(_PUT_FOLD, (n, _encode(self.state.dump())))
+        connection.execute(_PRUNE, (n,))
+
+    def _write(self, connection: Connection, tick: Tick) -> int:
+        at = self.state.at
+        connection.execute(_APPEND, (self.owner, at, at + self._lease_s, FORMAT, _encode(tick)))
+        n: int = connection.execute("SELECT last_insert_rowid()").fetchone()[0]
+        self._seen = n, self.owner, at
+        return n
 
     def copy(self) -> None:
         """Make a copy of the state for the next tick, if that is due. Called outside of the lock."""
@@ -156,13 +164,13 @@ class Log:
         if self._seen[0] > self._copied_n:
             began = time.perf_counter()
             self._copied_n = self._seen[0]
-            self._copy = self._copied_n, self.state.at, _encode(self.state.dump())
+            self._copy = self._copied_n, _encode(self.state.dump())
             self._copy_at = now + max(FOLD_S, SHARE * (time.perf_counter() - began))
 
 
 def begin(connection: Connection, at: float, windows: dict[str, tuple[list[float], list[int], list[int]]]) -> None:
     """Let the log of a new file begin ``at`` a time, with what was admitted before."""
-    connection.execute(_PUT_FOLD, (0, at, _encode((at, [], windows, []))))
+    connection.execute(_PUT_FOLD, (0, _encode((at, [], windows, []))))
 
 
 def boot_name() -> str:

@@ -34,13 +34,12 @@ from .selection import rows_of
 
 STORED = f"trace.n, trace.id, trace.model, {BODY}, (SELECT body.rollup_keys FROM body WHERE body.n = trace.n)"
 """The columns of a ``Stored``."""
-
-"""The columns of a ``Stored``."""
 _encode = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _decode = msgspec.json.decode
 _COLUMNS = (
-    "account created_at id environment status kind model provider policy_id goal strategy error cache_hit "
+    "account created_at id environment status kind model "
+    "provider policy_id goal strategy error cache_hit "
     "fallback_used compromised cost_usd duration_ms key_id"
 ).split()
 _PUT_TRACE = f"INSERT INTO trace (n, {', '.join(_COLUMNS)}) VALUES {{}}"
@@ -157,25 +156,10 @@ def rows_of_trace(account: str, trace: Trace, rollup_keys: Sequence[str], counte
     if content is not None:
         trace = replace(trace, content=None)
     columns = (
-        account,
-        trace.created_at,
-        trace.id,
-        trace.environment,
-        trace.status,
-        trace.kind,
-        trace.model or "",
-        trace.provider or "",
-        trace.policy_id or "",
-        trace.goal,
-        trace.strategy,
-        trace.error or "",
-        trace.cache_hit,
-        trace.fallback_used,
-        trace.compromised,
-        trace.cost_usd,
-        trace.duration_ms,
-        trace.key_id,
-    )
+        account, trace.created_at, trace.id, trace.environment, trace.status, trace.kind, trace.model or "",
+        trace.provider or "", trace.policy_id or "", trace.goal, trace.strategy, trace.error or "", trace.cache_hit,
+        trace.fallback_used, trace.compromised, trace.cost_usd, trace.duration_ms, trace.key_id,
+    )  # fmt: skip
     return TraceRows(
         trace.id,
         trace.environment,
@@ -198,25 +182,10 @@ def rows_of_draft(account: str, draft: TraceDraft) -> TraceRows:
         return rows_of_trace(account, draft.trace, rollup_keys, draft.counted)
     given, model = line.given, line.model or ""
     columns = (
-        account,
-        line.created_at,
-        line.id,
-        line.environment,
-        line.status,
-        "route",
-        model,
-        model.partition("/")[0],
-        line.policy_id or "",
-        given.goal,
-        given.strategy,
-        line.error or "",
-        False,
-        line.fallback_used,
-        False,
-        usd(line.cost_nanos),
-        line.duration_ms,
-        line.key_id,
-    )
+        account, line.created_at, line.id, line.environment, line.status, "route", model,
+        model.partition("/")[0], line.policy_id or "", given.goal, given.strategy, line.error or "", False,
+        line.fallback_used, False, usd(line.cost_nanos), line.duration_ms, line.key_id,
+    )  # fmt: skip
     return TraceRows(
         line.id,
         line.environment,

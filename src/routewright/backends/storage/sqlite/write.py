@@ -30,7 +30,7 @@ from routewright.wire import (
 
 from .books.bodies import columns_of
 from .books.shelf import PUT_ROWS
-from .books.write import BookWrites, holder_of, things_before
+from .books.write import BookWrites, holder_of
 from .connection import Connection
 from .desk import Desk
 from .many import insert, rows_where
@@ -58,10 +58,9 @@ class Writes:
         """Apply a batch. Raises ``PreconditionFailed`` and ``UnsupportedWrite`` before anything is done."""
         traces, snapshots = ids_of(writes)
         environments = _environments(connection, account, traces)
-        booked = things_before(connection, account)
-        check_batch("SqliteStorage", account, writes, environments, _present(connection, snapshots), booked)
-        check_digests(account, writes, partial(holder_of, connection))
         books = BookWrites(connection, account, desk)
+        check_batch("SqliteStorage", account, writes, environments, _present(connection, snapshots), books.before)
+        check_digests(account, writes, partial(holder_of, connection))
         results: list[Written] = []
         for run in _runs(writes):
             match run[0]:
@@ -78,6 +77,7 @@ class Writes:
                     results.append(add_learned(connection, more))
                 case DeleteTraces() as which:
                     results.append(delete(connection, account, which))
+                    desk.deletes = desk.deletes or results[-1].count < which.limit  # the last of many
                 case SetRetention() as retention:
                     sql = "INSERT OR REPLACE INTO setting (name, body) VALUES (?, ?)"
                     connection.execute(sql, (SETTING, _encode(retention)))
@@ -146,7 +146,7 @@ def _book(connection: Connection, account: str, writes: Sequence[PutTrace], desk
             given: Any = write.trace
             trace = given if isinstance(given, Trace) else given.line
             caller = Caller(account, trace.environment, trace.key_id)
-            desk.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows), connection)
+            desk.settle(Facts(trace.id, caller, trace.created_at, rows=write.rows))
 
 
 def _put_feedback(connection: Connection, account: str, feedback: PutFeedback) -> Written:

@@ -235,7 +235,7 @@ class Writer:
             for request in left:
                 request.error, request.result = self._fault_of(error), None
                 if isinstance(request, Asking):  # nobody is told what it was given, if that was committed
-                    self._waiting.put(Request(partial(self.desk.withdraw, request, takes=request.takes), SETTLE))
+                    self._waiting.put(Request(partial(self.desk.leave, request, takes=request.takes), SETTLE))
             self.desk.fail()
             self._answer(left)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +28,10 @@ _key = msgspec.json.Decoder(Key).decode
 _incident = msgspec.json.Decoder(Incident).decode
 _event = msgspec.json.Decoder(StoredEvent).decode
 _names = msgspec.json.Decoder(list[str]).decode
+_plain = attrgetter(
+    "at", "kind", "key_id", "provider", "model", "tokens.input", "tokens.output", "tokens.cached",
+    "cost_nanos", "charge_nanos", "credit_nanos",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=1_000)
@@ -94,24 +99,7 @@ def row_of(columns: Sequence[Any]) -> LedgerRow:
 def columns_of(row: LedgerRow) -> tuple[Any, ...]:
     """The ``ROW`` columns of a row."""
     least, most = row.cost_range_nanos or (None, None)
-    return (
-        name_of(row.request_id, row.attempt),
-        row.at,
-        row.kind,
-        row.key_id,
-        row.provider,
-        row.model,
-        row.tokens.input,
-        row.tokens.output,
-        row.tokens.cached,
-        row.cost_nanos,
-        row.charge_nanos,
-        row.credit_nanos,
-        least,
-        most,
-        row.overrun_nanos,
-        row.note,
-    )
+    return name_of(row.request_id, row.attempt), *_plain(row), least, most, row.overrun_nanos, row.note
 
 
 def _whole(found: T, what: str, body: bytes, terms: Sequence[str]) -> T:

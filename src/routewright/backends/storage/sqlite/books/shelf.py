@@ -90,7 +90,10 @@ class TableShelf:
     def attempts(self, account: str, call: str) -> set[int]:
         """As ``Shelf`` says."""
         self.flush_rows()
-        return attempts(self.connection, account, call)
+        first = name_of(call, "")
+        names = self.connection.execute(_NAMES, (account, first, first + _AFTER_ANY)).fetchall()
+        parts = (name.rpartition("/") for (name,) in names)
+        return {int(attempt) for request_id, _, attempt in parts if request_id == call}
 
     def unbook(self, account: str, call: str) -> Expired | None:
         """As ``Shelf`` says."""
@@ -99,8 +102,9 @@ class TableShelf:
         row = self.connection.execute(_EXPIRED, named).fetchone()
         if row is None:
             return None
+        expired = Expired(row[0], tuple(names_of(row[1] or "[]")))  # first, since it may be damaged
         self.connection.execute(_DROP_ROW, named)
-        return Expired(row[0], tuple(names_of(row[1] or "[]")))
+        return expired
 
     def told(self, account: str, name: str) -> int:
         """As ``Shelf`` says."""
@@ -123,19 +127,10 @@ class TableShelf:
         names = text_of(purses) if purses else None
         self._rows += [(account, *columns_of(row), names) for row in rows]
 
-    def keep(
-        self,
-        account: str,
-        claim: bytes,
-        environment: Environment,
-        fingerprint: str,
-        call: str,
-        until: float,
-        result: bytes,
-    ) -> None:
+    def keep(self, account: str, claim: bytes, environment: Environment, until: float, kept: Kept) -> None:
         """Keep an answer."""
         self._found.pop(claim, None)
-        self._kept.append((account, claim, environment, fingerprint, call, until, result))
+        self._kept.append((account, claim, environment, kept.fingerprint, kept.call, until, kept.result))
 
     def emit(self, events: Sequence[StoredEvent]) -> None:
         """Keep events."""
@@ -180,11 +175,3 @@ class TableShelf:
         insert(self.connection, _PUT_KEPT, [(n + place, *row) for place, row in enumerate(self._kept)])
         insert(self.connection, _PUT_CLAIM, [(row[0], row[1], n + place) for place, row in enumerate(self._kept)])
         self._kept = []
-
-
-def attempts(connection: Connection, account: str, call: str) -> set[int]:
-    """The numbers of the rows that a call has in the ledger."""
-    first = name_of(call, "")
-    names = connection.execute(_NAMES, (account, first, first + _AFTER_ANY)).fetchall()
-    parts = (name.rpartition("/") for (name,) in names)
-    return {int(attempt) for request_id, _, attempt in parts if request_id == call}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
 from routewright._core.account import compromised_from
 from routewright._core.accounts.books import BOOKED, INCIDENTS, MONEY, forgotten_at, is_quiet
+from routewright._core.accounts.ledger import before
 from routewright.backends.storage.sqlite.connection import Connection
 from routewright.backends.storage.sqlite.desk import Desk
 from routewright.backends.storage.sqlite.many import rows_where
@@ -27,12 +26,9 @@ from routewright.wire import (
     Written,
 )
 
-from .bodies import account_of, encode, key_of, name_of
-from .shelf import attempts
+from .bodies import encode
 
-_ACCOUNT = "SELECT body FROM account WHERE account = ?"
 _PUT_ACCOUNT = "INSERT OR REPLACE INTO account (account, body) VALUES (?, ?)"
-_KEY = "SELECT body FROM key WHERE account = ? AND id = ?"
 _PUT_KEY = """
 INSERT INTO key (account, id, digest, created_at, compromised_from, body) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (account, id) DO UPDATE SET digest = excluded.digest, created_at = excluded.created_at,
@@ -43,37 +39,11 @@ _RESULTS = "SELECT n FROM claim WHERE account = ?"
 _TOLD = "SELECT at FROM told WHERE account = ? AND once = ?"
 _PUT_TOLD = "INSERT OR REPLACE INTO told (account, once, at, until) VALUES (?, ?, ?, ?)"
 _ADD_EVENT = "INSERT OR IGNORE INTO event (account, id, created_at, body) VALUES (?, ?, ?, ?) RETURNING n"
-_CREDIT = """
-SELECT coalesce((SELECT granted FROM purse WHERE account = ? AND name = 'account'), 0)
-WHERE NOT EXISTS (SELECT 1 FROM ledger INDEXED BY ledger_by_name WHERE account = ? AND name = ?)
-"""
 _INCIDENT = "SELECT 1 FROM incident WHERE id = ?"
 _PUT_INCIDENT = "INSERT OR REPLACE INTO incident (id, started_at, body) VALUES (?, ?, ?)"
 _OLD_INCIDENTS = """
 DELETE FROM incident WHERE id NOT IN (SELECT id FROM incident ORDER BY started_at DESC, id DESC LIMIT ?)
 """
-
-
-def things_before(connection: Connection, account: str) -> Callable[[Write], object]:
-    """Tells what there is of that which a write is about (``batch.Booked``)."""
-
-    def booked(write: Write) -> object:
-        match write:
-            case PutAccount():
-                row = connection.execute(_ACCOUNT, (account,)).fetchone()
-                return None if row is None else account_of(row[0])
-            case PutKey(key):
-                return _key(connection, account, key.id)
-            case PutIncident(incident):
-                return connection.execute(_INCIDENT, (incident.id,)).fetchone()
-            case AddCredit(id):
-                row = connection.execute(_CREDIT, (account, account, name_of(id, 0))).fetchone()
-                return None if row is None else row[0]
-            case Correct(row=row):
-                return len(attempts(connection, account, row.request_id))
-        return None
-
-    return booked
 
 
 def holder_of(connection: Connection, digest: str) -> tuple[str, str] | None:
@@ -83,12 +53,18 @@ def holder_of(connection: Connection, digest: str) -> tuple[str, str] | None:
 
 
 class BookWrites:
-    """Applies those of one batch, which were checked."""
+    """Applies those of one batch, once they were checked."""
 
     def __init__(self, connection: Connection, account: str, desk: Desk) -> None:
         self._connection = connection
         self._account = account
         self._desk = desk
+
+    def before(self, write: Write) -> object:
+        """What there is of that which a write is about (``batch.Booked``)."""
+        if isinstance(write, PutIncident):
+            return self._connection.execute(_INCIDENT, (write.incident.id,)).fetchone()
+        return before(self._desk.shelf, self._account, write)
 
     def put(self, write: BOOKED | MONEY) -> Written:
         """Apply one."""
@@ -100,9 +76,9 @@ class BookWrites:
             case RevokeKey(key_id, at):
                 return self._revoke(key_id, at)
             case AddCredit():
-                return Written(self._desk.credit(self._connection, self._account, write))
+                return Written(self._desk.credit(self._account, write))
             case Correct():
-                return self._desk.correct(self._connection, self._account, write)
+                return self._desk.correct(self._account, write)
             case DeleteResults(environment):
                 return self._delete_results(environment)
             case PutIncident(incident):
@@ -111,20 +87,20 @@ class BookWrites:
                 return put_event(self._connection, self._account, write)
 
     def _put_account(self, body: bytes) -> Written:
-        created = self._connection.execute(_ACCOUNT, (self._account,)).fetchone() is None
+        created = self._desk.shelf.account(self._account) is None
         self._connection.execute(_PUT_ACCOUNT, (self._account, body))
-        self._desk.changed(self._connection, self._account)
+        self._desk.changed(self._account)
         return Written(created)
 
     def _put_key(self, key: Key) -> Written:
-        before = _key(self._connection, self._account, key.id)
-        if before is not None and before.revoked_at is not None:
-            key = replace(key, revoked_at=before.revoked_at)
+        there = self._desk.shelf.key(self._account, key.id)
+        if there is not None and there.revoked_at is not None:
+            key = replace(key, revoked_at=there.revoked_at)
         self._write_key(key)
-        return Written(before is None)
+        return Written(there is None)
 
     def _revoke(self, key_id: str, at: str) -> Written:
-        key = _key(self._connection, self._account, key_id)
+        key = self._desk.shelf.key(self._account, key_id)
         if key is None or key.revoked_at is not None:
             return Written(created=False, count=int(key is not None))
         self._write_key(replace(key, revoked_at=at))
@@ -133,7 +109,7 @@ class BookWrites:
     def _write_key(self, key: Key) -> None:
         since = None if key.revoked_at is None else compromised_from(key.revoked_at)
         self._connection.execute(_PUT_KEY, (self._account, key.id, key.digest, key.created_at, since, encode(key)))
-        self._desk.changed(self._connection, self._account)
+        self._desk.changed(self._account)
 
     def _delete_results(self, environment: Environment | None) -> Written:
         asked = ("production", "sandbox") if environment is None else (environment,)
@@ -144,6 +120,7 @@ class BookWrites:
         self._connection.executemany(sql, [(self._account, n) for n, _ in found])
         sql = "DELETE FROM claim WHERE account = ? AND claim = ?"
         self._connection.executemany(sql, [(self._account, claim) for _, claim in found])
+        self._desk.deletes = self._desk.deletes or bool(found)
         return Written(created=False, count=len(found))
 
     def _put_incident(self, incident: Incident) -> Written:
@@ -166,8 +143,3 @@ def put_event(connection: Connection, account: str, write: PutEvent) -> Written:
     if write.once is not None:
         connection.execute(_PUT_TOLD, (account, write.once, write.at, forgotten_at(write)))
     return Written(created=True, events=(event,))
-
-
-def _key(connection: Connection, account: str, key_id: str) -> Key | None:
-    row = connection.execute(_KEY, (account, key_id)).fetchone()
-    return None if row is None else key_of(row[0])
