@@ -121,7 +121,7 @@ async def a_sync_is_of_the_log_in_use(site: Site) -> None:
     site.patch.setattr(sync, "true_sync", look)
     till.storage._connections.close()  # type: ignore[attr-defined]  # as after a fault of the disk: the log is removed
     await spend(till, "d", 1)
-    assert synced == [True]
+    assert synced == [True], "another file than the log in use was synced"
 
 
 async def refusals_are_of_now(site: Site) -> None:
@@ -160,7 +160,7 @@ async def holds_end_once(site: Site) -> None:
         await spend(till, f"c{id(till)}{site.machine.monotonic()}", 1)
         await site.machine.advance(1.0)
     rows = await first.rows(request_id="lost")
-    assert [(row.kind, row.cost_range_nanos) for row in rows] == [("expired", (0, 800))]
+    assert [(row.kind, row.cost_range_nanos) for row in rows] == [("expired", (0, 800))], "a hold ended twice"
     for till in (first, second):
         assert (await till.purses())["run:r"] == (800, 0)
 
@@ -248,17 +248,18 @@ def ends_holds_in_memory_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-PLANTED: dict[Plant, Scene] = {
-    believes_what_it_remembers: idle_while_others_spend,
-    removes_all_rows: no_number_twice,
-    goes_by_the_clock_of_the_boot: started_anew_with_a_younger_clock,
-    answers_before_it_syncs: answers_wait_for_the_disk,
-    keeps_an_old_descriptor: a_sync_is_of_the_log_in_use,
-    refuses_by_what_it_remembers: refusals_are_of_now,
-    tops_up_beside_the_log: money_comes_by_the_log,
-    ends_holds_in_memory_alone: holds_end_once,
+PLANTED: dict[Plant, tuple[Scene, str]] = {
+    believes_what_it_remembers: (idle_while_others_spend, "more was not refused"),
+    removes_all_rows: (no_number_twice, "is of two ticks"),
+    goes_by_the_clock_of_the_boot: (started_anew_with_a_younger_clock, "limited to 1 call at a time"),
+    answers_before_it_syncs: (answers_wait_for_the_disk, "a power cut could take back"),
+    keeps_an_old_descriptor: (a_sync_is_of_the_log_in_use, "another file than the log in use"),
+    refuses_by_what_it_remembers: (refusals_are_of_now, "limited to 1 call at a time"),
+    tops_up_beside_the_log: (money_comes_by_the_log, "c was not admitted"),
+    ends_holds_in_memory_alone: (holds_end_once, "a hold ended twice"),
 }
-"""Which scene finds which fault. The ninth, a grant that is lost when its caller leaves, is in test_accounts_faults."""
+"""The scene that finds each fault, and what fails there. The ninth, a grant that is lost when its caller leaves, is in
+test_accounts_faults."""
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
@@ -266,8 +267,9 @@ async def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(log, "FOLD_S", 0.0)
     monkeypatch.setattr(log, "SHARE", 0)
     plant(monkeypatch)
-    with pytest.raises((AssertionError, RateLimited)):
-        await PLANTED[plant](Site(tmp_path / "traces.db", monkeypatch))
+    scene, claim = PLANTED[plant]
+    with pytest.raises((AssertionError, RateLimited), match=claim):
+        await scene(Site(tmp_path / "traces.db", monkeypatch))
 
 
 # Starts of the machine, clocks, restored files
