@@ -24,6 +24,7 @@ import anyio
 import msgspec
 from msgspec.structs import replace
 
+from routewright._core.rows import key_of
 from routewright.backends.clock import SystemClock
 from routewright.backends.storage.sqlite import SqliteStorage, keeper, log, writer
 from routewright.errors import (
@@ -33,7 +34,7 @@ from routewright.errors import (
     RouterTimeoutError,
     StorageUnavailable,
 )
-from routewright.testing.storage.samples import Draft, make_facts, make_row, make_trace
+from routewright.testing.storage.samples import Draft, all_pages, make_facts, make_row, make_trace
 from routewright.wire import (
     Ask,
     Caller,
@@ -158,10 +159,7 @@ class Child:
     async def _read(self) -> None:
         """Export, report and look, as operators do."""
         while True:
-            after = None
-            while rows := await self._storage.scan("acme", LedgerRows(), after=after, limit=500):
-                after = f"{rows[-1].at}/{rows[-1].request_id}/{rows[-1].attempt}"
-                break
+            await all_pages(self._storage, "acme", LedgerRows(), key_of, limit=500)
             for item in await self._storage.scan("acme", TraceItems(), after=None, limit=50):
                 assert item.account == "acme"
             await self._storage.read("acme", UsageCounts(first=DAY, last=DAY, environment=None, group_by="model"))
