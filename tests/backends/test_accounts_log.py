@@ -11,14 +11,26 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from routewright.backends.storage.sqlite import log, sync, upkeep, writer
 from routewright.backends.storage.sqlite.desk import Desk
 from routewright.backends.storage.sqlite.log import Log
 from routewright.backends.storage.sqlite.sync import Sync
-from routewright.errors import RateLimited, RouterError, StorageUnavailable
-from routewright.testing.storage.samples import AT, AT_S, MONTH, RUN, Till, make_row
-from routewright.wire import AddCredit, DeleteResults, DeleteTraces, Grant, PutAccount, RateLimits, Replay, RunLimit
+from routewright.errors import RateLimited, RouterError, StorageCorrupt, StorageUnavailable
+from routewright.testing.storage.samples import AT, AT_S, EVENTS, MONTH, RUN, Draft, Till, make_row, make_trace
+from routewright.wire import (
+    AddCredit,
+    DeleteResults,
+    DeleteTraces,
+    Grant,
+    PutAccount,
+    PutTrace,
+    RateLimits,
+    Replay,
+    RunLimit,
+    TraceById,
+)
 
 from .accounts_site import LEASE_S, Machine, Site, desk_of
 
@@ -387,6 +399,19 @@ async def test_a_deletion_leaves_no_call_in_the_log_that_has_ended(site: Site, w
     await first.settle("held", make_row("held", charge=100))
     assert (await second.purses())[MONTH] == (150, 0)
     site.look()
+
+
+async def test_a_settlement_whose_account_cannot_be_read_changes_nothing(site: Site) -> None:
+    trace = make_trace(1, account="acme")
+    await (await site.process().open_full()).put(PutTrace(trace))
+    ((body,),) = site.ask("SELECT body FROM account")
+    site.ask("UPDATE account SET body = 'damaged'")
+    till, row = site.process(), make_row(trace.id, charge=1)
+    with pytest.raises(StorageCorrupt):
+        await till.settle(trace.id, row, trace=Draft(replace(trace, status="failed")), event_ids=EVENTS)
+    site.ask("UPDATE account SET body = ?", body)
+    assert await till.storage.read("acme", TraceById(trace.id)) == trace
+    assert (await till.rows(request_id=trace.id), (await till.purses())[MONTH]) == ([], (0, 0))
 
 
 # Histories

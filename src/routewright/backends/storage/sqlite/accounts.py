@@ -12,7 +12,7 @@ from routewright.wire import Ask, Caller, Grant, Left, Replay, RunLimit, Short, 
 from .books.write import put_event
 from .connection import Connection
 from .desk import ASK, SETTLE, Asking
-from .traces import TraceRows, rows_of_draft
+from .traces import TraceRows, remove_traces, rows_of_draft
 from .write import Writes
 from .writer import Request, Writer
 
@@ -73,10 +73,12 @@ class SqliteAccounts:
         return done
 
     def _settle(self, facts: Facts, rows: TraceRows | None, connection: Connection) -> list[StoredEvent]:
-        desk, account = self._writer.desk, facts.caller.account
+        desk, account, replaced = self._writer.desk, facts.caller.account, list[str]()
         if rows is not None and (desk.is_careful or facts.id not in desk.state.holds):
-            self._writes.make_place(connection, account, rows)
-        booked = desk.settle(facts)
+            replaced = self._writes.replaced(connection, account, rows)
+        booked = desk.settle(facts)  # which may be refused: then nothing else is done
+        if replaced:
+            remove_traces(connection, account, replaced)
         if facts.trace is not None and (booked.is_void or facts.trace.is_void):  # now, or in a transaction that failed
             facts.trace.void(booked.is_void)
             rows = _rows_of(facts)

@@ -36,7 +36,7 @@ from .desk import Desk
 from .many import insert, rows_where
 from .read import SETTING
 from .shared import add_learned, put_version
-from .traces import BY_IDS, TraceRows, delete, put_traces, remove_traces
+from .traces import BY_IDS, TraceRows, delete, put_traces
 
 LONGEST_CHAIN = 32
 """Changes of health that are stored one upon the other."""
@@ -86,12 +86,12 @@ class Writes:
                     results.append(books.put(other))
         return results
 
-    def make_place(self, connection: Connection, account: str, rows: TraceRows) -> None:
-        """Remove the trace that a new one replaces. Raises ``PreconditionFailed`` for one of the other environment."""
-        there = _environments(connection, account, [rows.id]).get(rows.id)
-        if there is not None:
-            check_place(rows.id, rows.environment, there)
-            remove_traces(connection, account, [rows.id])
+    def replaced(self, connection: Connection, account: str, rows: TraceRows) -> list[str]:
+        """Find the trace that a new one replaces. Raises ``PreconditionFailed`` for one of the other environment."""
+        there = _environments(connection, account, [rows.id])
+        for environment in there.values():
+            check_place(rows.id, rows.environment, environment)
+        return [*there]
 
     def put_snapshot(self, connection: Connection, snapshot: Snapshot, at: float) -> Written:
         """Keep a snapshot; of health what changed since the last."""
