@@ -1,0 +1,1 @@
+"""Agent runs: the rules (contract 10)."""

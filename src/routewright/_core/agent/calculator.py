@@ -1,0 +1,253 @@
+"""Calculates an expression in exact decimals (contract 10). A parser of its own, bounded in length, depth and digits.
+
+expression  = term (("+" | "-") term)*
+term        = unary (("*" | "/" | "//" | "%") unary)*
+unary       = ("+" | "-") unary | power
+power       = atom ("**" | "^") unary | atom
+atom        = number | name | name "(" [expression ("," expression)*] ")" | "(" expression ")"
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Callable
+from decimal import Decimal
+
+MOST_CHARACTERS = 1_000
+MOST_DEPTH = 50
+"""Of parentheses, signs and powers within each other."""
+DIGITS = 50
+"""Significant digits that are calculated with."""
+SHOWN_DIGITS = 34
+"""Of a result that is rounded."""
+MOST_EXPONENT = 9_999
+MOST_FACTORIAL = 1_000
+_PLAIN_EXPONENT = 60
+"""Results up to this exponent are written without one."""
+_TOKEN = re.compile(
+    r"\s*(?:(\d[\d_]*(?:\.[\d_]*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|//|[-+*/%^(),]))"
+)
+_SPACE = re.compile(r"\s*")
+_GUARD = 15
+"""Further digits for sine and cosine."""
+
+
+class CalculatorError(Exception):
+    """What is wrong with an expression, in words for who wrote it."""
+
+
+def calculate(expression: str) -> str:
+    """The value of an expression as text. Raises ``CalculatorError``. Takes some milliseconds at most."""
+    if len(expression) > MOST_CHARACTERS:
+        raise CalculatorError(f"write an expression of at most {MOST_CHARACTERS} characters")
+    context = decimal.Context(
+        prec=DIGITS, Emax=MOST_EXPONENT, Emin=-MOST_EXPONENT,
+        traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow],
+    )  # fmt: skip
+    with decimal.localcontext(context) as local:
+        try:
+            value = _Parser(_tokens(expression)).value()
+            if not value.is_finite():
+                raise decimal.InvalidOperation
+        except decimal.DivisionByZero:
+            raise CalculatorError("division by zero") from None
+        except decimal.Overflow:
+            raise CalculatorError(f"the result has an exponent above {MOST_EXPONENT}") from None
+        except decimal.InvalidOperation:
+            raise CalculatorError("that has no value in decimals, or one with too many digits") from None
+        return _text(value, is_exact=not local.flags[decimal.Inexact])
+
+
+def _text(value: Decimal, *, is_exact: bool) -> str:
+    if not is_exact:
+        value = decimal.Context(prec=SHOWN_DIGITS).plus(value)
+    if not value:
+        return "0"
+    value = value.normalize(decimal.Context(prec=DIGITS))
+    if -_PLAIN_EXPONENT <= value.adjusted() <= _PLAIN_EXPONENT:
+        return f"{value:f}"
+    return str(value)
+
+
+def _tokens(expression: str) -> list[str]:
+    place, found = 0, list[str]()
+    while place < len(expression):
+        match = _TOKEN.match(expression, place)
+        if match is None:
+            place = _SPACE.match(expression, place).end()  # type: ignore[union-attr]  # it matches nothing at least
+            if place == len(expression):
+                break
+            raise CalculatorError(f"{expression[place]!r} at {place + 1} is not part of an expression")
+        found.append(match[0].strip())
+        place = match.end()
+    return found
+
+
+class _Parser:
+    """Reads and calculates in one pass."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._place = 0
+        self._depth = 0
+
+    def value(self) -> Decimal:
+        """The value of all of it."""
+        if not self._tokens:
+            raise CalculatorError("the expression is empty")
+        found = self._sum()
+        if self._place < len(self._tokens):
+            raise CalculatorError(f"{self._tokens[self._place]!r} is one too many")
+        return found
+
+    def _peek(self) -> str:
+        return self._tokens[self._place] if self._place < len(self._tokens) else ""
+
+    def _take(self) -> str:
+        token = self._peek()
+        self._place += 1
+        return token
+
+    def _expect(self, token: str) -> None:
+        if self._take() != token:
+            raise CalculatorError(f"{token!r} is missing")
+
+    def _sum(self) -> Decimal:
+        found = self._product()
+        while self._peek() in ("+", "-"):
+            found = found + self._product() if self._take() == "+" else found - self._product()
+        return found
+
+    def _product(self) -> Decimal:
+        found = self._unary()
+        while (operator := self._peek()) in ("*", "/", "//", "%"):
+            self._take()
+            other = self._unary()
+            match operator:
+                case "*":
+                    found *= other
+                case "/":
+                    found /= other
+                case "//":
+                    found = _floor(found / other)
+                case _:
+                    found -= other * _floor(found / other)
+        return found
+
+    def _unary(self) -> Decimal:
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            raise CalculatorError(f"more than {MOST_DEPTH} levels lie within each other")
+        try:
+            if self._peek() == "-":
+                self._take()
+                return -self._unary()
+            if self._peek() == "+":
+                self._take()
+                return self._unary()
+            base = self._atom()
+            if self._peek() in ("**", "^"):
+                self._take()
+                return base ** self._unary()
+            return base
+        finally:
+            self._depth -= 1
+
+    def _atom(self) -> Decimal:
+        token = self._take()
+        if token == "(":
+            found = self._sum()
+            self._expect(")")
+            return found
+        if token[:1].isdigit() or token[:1] == ".":
+            return +Decimal(token.replace("_", ""))
+        if token in _CONSTANTS:
+            return +_CONSTANTS[token]
+        function = _FUNCTIONS.get(token)
+        if function is None:
+            if not token:
+                raise CalculatorError("the expression ends too early")
+            known = ", ".join([*_FUNCTIONS, *_CONSTANTS])
+            raise CalculatorError(f"{token!r} is not known here; known are {known}")
+        self._expect("(")
+        arguments: list[Decimal] = []
+        if self._peek() != ")":
+            arguments.append(self._sum())
+            while self._peek() == ",":
+                self._take()
+                arguments.append(self._sum())
+        self._expect(")")
+        least, most, compute = function
+        if not least <= len(arguments) <= most:
+            raise CalculatorError(f"{token} takes {least if least == most else f'{least} to {most}'} arguments")
+        return compute(*arguments)
+
+
+def _floor(value: Decimal) -> Decimal:
+    return value.to_integral_value(decimal.ROUND_FLOOR)
+
+
+def _whole(value: Decimal, most: int, what: str) -> int:
+    if value != value.to_integral_value() or not 0 <= value <= most:
+        raise CalculatorError(f"{what} has to be a whole number from 0 to {most}")
+    return int(value)
+
+
+def _factorial(value: Decimal) -> Decimal:
+    found = Decimal(1)
+    for factor in range(2, _whole(value, MOST_FACTORIAL, "the argument of factorial") + 1):
+        found *= factor
+    return found
+
+
+def _round(value: Decimal, digits: Decimal = Decimal(0)) -> Decimal:
+    return value.quantize(Decimal(1).scaleb(-_whole(digits, DIGITS, "the number of places")), decimal.ROUND_HALF_EVEN)
+
+
+def _sine(value: Decimal, shift: int = 0) -> Decimal:
+    """Sine, or cosine with ``shift`` 1, by its series about the nearest quarter turn."""
+    if abs(value) > Decimal(10) ** 30:
+        raise CalculatorError("the angle is above 10^30")
+    with decimal.localcontext(prec=DIGITS + 30 + _GUARD):
+        half_pi = _PI / 2
+        quarters = (value / half_pi).to_integral_value(decimal.ROUND_HALF_EVEN)
+        rest, quadrant = value - quarters * half_pi, (int(quarters) + shift) % 4
+        odd = quadrant % 2
+        term, total, power = (Decimal(1), Decimal(1), 0) if odd else (rest, rest, 1)
+        least = Decimal(10) ** -(DIGITS + _GUARD)
+        while abs(term) > least:
+            power += 2
+            term *= -rest * rest / ((power - 1) * power)
+            total += term
+    return -total if quadrant >= 2 else +total
+
+
+def _tangent(value: Decimal) -> Decimal:
+    return _sine(value) / _sine(value, 1)
+
+
+_PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
+_CONSTANTS = {
+    "pi": _PI,
+    "e": Decimal("2.71828182845904523536028747135266249775724709369995957496696762772407663035354759457138217"),
+}
+_MANY = MOST_CHARACTERS
+_FUNCTIONS: dict[str, tuple[int, int, Callable[..., Decimal]]] = {
+    "sqrt": (1, 1, Decimal.sqrt),
+    "abs": (1, 1, abs),
+    "round": (1, 2, _round),
+    "floor": (1, 1, _floor),
+    "ceil": (1, 1, lambda value: value.to_integral_value(decimal.ROUND_CEILING)),
+    "min": (1, _MANY, lambda *values: min(values)),
+    "max": (1, _MANY, lambda *values: max(values)),
+    "sum": (1, _MANY, lambda *values: sum(values, Decimal(0))),
+    "exp": (1, 1, Decimal.exp),
+    "ln": (1, 1, Decimal.ln),
+    "log10": (1, 1, Decimal.log10),
+    "sin": (1, 1, _sine),
+    "cos": (1, 1, lambda value: _sine(value, 1)),
+    "tan": (1, 1, _tangent),
+    "factorial": (1, 1, _factorial),
+}
+"""The fewest and the most arguments, and what is done with them."""

@@ -1,0 +1,98 @@
+"""The calculator: exact, bounded, and never surprised."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from decimal import Context, Decimal, localcontext
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routewright._core.agent.calculator import DIGITS, CalculatorError, calculate
+
+PIECES = [
+    *"0123456789.+-*/%^(),eE_ x", "**", "//", "1e9", "1e9999", "sqrt", "sin(", "factorial(", "pi", "exp(", "ln(",
+    "round(", "max(", "tan(", "9" * 40, "__import__", "é", "\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("0.1 + 0.2", "0.3"),
+        ("1.1 + 2.2 * 3", "7.7"),
+        ("(1 + 2) * 3", "9"),
+        ("2 ** 3 ** 2", "512"),
+        ("-2 ** 2", "-4"),
+        ("2 ^ 10", "1024"),
+        ("7 // 2", "3"),
+        ("-7 // 2", "-4"),
+        ("-7 % 3", "2"),
+        ("1 / 3", "0." + "3" * 34),
+        ("2340 * 0.175", "409.5"),
+        ("round(2.675, 2)", "2.68"),
+        ("floor(-1.5) + ceil(1.2)", "0"),
+        ("max(1, 2, 3) - min(4, 5)", "-1"),
+        ("sum(1, 2, 3)", "6"),
+        ("factorial(20)", "2432902008176640000"),
+        ("sin(pi / 6)", "0.5"),
+        ("cos(0)", "1"),
+        ("sqrt(16)", "4"),
+        ("1_000 * 2", "2000"),
+        ("1e400 * 1e400", "1E+800"),
+    ],
+)
+def test_an_expression_has_its_exact_value(expression: str, value: str) -> None:
+    assert calculate(expression) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("", "empty"),
+        ("1 +", "ends too early"),
+        ("(1", "')' is missing"),
+        ("1 2", "one too many"),
+        ("a + 1", "'a' is not known"),
+        ("1 / 0", "division by zero"),
+        ("ln(0)", "no value"),
+        ("9 ** 9 ** 9", "exponent above"),
+        ("factorial(1001)", "whole number"),
+        ("sqrt(1, 2)", "takes 1 arguments"),
+        ("__import__('os')", "not"),
+        ("(" * 60 + "1" + ")" * 60, "levels"),
+        ("1" * 1_001, "1000 characters"),
+        ("1 @ 2", "'@'"),
+    ],
+)
+def test_what_has_no_value_is_refused_in_words(expression: str, said: str) -> None:
+    with pytest.raises(CalculatorError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        calculate(expression)
+
+
+def test_whatever_is_written_takes_little_time(full: bool) -> None:
+    rng, slowest = Random(1), 0.0
+    for _ in range(100_000 if full else 3_000):
+        expression = "".join(rng.choices(PIECES, k=rng.randint(1, 40)))
+        began = time.process_time()
+        with suppress(CalculatorError):
+            assert isinstance(calculate(expression), str)
+        slowest = max(slowest, time.process_time() - began)
+    if full:
+        assert slowest < 0.05
+
+
+NUMBERS = st.decimals(-1_000_000, 1_000_000, places=4)
+
+
+@given(st.lists(st.tuples(st.sampled_from("+-*"), NUMBERS), max_size=8), NUMBERS)
+def test_it_agrees_with_decimal(rest: list[tuple[str, Decimal]], first: Decimal) -> None:
+    with localcontext(Context(prec=DIGITS)):
+        expected, written = first, f"({first})"
+        for operator, number in rest:
+            written = f"({written}) {operator} ({number})"
+            expected = {"+": expected + number, "-": expected - number, "*": expected * number}[operator]
+    assert Decimal(calculate(written)) == Context(prec=34).plus(expected) or Decimal(calculate(written)) == expected
