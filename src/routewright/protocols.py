@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from .wire import (
     Account,
+    AgentState,
     AllAccounts,
     Ask,
     CacheCount,
@@ -32,6 +33,7 @@ from .wire import (
     FallbackCounts,
     Feature,
     FeedbackByTrace,
+    FunctionSpec,
     Grant,
     GroupedUsage,
     Heard,
@@ -372,6 +374,8 @@ class Storage(Protocol):
     async def read(self, account: str, query: AllAccounts) -> list[Account]: ...
     @overload
     async def read(self, account: str, query: Incidents) -> list[Incident]: ...
+    @overload
+    async def read(self, account: str, query: AgentState) -> bytes | None: ...
     async def read(self, account: str, query: Any) -> Any:
         """Answer a query; None where what it asks for is not there. Yours may take ``Query`` and give ``Any``."""
         ...
@@ -561,4 +565,78 @@ class ImmediateStorage(Storage, Protocol):
 
     def keep(self, account: str, draft: TraceDraft, snapshots: Sequence[Snapshot]) -> None:
         """Keep a trace, as ``PutTrace`` does, and under ``SYSTEM_ACCOUNT`` the snapshots that its decision names."""
+        ...
+
+
+class ToolContext(Struct, frozen=True, kw_only=True):
+    """Where a tool runs. A function gets it in a parameter that is annotated with this type."""
+
+    run_id: str
+    """The run's trace id."""
+    step: int
+    caller: Caller
+    deadline: float
+    """On the clock's monotonic scale: the step's time is over then."""
+    left_nanos: int | None = None
+    """What the run may still spend, for tools that call models themselves. None: nothing limits it."""
+
+
+class ToolFailed(Exception):
+    """Raise it in a tool to tell the model what went wrong, in words of your own. The text of any other exception stays
+    in the process."""
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """What an agent can do. Safe to run many times at once."""
+
+    @property
+    def spec(self) -> FunctionSpec:
+        """Name, description and JSON schema of the arguments, for the model."""
+        ...
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """The result: a text, or what JSON can hold. The arguments fit the schema. Raises ``ToolFailed``; it is
+        cancelled when the step's time is over."""
+        ...
+
+
+@runtime_checkable
+class SearchBackend(Protocol):
+    """Searches the web for the built-in tool ``web_search``."""
+
+    async def search(self, query: str, limit: int) -> Sequence[SearchResult]:
+        """The best results, at most ``limit``. Raises ``ToolFailed``."""
+        ...
+
+
+class SearchResult(Struct, frozen=True):
+    """One page that was found."""
+
+    title: str
+    url: str
+    snippet: str
+
+
+class Executed(Struct, frozen=True, kw_only=True):
+    """The outcome of a program."""
+
+    output: str
+    """What it printed, errors included, cut off at the sandbox's limit."""
+    exit_code: int | None
+    """None: it was ended, for ``reason``."""
+    reason: str | None = None
+    """``timeout``, ``memory`` or ``output``."""
+
+
+@runtime_checkable
+class CodeSandbox(Protocol):
+    """Runs Python that a model wrote, for the built-in tool ``code_exec``."""
+
+    async def execute(self, code: str, timeout_s: float) -> Executed:
+        """Run a program and end it, and all it started, in time. Raises ``ToolFailed``."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free what it holds."""
         ...

@@ -16,6 +16,7 @@ from routewright.wire import (
     Environment,
     Key,
     PutAccount,
+    PutAgentState,
     PutEvent,
     PutFeedback,
     PutIncident,
@@ -38,7 +39,16 @@ _OF_THE_SYSTEM = (PutSnapshot, PutPolicyVersion, AddLearned, SetRetention, PutIn
 _ALONE = (DeleteTraces,)
 _OWN = (PutAccount, PutKey)
 _OF_TRACES = (PutTrace, PutFeedback, PutSnapshot, DeleteTraces, SetRetention)
-_UNCONDITIONAL = (PutPolicyVersion, AddLearned, DeleteTraces, SetRetention, RevokeKey, DeleteResults, PutEvent)
+_UNCONDITIONAL = (
+    PutPolicyVersion,
+    AddLearned,
+    DeleteTraces,
+    SetRetention,
+    RevokeKey,
+    DeleteResults,
+    PutEvent,
+    PutAgentState,
+)
 
 Booked = Callable[[Write], object]
 """The account, key or incident that a write would take the place of, how many rows the call has that it corrects, what

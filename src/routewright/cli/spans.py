@@ -15,6 +15,9 @@ from routewright.wire import (
     ModelSpan,
     Span,
     SpanStatus,
+    StepSpan,
+    SubTraceSpan,
+    ToolSpan,
     Trace,
     TraceStatus,
 )
@@ -106,6 +109,15 @@ def _says(span: Span) -> Iterator[str]:
             yield f"{span.rule} in the {span.stage}: {span.action}, {times}"
         case ModelSpan():
             yield from _model_says(span)
+        case StepSpan():
+            yield f"step {span.number}"
+        case SubTraceSpan():
+            yield span.trace_id
+            if span.cost_usd:
+                yield dollars(span.cost_usd)
+        case ToolSpan():
+            if span.still_running:
+                yield "still running"
         case other:
             assert_never(other)
 

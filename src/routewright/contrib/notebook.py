@@ -16,6 +16,9 @@ from routewright.wire import (
     Reason,
     RouteResponse,
     Span,
+    StepSpan,
+    SubTraceSpan,
+    ToolSpan,
     Trace,
 )
 from routewright.wire.figures import counted, time_short, tokens_short, usd_between, usd_short
@@ -301,6 +304,13 @@ def _says(span: Span) -> list[str]:
                 usd_between(span.cost_usd, span.cost_range_usd) if span.cost_usd or span.cost_range_usd else "",
                 f"finish {span.finish_reason}" if span.finish_reason else "",
             ]
+        case StepSpan():
+            return [f"step {span.number}"]
+        case SubTraceSpan():
+            tokens = "" if span.tokens is None else tokens_short(span.tokens)
+            return [span.trace_id, tokens, usd_short(span.cost_usd) if span.cost_usd else ""]
+        case ToolSpan():
+            return ["still running"] if span.still_running else []
         case other:
             assert_never(other)
 

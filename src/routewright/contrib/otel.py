@@ -18,7 +18,18 @@ from routewright import Router, Subscription
 from routewright._core.request.problems import shown
 from routewright._core.traceparent import parse_traceparent, span_id_of
 from routewright.errors import ValidationFailed
-from routewright.wire import CacheSpan, Content, DecisionSpan, FallbackSpan, GuardrailSpan, ModelSpan, Trace
+from routewright.wire import (
+    CacheSpan,
+    Content,
+    DecisionSpan,
+    FallbackSpan,
+    GuardrailSpan,
+    ModelSpan,
+    StepSpan,
+    SubTraceSpan,
+    ToolSpan,
+    Trace,
+)
 
 from .semconv import (
     ATTRIBUTES,
@@ -44,7 +55,7 @@ except ModuleNotFoundError as exc:
         f"{__name__} needs the extra 'otel' ({exc.name} is missing): pip install 'routewright[otel]'", name=exc.name
     ) from exc
 
-_Other = DecisionSpan | CacheSpan | FallbackSpan | GuardrailSpan
+_Other = DecisionSpan | CacheSpan | FallbackSpan | GuardrailSpan | StepSpan | SubTraceSpan | ToolSpan
 SCOPE = "routewright"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = 1_000_000
@@ -137,6 +148,8 @@ class OpenTelemetry:
             case GuardrailSpan():
                 told = {"guardrail": span.name, "rule": span.rule, "stage": span.stage, "action": span.action}
                 about.add_event(GUARDRAIL, self._attributes(told), start)
+            case StepSpan() | SubTraceSpan() | ToolSpan():
+                self._child(f"{span.type} {span.name}", around, {}, start, span.duration_ms)
             case _:
                 assert_never(span)
 

@@ -2,6 +2,7 @@
 
 from .account import *
 from .admission import *
+from .agent import *
 from .analytics import *
 from .decision import *
 from .events import *

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .account import Durability, Environment, Expect
+from .agent import AgentRunCompleted
 from .request import Budget
 from .response import RouteResponse
 from .trace import copied
@@ -176,7 +177,15 @@ class IncidentCreated(Struct, frozen=True):
     status_url: str | None
 
 
-PushedEvent = FallbackTriggered | BudgetRefused | ErrorBurst | PolicyChanged | ThresholdCrossed | IncidentCreated
+PushedEvent = (
+    FallbackTriggered
+    | BudgetRefused
+    | ErrorBurst
+    | PolicyChanged
+    | AgentRunCompleted
+    | ThresholdCrossed
+    | IncidentCreated
+)
 
 
 class Event(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct
 
 from .account import AllAccounts, Durability, Environment, Expect, KeyByDigest, Keys, PutAccount, PutKey, RevokeKey
+from .agent import AgentState, PutAgentState
 from .decision import Snapshot
 from .events import Incidents, PutEvent, PutIncident, StoredEvent
 from .learned import AddLearned, LearnedSince
@@ -160,6 +161,7 @@ Write = (
     | DeleteResults
     | PutIncident
     | PutEvent
+    | PutAgentState
 )
 
 
@@ -308,6 +310,7 @@ Query = (
     | Keys
     | AllAccounts
     | Incidents
+    | AgentState
 )
 
 

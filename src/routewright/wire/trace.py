@@ -121,7 +121,34 @@ class GuardrailSpan(_Span, frozen=True, tag="guardrail"):
     """How often."""
 
 
-Span = DecisionSpan | CacheSpan | ModelSpan | FallbackSpan | GuardrailSpan
+class StepSpan(_Span, frozen=True, tag="step"):
+    """One step of an agent run, whose action is its name."""
+
+    number: int
+
+
+class SubTraceSpan(_Span, frozen=True, tag="sub_trace"):
+    """A call with a trace of its own, such as the model call of an agent's step."""
+
+    trace_id: str
+    model: str | None = None
+    cost_usd: float = 0.0
+    tokens: Tokens | None = None
+
+
+class ToolSpan(_Span, frozen=True, tag="tool"):
+    """A tool that an agent ran."""
+
+    tool: str
+    input: dict[str, Any]
+    """The size of the arguments: ``{"bytes": 42}``."""
+    output: dict[str, Any]
+    """The size of the result or error."""
+    still_running: bool = False
+    """Its time was over, and what it does could not be stopped."""
+
+
+Span = DecisionSpan | CacheSpan | ModelSpan | FallbackSpan | GuardrailSpan | StepSpan | SubTraceSpan | ToolSpan
 
 
 class Content(Struct, frozen=True, kw_only=True):
@@ -238,6 +265,8 @@ class Counted(Struct, frozen=True, kw_only=True, gc=False):
     """Why, if a fallback served it."""
     latency: tuple[str, str, float] | None = None
     """If a model answered: which, by what strategy, after how many milliseconds."""
+    kind: TraceKind = "route"
+    """A run of an agent counts nothing: its model calls are counted."""
     lookups: Sequence[tuple[float | None, int]] = []
     """Each look into the cache: the age of what was found in seconds, None if nothing was, and nano-dollars saved."""
 

@@ -16,6 +16,7 @@ from routewright.errors import UnsupportedWrite
 from routewright.wire import (
     Account,
     AddCredit,
+    AgentState,
     Correct,
     DeleteResults,
     Environment,
@@ -29,6 +30,7 @@ from routewright.wire import (
     LedgerSum,
     LedgerSums,
     PutAccount,
+    PutAgentState,
     PutEvent,
     PutIncident,
     PutKey,
@@ -46,7 +48,7 @@ INCIDENTS = 100
 """So many are kept, the newest."""
 WEEK_S = 7 * 24 * 3600.0
 """How long events are kept, and when they were last told."""
-BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent
+BOOKED = PutAccount | PutKey | RevokeKey | DeleteResults | PutIncident | PutEvent | PutAgentState
 """The kinds of write that ``Books`` take."""
 MONEY = PutAccount | PutKey | RevokeKey | AddCredit | Correct
 """The kinds of write that change what callers may take."""
@@ -70,6 +72,7 @@ class Books:
         self.thresholds: dict[str, int] = {}
         """The highest that was told of, by the month and its limit."""
         self._incidents: dict[str, Incident] = {}
+        self._states: OrderedDict[tuple[Environment, str], PutAgentState] = OrderedDict()
 
     @property
     def is_set_up(self) -> bool:
@@ -92,6 +95,8 @@ class Books:
                 return self._put_incident(incident)
             case PutEvent():
                 return self._put_event(write)
+            case PutAgentState():
+                return self._put_state(write)
 
     def answer(self, query: object) -> Any:
         """Answer a query. Raises ``UnsupportedWrite`` for one that is not about these things."""
@@ -100,6 +105,8 @@ class Books:
                 return sorted(self._keys.values(), key=_by_age)
             case LedgerSums(first, last):
                 return [each for _, each in sorted(self._sums.items()) if first <= each.day <= last]
+            case AgentState():
+                return self._state(query)
             case Incidents():
                 return sorted(self._incidents.values(), key=_by_start, reverse=True)
         raise UnsupportedWrite(f"no query {type(query).__name__} is known")
@@ -124,8 +131,11 @@ class Books:
         told = [event.id for event in self._events.values() if event.created_at < before]
         for event_id in told:
             del self._events[event_id]
+        over = [name for name, state in self._states.items() if state.until <= at]
+        for name in over:
+            del self._states[name]
         self._told = {once: mark for once, mark in self._told.items() if mark[1] > at}
-        return len(old) + len(told)
+        return len(old) + len(told) + len(over)
 
     def incident(self, incident_id: str) -> Incident | None:
         """An incident, if it was put."""
@@ -192,7 +202,26 @@ class Books:
         old = [claim for claim, (of, _, _) in self._kept.items() if environment in (None, of)]
         for claim in old:
             del self._kept[claim]
-        return Written(created=False, count=len(old))
+        states = [name for name in self._states if environment in (None, name[0])]
+        for name in states:
+            del self._states[name]
+        return Written(created=False, count=len(old) + len(states))
+
+    def _put_state(self, put: PutAgentState) -> Written:
+        name = put.environment, put.id
+        created = self._states.pop(name, None) is None and put.body is not None
+        if put.body is not None:
+            self._states[name] = put
+            if len(self._states) > self._newest:
+                self._states.popitem(last=False)
+        return Written(created)
+
+    def _state(self, asked: AgentState) -> bytes | None:
+        for (environment, id), state in reversed(self._states.items()):
+            mine = id == asked.id if asked.id is not None else asked.claim is not None and state.claim == asked.claim
+            if mine and asked.environment in (None, environment):
+                return state.body
+        return None
 
     def _put_incident(self, incident: Incident) -> Written:
         created = incident.id not in self._incidents

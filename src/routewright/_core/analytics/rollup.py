@@ -140,6 +140,8 @@ class Rollups:
         """The same of what is counted of a trace; of ``sign`` traces of one ``shape_of`` with their ``amounts``: cost,
         charge, and tokens in, out and cached."""
         environment, day = counted.environment, counted.created_at[:10]
+        if counted.kind == "agent":
+            return
         if amounts is None:
             tokens = counted.tokens
             amounts = [
@@ -287,6 +289,7 @@ def counted_of(trace: Trace, model: str | None = None) -> Counted:
         charged_nanos=_nanos(trace.charged_usd),
         tokens=trace.tokens,
         metadata=trace.metadata,
+        kind=trace.kind,
         was_tried=bool(tried),
         ended=[(span.model, span.status == "ok") for span in tried if span.status != "cancelled"],
         fallback=fallback if trace.fallback_used else None,
@@ -308,6 +311,7 @@ def shape_of(counted: Counted, rollup_keys: Sequence[str]) -> Counted:
         latency = model, strategy, latency_in(bucket_of(min(duration_ms, MOST_MS)))
     return Counted(
         environment=counted.environment,
+        kind=counted.kind,
         created_at=counted.created_at[:13],
         is_error=counted.is_error,
         model=counted.model,

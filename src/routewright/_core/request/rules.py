@@ -18,6 +18,7 @@ from msgspec.structs import fields, replace
 from routewright._core.money import MOST_TOKENS, MOST_USD_PER_1M
 from routewright.errors import Problem, ValidationFailed
 from routewright.wire import (
+    AgentRequest,
     Budget,
     CacheOpts,
     Fallback,
@@ -88,6 +89,11 @@ _USD_PER_1M = Range(0, MOST_USD_PER_1M)
 
 NUMBERS: dict[type[msgspec.Struct], dict[str, Range]] = {
     RouteRequest: {"timeout_ms": _TIMEOUT},
+    AgentRequest: {
+        "max_steps": Range(1, 1_000, whole=True),
+        "per_step_timeout_ms": _TIMEOUT,
+        "total_budget_usd": Range(0),
+    },
     Fallback: {"max_retries": _RETRIES},
     Budget: {"max_cost_usd": Range(0), "max_tokens": COUNT},
     CacheOpts: {"max_error": _SHARE, "threshold": _SHARE, "ttl_seconds": Range(0, above=True), "explore": _SHARE},
@@ -147,7 +153,7 @@ def completed(request: RouteRequest) -> RouteRequest:
     if isinstance(request.cache, CacheOpts):
         check_cache("cache", request.cache, found)
     if request.tools is not None or request.tool_choice is not None:
-        _check_tools(request.tools or [], request.tool_choice, found)
+        check_tools(request.tools or [], request.tool_choice, found)
     if request.params is not None:
         _check_params(request.params, found)
     if request.metadata is not None:
@@ -334,7 +340,7 @@ def check_cache(path: str, cache: CacheOpts, found: Problems) -> None:
         found.append(Problem(path, "has both max_error and threshold", hint))
 
 
-def _check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: Problems) -> None:
+def check_tools(tools: list[Tool], choice: str | NamedToolChoice | None, found: Problems) -> None:
     declared: dict[str, None] = {}
     for index, tool in enumerate(tools):
         path, name = f"tools[{index}]", tool.function_spec.name

@@ -8,7 +8,7 @@ A test's name is the promise. ``samples.py`` makes what is stored. ``NaiveAccoun
 are, in as few words as possible; ``AccountsWalk`` holds a storage to it.
 """
 
-from .accounts import AccountsAndKeys, Bookkeeping, Happenings
+from .accounts import AccountsAndKeys, AgentStates, Bookkeeping, Happenings
 from .admission import Budgets, Queues, Windows
 from .analytics import Counting, Snapshots
 from .basics import Aging, Batches, Deletion, Isolation, Keeping, Selecting
@@ -44,7 +44,7 @@ class StorageContract(Keeping, Batches, Selecting, Deletion, Counting, Aging, Sn
     """
 
 
-class BooksContract(AccountsAndKeys, Happenings, Bookkeeping, Agreeing):
+class BooksContract(AccountsAndKeys, AgentStates, Happenings, Bookkeeping, Agreeing):
     """The same for accounts, keys, credit and events. One that keeps them inherits both.
 
     class TestMyStorage(StorageContract, BooksContract):

@@ -15,6 +15,7 @@ from routewright.protocols import Storage
 from routewright.wire import (
     SYSTEM_ACCOUNT,
     AddCredit,
+    AgentState,
     AllAccounts,
     DeleteResults,
     DeleteTraces,
@@ -27,6 +28,7 @@ from routewright.wire import (
     LedgerRows,
     LedgerSums,
     PutAccount,
+    PutAgentState,
     PutEvent,
     PutIncident,
     PutKey,
@@ -228,6 +230,37 @@ class AccountsAndKeys(Suite):
         await _assert_seen(storage, [], sound)
 
 
+class AgentStates(Suite):
+    """Checkpoints of agent runs and conversations are kept until their time, each account and environment apart."""
+
+    async def _state(self, storage: Storage, account: str = "acme", **asked: Any) -> bytes | None:
+        return await storage.read(account, AgentState(**asked))
+
+    async def test_a_state_is_found_by_its_id_and_its_key_until_it_is_removed(self, storage: Storage) -> None:
+        assert (await _put(storage, PutAgentState("tr_1", "production", b"one", 100.0, "key"))).created
+        assert not (await _put(storage, PutAgentState("tr_1", "production", b"two", 100.0, "key"))).created
+        await _put(storage, PutAgentState("tr_1", "sandbox", b"canned", 100.0))
+        assert await self._state(storage, id="tr_1", environment="production") == b"two"
+        assert await self._state(storage, claim="key") == b"two"
+        assert await self._state(storage, id="tr_1", environment="sandbox") == b"canned"
+        for asked in ({"id": "tr_2"}, {"claim": "other"}, {"claim": "key", "environment": "sandbox"}):
+            assert await self._state(storage, **asked) is None
+        assert await self._state(storage, "other", id="tr_1") is None
+        await _put(storage, PutAgentState("tr_1", "production", None, 0.0))
+        assert await self._state(storage, claim="key") is None
+        assert await self._state(storage, id="tr_1") == b"canned"
+
+    async def test_states_go_with_their_time_and_with_the_results_of_their_account(self, storage: Storage) -> None:
+        for number in range(3):
+            await _put(storage, PutAgentState(f"tr_{number}", "production", b"x", 100.0 + number))
+        await _put(storage, PutAgentState("tr_3", "sandbox", b"x", 200.0))
+        await storage.sweep(101.0)
+        there = [await self._state(storage, id=f"tr_{number}") for number in range(4)]
+        assert there == [None, None, b"x", b"x"]
+        await _put(storage, DeleteResults("production"))
+        assert [await self._state(storage, id=f"tr_{number}") for number in (2, 3)] == [None, b"x"]
+
+
 class Happenings(Suite):
     """Events are kept once, incidents as they were put last."""
 
@@ -409,7 +442,7 @@ async def _assert_seen(storage: Storage, compromised: list[Trace], sound: list[T
         assert items == [trace.item for trace in newest]
 
 
-async def _put(storage: Storage, write: PutEvent) -> Written:
+async def _put(storage: Storage, write: Write) -> Written:
     return await Till(storage).put(write)
 
 

@@ -29,6 +29,7 @@ from routewright.wire import (
     Account,
     AddCredit,
     AddLearned,
+    AgentState,
     AllAccounts,
     CacheCounts,
     Caller,
@@ -235,7 +236,7 @@ class MemoryStorage:
                     return self._sums_of_all(first, last) if account == SYSTEM_ACCOUNT else []
                 case Stands():
                     return self.accounts.state.standing(account, query)
-                case Keys() | Incidents():
+                case Keys() | Incidents() | AgentState():
                     return kept.books.answer(query)
                 case _:
                     raise UnsupportedWrite(f"MemoryStorage knows no query {type(query).__name__}")

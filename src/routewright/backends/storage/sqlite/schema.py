@@ -384,6 +384,18 @@ CREATE TABLE claim (
     PRIMARY KEY (account, claim)
 ) WITHOUT ROWID;
 INSERT INTO claim SELECT account, claim, n FROM kept;
+
+CREATE TABLE agent_state (
+    account TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    id TEXT NOT NULL,       -- of the run, or conversation:<name>
+    claim TEXT,             -- the idempotency key of the run
+    until REAL NOT NULL,    -- Unix seconds
+    body BLOB NOT NULL,     -- wire.Checkpoint, or the messages, as JSON
+    PRIMARY KEY (account, environment, id)
+) WITHOUT ROWID;
+CREATE INDEX agent_state_by_claim ON agent_state (account, environment, claim) WHERE claim IS NOT NULL;
+CREATE INDEX agent_state_old ON agent_state (until);
 """
 
 MIGRATIONS: tuple[str, ...] = (FIRST, SECOND)

@@ -202,7 +202,7 @@ def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: i
     tokens = counted.tokens
     return (
         account,
-        _shape(counted, rollup_keys) if counted.metadata or rollup_keys or counted.lookups else _plain_shape(counted),
+        _plain_shape(counted) if _is_plain(counted, rollup_keys) else _shape(counted, rollup_keys),
         sign,
         sign * min(counted.cost_nanos, MOST_NANOS),
         sign * min(counted.charged_nanos, MOST_NANOS),
@@ -210,6 +210,10 @@ def _counted(account: str, counted: Counted, rollup_keys: Sequence[str], sign: i
         sign * min(tokens.output, MOST_TOKENS),
         sign * min(tokens.cached, MOST_TOKENS),
     )
+
+
+def _is_plain(counted: Counted, rollup_keys: Sequence[str]) -> bool:
+    return not (counted.metadata or rollup_keys or counted.lookups or counted.kind == "agent")
 
 
 def _plain_shape(counted: Counted) -> bytes:

@@ -10,6 +10,7 @@ from routewright.backends.storage.sqlite.selection import CREATED_AT_CHARS
 from routewright.errors import UnsupportedWrite
 from routewright.wire import (
     SYSTEM_ACCOUNT,
+    AgentState,
     AllAccounts,
     Incidents,
     Key,
@@ -58,6 +59,8 @@ def answer(account: str, query: object, connection: Connection) -> Any:
             return [_sum_of(row) for row in rows]
         case KeyByDigest(digests):
             return _key(connection, digests) if account == SYSTEM_ACCOUNT else None
+        case AgentState():
+            return _state(connection, account, query)
         case Keys():
             return [key_of(body) for (body,) in connection.execute(_KEYS, (account,)).fetchall()]
         case AllAccounts():
@@ -107,3 +110,15 @@ def _sum_of(row: tuple[Any, ...]) -> LedgerSum:
     amounts = [(high << _LOW_BITS) + low for high, low in zip(halves[::2], halves[1::2], strict=True)]
     read, written, cached, *money = amounts
     return LedgerSum(day, provider, model, kind, rows, Tokens(read, written, cached), *money)
+
+
+def _state(connection: Connection, account: str, asked: AgentState) -> bytes | None:
+    """The newest that was asked for."""
+    name, value = ("claim", asked.claim) if asked.id is None else ("id", asked.id)
+    environments = ("production", "sandbox") if asked.environment is None else (asked.environment,)
+    sql = (
+        f"SELECT body FROM agent_state WHERE account = ? AND environment IN ({', '.join('?' * len(environments))}) "
+        f"AND {name} = ? ORDER BY until DESC LIMIT 1"
+    )
+    row = connection.execute(sql, (account, *environments, value)).fetchone()
+    return None if row is None else row[0]

@@ -12,22 +12,23 @@ SOME = 500
 _OLD_EVENT = "FROM event WHERE created_at < ?"
 _OLD_TOLD = "FROM told WHERE until <= ?"
 _OLD_RUN = "FROM purse WHERE at < ?"
+_OLD_STATE = "FROM agent_state WHERE until <= ?"
 _OLDEST_KEPT = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
 """They are kept in the order in which they go."""
 
 IS_DUE = f"""
 SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_TOLD}) OR EXISTS (SELECT 1 {_OLD_RUN})
-OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT 1) WHERE until <= ?)
+OR EXISTS (SELECT 1 {_OLD_STATE}) OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT 1) WHERE until <= ?)
 """
 OLD_EVENTS = f"DELETE FROM event WHERE n IN (SELECT n {_OLD_EVENT} LIMIT ?) RETURNING n"
-OLD_TOLD, OLD_RUNS = f"DELETE {_OLD_TOLD}", f"DELETE {_OLD_RUN}"
+OLD_TOLD, OLD_RUNS, OLD_STATES = f"DELETE {_OLD_TOLD}", f"DELETE {_OLD_RUN}", f"DELETE {_OLD_STATE}"
 """All of these look at all accounts."""
 
 
 def is_due(now: float, connection: Connection) -> bool:
     """True if there is anything to remove."""
     week_before = _week_before(now)
-    return bool(connection.execute(IS_DUE, (week_before, now, week_before, now)).fetchone()[0])
+    return bool(connection.execute(IS_DUE, (week_before, now, week_before, now, now)).fetchone()[0])
 
 
 def remove_results(now: float, connection: Connection) -> int:
@@ -47,9 +48,10 @@ def remove_events(now: float, connection: Connection) -> int:
 
 
 def remove_marks(now: float, connection: Connection) -> None:
-    """Forget when something was last told of, and what runs have spent, where that is long past."""
+    """Forget when something was last told of, what runs have spent, and where they were, where that is long past."""
     connection.execute(OLD_TOLD, (now,))
     connection.execute(OLD_RUNS, (_week_before(now),))
+    connection.execute(OLD_STATES, (now,))
 
 
 def _week_before(now: float) -> str:

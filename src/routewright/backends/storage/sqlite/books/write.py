@@ -18,6 +18,7 @@ from routewright.wire import (
     Incident,
     Key,
     PutAccount,
+    PutAgentState,
     PutEvent,
     PutIncident,
     PutKey,
@@ -85,6 +86,8 @@ class BookWrites:
                 return self._put_incident(incident)
             case PutEvent():
                 return put_event(self._connection, self._account, write)
+            case PutAgentState():
+                return self._put_state(write)
 
     def _put_account(self, body: bytes) -> Written:
         created = self._desk.shelf.account(self._account) is None
@@ -120,8 +123,20 @@ class BookWrites:
         self._connection.executemany(sql, [(self._account, n) for n, _ in found])
         sql = "DELETE FROM claim WHERE account = ? AND claim = ?"
         self._connection.executemany(sql, [(self._account, claim) for _, claim in found])
+        sql = (
+            f"DELETE FROM agent_state WHERE account = ? AND environment IN ({', '.join('?' * len(asked))}) RETURNING 1"
+        )
+        states = self._connection.execute(sql, (self._account, *asked)).fetchall()
         self._desk.deletes = self._desk.deletes or bool(found)
-        return Written(created=False, count=len(found))
+        return Written(created=False, count=len(found) + len(states))
+
+    def _put_state(self, write: PutAgentState) -> Written:
+        gone = "DELETE FROM agent_state WHERE account = ? AND environment = ? AND id = ? RETURNING 1"
+        there = self._connection.execute(gone, (self._account, write.environment, write.id)).fetchall()
+        if write.body is not None:
+            row = self._account, write.environment, write.id, write.claim, write.until, write.body
+            self._connection.execute("INSERT INTO agent_state VALUES (?, ?, ?, ?, ?, ?)", row)
+        return Written(created=not there and write.body is not None)
 
     def _put_incident(self, incident: Incident) -> Written:
         created = self._connection.execute(_INCIDENT, (incident.id,)).fetchone() is None
