@@ -18,15 +18,15 @@ ROOT = Path(__file__).parent
 SEAMS = (
     "backends/test_callable.py backends/test_clock.py backends/test_coordination.py backends/test_faults.py "
     "backends/test_http_provider.py backends/test_storage.py backends/test_transport.py "
-    "engine/test_admission*.py engine/test_attempt.py engine/test_cancel*.py engine/test_chaos*.py "
+    "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py engine/test_chaos*.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_durability.py engine/test_event.py "
     "engine/test_failing_parts.py engine/test_hedge.py engine/test_many.py engine/test_reading.py engine/test_route.py "
     "engine/test_stream.py engine/test_trace_log.py engine/test_worker.py test_threads.py"
 ).split()
 """Where the library waits. These tests run on trio, too; all others run on asyncio alone, but for ``--full``."""
 REAL_TIME = (
-    "backends/test_kill.py backends/test_accounts_processes.py "
-    "engine/test_chaos_tcp.py engine/test_paying_processes.py engine/test_worker.py "
+    "backends/test_kill.py backends/test_accounts_processes.py backends/test_code_sandbox.py "
+    "engine/test_agent_chaos.py engine/test_chaos_tcp.py engine/test_paying_processes.py engine/test_worker.py "
     "server/test_protocol.py server/test_serve.py server/test_workers.py "
     "test_revocation.py"
 ).split()

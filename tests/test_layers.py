@@ -21,7 +21,7 @@ FLOORS = [
     (
         "docstrings settings storage coordination root_secret guardrail document "
         "config policies catalogue output arguments authentication "
-        "webhook blocking trace console ledger counting replay assembly router policy_loss "
+        "webhook blocking trace console ledger counting replay assembly router policy_loss tools agent "
         "testing"
     ).split(),
     ["contrib", "otel", "server", "serve", "cli", "__main__", "__init__"],
@@ -39,12 +39,12 @@ CORE_ORDER = (
     "limits/window accounts/hold accounts/payer accounts/state accounts/ledger accounts/waiting "
     "shortage idempotency rows statement correction model_name accounts/books "
     "attempts/faults attempts/breaker traceparent attempt attempts/machine trace/line call alerts attempts/journal "
-    "webhooks/signature salvage"
+    "webhooks/signature salvage agent/calculator agent/arguments agent/history agent/request agent/machine agent/record"
 ).split()
 ENGINE_ORDER = (
     "cancel worker context reading fault storage readiness retention "
     "capture counting replay answer trace_queue hooks trace_log versions sharing "
-    "admission fleet guardrail progress failure record execute hedge route many steps stream prepared"
+    "admission fleet guardrail progress failure record execute hedge route many steps stream prepared tool_calls agent"
 ).split()
 """``route`` imports all that the pipeline goes through; only what starts a pipeline imports ``route``."""
 PURE = set(

@@ -19,7 +19,7 @@ FORMER = (
     "ContentRefused Credit CursorExpired CursorInvalid ExportLine FallbackReport HostedProvider HttpRequest "
     "IdempotencyKeyReused Incident InputTokens InsufficientBalance InternalError InvalidJson Key KeyStanding "
     "LatencyReport LedgerRow LedgerSum MemoryCoordination MethodNotAllowed NewKey NoProviders NotFound Page "
-    "PermissionDenied PolicyCheck PolicyFallback PolicyGuardrail PolicyWeights PreconditionFailed Prepared "
+    "PermissionDenied PolicyCheck PolicyFallback PolicyFile PolicyGuardrail PolicyWeights PreconditionFailed Prepared "
     "PriceChange PriceTier Problem Purse QuotaExhausted RateLimits Reconciliation Redact Redaction RouterClosed "
     "RouterTimeoutError Secret SignatureError StandardWebhookSigner Statement StepCall "
     "StepDone StepWait Steps StorageCorrupt StorageFull StorageReadOnly StorageUnavailable StorageVersion "

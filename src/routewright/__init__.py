@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ._engine.steps import Steps as Steps
     from ._engine.steps import StepWait as StepWait
     from ._engine.stream import Stream
+    from .agent import Agent
     from .backends.clock import SystemClock as SystemClock
     from .backends.coordination.memory import MemoryCoordination as MemoryCoordination
     from .backends.providers.anthropic import AnthropicProvider
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from .guardrail import DenyList, PatternGuardrail
     from .ledger import BlockingLedger as BlockingLedger
     from .ledger import Ledger
-    from .policies import PolicyFile
+    from .policies import PolicyFile as PolicyFile
     from .policies import read_policies as read_policies
     from .router import BlockingRouter as BlockingRouter
     from .router import Router
@@ -66,6 +67,7 @@ __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022 (grouped by what they are for)
     # a router, what it takes and what it gives
+    "Agent",
     "Answer",
     "Budget",
     "Caller",
@@ -92,7 +94,6 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
     "OpenAIProvider",
     "PatternGuardrail",
     "Policy",
-    "PolicyFile",
     "Pricing",
     "Retention",
     "SandboxProvider",
@@ -123,21 +124,22 @@ __all__ = [  # noqa: RUF022 (grouped by what they are for)
 ]
 
 _ALSO = (
-    "Account AccountStanding Allow AuthenticationFailed Bill Block BlockedByPolicy BlockingConsole BlockingLedger "
-    "BlockingPrepared BlockingRouter BlockingStream BlockingTraceStore BodyTooLarge CacheOpts CacheReport Content "
-    "ContentRefused Credit CursorExpired CursorInvalid ExportLine FallbackReport HostedProvider HttpRequest "
-    "IdempotencyKeyReused Incident InputTokens InsufficientBalance InternalError InvalidJson Key KeyStanding "
-    "LatencyReport LedgerRow LedgerSum MemoryCoordination MethodNotAllowed NewKey NoProviders NotFound Page "
-    "PermissionDenied PolicyCheck PolicyFallback PolicyGuardrail PolicyWeights PreconditionFailed Prepared "
-    "PriceChange PriceTier Problem Purse QuotaExhausted RateLimits Reconciliation Redact Redaction RouterClosed "
-    "RouterTimeoutError Secret SignatureError StandardWebhookSigner Statement StepCall "
-    "StepDone StepWait Steps StorageCorrupt StorageFull StorageReadOnly StorageUnavailable StorageVersion "
-    "Subscription SystemClock TraceItem UnsupportedMediaType UnsupportedWrite UpstreamFailed UsageExport "
-    "UsageReport WhyNot read_policies read_usage_export"
+    "Account AccountStanding Allow AuthenticationFailed Bill Block BlockedByPolicy BlockingConsole "
+    "BlockingLedger BlockingPrepared BlockingRouter BlockingStream BlockingTraceStore BodyTooLarge CacheOpts "
+    "CacheReport Content ContentRefused Credit CursorExpired CursorInvalid ExportLine FallbackReport "
+    "HostedProvider HttpRequest IdempotencyKeyReused Incident InputTokens InsufficientBalance InternalError "
+    "InvalidJson Key KeyStanding LatencyReport LedgerRow LedgerSum MemoryCoordination MethodNotAllowed NewKey "
+    "NoProviders NotFound Page PermissionDenied PolicyCheck PolicyFallback PolicyFile PolicyGuardrail "
+    "PolicyWeights PreconditionFailed Prepared PriceChange PriceTier Problem Purse QuotaExhausted RateLimits "
+    "Reconciliation Redact Redaction RouterClosed RouterTimeoutError Secret SignatureError StandardWebhookSigner "
+    "Statement StepCall StepDone StepWait Steps StorageCorrupt StorageFull StorageReadOnly StorageUnavailable "
+    "StorageVersion Subscription SystemClock TraceItem UnsupportedMediaType UnsupportedWrite UpstreamFailed "
+    "UsageExport UsageReport WhyNot read_policies read_usage_export"
 ).split()
 """Names that load from here as well. They belong to the modules that ``docs/reference/names.md`` says."""
 
 _HOME = {
+    "Agent": "agent",
     "Answer": "_engine.answer",
     "AnthropicProvider": "backends.providers.anthropic",
     "BlockingConsole": "console",

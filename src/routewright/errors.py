@@ -89,6 +89,8 @@ class RouterError(Exception):
         self.trace_id = trace_id
         self.headers: dict[str, str] = {}
         """What HTTP says beside it: ``X-RateLimit-...`` of a call that counts, ``Retry-After``."""
+        self.cost_nanos = 0
+        """What the attempts of the call cost before it failed, in nano-dollars."""
         self.outside: tuple[str, dict[str, Any]] | None = None
         """``message`` and ``detail`` without the addresses of upstreams, for everybody but the owner of the process;
         None: they name none."""

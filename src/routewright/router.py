@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from types import TracebackType
@@ -26,6 +26,7 @@ from ._engine.hooks import EventHook, HookCounts, Subscription, TraceHook
 from ._engine.many import Many
 from ._engine.prepared import InputTokens, Prepared
 from ._engine.reading import Asked, Read, read_turns
+from ._engine.route import Engine
 from ._engine.steps import HostedProgress, StepCall, StepDone, Steps, StepWait, begin
 from ._engine.stream import Stream
 from ._engine.trace_log import TraceCounts
@@ -415,6 +416,25 @@ class Router:
         """What it shares limits and news through. A ``Console`` beside it takes the same:
         ``Console(router.storage, coordination=router.coordination, clock=router.clock)``."""
         return self._parts.coordination
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls, where nobody else is named."""
+        return self._caller
+
+    @property
+    def is_sandbox(self) -> bool:
+        """True for a Router made by ``sandbox()``."""
+        return self._parts.environment == "sandbox"
+
+    @property
+    def engine(self) -> Engine:
+        """The pipeline, for the other classes of this package."""
+        return self._parts.engine
+
+    def run_blocking(self, async_fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await in the Router's background thread, and block until it is done."""
+        return self._parts.wait_long(async_fn)
 
     @property
     def new_id(self) -> Callable[[str], str]:

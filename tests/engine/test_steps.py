@@ -479,7 +479,7 @@ def test_a_trace_goes_into_a_storage_that_waits() -> None:
     with Router(catalogue=OWN, storage=storage).steps("hi") as steps:
         steps.next()
         steps.feed(ANSWER)
-    anyio.run(steps._engine.records._log.flush)
+    anyio.run(steps._engine.records.log.flush)
     assert anyio.run(TraceStore(storage._memory).get, steps.result.trace_id).status == "completed"
 
 

@@ -171,8 +171,8 @@ class Admission:
     """The admission of one call. ``release`` gives back what it still holds."""
 
     __slots__ = (
-        "_accounts", "_claim", "_read", "_shared", "_tokens", "at", "caller", "deadline", "grant", "is_patient",
-        "is_refused", "left", "run", "started_at", "trace_id", "windows",
+        "_accounts", "_read", "_shared", "at", "caller", "claim", "deadline", "grant", "is_patient",
+        "is_refused", "left", "run", "started_at", "tokens", "trace_id", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -192,8 +192,8 @@ class Admission:
         self._accounts = accounts
         self._read = read
         self.is_patient = patient
-        self._claim: Claim | None = None
-        self._tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
+        self.claim: Claim | None = None
+        self.tokens = read.tokens.high + (OUTPUT_TOKENS if cap is None else int(cap))
         """The most that the call is taken to come to."""
         self.caller = caller
         self.run = run
@@ -244,8 +244,8 @@ class Admission:
         Raises what ``Accounts.admit`` does.
         """
         shared, accounts, read = self._shared, self._accounts, self._read
-        if self._claim is None and read.request.idempotency_key is not None:
-            self._claim = _claimed(read, read.request.idempotency_key)
+        if self.claim is None and read.request.idempotency_key is not None:
+            self.claim = _claimed(read, read.request.idempotency_key)
         while True:
             left_s = self.deadline - shared.clock.monotonic()
             spare_s = 0.0 if shared.is_immediate else min(SPARE_S, left_s / 4)
@@ -254,10 +254,10 @@ class Admission:
                 caller=self.caller,
                 at=self.at,
                 lasts_s=left_s,
-                tokens=self._tokens,
+                tokens=self.tokens,
                 nanos=nanos,
                 waits_s=left_s - spare_s if self.is_patient else 0.0,
-                claim=self._claim,
+                claim=self.claim,
                 run=self.run,
                 slot=self.run is None,
             )
@@ -309,7 +309,7 @@ class Admission:
 
     def facts(self, call: Call, answer: Answer | None, used_nanos: int) -> Facts:
         """The outcome of the call, to settle it by. ``used_nanos``: the most that it can have cost."""
-        claim, account, rows = self._claim, None if self.left is None else self.left.account, call.ledger_rows
+        claim, account, rows = self.claim, None if self.left is None else self.left.account, call.ledger_rows
         call.is_booked = True
         used: int | None = 0
         for attempt in call.attempts:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-from routewright._core.call import Call
+from routewright._core.agent.record import Recorded
 from routewright._core.moment import timestamp
 from routewright._core.request.problems import shown
 from routewright.errors import ValidationFailed
@@ -91,7 +91,7 @@ class Subscription:
 class _News:
     """A call that ended, or events outside of any call, with the hooks that were there at that time."""
 
-    call: Call | None
+    call: Recorded | None
     events: Sequence[Event]
     on_trace: Sequence[Subscription]
     on_event: Sequence[Subscription]
@@ -163,7 +163,7 @@ class Hooks:
             self._on_event, self.any = (*self._on_event, mine), True
         return mine
 
-    def put(self, call: Call | None, events: Sequence[Event] = ()) -> None:
+    def put(self, call: Recorded | None, events: Sequence[Event] = ()) -> None:
         """Queue a call whose trace is in the storage, or events outside of any call (None). Never fails nor waits."""
         on_trace = () if call is None else self._on_trace
         on_event = self._on_event if events else ()

@@ -57,11 +57,11 @@ class Records:
         self.commits = log.commits
         """Whether calls wait until their traces are committed."""
         self._capture = capture
-        self._log = log
+        self.log = log
         self._hooks = hooks
         self._ending = Job(worker, self._end_dropped, 0.0)
         self._ids = ids
-        self._clock = clock
+        self.clock = clock
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -71,17 +71,17 @@ class Records:
         """Calls whose plans are being carried out."""
         self._over: Signal | None = None
         """Set when one of them ends; ``all_ended`` waits for it."""
-        self._since = self._clock.monotonic()
+        self._since = self.clock.monotonic()
 
     def announce(self, happened: Sequence[PolicyChanged], environment: Environment) -> None:
         """Keep what happened to policies, and tell the hooks. Several processes that take the same policies in force
         keep it once."""
-        now = self._clock.time()
+        now = self.clock.time()
         events = events_of(happened, Caller(SYSTEM_ACCOUNT, environment), self._ids, now)
         told = zip(events, happened, strict=True)
         kept = [PutEvent(event.stored, _once(changed), DAY_S, now) for event, changed in told]
         if kept:
-            self._log.announce(kept)
+            self.log.announce(kept)
         self._hooks.put(None, events)
 
     def conclude(
@@ -107,7 +107,7 @@ class Records:
             if not left and progress.end is not None and progress.end is not End.SUCCEEDED:
                 error = progress.error or failure(call, progress)
         if error is not None:
-            error.trace_id, error.request_id = call.id, self._ids("req_")
+            error.trace_id, error.request_id, error.cost_nanos = call.id, self._ids("req_"), call.cost_nanos
         if self._capture is not None:
             call.captured = self._capture.of(call.request.messages, served)
             call.text_bytes = call.captured.size
@@ -121,7 +121,7 @@ class Records:
         if plan is not None and plan.counts is None:
             plan.counts = Decision(plan, call.given, board).rejected_counts
         budget = call.request.budget
-        call.end(error, self._clock.monotonic() if at is None else at)
+        call.end(error, self.clock.monotonic() if at is None else at)
         self.under_way.discard(call)
         if call.started_at < self._since:  # it began before a fork, so the parent keeps its trace
             return answer, error
@@ -132,7 +132,7 @@ class Records:
         events = _NO_EVENTS
         if error is not None or served is None or served.place or call.caller.environment == "sandbox":
             events = self._events(call, error, budget, fleet)
-        self._log.put(call, snapshots, events, grant, facts, behind=behind or left)
+        self.log.put(call, snapshots, events, grant, facts, behind=behind or left)
         if self._over is not None:
             self._over.set()
         return answer, error
@@ -140,17 +140,17 @@ class Records:
     async def commit(self, call: Call) -> None:
         """Settle a call and wait until its trace is committed, or could not be for now, but no longer than its
         deadline."""
-        await self._log.commit(call.id, call.deadline)
+        await self.log.commit(call.id, call.deadline)
 
     async def write_last(self, trace_id: str) -> None:
         """Write the trace of a call whose Router was closed while it ran."""
-        if self._log.is_closed:
-            await self._log.write_last(trace_id)
+        if self.log.is_closed:
+            await self.log.write_last(trace_id)
 
     async def find(self, caller: Caller, trace_id: str) -> Trace | None:
         """A trace, if it is still kept, and can be read without waiting for long."""
-        with suppress(RouterError), self._clock.deadline(self._clock.monotonic() + FIND_S):
-            return await self._log.trace(caller, trace_id)
+        with suppress(RouterError), self.clock.deadline(self.clock.monotonic() + FIND_S):
+            return await self.log.trace(caller, trace_id)
         return None
 
     def undecided(self, call: Call, error: BaseException) -> None:
@@ -168,11 +168,11 @@ class Records:
         if call.started_at < self._since:  # as in ``conclude``
             return
         progress.settle()
-        if self._log.is_closed:  # there is no next one
+        if self.log.is_closed:  # there is no next one
             self.conclude(call, progress, behind=True)
-            self._log.lose(call.id)
+            self.log.lose(call.id)
             return
-        self.dropped.append((call, progress, self._clock.monotonic()))
+        self.dropped.append((call, progress, self.clock.monotonic()))
         if call.hold is not None:
             self._ending.poke()
         if self._over is not None:
@@ -209,7 +209,7 @@ class Records:
         caused, burst = call.events(error, budget), _burst(call, error, fleet)
         if not caused and burst is None:
             return ()
-        caller, now, durability = call.caller, self._clock.time(), self._log.durability
+        caller, now, durability = call.caller, self.clock.time(), self.log.durability
         events = events_of(caused, caller, self._ids, now)
         kept = [PutEvent(event.stored, at=now, durability=durability) for event in events]
         if burst is not None:

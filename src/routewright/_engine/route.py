@@ -127,10 +127,11 @@ class Engine:
             return asked.read()
         return await anyio.to_thread.run_sync(asked.read, abandon_on_cancel=True)
 
-    async def route(self, asked: Asked | Read, caller: Caller, run: RunLimit | None = None) -> Answer:
+    async def route(
+        self, asked: Asked | Read, caller: Caller, run: RunLimit | None = None, form: Form | None = None
+    ) -> Answer:
         """Answer a request whole, perhaps in an agent ``run``. Raises ``RouterError``; its trace is kept either way,
         if it was admitted."""
-        form: Form | None = None
         if isinstance(asked, Read):
             read = asked
         else:

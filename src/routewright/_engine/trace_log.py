@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
-from routewright._core.call import Call
+from routewright._core.agent.record import Recorded
 from routewright._core.money import usd_text
 from routewright._core.request.json_scan import quoted
 from routewright._core.salvage import bounded, without_trace
@@ -161,7 +161,7 @@ class TraceLog:
 
     def put(
         self,
-        call: Call,
+        call: Recorded,
         snapshots: Sequence[Snapshot],
         events: Sequence[PutEvent] = (),
         grant: Grant | None = None,
@@ -557,7 +557,7 @@ class TraceLog:
             self._fails = True
             _log.warning("traces cannot be written: %s", _text_of(error))
 
-    def _lose_bill(self, call: Call, why: str) -> None:
+    def _lose_bill(self, call: Recorded, why: str) -> None:
         """Count a call that will not be in the ledger, and log what somebody has to book by hand."""
         if not any(row.cost_nanos or row.charge_nanos or row.cost_range_nanos for row in call.ledger_rows):
             return

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
-from routewright._core.call import Call
+from routewright._core.agent.record import Recorded
 from routewright.errors import StorageUnavailable
 from routewright.fork import Guard, renew_in_children
 from routewright.loop import Signal
@@ -38,7 +38,7 @@ QUEUE_TEXT_BYTES = 64 * 1024 * 1024
 class Pending(Struct, eq=False):
     """A finished call, and what is to be written of it."""
 
-    call: Call
+    call: Recorded
     snapshots: Sequence[Snapshot]
     events: Sequence[PutEvent]
     grant: Grant | None

@@ -1,0 +1,245 @@
+"""What an agent run does next: call a model, run tools, or end (contract 10). Pure: the engine performs it.
+
+    state      told                             next state
+    ---------  -------------------------------  -------------------------------------------
+    asking     answer without tool calls        completed
+    asking     answer with tool calls           calling
+    asking     a fault that may pass, once      asking, the same step again
+    asking     any other fault                  failed
+    asking     the money does not suffice       budget_exceeded
+    asking     the step limit is reached        partial: max_steps_reached
+    calling    the results of all calls         asking
+    calling    some calls are the client's      partial: tool_calls_pending
+    any        ended by its caller              failed
+
+A run is in exactly one state, and the four that end it are never left, but for ``tool_calls_pending`` by ``resume``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec import MsgspecError, Struct, json
+from msgspec.structs import replace
+
+from routewright._core.money import usd
+from routewright.errors import RouterError
+from routewright.wire import (
+    Checkpoint,
+    FunctionCall,
+    Marker,
+    Message,
+    RouteResponse,
+    RunStatus,
+    RunSummary,
+    Step,
+    Tokens,
+    ToolCall,
+)
+
+NOT_RUN = "not run: the run may take {} steps, and this call would have been one more"
+"""The observation of a parallel call beyond the step limit."""
+_object = json.Decoder(dict[str, Any]).decode
+REPEATS = 3
+"""The same calls, or only failing calls, so many times in a row: there is no progress."""
+
+
+class CallModel(Struct, frozen=True):
+    """Ask a model, as step ``number``."""
+
+    number: int
+    messages: Sequence[Message]
+    escalate: bool = False
+    """The run makes no progress: ask a stronger model."""
+
+
+class RunTools(Struct, frozen=True):
+    """Run tools, side by side; the first is step ``number``."""
+
+    number: int
+    calls: Sequence[ToolCall]
+
+
+class Ended(Struct, frozen=True):
+    """The run is over."""
+
+    status: RunStatus
+    marker: Marker | None = None
+
+
+class Observation(Struct, frozen=True):
+    """The result of a tool call, as the model is shown it."""
+
+    call_id: str
+    text: str
+    failed: bool = False
+
+
+class AgentRun:
+    """One run. ``next`` says what to do; ``answered``, ``observed`` and the others are told what happened."""
+
+    def __init__(
+        self, state: Checkpoint, max_steps: int, client_tools: Collection[str] = (), *, escalates: bool
+    ) -> None:
+        """``client_tools``: those that only the client can run."""
+        self.state = state
+        self.max_steps = max_steps
+        self.ended: Ended | None = None
+        self.error: RouterError | None = None
+        """Why it is ``failed`` or ``budget_exceeded``."""
+        self.output = ""
+        self._client_tools = client_tools
+        self._escalates = escalates
+        self._retried = False
+        if state.status == "pending":
+            self.ended = Ended("partial", "tool_calls_pending")
+
+    @property
+    def tries(self) -> int:
+        """How often the step was tried before."""
+        return int(self._retried)
+
+    @property
+    def steps(self) -> list[Step]:
+        """Those that have ended, in order."""
+        return self.state.steps
+
+    @property
+    def pending(self) -> list[ToolCall]:
+        """Calls left to the client."""
+        return self.state.pending if self.ended is not None and self.ended.marker == "tool_calls_pending" else []
+
+    def next(self) -> CallModel | RunTools | Ended:
+        """What to do now. Asked again, it says the same."""
+        state = self.state
+        if self.ended is not None:
+            return self.ended
+        used = len(state.steps)
+        if state.pending:
+            mine = [call for call in state.pending if call.function.name not in self._client_tools]
+            if mine:
+                return RunTools(used + 1, mine)
+            state.status = "pending"
+            return self._end("partial", "tool_calls_pending")
+        if used >= self.max_steps:
+            return self._end("partial", "max_steps_reached")
+        return CallModel(used + 1, state.messages, self._escalates and self._is_stuck)
+
+    def answered(self, response: RouteResponse, duration_ms: float, nanos: int) -> Step:
+        """The model has answered; ``nanos`` is what it cost."""
+        state, calls = self.state, response.tool_calls or []
+        self._retried = False
+        self.output = response.output or self.output
+        step = Step(
+            number=len(state.steps) + 1,
+            action="llm_call",
+            input={"messages": len(state.messages)},
+            output={"text": response.output, "tool_calls": [call.function.name for call in calls]},
+            duration_ms=duration_ms,
+            cost_usd=usd(nanos),
+            model=response.routing.selected_model,
+            tokens=response.routing.tokens,
+            finish_reason=response.finish_reason,
+            trace_id=response.trace_id,
+        )
+        state.spent_nanos += nanos
+        state.steps.append(step)
+        state.messages.append(Message("assistant", response.output or None, calls or None))
+        if not calls:
+            self._end("completed")
+            return step
+        room = max(0, self.max_steps - len(state.steps))
+        state.pending = calls[:room]
+        for call in calls[room:]:
+            self._observe(Observation(call.id, NOT_RUN.format(self.max_steps), failed=True))
+        return step
+
+    def failed(self, error: RouterError, duration_ms: float, nanos: int, *, is_budget: bool = False) -> Step | None:
+        """The model call failed. Returns its step; None: the same step is to be tried again, or was not begun since the
+        money does not suffice."""
+        self.state.spent_nanos += nanos
+        if is_budget:
+            self.error = error
+            self._end("budget_exceeded")
+            return None
+        if error.retryable and not self._retried:
+            self._retried = True
+            return None
+        step = Step(
+            number=len(self.state.steps) + 1,
+            action="llm_call",
+            input={"messages": len(self.state.messages)},
+            output={"error": error.code},
+            duration_ms=duration_ms,
+            cost_usd=usd(nanos),
+            tokens=Tokens(),
+            trace_id=error.trace_id,
+        )
+        self.state.steps.append(step)
+        self.error = error
+        self._end("failed")
+        return step
+
+    def observed(self, results: Sequence[tuple[Step, Observation]]) -> None:
+        """The tools of the last ``RunTools`` have ended, well or not."""
+        state = self.state
+        there = {call.id: call for call in state.pending}
+        for step, observation in results:
+            state.steps.append(replace(step, number=len(state.steps) + 1))
+            del there[observation.call_id]
+            self._observe(observation)
+        state.pending = list(there.values())
+
+    def resume(self, results: Mapping[str, str]) -> None:
+        """Go on with the results of the client's calls, by call id. Raises ``KeyError`` for one that is missing."""
+        state = self.state
+        for call in state.pending:
+            self._observe(Observation(call.id, results[call.id]))
+            state.steps.append(
+                Step(
+                    number=len(state.steps) + 1,
+                    action="tool_call",
+                    tool=call.function.name,
+                    input=arguments_shown(call.function),
+                    output={"result": results[call.id]},
+                    duration_ms=0.0,
+                    cost_usd=0.0,
+                )
+            )
+        state.pending, state.status, self.ended = [], "running", None
+
+    def give_up(self, error: RouterError | None) -> None:
+        """End a run that its caller left, or that a defect stopped."""
+        if self.ended is None:
+            self.error = error
+            self._end("failed")
+
+    def summary(self, latency_ms: float) -> RunSummary:
+        """The run in figures."""
+        steps, tools = self.state.steps, dict.fromkeys(step.tool for step in self.state.steps if step.tool is not None)
+        return RunSummary(len(steps), usd(self.state.spent_nanos), latency_ms, [*tools])
+
+    @property
+    def _is_stuck(self) -> bool:
+        """The last rounds asked for the same, or the last tools all failed."""
+        rounds = [message.tool_calls for message in self.state.messages if message.tool_calls][-REPEATS:]
+        called = {frozenset((call.function.name, call.function.arguments) for call in calls) for calls in rounds}
+        tools = [step for step in self.state.steps if step.tool is not None][-REPEATS:]
+        fails = len(tools) == REPEATS and all("error" in step.output for step in tools)
+        return (len(rounds) == REPEATS and len(called) == 1) or fails
+
+    def _observe(self, observation: Observation) -> None:
+        self.state.messages.append(Message("tool", observation.text, tool_call_id=observation.call_id))
+
+    def _end(self, status: RunStatus, marker: Marker | None = None) -> Ended:
+        self.ended = Ended(status, marker)
+        return self.ended
+
+
+def arguments_shown(call: FunctionCall) -> dict[str, Any]:
+    """Arguments as a step shows them; text that is no JSON object under ``text``."""
+    try:
+        return _object(call.arguments or "{}")
+    except MsgspecError:
+        return {"text": call.arguments}

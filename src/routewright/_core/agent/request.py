@@ -1,0 +1,49 @@
+"""Reads the request of an agent run and holds it to the rules (spec 2.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from routewright._core.request.json_scan import decode, quoted
+from routewright._core.request.problems import shown
+from routewright._core.request.read import converted
+from routewright._core.request.rules import MAX_KEY_BYTES, check_metadata, check_numbers, check_tools
+from routewright.errors import Problem, ValidationFailed
+from routewright.wire import AgentRequest, Tool
+
+MOST_TASK = 1_000_000
+"""Characters."""
+
+
+def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
+    """Make the request of a JSON body and the key of its header. Raises ``InvalidJson`` and ``ValidationFailed``."""
+    request: AgentRequest = converted(decode(body), AgentRequest, "")
+    if idempotency_key is not None:
+        if request.idempotency_key not in (None, idempotency_key):
+            said = f"is {shown(idempotency_key)}, and the body says {shown(request.idempotency_key)}"
+            raise ValidationFailed.of(Problem("Idempotency-Key", said, "send one of the two"))
+        request = replace(request, idempotency_key=idempotency_key)
+    return checked_run(request)
+
+
+def checked_run(request: AgentRequest) -> AgentRequest:
+    """Raise ``ValidationFailed`` for what breaks a rule."""
+    found: list[Problem] = []
+    task: Any = request.task
+    if not isinstance(task, str) or not task.strip() or len(task) > MOST_TASK:
+        found.append(Problem("task", f"must be a text of 1 to {MOST_TASK} characters, got {shown(task)}", ""))
+    check_numbers(AgentRequest, "", request, found)
+    names = [tool if isinstance(tool, str) else tool.function_spec.name for tool in request.tools or []]
+    check_tools([tool for tool in request.tools or [] if isinstance(tool, Tool)], None, found)
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        found.append(Problem("tools", f"names {quoted(name)} twice", "give each tool its own name"))
+    if request.metadata is not None:
+        check_metadata(request.metadata, found)
+    key = request.idempotency_key
+    if key is not None and not 1 <= len(key.encode()) <= MAX_KEY_BYTES:
+        found.append(Problem("idempotency_key", f"must take 1 to {MAX_KEY_BYTES} bytes in UTF-8", "hash a longer one"))
+    if found:
+        raise ValidationFailed.of(*found)
+    return request

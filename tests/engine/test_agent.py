@@ -1,0 +1,370 @@
+"""Agents: steps, limits, tools, budgets, resumption; each model call through the Router."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import (
+    Agent,
+    Caller,
+    Catalogue,
+    IdempotencyKeyReused,
+    MemoryStorage,
+    Model,
+    NotFound,
+    Pricing,
+    ProviderFault,
+    Router,
+    SqliteStorage,
+    ValidationFailed,
+)
+from routewright.protocols import ToolFailed
+from routewright.testing import ScriptedProvider
+from routewright.tools import FunctionTool
+from routewright.wire import Account as TheAccount
+from routewright.wire import (
+    Delta,
+    Events,
+    Finish,
+    PutAccount,
+    StepSpan,
+    SubTraceSpan,
+    ToolDelta,
+    ToolSpan,
+    UpstreamCall,
+    Usage,
+)
+from routewright.wire import Tool as Declaration
+
+pytestmark = pytest.mark.anyio
+ABLE: dict[str, Any] = {"structured_output": True, "modalities": ("text", "tool"), "context_window": 100_000}
+ONE = Model(id="test/one", quality=0.8, pricing_per_1m=Pricing(1.0, 1.0), **ABLE)
+STRONG = Model(id="test/strong", quality=0.9, pricing_per_1m=Pricing(100.0, 100.0), **ABLE)
+
+
+def asks(*calls: tuple[str, Any], text: str = "") -> list[Any]:
+    """An answer that calls tools."""
+    pieces: list[Any] = [Delta(text)] if text else []
+    for place, (name, arguments) in enumerate(calls):
+        raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        pieces.append(ToolDelta(place, raw, f"call_{name}_{place}", name))
+    return [*pieces, Usage(100, 10), Finish("tool_calls")]
+
+
+def router(script: Any, **given: Any) -> Router:
+    models = given.pop("models", [ONE])
+    return Router(providers=[ScriptedProvider(script, models=models)], catalogue=Catalogue(()), **given)
+
+
+def calls_of(made: Router) -> list[UpstreamCall]:
+    """What the provider was asked."""
+    provider = made._parts.fleet("production").providers[0]
+    assert isinstance(provider, ScriptedProvider)
+    return provider.calls
+
+
+def add(a: int, b: int = 1) -> int:
+    """Adds two numbers.
+
+    Args:
+        a: the first
+    """
+    return a + b
+
+
+async def test_a_run_calls_tools_and_answers() -> None:
+    made = router([asks(("add", {"a": 2, "b": 3})), "It is 5."])
+    answer = await Agent(made, tools=[add]).run("2 + 3?")
+    assert (answer.status, answer.output, answer.marker) == ("completed", "It is 5.", None)
+    first, second, third = answer.steps
+    assert (first.action, first.model, first.finish_reason) == ("llm_call", "test/one", "tool_calls")
+    assert (second.action, second.tool, second.input, second.output) == (
+        "tool_call", "add", {"a": 2, "b": 3}, {"result": 5},
+    )  # fmt: skip
+    assert [step.number for step in answer.steps] == [1, 2, 3]
+    assert answer.summary.total_steps == 3
+    assert answer.summary.tools_used == ["add"]
+    assert answer.summary.total_cost_usd == pytest.approx(first.cost_usd + third.cost_usd)
+    *_, assistant, told = calls_of(made)[1].messages
+    assert assistant.tool_calls is not None
+    assert assistant.tool_calls[0].function.name == "add"
+    assert (told.role, told.content) == ("tool", "5")
+    await made.aclose()
+
+
+def test_a_function_becomes_a_tool_by_its_signature() -> None:
+    spec = FunctionTool(add).spec
+    assert (spec.name, spec.description) == ("add", "Adds two numbers.")
+    assert spec.parameters == {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "description": "the first"}, "b": {"type": "integer", "default": 1}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+
+
+async def test_the_step_limit_ends_a_run_in_the_middle_of_parallel_calls() -> None:
+    made = router([asks(("add", {"a": 1}), ("add", {"a": 2}), ("add", {"a": 3}))])
+    answer = await Agent(made, tools=[add], max_steps=3).run("go")
+    assert (answer.status, answer.marker) == ("partial", "max_steps_reached")
+    assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "tool_call"]
+    await made.aclose()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("ad", {"a": 1}), "there is no tool 'ad'"),
+        (("add", '{"a": '), "not one JSON object"),
+        (("add", [1]), "not one JSON object"),
+        (("add", {}), "a: Field required"),
+        (("add", {"a": "x"}), "a: Input should be a valid integer"),
+        (("add", {"a": 1, "c": 1}), "c: Extra inputs are not permitted"),
+        (("fails", {}), "the tool failed with ZeroDivisionError"),
+        (("refuses", {}), "no such city"),
+    ],
+)
+async def test_what_goes_wrong_in_a_tool_is_told_to_the_model(call: tuple[str, Any], said: str) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError("a secret")
+
+    async def refuses() -> None:
+        raise ToolFailed("no such city")
+
+    made = router([asks(call), "done"])
+    answer = await Agent(made, tools=[add, fails, refuses]).run("go")
+    assert answer.status == "completed"
+    assert said in answer.steps[1].output["error"]
+    assert "secret" not in str(answer.response)
+    assert said in str(calls_of(made)[1].messages[-1].content)
+    await made.aclose()
+
+
+async def test_a_budget_ends_a_run_before_the_step_that_would_cross_it() -> None:
+    made = router(lambda call: asks(("add", {"a": 1})))
+    cap = 0.0125
+    answer = await Agent(made, tools=[add], max_steps=1_000, total_budget_usd=cap).run("go")
+    assert answer.status == "budget_exceeded"
+    assert 0 < answer.summary.total_cost_usd <= cap
+    assert answer.response.error is not None
+    assert answer.response.error["code"] == "quota_exhausted"
+    await made.aclose()
+
+
+async def test_a_failed_step_is_tried_once_more() -> None:
+    fault = ProviderFault("request", "bad")
+    made = router([ProviderFault("server")] * 2 + ["well"])
+    answer = await Agent(made).run("go")
+    assert answer.status == "completed"
+    await made.aclose()
+    made = router(lambda call: fault)
+    answer = await Agent(made).run("go")
+    assert answer.response.error is not None
+    assert (answer.status, answer.response.error["code"]) == ("failed", "router.upstream_failed")
+    await made.aclose()
+
+
+async def test_calls_that_only_the_client_can_run_wait_for_it(tmp_path: Path) -> None:
+    for storage in (MemoryStorage(), SqliteStorage(tmp_path / "store.db")):
+        made = router([asks(("add", {"a": 1}), ("ask_user", {"q": "?"})), "thanks"], storage=storage)
+        agent = Agent(made, tools=[add, Declaration(name="ask_user")])
+        answer = await agent.run("go")
+        assert (answer.status, answer.marker) == ("partial", "tool_calls_pending")
+        (pending,) = answer.pending_tool_calls
+        assert pending.function.name == "ask_user"
+        with pytest.raises(ValidationFailed, match="lacks"):
+            await agent.resume(answer)
+        done = await agent.resume(answer, {pending.id: "blue"})
+        assert (done.status, done.output, done.trace_id) == ("completed", "thanks", answer.trace_id)
+        assert [step.tool for step in done.steps] == [None, "add", "ask_user", None]
+        with pytest.raises(NotFound):
+            await agent.resume(answer, {pending.id: "blue"})
+        await made.aclose()
+
+
+async def test_a_run_is_one_trace_with_its_calls_below() -> None:
+    made = router([asks(("add", {"a": 2})), "5"])
+    answer = await Agent(made, tools=[add]).run("go", metadata={"team": "a"})
+    trace = await made.trace(answer.trace_id)
+    assert (trace.kind, trace.status, trace.metadata) == ("agent", "completed", {"team": "a"})
+    assert trace.children == [step.trace_id for step in answer.steps if step.trace_id]
+    assert trace.cost_usd == answer.summary.total_cost_usd
+    assert [type(span) for span in trace.spans] == [StepSpan, SubTraceSpan, StepSpan, ToolSpan, StepSpan, SubTraceSpan]
+    for child in trace.children:
+        assert (await made.trace(child)).metadata == {"team": "a"}
+    usage = await made.traces.usage()
+    assert usage.totals.requests == 2
+    await made.aclose()
+
+
+async def test_the_end_of_a_run_is_an_event_once() -> None:
+    heard: list[Any] = []
+    made = router([asks(("add", {"a": 2})), "5"])
+    made.on_event(heard.append)
+    answer = await Agent(made, tools=[add]).run("go")
+    await made.flush()
+    stored = await made.storage.scan("default", Events(), after=None, limit=10)
+    (event,) = (each for each in stored if each.type == "agent.run_completed")
+    assert event.data["trace_id"] == answer.trace_id
+    assert [each.type for each in heard] == ["agent.run_completed"]
+    await made.aclose()
+
+
+async def test_a_stream_tells_each_step() -> None:
+    made = router([asks(("add", {"a": 2})), "5"])
+    async with Agent(made, tools=[add]).stream("go") as events:
+        told = [event async for event in events]
+    assert [event.event for event in told] == [
+        "run.started", *["step.started", "step.completed"] * 3, "run.completed",
+    ]  # fmt: skip
+    assert [event.id for event in told] == list(range(1, 9))
+    await made.aclose()
+
+
+async def test_under_one_key_a_run_is_made_once() -> None:
+    made = router([asks(("add", {"a": 2})), "5"])
+    agent = Agent(made, tools=[add])
+    first = await agent.run("go", idempotency_key="k")
+    again = await agent.run("go", idempotency_key="k")
+    assert again.response == first.response
+    with pytest.raises(IdempotencyKeyReused):
+        await agent.run("something else", idempotency_key="k")
+    await made.aclose()
+
+
+async def test_a_tool_that_takes_too_long_is_left() -> None:
+    ends = threading.Event()
+
+    async def slow() -> None:
+        await anyio.sleep(60)
+
+    def stuck() -> None:
+        ends.wait(30)
+
+    made = router([asks(("slow", {}), ("stuck", {})), "done"])
+    answer = await Agent(made, tools=[slow, stuck], per_step_timeout_ms=300).run("go")
+    ends.set()
+    assert answer.status == "completed"
+    by_name = {step.tool: step.output for step in answer.steps if step.tool}
+    assert "timed out" in by_name["slow"]["error"]
+    assert "still_running" not in by_name["slow"]
+    assert by_name["stuck"]["still_running"] is True
+    await made.aclose()
+
+
+async def test_who_leaves_a_run_frees_what_it_held() -> None:
+    storage = MemoryStorage()
+    made = router(lambda call: asks(("wait", {})), storage=storage)
+    begun = anyio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await anyio.sleep(60)
+
+    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", plan="pro")
+    await storage.apply("acme", [PutAccount(account)])
+    agent = Agent(made, tools=[wait])
+    async with anyio.create_task_group() as group:
+
+        async def go() -> None:
+            await agent.run("go", caller=Caller("acme"))
+
+        group.start_soon(go)
+        await begun.wait()
+        assert len(storage.accounts.state.holds) == 1
+        group.cancel_scope.cancel()
+    assert storage.accounts.state.holds == {}
+    stored = await storage.scan("acme", Events(), after=None, limit=10)
+    assert [(each.type, each.data["status"]) for each in stored] == [("agent.run_completed", "failed")]
+    await made.aclose()
+
+
+async def test_a_run_that_makes_no_progress_asks_a_stronger_model() -> None:
+    def script(call: Any) -> Any:
+        return "well" if call.model.id == "test/strong" else asks(("add", {"a": 1}))
+
+    made = router(script, models=[ONE, STRONG])
+    answer = await Agent(made, tools=[add], max_steps=20, escalate=True, goal="cost").run("go")
+    assert (answer.status, answer.steps[-1].model) == ("completed", "test/strong")
+    assert [step.tool for step in answer.steps].count("add") == 3
+    await made.aclose()
+
+
+async def test_approval_is_asked_before_a_tool_runs() -> None:
+    asked: list[Any] = []
+
+    async def approve(name: str, arguments: dict[str, Any]) -> bool:
+        asked.append((name, arguments))
+        return bool(arguments["a"] == 1)
+
+    made = router([asks(("add", {"a": 1}), ("add", {"a": 2})), "done"])
+    answer = await Agent(made, tools=[add], approve=approve).run("go")
+    assert sorted(asked, key=str) == [("add", {"a": 1}), ("add", {"a": 2})]
+    assert answer.steps[1].output == {"result": 2}
+    assert "did not approve" in answer.steps[2].output["error"]
+    await made.aclose()
+
+
+async def test_a_conversation_is_remembered_only_where_it_is_named() -> None:
+    made = router(["Hello Ann.", "You are Ann.", "Who are you?"])
+    agent = Agent(made)
+    await agent.run("I am Ann.", conversation="c1")
+    await agent.run("Who am I?", conversation="c1")
+    await agent.run("Who am I?")
+    calls = calls_of(made)
+    assert [message.content for message in calls[1].messages][1:] == ["I am Ann.", "Hello Ann.", "Who am I?"]
+    assert [message.content for message in calls[2].messages][1:] == ["Who am I?"]
+    await made.aclose()
+
+
+async def test_an_agent_as_a_tool_spends_of_the_same_budget() -> None:
+    def script(call: Any) -> Any:
+        last = call.messages[-1]
+        if last.content == "outer":
+            return asks(("helper", {"task": "inner"}))
+        return "inner done" if last.content == "inner" else "outer done"
+
+    made = router(script)
+    helper = Agent(made).as_tool("helper", "Helps.")
+    answer = await Agent(made, tools=[helper], total_budget_usd=1.0).run("outer")
+    assert answer.output == "outer done"
+    assert answer.steps[1].output["result"]["output"] == "inner done"
+    assert answer.steps[1].cost_usd > 0
+    assert answer.summary.total_cost_usd == pytest.approx(sum(step.cost_usd for step in answer.steps))
+    await made.aclose()
+
+
+async def test_the_answer_may_have_a_type() -> None:
+    made = router([asks(("add", {"a": 2})), '{"value": 3}'])
+    answer = await Agent(made, tools=[add], output_type=dict[str, int]).run("go")
+    assert answer.data == {"value": 3}
+    await made.aclose()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tools": ["calculater"]}, "calculator"),
+        ({"tools": [add, add]}, "two tools named"),
+        ({"max_steps": 0}, "max_steps"),
+        ({"total_budget_usd": -1}, "total_budget_usd"),
+        ({"timeout_ms": 5}, "is not an option of an agent"),
+        ({"tools": [lambda *a: 1]}, "has a function named"),
+        ({"tools": [3]}, "is not a tool"),
+    ],
+)
+def test_a_wrong_agent_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said):
+        Agent(Router.sandbox(), **given)
+
+
+def test_code_without_await_has_agents_too() -> None:
+    made = router(["well"])
+    assert Agent(made).blocking.run("go").output == "well"
+    made.blocking.close()
