@@ -21,7 +21,7 @@ from routewright.server.openapi import openapi
 from routewright.server.openapi.document import NO_REQUESTS, told_operations
 from routewright.server.openapi.schemas import structs_in
 from routewright.server.routes import ENDPOINTS
-from routewright.wire import RouteEvent, RouteRequest, Scope
+from routewright.wire import AgentEvent, RouteEvent, RouteRequest, Scope
 
 from .described import DOCUMENT, conforms, flaws, strictly
 from .serving import HELLO, Site, bearer
@@ -157,22 +157,33 @@ def test_every_operation_wants_a_key_and_refuses_other_methods_and_parameters() 
                 conforms(answer.json(), {"$ref": "#/components/schemas/ErrorEnvelope"})
 
 
-def test_a_stream_is_what_its_events_are_described_as() -> None:
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/route", {**HELLO, "stream": True}, {"route.started", "output.delta", "route.completed"}),
+        (
+            "/v1/agents/run",
+            {"task": "Hello", "stream_steps": True},
+            {"run.started", "step.started", "step.completed", "run.completed"},
+        ),
+    ],
+)
+def test_a_stream_is_what_its_events_are_described_as(path: str, body: dict[str, Any], expected: set[str]) -> None:
     site = Site()
-    (told,) = (each for each in told_operations() if each.operation.events is not None)
+    (told,) = (each for each in told_operations() if each.path == path)
     schema = answer_schema(told, "text/event-stream")
     examples = described(told)["responses"]["200"]["content"]["text/event-stream"]["examples"].values()
     with site.client(site.key(environment="sandbox")) as client:
-        body = client.post(told.path, json={**HELLO, "stream": True}).text
-    sent = [dict(line.split(": ", 1) for line in event.split("\n")) for event in body.split("\n\n") if event]
-    assert {event["event"] for event in sent} == {"route.started", "output.delta", "route.completed"}
+        text = client.post(told.path, json=body).text
+    sent = [dict(line.split(": ", 1) for line in event.split("\n")) for event in text.split("\n\n") if event]
+    assert {event["event"] for event in sent} == expected
     for event in [*sent, *(each["value"] for each in examples)]:
         conforms(event, schema)
         data = DOCUMENT["components"]["schemas"][NAMES[event["event"]]]["properties"]["data"]
         conforms(json.loads(event["data"]), strictly(data["contentSchema"]))
 
 
-NAMES = {kind.event: kind.__name__ for kind in get_args(RouteEvent)}
+NAMES = {kind.event: kind.__name__ for kind in (*get_args(RouteEvent), *get_args(AgentEvent))}
 
 
 def test_everybody_may_read_it_and_head_asks_for_its_tag_alone() -> None:

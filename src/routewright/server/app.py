@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import anyio
 
+from routewright.agent import Agent
 from routewright.console import Console
 from routewright.errors import RouterError
 from routewright.router import Router
@@ -93,6 +94,7 @@ def create_app(
     console: Console | None = None,
     authenticate: Authenticate | None = None,
     *,
+    agent: Agent | None = None,
     environment: Environment | None = None,
     limits: HttpLimits | None = None,
     observers: Sequence[Observer] = (),
@@ -103,12 +105,14 @@ def create_app(
 
     ``console`` knows the API keys; without one it is that of the Router's storage. ``authenticate`` says in its place
     who calls: a function, async or not, of the ASGI scope, that gives a ``Caller`` or raises ``AuthenticationFailed``.
+    ``agent`` runs the tasks of ``/v1/agents/run``, with its tools; without one there are the built-in ones.
     ``environment``: the keys that this address takes, ``production`` or ``sandbox``; None: both. ``observers`` are told
     of every request once it has ended, such as ``AccessLog()`` and ``Metrics(router)``; they must not take long.
     """
     limits = limits or HttpLimits()
     auth = Auth(router, console, authenticate, environment)
-    return App(Service(router, auth, Bodies(limits.bodies_bytes)), limits, observers)
+    service = Service(router, auth, Bodies(limits.bodies_bytes), agent or Agent(router))
+    return App(service, limits, observers)
 
 
 async def _fail(exchange: Exchange, error: Exception) -> None:

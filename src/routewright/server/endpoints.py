@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from routewright import Prepared, Stream
+from routewright import Agent, Prepared, Stream
+from routewright._core.agent.request import sent_run
 from routewright._core.moment import span_of
+from routewright.agent import Run
 from routewright.arguments import Options
 from routewright.errors import Problem, ValidationFailed
 from routewright.router import Router
@@ -26,6 +29,9 @@ from routewright.wire import (
     RouteRequest,
     RouteResponse,
     RouteStarted,
+    RunCompleted,
+    RunStarted,
+    StepCompleted,
     StreamError,
     ToolCallDelta,
 )
@@ -46,6 +52,8 @@ class Service(Struct, frozen=True):
     router: Router
     auth: Auth
     bodies: Bodies
+    agent: Agent
+    """Runs the tasks of ``/v1/agents/run``."""
 
     def prepare(
         self, exchange: Exchange, caller: Caller, decode: Decode | None = None, path: str = "/v1/route"
@@ -157,6 +165,45 @@ async def route(service: Service, exchange: Exchange, caller: Caller, _: NoQuery
         return
     response, headers = await service.answer(exchange, prepared)
     await exchange.respond(msgspec.json.encode(response), 200, JSON, headers)
+
+
+async def run_agent(service: Service, exchange: Exchange, caller: Caller, _: NoQuery) -> None:
+    """Work on a task in steps, with tools, within limits of steps, time and money."""
+    key = exchange.sent.get(b"idempotency-key")
+    make = partial(sent_run, idempotency_key=None if key is None else _text(key))
+    request = await service.bodies.read(exchange, make)
+    run = service.agent.prepare(request, caller)
+    finishes = request.idempotency_key is not None
+    if request.stream_steps:
+        await EventStream(exchange, RunFrames(exchange, run)).run(finishes=finishes)
+        return
+    response = await (run.finish() if finishes else while_connected(exchange, run.finish))
+    exchange.trace_id = response.trace_id
+    await exchange.respond(msgspec.json.encode(response), 200, JSON, run.headers)
+
+
+class RunFrames:
+    """The events of one run, each as its struct says (contract 5; ``sse.Frames``)."""
+
+    def __init__(self, exchange: Exchange, run: Run) -> None:
+        self.headers: dict[str, str] = {}
+        self.stream = run
+        self._exchange = exchange
+        self._last_id = 0
+
+    async def __aiter__(self) -> AsyncGenerator[Frame, None]:
+        """Give them in order. Raises what refuses the run before its first step."""
+        async with aclosing(self.stream.events()) as events:
+            async for event in events:
+                if isinstance(event, RunStarted):
+                    self._exchange.trace_id = event.data.trace_id
+                self._last_id = event.id
+                body = _framed(event.event, event.id, msgspec.json.encode(event.data))
+                yield Frame(body, isinstance(event, StepCompleted | RunCompleted))
+
+    def last_words(self, error: Exception) -> bytes:
+        """The event ``error``."""
+        return _framed(StreamError.event, self._last_id + 1, envelope(told(error, self._exchange.request_id)))
 
 
 class RouteFrames:

@@ -32,6 +32,9 @@ from routewright.errors import (
     ValidationFailed,
 )
 from routewright.wire import (
+    AgentEvent,
+    AgentRequest,
+    AgentResponse,
     CacheReport,
     Caller,
     FallbackReport,
@@ -42,6 +45,7 @@ from routewright.wire import (
     RouteRequest,
     RouteResponse,
     Scope,
+    StreamError,
     Trace,
     TraceItem,
     UsageReport,
@@ -152,6 +156,16 @@ _CURSORS = (CursorInvalid, CursorExpired)
 ENDPOINTS: dict[str, dict[str, Serve]] = {
     "/v1/route": {
         "POST": Operation(endpoints.route, "route", RouteResponse, body=RouteRequest, events=RouteEvent, raises=_CALL)
+    },
+    "/v1/agents/run": {
+        "POST": Operation(
+            endpoints.run_agent,
+            "agents",
+            AgentResponse,
+            body=AgentRequest,
+            events=AgentEvent | StreamError,
+            raises=_CALL,
+        )
     },
     "/v1/decide": {"POST": Operation(endpoints.decide, "route", Decided, body=RouteRequest, raises=_CHOICE)},
     "/v1/models": {"GET": Operation(endpoints.models, "models:read", Models)},

@@ -8,14 +8,13 @@ slowly holds up the model's answer, and nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import NamedTuple, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
-from routewright import Stream
 from routewright.errors import RouterError
 from routewright.loop import this_loop
 
@@ -38,6 +37,24 @@ class Frame(NamedTuple):
     """A part of the answer: it ends the holding back, so that the status is sent."""
 
 
+class Streamed(Protocol):
+    """What is streamed: a call, or a run of an agent."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the response, once it is admitted."""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """When its time is over, on the monotonic scale."""
+        ...
+
+    def explain_leaving(self, why: Callable[[], RouterError | None]) -> None:
+        """``why`` says what it ends in if it is left; None: its client left."""
+        ...
+
+
 class Frames(Protocol):
     """The events of one answer, in the format of one interface."""
 
@@ -45,8 +62,8 @@ class Frames(Protocol):
     """Of the response, besides those of the stream; complete once the first frame is there."""
 
     @property
-    def stream(self) -> Stream:
-        """The call that is streamed."""
+    def stream(self) -> Streamed:
+        """What is streamed."""
         ...
 
     def __aiter__(self) -> AsyncGenerator[Frame, None]:

@@ -200,7 +200,7 @@ def _success(
     said, content = "The answer.", {"application/json": answer}
     if operation.events is not None:
         events = get_args(operation.events)
-        (last,) = (each.event for each in events if each.event.endswith(".completed"))
+        *_, last = (each.event for each in events if each.event.endswith(".completed"))
         said = f"The answer, or a stream of it. {_STREAM_SAID.format(last=last)}"
         content["text/event-stream"] = {
             "schema": {"oneOf": [{"$ref": f"#/components/schemas/{each.__name__}"} for each in events]},
@@ -213,6 +213,7 @@ def _success(
                     }
                 }
                 for each in EVENTS
+                if isinstance(each, events)
             },
         }
     return {"description": said, "headers": headers, "content": content}

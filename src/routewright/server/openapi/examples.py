@@ -158,7 +158,39 @@ _ROW = wire.UsageRow(
 )
 _SUMS = wire.UsageTotals(requests=3, cost_usd=0.0003, charged_usd=0.0003, tokens=wire.Tokens(42, 27, 0))
 
+_STEPS = [
+    wire.Step(
+        number=1,
+        action="llm_call",
+        input={"messages": 2},
+        output={"text": "", "tool_calls": ["calculator"]},
+        duration_ms=812.5,
+        cost_usd=0.0001,
+        model=_SECOND,
+        tokens=_TOKENS,
+        finish_reason="tool_calls",
+        trace_id=_TRACE_ID,
+    ),
+    wire.Step(
+        number=2,
+        action="tool_call",
+        tool="calculator",
+        input={"expression": "2340 * 0.175"},
+        output={"result": "409.5"},
+        duration_ms=0.2,
+        cost_usd=0.0,
+    ),
+]
+_RUN = wire.AgentResponse(
+    trace_id="tr_01M820F8Q5WV9C9AT2Y7K4N6Z1",
+    status="completed",
+    output="17.5 % of 2,340 is 409.5.",
+    steps=_STEPS,
+    summary=wire.RunSummary(2, 0.0001, 812.9, ["calculator"]),
+)
+_TASK = {"task": "What is 17.5 % of 2,340?", "tools": ["calculator"], "max_steps": 5, "total_budget_usd": 0.05}
 OPERATIONS: dict[str, Shown] = {
+    "/v1/agents/run": Shown(_RUN, {"plain": _TASK}),
     "/v1/route": Shown(_ANSWER, {"plain": _PLAIN, "bounded": _BOUNDED, "preferred": _PREFERRED, "tools": _TOOLS}),
     "/v1/decide": Shown(_DECIDED, {"bounded": _BOUNDED}),
     "/v1/models": Shown(Models([_MODEL])),
@@ -200,10 +232,14 @@ OPERATIONS: dict[str, Shown] = {
 }
 """By address."""
 
-EVENTS: tuple[wire.RouteEvent, ...] = (
+EVENTS: tuple[wire.RouteEvent | wire.AgentEvent, ...] = (
     wire.RouteStarted(1, wire.StartedData(_TRACE_ID, wire.StartedRouting(_SECOND, [_FIRST], "inline@2026-11-20"))),
     wire.OutputDelta(2, wire.OutputData(_TEXT, 1)),
     wire.RouteCompleted(3, _ANSWER),
+    wire.RunStarted(1, wire.RunStartedData(_RUN.trace_id, 5, 0.05)),
+    wire.StepStarted(2, wire.StepStartedData(1, "llm_call")),
+    wire.StepCompleted(3, _STEPS[0]),
+    wire.RunCompleted(6, _RUN),
 )
 """A stream."""
 
