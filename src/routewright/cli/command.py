@@ -61,6 +61,7 @@ examples:
   routewright route --goal quality --max-cost 0.01 @question.txt
   git diff | routewright route --system "Write a commit message for this diff."
   routewright route --json "Name three rivers." | jq -r .output
+  routewright agent --tool calculator --max-cost 0.05 "What is 17.5 % of 2,340?"
   routewright decide --strategy latency-optimized --provider openai,anthropic "Hello"
   routewright models --modality image --provider google
   routewright catalogue import model_prices.json --output models.toml
@@ -73,6 +74,7 @@ examples:
 
 _COMMANDS = {
     "route": ("route", "answer a prompt with the model that fits it best"),
+    "agent": ("agent", "work on a task in steps, with tools"),
     "decide": ("route", "say which model would answer, and why; nothing is called"),
     "serve": ("serve", "answer requests over HTTP at /v1"),
     "models": ("route", "list the models that can be routed to"),
@@ -90,7 +92,7 @@ _COMMANDS = {
 }
 """The module of each command, and what it does."""
 
-_OF_REQUESTS = ("route", "decide", "models", "catalogue", "policies")
+_OF_REQUESTS = ("route", "agent", "decide", "models", "catalogue", "policies")
 _WORDS = {
     "budget.maxCostUsd": "--max-cost",
     "budget.maxTokens": "--max-tokens",

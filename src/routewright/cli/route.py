@@ -121,7 +121,7 @@ def add_prompt(command: Parser) -> None:
     add(asked, "--system TEXT", "a system message before the prompt")
     add(asked, "--image URL", "an image beside the prompt", action="append", default=[])
     add(asked, "--max-output-tokens N", "the longest answer wanted", type=float)
-    add(asked, "--metadata KEY=VALUE", "a tag for the trace; may be repeated", action="append", type=_pair, default=[])
+    add(asked, "--metadata KEY=VALUE", "a tag for the trace; may be repeated", action="append", type=pair, default=[])
 
 
 def _add_request(command: Parser) -> None:
@@ -146,7 +146,8 @@ def _add_request(command: Parser) -> None:
     add(pool, "--policies FILE", "policies that --policy can name: TOML, JSON or Python")
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
+    """The two parts of ``KEY=VALUE``."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
@@ -206,7 +207,7 @@ def _whole(args: Namespace) -> RouteRequest:
 
 
 def _messages(args: Namespace) -> list[Message]:
-    text = _prompt(args)
+    text = prompt_of(args)
     if not text.strip() and not args.image:
         raise refused("prompt", "is empty", _HOW)
     for url in args.image:
@@ -219,7 +220,7 @@ def _messages(args: Namespace) -> list[Message]:
     return [asked] if args.system is None else [Message("system", args.system), asked]
 
 
-def _prompt(args: Namespace) -> str:
+def prompt_of(args: Namespace) -> str:
     """The text to ask: an argument, a file, or standard input."""
     source, called = "-", "standard input"
     if args.file is not None:
@@ -248,7 +249,8 @@ def _read(source: str, called: str) -> bytes:
         raise refused(called, f"cannot be read: {error.strerror}", hint) from error
 
 
-def _router(args: Namespace, *, sandbox: bool, storage: Storage | None = None) -> Router:
+def router_of(args: Namespace, *, sandbox: bool, storage: Storage | None = None) -> Router:
+    """The Router that the options describe."""
     catalogue = None if args.catalogue is None else Catalogue.load(args.catalogue)
     policies = () if args.policies is None else PolicyFile(args.policies)  # its errors name file and line
     return (Router.sandbox if sandbox else Router)(catalogue=catalogue, policies=policies, storage=storage)
@@ -263,7 +265,7 @@ async def _route(args: Namespace, screen: Screen) -> None:
     The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in.
     """
     storage = named_store(args)
-    router = _router(args, sandbox=args.sandbox, storage=storage)
+    router = router_of(args, sandbox=args.sandbox, storage=storage)
     request = request_of(args, router.models())
     async with router:
         if storage is not None:
@@ -349,13 +351,13 @@ def _decide(args: Namespace, screen: Screen) -> None:
 
     No key is needed. The prompt is the argument, a file as @FILE or --file FILE, or else what is piped in.
     """
-    router = _router(args, sandbox=args.sandbox)
+    router = router_of(args, sandbox=args.sandbox)
     request = request_of(args, router.models())
     try:
         _show_decision(router, request, args, screen)
     except NoProviders:
         screen.note(_NOTHING_CONFIGURED)
-        _show_decision(_router(args, sandbox=True), request, args, screen)
+        _show_decision(router_of(args, sandbox=True), request, args, screen)
 
 
 def _show_decision(router: Router, request: RouteRequest, args: Namespace, screen: Screen) -> None:
