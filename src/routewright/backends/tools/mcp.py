@@ -1,0 +1,158 @@
+"""Tools of an MCP server for agents, through the official SDK (extra ``mcp``)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import PurePath
+from types import TracebackType
+from typing import Any, Self, TextIO, cast
+from urllib.parse import urlsplit
+
+from routewright._core.request.problems import shown
+from routewright.backends.providers.endpoint import Endpoint, address_of, header_of
+from routewright.errors import ValidationFailed
+from routewright.protocols import ToolContext, ToolFailed
+from routewright.wire import FunctionSpec
+from routewright.wire.secret import Secret
+
+try:
+    import httpx2
+    from mcp import StdioServerParameters, stdio_client, types
+    from mcp.client.streamable_http import streamable_http_client
+
+    from .mcp_connection import Connect, Connection, bounded
+except ModuleNotFoundError as exc:
+    raise ModuleNotFoundError(
+        f"{__name__} needs the extra 'mcp' ({exc.name} is missing): pip install 'routewright[mcp]'", name=exc.name
+    ) from exc
+
+CONNECT_S = 30.0
+
+
+class McpTools:
+    """The tools of one MCP server, while the context is open.
+
+        async with McpTools.stdio("python", ["server.py"]) as tools:
+            answer = await Agent(router, tools=[*tools, "calculator"]).run("...")
+
+    Enter and leave it in one task. The tools work in the event loop in which it was entered.
+    """
+
+    def __init__(self, name: str, connect: Connect, allow: Collection[str] | None = None) -> None:
+        """Take a transport of the SDK's. ``name`` is the server's in errors; ``stdio`` and ``http`` are simpler."""
+        if isinstance(allow, str):
+            raise ValidationFailed.at("allow", "must be a list of names, got a string", f"write [{shown(allow)}]")
+        self.name = name
+        self._connect, self._allow = connect, None if allow is None else tuple(allow)
+        self._connection: Connection | None = None
+
+    @classmethod
+    def stdio(
+        cls,
+        command: str,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        allow: Collection[str] | None = None,
+    ) -> Self:
+        """Start a program that speaks MCP on its standard input and output.
+
+        ``env`` adds to a few variables of this process, such as ``PATH``; no others are passed on. ``allow`` names the
+        tools to offer; None: all. What the program writes to standard error goes to this process's."""
+        hidden = {name: Secret(value) for name, value in (env or {}).items()}
+        return cls(PurePath(command).name, partial(_started, command, list(args), hidden), allow)
+
+    @classmethod
+    def http(
+        cls, url: str, headers: Mapping[str, str | Secret] | None = None, allow: Collection[str] | None = None
+    ) -> Self:
+        """Connect to a server over streamable HTTP. ``headers`` are sent with each request. Redirects to other hosts
+        are not followed. ``allow`` names the tools to offer; None: all."""
+        url = address_of(Endpoint(name="the MCP server", base_url=url), None, {})
+        hidden = {name: header_of(name, value) for name, value in (headers or {}).items()}
+        return cls(urlsplit(url).netloc, partial(_reached, url, hidden), allow)
+
+    def __repr__(self) -> str:
+        # no arguments, variables or headers: they may hold keys
+        return f"<McpTools of {self.name!r}>"
+
+    async def __aenter__(self) -> list[McpTool]:
+        """Start the server and list its tools. Raises ``ToolFailed`` for a server that cannot be reached, and
+        ``ValidationFailed`` for tools that no model can be offered."""
+        if self._connection is not None:
+            raise RuntimeError(f"{self!r} is open already")
+        self._connection = connection = Connection(self.name, self._connect, self._allow)
+        try:
+            return [McpTool(spec, connection) for spec in await connection.open()]
+        except BaseException:
+            self._connection = None
+            await connection.close()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+class McpTool:
+    """One tool of an MCP server (``protocols.Tool``)."""
+
+    def __init__(self, spec: FunctionSpec, connection: Connection) -> None:
+        self.spec = spec
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        return f"<McpTool {self.spec.name!r} of {self._connection.name!r}>"
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Structured content if there is any, else the text. Raises ``ToolFailed``."""
+        return _content_of(await self._connection.call(self.spec.name, arguments))
+
+
+@asynccontextmanager
+async def _started(command: str, args: list[str], env: Mapping[str, Secret]) -> AsyncIterator[Any]:
+    given = {name: value.reveal() for name, value in env.items()}
+    parameters = StdioServerParameters(command=command, args=args, env=given)
+    errors = sys.__stderr__ or cast(TextIO, subprocess.DEVNULL)  # notebooks replace sys.stderr by what is no file
+    async with stdio_client(parameters, errors) as streams:
+        yield streams
+
+
+@asynccontextmanager
+async def _reached(url: str, headers: Mapping[str, Secret]) -> AsyncIterator[Any]:
+    given = {name: value.reveal() for name, value in headers.items()}
+    timeout = httpx2.Timeout(CONNECT_S, read=None)  # the step's deadline bounds a call
+    async with (
+        httpx2.AsyncClient(headers=given, timeout=timeout, trust_env=False) as client,
+        streamable_http_client(url, http_client=client) as streams,
+    ):
+        yield streams
+
+
+def _content_of(result: types.CallToolResult) -> Any:
+    """The result of a tool as the model gets it. Raises ``ToolFailed``."""
+    if not result.is_error and result.structured_content is not None:
+        return result.structured_content
+    text = "\n".join(map(_text_of, result.content))
+    if result.is_error:
+        raise ToolFailed(bounded(text) or "the tool failed and did not say why")
+    return text
+
+
+def _text_of(block: types.ContentBlock) -> str:
+    match block:
+        case types.TextContent():
+            return block.text
+        case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
+            return resource.text
+        case types.ResourceLink():
+            return f"[{block.name}: {block.uri}]"
+        case types.EmbeddedResource():
+            return f"[{block.resource.mime_type or 'a resource'} left out]"
+    return f"[{block.mime_type} left out]"

@@ -1,0 +1,213 @@
+"""Web search for agents: SearXNG, Brave and Tavily (``protocols.SearchBackend``).
+
+The services' addresses are the operator's. Pages that are found are never opened here.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, NoReturn, Self
+from urllib.parse import urlencode
+
+from msgspec import DecodeError, json
+
+from routewright.backends.clock import SystemClock
+from routewright.backends.providers.endpoint import Endpoint, address_of
+from routewright.backends.transport import AutoTransport, TransportLimits
+from routewright.errors import ProviderFault, ValidationFailed
+from routewright.protocols import Clock, SearchResult, ToolFailed, Transport
+from routewright.wire.secret import Secret
+
+TIMEOUT_S = 10.0
+ANSWER_BYTES = 1 << 20
+MOST_RESULTS = 20
+"""What the services give on one page."""
+QUERY_CHARS = 400
+"""The longest query that all services take; the rest is cut off."""
+TITLE_CHARS = 300
+URL_CHARS = 2_000
+SNIPPET_CHARS = 1_000
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
+_SPACE = re.compile(r"\s+")
+_REASONS = {
+    401: "it refused the key",
+    402: "its quota is used up",
+    403: "it refused the key",
+    429: "it limits the rate of searches",
+    432: "its quota is used up",  # of Tavily, like 433
+    433: "its quota is used up",
+}
+
+
+class Ask(NamedTuple):
+    """One HTTP request."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = {}
+    body: bytes | None = None
+
+
+class HttpSearch(ABC):
+    """A search service over HTTP. One subclass a service."""
+
+    name: str
+    """The service in errors."""
+    rows_at: tuple[str, ...] = ("results",)
+    """Where the list of results is in an answer."""
+    snippet_field = "content"
+    reasons: Mapping[int, str] = _REASONS
+    """What a status means."""
+
+    def __init__(self, url: str, transport: Transport | None, timeout_s: float, clock: Clock | None) -> None:
+        self._url = address_of(Endpoint(name=self.name, base_url=url), None, {})
+        self._timeout_s = timeout_s
+        self._clock = SystemClock() if clock is None else clock
+        self._is_own = transport is None
+        self._transport = AutoTransport(TransportLimits(answer_bytes=ANSWER_BYTES)) if transport is None else transport
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r})"
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} is not copied or pickled, since its key would go along; make another")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections, unless the transport was given. Twice is once."""
+        if self._is_own:
+            await self._transport.aclose()
+
+    async def search(self, query: str, limit: int) -> Sequence[SearchResult]:
+        """As ``protocols.SearchBackend`` says. What is no result with a web address is left out."""
+        query = _SPACE.sub(" ", query).strip()[:QUERY_CHARS]
+        limit = max(1, min(limit, MOST_RESULTS))
+        if not query:
+            raise ToolFailed("the query is empty")
+        with self._clock.deadline(self._clock.monotonic() + self._timeout_s) as time_limit:
+            try:
+                return self._results(await self._fetch(self._ask(query, limit)))[:limit]
+            except ProviderFault as fault:
+                said = fault.public or fault.message  # one with an address has public words
+        if time_limit.expired:
+            said = f"no answer within {self._timeout_s:g} s"
+        raise ToolFailed(f"the search with {self.name} failed: {said}")
+
+    @abstractmethod
+    def _ask(self, query: str, limit: int) -> Ask:
+        """The request for a search."""
+
+    async def _fetch(self, ask: Ask) -> Any:
+        headers = {"accept": "application/json", **ask.headers}
+        async with self._transport.request(
+            ask.method, self._url + ask.path, headers=headers, body=ask.body
+        ) as response:
+            if response.status != 200:
+                reason = self.reasons.get(response.status, "")
+                raise ProviderFault("request", f"status {response.status}" + (f", {reason}" if reason else ""))
+            body = await response.read(ANSWER_BYTES)
+        try:
+            return json.decode(body)
+        except (DecodeError, UnicodeError, RecursionError):
+            pass  # what was raised may hold the text
+        raise ProviderFault("malformed", "the answer is not JSON")
+
+    def _results(self, document: Any) -> list[SearchResult]:
+        for name in self.rows_at:
+            # Brave leaves out what it found nothing for
+            document = document.get(name, {}) if isinstance(document, dict) else None
+        if document == {}:
+            return []
+        if not isinstance(document, list):
+            raise ProviderFault("malformed", "the answer is not a list of results")
+        return [found for row in document if isinstance(row, dict) and (found := self._result(row)) is not None]
+
+    def _result(self, row: Mapping[str, Any]) -> SearchResult | None:
+        url = row.get("url")
+        if not isinstance(url, str) or len(url) > URL_CHARS or not url.startswith(("https://", "http://")):
+            return None
+        title, snippet = _plain(row.get("title"), TITLE_CHARS), _plain(row.get(self.snippet_field), SNIPPET_CHARS)
+        return SearchResult(title or url, url, snippet)
+
+
+class SearxngSearch(HttpSearch):
+    """Searches with a SearXNG server of yours, which may be in a private network.
+
+        Agent(router, tools=["web_search"], search=SearxngSearch("http://localhost:8888"))
+
+    Its ``settings.yml`` must have ``json`` among ``search.formats``.
+    """
+
+    name = "SearXNG"
+    reasons: Mapping[int, str] = {403: "add 'json' to search.formats in its settings.yml", 429: _REASONS[429]}
+
+    def __init__(
+        self, url: str, *, transport: Transport | None = None, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+    ) -> None:
+        super().__init__(url, transport, timeout_s, clock)
+
+    def _ask(self, query: str, limit: int) -> Ask:
+        return Ask("GET", "/search?" + urlencode({"q": query, "format": "json"}))
+
+
+class _KeyedSearch(HttpSearch):
+    host: str
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        url: str | None = None,
+        transport: Transport | None = None,
+        timeout_s: float = TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(url or self.host, transport, timeout_s, clock)
+        self._key = _key_of(key)
+
+
+class BraveSearch(_KeyedSearch):
+    """Searches with Brave's Search API: ``Agent(router, tools=["web_search"], search=BraveSearch(key))``."""
+
+    name, host = "Brave", "https://api.search.brave.com"
+    rows_at = ("web", "results")
+    snippet_field = "description"
+
+    def _ask(self, query: str, limit: int) -> Ask:
+        asked = urlencode({"q": query, "count": limit, "text_decorations": "false"})
+        return Ask("GET", f"/res/v1/web/search?{asked}", {"x-subscription-token": self._key.reveal()})
+
+
+class TavilySearch(_KeyedSearch):
+    """Searches with Tavily: ``Agent(router, tools=["web_search"], search=TavilySearch(key))``."""
+
+    name, host = "Tavily", "https://api.tavily.com"
+
+    def _ask(self, query: str, limit: int) -> Ask:
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self._key.reveal()}"}
+        return Ask("POST", "/search", headers, json.encode({"query": query, "max_results": limit}))
+
+
+def _key_of(key: object) -> Secret:
+    text = Secret(key).reveal().strip() if isinstance(key, str) else ""
+    if not text or " " in text or not (text.isascii() and text.isprintable()):
+        raise ValidationFailed.at("key", "is not a key", "a key is printable ASCII without spaces")
+    return Secret(text)
+
+
+def _plain(value: Any, most: int) -> str:
+    """A text without tags and entities, in one line, cut off."""
+    if not isinstance(value, str):
+        return ""
+    return _SPACE.sub(" ", html.unescape(_TAG.sub("", value[: most * 4]))).strip()[:most]

@@ -1,0 +1,247 @@
+"""Tools of MCP servers: real ones over stdio and HTTP, and some that misbehave."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from routewright import Agent, AgentAnswer, Catalogue, Model, Pricing, Router, ValidationFailed
+from routewright.backends.tools import mcp_connection
+from routewright.backends.tools.mcp import McpTools
+from routewright.protocols import Tool, ToolFailed
+from routewright.testing import ScriptedProvider
+from routewright.wire import Finish, ToolDelta, Usage
+
+pytestmark = pytest.mark.anyio
+# On trio the SDK leaves the end of an HTTP answer to the garbage collector.
+unread = pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
+SERVER = str(Path(__file__).with_name("mcp_server.py"))
+LIAR = str(Path(__file__).with_name("mcp_liar.py"))
+ONE = Model(
+    id="test/one", modalities=("text", "tool"), quality=0.8, pricing_per_1m=Pricing(1.0, 1.0), context_window=100_000
+)
+
+
+def shop(**given: Any) -> McpTools:
+    return McpTools.stdio(sys.executable, [SERVER, "stdio"], **given)
+
+
+def liar(how: str, **given: Any) -> McpTools:
+    return McpTools.stdio(sys.executable, [LIAR, how], **given)
+
+
+async def run(tools: list[Any], *calls: tuple[str, dict[str, Any]], **given: Any) -> AgentAnswer[Any]:
+    """A run in which the model makes some calls, all in one step."""
+    asked = [ToolDelta(place, json.dumps(told), f"call_{place}", name) for place, (name, told) in enumerate(calls)]
+    provider = ScriptedProvider([[*asked, Usage(10, 10), Finish("tool_calls")], "done"], models=[ONE])
+    router = Router(providers=[provider], catalogue=Catalogue(()))
+    try:
+        return await Agent(router, tools=tools, **given).run("go")
+    finally:
+        await router.aclose()
+
+
+def children() -> list[str]:
+    """Processes that this one has started and that still run; none where the system does not say."""
+    told = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    return told.read_text().split() if told.exists() else []
+
+
+def outputs(answer: AgentAnswer[Any]) -> list[Any]:
+    return [step.output for step in answer.steps if step.action == "tool_call"]
+
+
+@pytest.fixture
+def site() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The server over HTTP, and its process."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    process = subprocess.Popen([sys.executable, SERVER, "http", str(port)])
+    try:
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/mcp", process
+    finally:
+        process.kill()
+        process.wait()
+        gc.collect()
+
+
+async def test_an_agent_uses_the_tools_of_a_server_over_stdio() -> None:
+    async with shop(env={"TOKEN": "t0k3n"}) as tools:
+        assert all(isinstance(tool, Tool) for tool in tools)
+        spec = next(tool.spec for tool in tools if tool.spec.name == "price")
+        assert spec.description == "The price of an article."
+        assert (spec.parameters or {})["required"] == ["article"]
+        answer = await run(
+            [*tools, "calculator"],
+            ("price", {"article": "tea", "pieces": 2}),
+            ("label", {"article": "tea"}),
+            ("calculator", {"expression": "1+1"}),
+            ("refuse", {}),
+            ("price", {}),
+            ("variable", {"name": "TOKEN"}),
+            max_steps=20,
+        )
+        found, label, two, refused, wrong, token = outputs(answer)
+    assert answer.status == "completed"
+    assert found == {"result": {"article": "tea", "price": 6}}
+    assert label == {"result": "label of tea\n[image/png left out]\nend"}
+    assert two == {"result": "2"}
+    assert "out of stock" in refused["error"]
+    assert refused["error"].endswith("[cut off]")
+    assert len(refused["error"]) < 2_100
+    assert "article is missing" in wrong["error"]
+    assert "t0k3n" in str(token)
+
+
+@unread
+async def test_an_agent_uses_the_tools_of_a_server_over_http(site: tuple[str, Any]) -> None:
+    async with McpTools.http(site[0], headers={"authorization": "Bearer s3cret"}, allow=["price", "hang"]) as tools:
+        assert {tool.spec.name for tool in tools} == {"price", "hang"}
+        answer = await run(tools, ("price", {"article": "tea"}), ("hang", {}), per_step_timeout_ms=1000)
+        found, late = outputs(answer)
+        assert found == {"result": {"article": "tea", "price": 3}}
+        assert late == {"error": "timed out: the step's time is over"}
+        again = await run(tools, ("price", {"article": "tea"}))
+        assert outputs(again) == [found]
+
+
+async def test_a_call_that_hangs_is_left_at_the_deadline_and_harms_no_other() -> None:
+    async with shop() as tools:
+        began = time.monotonic()
+        answer = await run(tools, ("hang", {}), ("price", {"article": "tea"}), per_step_timeout_ms=1000)
+        assert time.monotonic() - began < 3
+        late, found = outputs(answer)
+        assert late == {"error": "timed out: the step's time is over"}
+        assert found["result"]["price"] == 3
+        assert outputs(await run(tools, ("price", {"article": "tea"}))) == [found]
+
+
+async def test_a_server_that_dies_in_a_call_fails_it_and_all_later_ones_but_nothing_else() -> None:
+    async with shop() as tools:
+        answer = await run(tools, ("die", {}))
+        assert answer.status == "completed"
+        assert outputs(answer) == [{"error": "the MCP server of this tool ended the connection"}]
+        later = await run(tools, ("price", {"article": "tea"}))
+        assert outputs(later) == [{"error": "the MCP server of this tool ended the connection"}]
+
+
+@unread
+async def test_a_site_that_dies_in_a_call_fails_it_and_all_later_ones(site: tuple[str, Any]) -> None:
+    async with McpTools.http(site[0]) as tools:
+        for call in (("die", {}), ("price", {"article": "tea"}), ("price", {"article": "tea"})):
+            answer = await run(tools, call)
+            assert answer.status == "completed"
+            assert outputs(answer) == [{"error": "the MCP server of this tool ended the connection"}]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("schema", "'bad' of the MCP server python.*not the schema of an object"),
+        ("no_schema", "'bad'.*not the schema of an object"),
+        ("properties", "'bad'.*properties are not an object"),
+        ("huge_schema", "'bad'.*more than 64 KiB"),
+        ("description", "'bad'.*at most 16000 characters"),
+        ("name", "no name/x.*a name other than"),
+        ("number", "the protocol does not allow"),
+        ("twice", "'good'.*listed twice"),
+        ("endless", "more than 100 pages"),
+    ],
+)
+async def test_a_server_that_lies_is_refused_by_name(how: str, said: str) -> None:
+    with pytest.raises(ValidationFailed, match=said) as caught:
+        async with liar(how):
+            raise AssertionError("it opened")
+    assert "python" in caught.value.message
+    assert len(caught.value.message) < 500
+
+
+@pytest.mark.parametrize("how", ["schema", "name", "number"])
+async def test_what_is_not_allowed_is_neither_offered_nor_checked(how: str) -> None:
+    async with liar(how, allow=["good"]) as tools:
+        (tool,) = tools
+        assert tool.spec.parameters == {"type": "object"}
+        assert outputs(await run(tools, ("good", {}), ("bad", {})))[0] == {"result": {"n": 1}}
+
+
+async def test_a_result_outside_the_protocol_fails_the_call() -> None:
+    async with liar("result") as tools:
+        assert "the protocol does not allow" in outputs(await run(tools, ("good", {})))[0]["error"]
+
+
+async def test_what_cannot_be_opened_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValidationFailed, match="no tool 'prise'; did you mean 'price'"):
+        async with shop(allow=["prise"]):
+            pass
+    with pytest.raises(ValidationFailed, match="list of names"):
+        shop(allow="price")
+    with pytest.raises(ValidationFailed, match="is not an address"):
+        McpTools.http("shop")
+    for tools in (
+        McpTools.stdio("/no/such/program"),
+        McpTools.stdio(sys.executable, ["-c", "pass"]),
+        McpTools.http("http://127.0.0.1:1/mcp"),
+    ):
+        with pytest.raises(ToolFailed, match="could not be opened"):
+            async with tools:
+                pass
+    monkeypatch.setattr(mcp_connection, "OPEN_S", 0.5)
+    with pytest.raises(ToolFailed, match="no list of tools within"):
+        async with liar("silent"):
+            pass
+
+
+async def test_errors_of_the_body_pass_as_they_are_and_end_the_server() -> None:
+    opened = shop()
+    with pytest.raises(KeyError):
+        async with opened as tools:
+            raise KeyError
+    assert outputs(await run(tools, ("price", {"article": "tea"}))) == [
+        {"error": "the MCP server of this tool is closed"}
+    ]
+    with anyio.move_on_after(10) as scope:
+        async with opened as tools:
+            with pytest.raises(RuntimeError, match="open already"):
+                await opened.__aenter__()
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert not children()
+
+
+async def test_the_tools_belong_to_their_event_loop() -> None:
+    async with shop() as tools:
+
+        def elsewhere() -> AgentAnswer[Any]:
+            return anyio.run(run, tools, ("price", {"article": "tea"}))
+
+        answer = await anyio.to_thread.run_sync(elsewhere)
+    assert outputs(answer) == [{"error": "the MCP server of this tool was opened in another event loop"}]
+
+
+def test_keys_are_in_no_repr() -> None:
+    for tools in (shop(env={"TOKEN": "s3cret"}), McpTools.http("http://x/", headers={"authorization": "s3cret"})):
+        assert "s3cret" not in repr(tools) + repr(vars(tools))
+
+
+def test_a_missing_extra_is_named() -> None:
+    code = "import sys; sys.modules['mcp'] = None; import routewright.backends.tools.mcp"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert "needs the extra 'mcp' (mcp is missing): pip install 'routewright[mcp]'" in done.stderr
