@@ -18,7 +18,7 @@ from routewright.protocols import Accounts, LimitingStorage
 from routewright.testing.storage.samples import DAY_S, make_ask, make_facts, make_row
 from routewright.wire import Caller, Claim, DeleteResults, Environment, Grant, LedgerRows, Replay
 
-from .places import KINDS, LEASE_S, Place, at_once
+from .places import KINDS, LEASE_S, Place, at_once, tills_of
 
 ENVIRONMENTS: tuple[Environment, ...] = ("production", "sandbox")
 ACCOUNTS = ("acme", "other")
@@ -245,3 +245,18 @@ def test_whatever_happens_a_key_has_one_call_or_one_answer(
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     run_state_machine_as_test(machine, settings=chosen)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sweep_takes_an_answer_behind_one_that_was_kept_before_the_clock_was_set_back(
+    kind: str, tmp_path: Path
+) -> None:
+    place = Place(kind, tmp_path / "traces.db")
+    till = tills_of(place, "acme")[0]
+    for key, step_s in (("first", 0.0), ("second", -DAY_S)):
+        place.clock.step_s = step_s
+        at_once(till.admit(key, same=key))
+        at_once(till.settle(key, result=b"answer"))
+    now = place.clock.time() + DAY_S
+    assert [at_once(till.storage.sweep(each)) for each in (now - 1.0, now, now + DAY_S)] == [0, 1, 1]
+    place.close()

@@ -14,11 +14,12 @@ _OLD_TOLD = "FROM told WHERE until <= ?"
 _OLD_RUN = "FROM purse WHERE at < ?"
 _OLD_STATE = "FROM agent_state WHERE until <= ?"
 _OLDEST_KEPT = "SELECT n, account, claim, until FROM kept ORDER BY n LIMIT ?"
-"""They are kept in the order in which they go."""
+"""They are kept in the order in which they go, as long as the wall clock is not set back."""
 
 IS_DUE = f"""
 SELECT EXISTS (SELECT 1 {_OLD_EVENT}) OR EXISTS (SELECT 1 {_OLD_TOLD}) OR EXISTS (SELECT 1 {_OLD_RUN})
-OR EXISTS (SELECT 1 {_OLD_STATE}) OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT 1) WHERE until <= ?)
+OR EXISTS (SELECT 1 {_OLD_STATE})
+OR EXISTS (SELECT 1 FROM (SELECT until FROM kept ORDER BY n LIMIT {SOME}) WHERE until <= ?)
 """
 OLD_EVENTS = f"DELETE FROM event WHERE n IN (SELECT n {_OLD_EVENT} LIMIT ?) RETURNING n"
 OLD_TOLD, OLD_RUNS, OLD_STATES = f"DELETE {_OLD_TOLD}", f"DELETE {_OLD_RUN}", f"DELETE {_OLD_STATE}"
