@@ -366,6 +366,20 @@ async def test_ticks_that_were_removed_while_a_process_was_idle_are_not_missed(s
     assert [row.kind for row in await idle.rows(request_id="lost")] == ["expired"]
 
 
+async def test_a_call_that_asks_again_where_all_was_folded_anew_is_counted_once(site: Site) -> None:
+    slow, busy = await site.process().open_full(), site.process()
+    await slow.admit("slow", 300, run=RUN, lasts_s=LONG_S)
+    await site.machine.advance(LEASE_S + 1)
+    for number in range(3):
+        await spend(busy, f"c{number}", 10)
+        await site.machine.advance(1.0)
+    assert await busy.kinds() == ["attempt"] * 3 + ["expired"]
+    await slow.admit("slow", 200, run=RUN)
+    await slow.settle("slow", make_row("slow", charge=150))
+    assert (await busy.purses())["run:r"] == (150, 0)
+    assert await busy.kinds() == ["attempt"] * 4
+
+
 async def test_who_waits_for_a_key_of_another_process_is_given_its_answer(site: Site) -> None:
     first, second = await site.process().open_full(), site.process()
     await first.admit("c", 100, same="i", lasts_s=LONG_S)

@@ -95,14 +95,17 @@ class Log:
 
     def _begin(self, connection: Connection) -> list[Hold]:
         """Fold everything anew, from the copy of the state on."""
-        self.state.clear()
+        state = self.state
+        lost = dict.fromkeys(state.owners.get(self.owner, ()), state.at) | state.expired
+        state.clear()
+        state.expired = lost  # holds of this owner may have expired in ticks that were pruned
         self._seen, first = None, 0
         self._copy, self._copied_n = None, 0  # the file may be an older one
         copy = connection.execute("SELECT n, body FROM fold").fetchone()
         if copy is not None:
             first = copy[0]
             try:
-                self.state.load(*_dump(copy[1]))
+                state.load(*_dump(copy[1]))
             except msgspec.MsgspecError as error:
                 raise StorageCorrupt(f"{self._path}: the state of its accounts is damaged: restore a backup") from error
         for row in connection.execute(_SINCE, (first,)).fetchall():
