@@ -18,7 +18,8 @@ ROOT = Path(__file__).parent
 SEAMS = (
     "backends/test_callable.py backends/test_clock.py backends/test_coordination.py backends/test_faults.py "
     "backends/test_http_provider.py backends/test_storage.py backends/test_transport.py "
-    "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py engine/test_chaos*.py "
+    "engine/test_admission*.py engine/test_agent.py engine/test_attempt.py engine/test_cancel*.py "
+    "engine/test_chaos*.py "
     "engine/test_counting.py engine/test_deadline.py engine/test_durability.py engine/test_event.py "
     "engine/test_failing_parts.py engine/test_hedge.py engine/test_many.py engine/test_reading.py engine/test_route.py "
     "engine/test_stream.py engine/test_trace_log.py engine/test_worker.py test_threads.py"

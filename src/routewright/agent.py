@@ -20,7 +20,7 @@ from ._engine.agent import Run as Run
 from ._engine.tool_calls import Approve
 from .errors import Problem, ValidationFailed
 from .fork import importing
-from .protocols import CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed
+from .protocols import CodeSandbox, SearchBackend, Tool, ToolContext, ToolFailed, ToolResult
 from .wire import (
     AgentEvent,
     AgentRequest,
@@ -358,13 +358,6 @@ class BlockingAgent:
         return self._agent.router.run_blocking(partial(self._agent.resume, run, results, **given))
 
 
-class _Spent(msgspec.Struct):
-    """What a sub-agent answered, and what it cost."""
-
-    result: dict[str, Any]
-    cost_usd: float
-
-
 class _AgentTool:
     def __init__(self, agent: Agent, name: str, description: str) -> None:
         self.spec = FunctionSpec(name, description, _TASK)
@@ -379,7 +372,7 @@ class _AgentTool:
         if answer.status == "failed":
             raise ToolFailed(f"the agent failed: {(answer.response.error or {}).get('code')}")
         told = {"status": answer.status, "output": answer.output, "trace_id": answer.trace_id}
-        return _Spent(told, answer.summary.total_cost_usd)
+        return ToolResult(told, answer.summary.total_cost_usd)
 
 
 def _text(result: Any) -> str:

@@ -586,6 +586,15 @@ class ToolFailed(Exception):
     in the process."""
 
 
+class ToolResult(Struct, frozen=True):
+    """The result of a tool that itself costs money."""
+
+    result: Any
+    """A text, or what JSON can hold."""
+    cost_usd: float
+    """Counted as spent by the run: keep to ``ToolContext.left_nanos``."""
+
+
 @runtime_checkable
 class Tool(Protocol):
     """What an agent can do. Safe to run many times at once."""
@@ -596,8 +605,8 @@ class Tool(Protocol):
         ...
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """The result: a text, or what JSON can hold. The arguments fit the schema. Raises ``ToolFailed``; it is
-        cancelled when the step's time is over."""
+        """The result: a text, what JSON can hold, or a ``ToolResult``. The arguments fit the schema. Raises
+        ``ToolFailed``; it is cancelled when the step's time is over."""
         ...
 
 

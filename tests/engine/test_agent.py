@@ -18,13 +18,14 @@ from routewright import (
     MemoryStorage,
     Model,
     NotFound,
+    PermissionDenied,
     Pricing,
     ProviderFault,
     Router,
     SqliteStorage,
     ValidationFailed,
 )
-from routewright.protocols import ToolFailed
+from routewright.protocols import ToolContext, ToolFailed, ToolResult
 from routewright.testing import ScriptedProvider
 from routewright.tools import FunctionTool
 from routewright.wire import Account as TheAccount
@@ -337,6 +338,43 @@ async def test_an_agent_as_a_tool_spends_of_the_same_budget() -> None:
     assert answer.steps[1].output["result"]["output"] == "inner done"
     assert answer.steps[1].cost_usd > 0
     assert answer.summary.total_cost_usd == pytest.approx(sum(step.cost_usd for step in answer.steps))
+    await made.aclose()
+
+
+async def test_what_a_tool_costs_is_gone_from_the_budget_of_its_run() -> None:
+    async def buys(context: ToolContext) -> ToolResult:
+        assert context.left_nanos is not None
+        return ToolResult("bought", min(0.9, context.left_nanos / 1e9))
+
+    made = router(lambda call: asks(("buys", {})))
+    answer = await Agent(made, tools=[buys], max_steps=50, total_budget_usd=0.95).run("go")
+    assert answer.status == "budget_exceeded"
+    assert answer.summary.total_cost_usd <= 0.95
+    assert [step.tool for step in answer.steps].count("buys") == 2
+    await made.aclose()
+
+
+async def test_leaving_a_stream_early_ends_the_run() -> None:
+    storage = MemoryStorage()
+    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", plan="pro")
+    await storage.apply("acme", [PutAccount(account)])
+    made = router(lambda call: asks(("add", {"a": 1})), storage=storage)
+    async with Agent(made, tools=[add], max_steps=50).stream("go", caller=Caller("acme")) as events:
+        async for event in events:
+            if event.event == "step.completed":
+                break
+    assert storage.accounts.state.holds == {}
+    stored = await storage.scan("acme", Events(), after=None, limit=10)
+    assert [(each.type, each.data["status"]) for each in stored] == [("agent.run_completed", "failed")]
+    await made.aclose()
+
+
+async def test_a_key_for_agents_alone_may_run_them() -> None:
+    made = router([asks(("add", {"a": 1})), "2"])
+    caller = Caller("acme", key_id="k", scopes=("agents",))
+    assert (await Agent(made, tools=[add]).run("go", caller=caller)).status == "completed"
+    with pytest.raises(PermissionDenied):
+        await made.route("hi", caller=caller)
     await made.aclose()
 
 

@@ -119,7 +119,6 @@ class Run:
         self._state = state
         self._results = results or {}
         self._hold: Admission | None = None
-        self._limit: RunLimit | None = None
         self._trace_id = ""
         self._step_s = (request.per_step_timeout_ms or STEP_TIMEOUT_MS) / 1000
         self._max_steps = int(request.max_steps or MAX_STEPS)
@@ -152,7 +151,11 @@ class Run:
             return
         began = self._clock.monotonic()
         self._deadline = began + self._lasts_s
-        state = await self._begin()
+        try:
+            state = await self._begin()
+        except BaseException:
+            self._release()
+            raise
         run = AgentRun(state, self._max_steps, self._plan.client_tools, escalates=self._plan.escalates)
         is_over = False
         try:
@@ -182,8 +185,11 @@ class Run:
                 await self._left(run, began, error)
             raise
         finally:
-            if self._hold is not None:
-                self._hold.release()
+            self._release()
+
+    def _release(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
 
     @property
     def _lasts_s(self) -> float:
@@ -250,8 +256,6 @@ class Run:
             if not self._is_immediate:
                 await self._keep(state)
         self._trace_id = state.trace_id
-        if self._is_limited:
-            self._limit = RunLimit(self._trace_id, UNLIMITED_NANOS if self._cap_nanos is None else self._cap_nanos)
         return state
 
     async def _new_state(self) -> Checkpoint:
@@ -282,7 +286,7 @@ class Run:
         read = Read(request, bounds)
         spent = 0
         try:
-            answer = await self._engine.route(read, self._caller, self._limit, self._plan.form)
+            answer = await self._engine.route(read, self._caller, self._limit_of(state), self._plan.form, "agents")
         except RouterError as error:
             short = isinstance(error, QuotaExhausted | InsufficientBalance)
             is_own = short and error.detail.get("level") == "agent_run"
@@ -298,6 +302,15 @@ class Run:
         del state.starts_ms[len(state.steps) :]
         if len(state.starts_ms) < len(state.steps):
             state.starts_ms.append(round((started - began) * 1000, 3))
+
+    def _limit_of(self, state: Checkpoint) -> RunLimit | None:
+        """What its model calls may cost together: what tools cost is gone already."""
+        if not self._is_limited:
+            return None
+        if self._cap_nanos is None:
+            return RunLimit(self._trace_id, UNLIMITED_NANOS)
+        tools = sum(nanos_of(step.cost_usd) for step in state.steps if step.tool is not None)
+        return RunLimit(self._trace_id, max(0, self._cap_nanos - tools))
 
     def _request_of(self, run: AgentRun, todo: CallModel) -> RouteRequest:
         state, plan = run.state, self._plan

@@ -56,6 +56,7 @@ from routewright.wire import (
     PolicySnapshot,
     Replay,
     RunLimit,
+    Scope,
 )
 
 from .admission import TRIES, Admission, Admissions
@@ -128,7 +129,12 @@ class Engine:
         return await anyio.to_thread.run_sync(asked.read, abandon_on_cancel=True)
 
     async def route(
-        self, asked: Asked | Read, caller: Caller, run: RunLimit | None = None, form: Form | None = None
+        self,
+        asked: Asked | Read,
+        caller: Caller,
+        run: RunLimit | None = None,
+        form: Form | None = None,
+        scope: Scope = "route",
     ) -> Answer:
         """Answer a request whole, perhaps in an agent ``run``. Raises ``RouterError``; its trace is kept either way,
         if it was admitted."""
@@ -136,7 +142,7 @@ class Engine:
             read = asked
         else:
             form, read = asked.form, await self.read(asked)
-        hold = self.admissions.begin(read, caller, run)
+        hold = self.admissions.begin(read, caller, run, scope=scope)
         if hold is None:
             return await self._answer(self.admit(read, caller), form)
         return await self._limited(hold, read, None, form)

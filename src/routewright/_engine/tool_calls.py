@@ -11,7 +11,7 @@ from msgspec import MsgspecError, json
 from routewright._core.agent.arguments import misfits
 from routewright._core.agent.machine import Observation, arguments_shown
 from routewright._core.request.problems import did_you_mean
-from routewright.protocols import Clock, Tool, ToolContext, ToolFailed
+from routewright.protocols import Clock, Tool, ToolContext, ToolFailed, ToolResult
 from routewright.wire import Step, ToolCall
 
 Approve = Callable[[str, dict[str, Any]], bool | Awaitable[bool]]
@@ -50,7 +50,8 @@ async def run_tool(
         error = f"the tool failed with {type(failed).__name__}"
     output: dict[str, Any]
     if error is None:
-        result, cost_usd = getattr(result, "result", result), getattr(result, "cost_usd", 0.0)
+        if isinstance(result, ToolResult):
+            result, cost_usd = result.result, result.cost_usd
         try:
             text = _text(result)
             output = {
