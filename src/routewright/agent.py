@@ -303,6 +303,10 @@ class Agent:
                     raise ValidationFailed.of(Problem(f"tools[{place}]", f"{quoted(name)} is not a tool here", hint))
                 else:
                     client[name] = asked
+        if self._approve is None:  # nobody here can say yes
+            asks = {name: tool for name, tool in tools.items() if getattr(tool, "needs_approval", False)}
+            tools = {name: tool for name, tool in tools.items() if name not in asks}
+            client = {**client, **{name: Declaration(function=tool.spec) for name, tool in asks.items()}}
         return Plan(
             tools=tools,
             client_tools=client,

