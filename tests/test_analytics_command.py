@@ -105,8 +105,13 @@ def test_a_group_that_is_called_other_is_told_from_the_rest() -> None:
     named = {"bucket_start": "2026-11-22T00:00:00Z", "group": "other", "errors": 0, "cost_usd": 0.0, "charged_usd": 0.0}
     rows = [UsageRow(**named, requests=n, rest=n > 2, tokens=Tokens()) for n in (2, 9)]  # type: ignore[arg-type]
     totals = UsageTotals(requests=11)
-    days = {"start_date": "2026-11-22", "end_date": "2026-11-22"}
-    *_, groups = usage_page(UsageReport(**days, bucket="day", group_by="tenant", data=rows, totals=totals))
+    report = UsageReport(
+        start_date="2026-11-22", end_date="2026-11-22", bucket="day", group_by="tenant", data=rows, totals=totals,
+        runs={"completed": 1_200, "partial": 3},
+    )  # fmt: skip
+    _, _, head, *_, groups = usage_page(report)
+    assert isinstance(head, Table)
+    assert head.rows[-1].cells == ("agent runs", "1,200 completed, 3 partial")
     assert isinstance(groups, Table)
     assert [row.cells[:2] for row in groups.rows] == [("other", "2"), ("(other)", "9")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -564,7 +565,9 @@ async def test_what_is_selected_is_deleted_and_nothing_else(
     left = [trace for trace in traces if trace.id not in gone]
     assert [trace async for trace in store.export()] == left
     assert len([trace async for trace in store.export(account="acme")]) == 60
-    assert (await store.usage("2026-11-01")).totals.requests == len(left)
+    usage = await store.usage("2026-11-01")
+    assert usage.totals.requests == sum(trace.kind == "route" for trace in left)
+    assert usage.runs == Counter(trace.status for trace in left if trace.kind == "agent")
 
 
 @pytest.mark.parametrize("everything", ["no", "yes", 1, 0, None])

@@ -375,8 +375,8 @@ class _AgentTool:
         )
         if answer.status == "failed":
             raise ToolFailed(f"the agent failed: {(answer.response.error or {}).get('code')}")
-        told = {"status": answer.status, "output": answer.output, "trace_id": answer.trace_id}
-        return ToolResult(told, answer.summary.total_cost_usd)
+        result = {"status": answer.status, "output": answer.output}
+        return ToolResult(result, answer.summary.total_cost_usd, answer.trace_id)
 
 
 def _text(result: Any) -> str:

@@ -593,6 +593,8 @@ class ToolResult(Struct, frozen=True):
     """A text, or what JSON can hold."""
     cost_usd: float
     """Counted as spent by the run: keep to ``ToolContext.left_nanos``."""
+    trace_id: str | None = None
+    """The trace of what the tool did, shown below its step."""
 
 
 @runtime_checkable

@@ -16,7 +16,8 @@ from typing import Any
 import anyio
 import pytest
 
-from routewright import Agent, AgentAnswer, Catalogue, Model, Pricing, Router, ValidationFailed
+from routewright import Agent, Catalogue, Model, Pricing, Router, ValidationFailed
+from routewright.agent import AgentAnswer
 from routewright.backends.tools import mcp_connection
 from routewright.backends.tools.mcp import McpTools
 from routewright.protocols import Tool, ToolFailed

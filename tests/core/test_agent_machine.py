@@ -97,7 +97,7 @@ def test_a_step_is_tried_twice_and_no_more() -> None:
     run = AgentRun(state(), 5, escalates=False)
     assert run.failed(UpstreamFailed("x"), 1.0, 3) is None
     assert run.tries == 1
-    step = run.failed(UpstreamFailed("x"), 1.0, 4)
+    step = run.failed(UpstreamFailed("x"), 1.0, 3 + 4)
     assert step is not None
     assert (run.next(), run.state.spent_nanos) == (Ended("failed"), 7)
 

@@ -237,7 +237,7 @@ async def test_who_joins_a_call_whose_bill_cannot_be_written_waits_no_longer_tha
     began = bank.clock.monotonic()
     with pytest.raises(RouterTimeoutError, match="idempotency key"):
         await bank.route(idempotency_key="k", timeout_ms=2_000)
-    assert bank.clock.monotonic() - began == pytest.approx(2.0, abs=0.02)
+    assert bank.clock.monotonic() - began == pytest.approx(2.0, abs=0.07)
     storage.away = ()
     await bank.clock.sleep(5.0)
     assert (await bank.route(idempotency_key="k", timeout_ms=2_000)).output == "an answer"

@@ -64,7 +64,10 @@ async def test_a_run_over_http_has_all_fields_of_the_specification() -> None:
     trace = await ask(site.app, f"/v1/traces/{body['trace_id']}")
     assert trace is not None
     assert (trace.json["kind"], trace.json["status"]) == ("agent", "completed")
-    assert [span["type"] for span in trace.json["spans"]][:4] == ["step", "sub_trace", "step", "tool"]
+    assert [(span["type"], span["parent_id"]) for span in trace.json["spans"]] == [
+        ("step", None), ("sub_trace", 1), ("decision", 2), ("model", 2), ("step", None), ("tool", 5),
+        ("step", None), ("sub_trace", 7), ("decision", 8), ("model", 8),
+    ]  # fmt: skip
 
 
 async def test_a_streamed_run_tells_each_step_and_ends_once() -> None:

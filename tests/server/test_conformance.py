@@ -514,8 +514,11 @@ def test_4_6_what_is_no_query_is_400(place: Place, query: dict[str, str]) -> Non
     assert place.live.get("/v1/analytics/usage", params=query).status_code == 400
 
 
-def test_4_3_agents_are_not_there_yet(place: Place) -> None:
-    assert place.live.post("/v1/agents/run", json={"task": "x"}).status_code == 404
+def test_4_3_an_agent_run_answers_with_the_fields_of_2_5(place: Place) -> None:
+    body = place.test.post("/v1/agents/run", json={"task": "x", "tools": ["calculator"]}).json()
+    assert body.keys() >= {"trace_id", "status", "output", "steps", "summary"}
+    assert body["status"] in ("completed", "partial", "failed", "budget_exceeded")
+    assert body["summary"].keys() == {"total_steps", "total_cost_usd", "total_latency_ms", "tools_used"}
 
 
 # 5: authentication

@@ -23,6 +23,7 @@ FULL = settings().max_examples > 1_000
 """``--full``: the profile of hypothesis says so when this is read."""
 CASES = {
     "/v1/route": (60, 8_000),
+    "/v1/agents/run": (40, 2_000),
     "/v1/decide": (40, 5_000),
     "/v1/traces": (40, 4_000),
     "/v1/traces/{trace_id}": (20, 1_000),

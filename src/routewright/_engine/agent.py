@@ -276,29 +276,28 @@ class Run:
     # Its steps
 
     async def _ask(self, run: AgentRun, todo: CallModel, began: float) -> None:
-        state, started = run.state, self._clock.monotonic()
-        request = self._request_of(run, todo)
-        bounds = bounds_of(request)
-        if bounds.estimate > self._window * FULL > 0:
-            state.messages = fitted(state.messages, self._window, state.prefix)
+        """Call the model, and once more after a fault that may pass."""
+        state, started, spent = run.state, self._clock.monotonic(), 0
+        while len(state.steps) < todo.number and run.ended is None:
             request = self._request_of(run, todo)
             bounds = bounds_of(request)
-        read = Read(request, bounds)
-        spent = 0
-        try:
-            answer = await self._engine.route(read, self._caller, self._limit_of(state), self._plan.form, "agents")
-        except RouterError as error:
-            short = isinstance(error, QuotaExhausted | InsufficientBalance)
-            is_own = short and error.detail.get("level") == "agent_run"
-            if not (state.steps or error.retryable or error.trace_id or is_own):
-                raise  # its caller is refused, before it began
-            spent, took = error.cost_nanos, self._since(started)
-            if run.failed(error, took, spent, is_budget=short) is None and run.ended is None:
-                await self._ask(run, todo, began)
-                return
-        else:
-            self.data = answer.data
-            run.answered(answer.response, self._since(started), nanos_of(answer.routing.cost_usd))
+            if bounds.estimate > self._window * FULL > 0:
+                state.messages = fitted(state.messages, self._window, state.prefix)
+                request = self._request_of(run, todo)
+                bounds = bounds_of(request)
+            read, limit = Read(request, bounds), self._limit_of(state)
+            try:
+                answer = await self._engine.route(read, self._caller, limit, self._plan.form, "agents")
+            except RouterError as error:
+                short = isinstance(error, QuotaExhausted | InsufficientBalance)
+                is_own = short and error.detail.get("level") == "agent_run"
+                if not (state.steps or error.retryable or error.trace_id or is_own):
+                    raise  # its caller is refused, before it began
+                spent += error.cost_nanos
+                run.failed(error, self._since(started), spent, is_budget=short)
+            else:
+                self.data = answer.data
+                run.answered(answer.response, self._since(started), spent + nanos_of(answer.routing.cost_usd))
         del state.starts_ms[len(state.steps) :]
         if len(state.starts_ms) < len(state.steps):
             state.starts_ms.append(round((started - began) * 1000, 3))

@@ -34,7 +34,7 @@ async def run_tool(
     """Run a tool. Whatever it does, there is an observation for the model and a step."""
     name, started = call.function.name, clock.monotonic()
     result: Any = None
-    error, still_running, cost_usd = None, False, 0.0
+    error, still_running, cost_usd, trace_id = None, False, 0.0, None
     try:
         tool, arguments = _checked(tools, call)
         if not await _approved(name, arguments, approve):
@@ -51,7 +51,7 @@ async def run_tool(
     output: dict[str, Any]
     if error is None:
         if isinstance(result, ToolResult):
-            result, cost_usd = result.result, result.cost_usd
+            result, cost_usd, trace_id = result.result, result.cost_usd, result.trace_id
         try:
             text = _text(result)
             output = {
@@ -73,6 +73,7 @@ async def run_tool(
         output=output,
         duration_ms=round((clock.monotonic() - started) * 1000, 3),
         cost_usd=cost_usd,
+        trace_id=trace_id,
     )
     return step, Observation(call.id, text, failed=error is not None)
 

@@ -86,6 +86,8 @@ def usage_page(report: UsageReport) -> list[Block]:
         "cost": f"{cost}, of which {charged} is charged" if totals.charged_usd and charged != cost else cost,
         "tokens": tokens(totals.tokens),
     }
+    if report.runs:
+        named["agent runs"] = ", ".join(f"{count:,} {status}" for status, count in report.runs.items())
     return [*title, facts(named), Line(), _by_time(report), Line(), *_by_group(report)]
 
 

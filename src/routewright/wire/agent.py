@@ -60,11 +60,11 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     duration_ms: float
     cost_usd: float
     model: str | None = None
-    """This and the next three of an ``llm_call``."""
+    """This and the next two of an ``llm_call``."""
     tokens: Tokens | None = None
     finish_reason: str | None = None
     trace_id: str | None = None
-    """The trace of the model call."""
+    """The trace of the model call, or of the agent that ran as a tool."""
 
 
 class RunSummary(Struct, frozen=True):

@@ -50,6 +50,8 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     data: list[UsageRow]
     """In the order of time; within a bucket the groups with most requests first."""
     totals: UsageTotals
+    runs: dict[str, int] = {}
+    """Agent runs by the status they ended with. Their model calls are among the requests."""
 
 
 class TtlBucket(Struct, frozen=True):

@@ -242,11 +242,13 @@ class UsageCount(Struct, frozen=True):
 
 
 class GroupedUsage(Struct, frozen=True):
-    """The answer to ``UsageCounts``, both parts of the same moment."""
+    """The answer to ``UsageCounts``, all parts of the same moment."""
 
     groups: list[UsageCount]
     all: list[UsageCount]
     """Of all traces, those without a group included."""
+    runs: dict[str, int] = {}
+    """Agent runs by the status they ended with."""
 
 
 class CacheCounts(_Days, frozen=True, tag=True):
@@ -270,10 +272,10 @@ class FallbackCount(Struct, frozen=True):
     """One row of ``FallbackCounts``."""
 
     kind: str
-    """``request``: those that called a model, and those of them that a fallback served; ``reason``: of these; or
-    ``model``: attempts, and successful ones."""
+    """``request``: those that called a model, and those of them that a fallback served; ``reason``: of these;
+    ``model``: attempts, and successful ones; or ``run``: agent runs, and completed ones."""
     name: str
-    """The reason, the model, or empty."""
+    """The reason, the model, the status of runs, or empty."""
     total: int
     counted: int
 

@@ -260,13 +260,14 @@ class Counted(Struct, frozen=True, kw_only=True, gc=False):
     was_tried: bool
     """A model was called."""
     ended: Sequence[tuple[str, bool]]
-    """Each attempt that was not cancelled: its model, and whether that answered."""
+    """Each attempt that was not cancelled: its model, and whether that answered. Of an agent run its status, and
+    whether that is ``completed``."""
     fallback: str | None = None
     """Why, if a fallback served it."""
     latency: tuple[str, str, float] | None = None
     """If a model answered: which, by what strategy, after how many milliseconds."""
     kind: TraceKind = "route"
-    """A run of an agent counts nothing: its model calls are counted."""
+    """An agent run is counted as a run only: its model calls are counted by themselves."""
     lookups: Sequence[tuple[float | None, int]] = []
     """Each look into the cache: the age of what was found in seconds, None if nothing was, and nano-dollars saved."""
 

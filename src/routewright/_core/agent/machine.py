@@ -127,7 +127,7 @@ class AgentRun:
         return CallModel(used + 1, state.messages, self._escalates and self._is_stuck)
 
     def answered(self, response: RouteResponse, duration_ms: float, nanos: int) -> Step:
-        """The model has answered; ``nanos`` is what it cost."""
+        """The model has answered; ``nanos`` is the cost of the step's tries."""
         state, calls = self.state, response.tool_calls or []
         self._retried = False
         self.output = response.output or self.output
@@ -156,15 +156,15 @@ class AgentRun:
         return step
 
     def failed(self, error: RouterError, duration_ms: float, nanos: int, *, is_budget: bool = False) -> Step | None:
-        """The model call failed. Returns its step; None: the same step is to be tried again, or was not begun since the
-        money does not suffice."""
+        """The model call failed; ``nanos`` is the cost of the step's tries. Returns its step; None: the same step is to
+        be tried again, or was not begun since the money does not suffice."""
+        if error.retryable and not self._retried and not is_budget:
+            self._retried = True
+            return None
         self.state.spent_nanos += nanos
         if is_budget:
             self.error = error
             self._end("budget_exceeded")
-            return None
-        if error.retryable and not self._retried:
-            self._retried = True
             return None
         step = Step(
             number=len(self.state.steps) + 1,

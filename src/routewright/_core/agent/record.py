@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, json
 
+from routewright._core.analytics.rollup import counted_of
 from routewright._core.call import Call
 from routewright._core.moment import timestamp
 from routewright._core.money import usd
@@ -127,35 +128,23 @@ class RunRecord(Struct, eq=False):
                         **shared,
                     )
                 )
-            elif step.trace_id is not None:
+            if step.trace_id is not None:
                 found.append(
                     SubTraceSpan(
-                        name=step.model or "model call",
+                        name=step.model or step.tool or "model call",
                         trace_id=step.trace_id,
                         model=step.model,
                         cost_usd=step.cost_usd,
                         tokens=step.tokens,
-                        **shared,
+                        **shared | {"id": len(found) + 1},
                     )
                 )
         return found
 
     @property
     def counted(self) -> Counted:
-        """Nothing but that there was a run: its calls are counted by themselves."""
-        return Counted(
-            environment=self.environment,
-            created_at=self.created,
-            is_error=False,
-            model="",
-            cost_nanos=0,
-            charged_nanos=0,
-            tokens=Tokens(),
-            metadata=self.state.request.metadata or {},
-            was_tried=False,
-            ended=[],
-            kind="agent",
-        )
+        """That there was a run, and how it ended: its calls are counted by themselves."""
+        return counted_of(self.trace)
 
 
 def _size(value: dict[str, Any]) -> dict[str, Any]:

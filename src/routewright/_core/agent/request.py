@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from routewright._core.request.json_scan import decode, quoted
+from routewright._core.request.json_scan import decode, quoted, scan
 from routewright._core.request.problems import shown
 from routewright._core.request.read import converted
 from routewright._core.request.rules import MAX_KEY_BYTES, check_metadata, check_numbers, check_tools
@@ -19,6 +19,7 @@ MOST_TASK = 1_000_000
 
 def sent_run(body: bytes, idempotency_key: str | None) -> AgentRequest:
     """Make the request of a JSON body and the key of its header. Raises ``InvalidJson`` and ``ValidationFailed``."""
+    scan(body)
     request: AgentRequest = converted(decode(body), AgentRequest, "")
     if idempotency_key is not None:
         if request.idempotency_key not in (None, idempotency_key):

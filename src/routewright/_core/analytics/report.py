@@ -131,6 +131,7 @@ def usage_report(used: GroupedUsage, first: str, last: str, bucket: Bucket, grou
         group_by=group_by,
         data=rows,
         totals=_totals(totals),
+        runs=used.runs,
     )
 
 

@@ -140,7 +140,9 @@ class Rollups:
         """The same of what is counted of a trace; of ``sign`` traces of one ``shape_of`` with their ``amounts``: cost,
         charge, and tokens in, out and cached."""
         environment, day = counted.environment, counted.created_at[:10]
-        if counted.kind == "agent":
+        if counted.kind == "agent":  # its model calls are counted by themselves
+            for status, completed in counted.ended:
+                _add(self.fallback, DayKey(environment, day, "run", status), (sign, sign if completed else 0))
             return
         if amounts is None:
             tokens = counted.tokens
@@ -222,7 +224,9 @@ class Rollups:
         totals: dict[tuple[str, str | None], list[int]] = {}
         for start, _, sums in self._used(query, "model"):
             _add(totals, (start, None), sums)
-        return GroupedUsage(_counts(rows), _counts(totals))
+        days = FallbackCounts(first=query.first, last=query.last, environment=query.environment)
+        runs = {count.name: count.total for count in self.fallback_counts(days) if count.kind == "run"}
+        return GroupedUsage(_counts(rows), _counts(totals), runs)
 
     def cache_counts(self, query: CacheCounts) -> list[CacheCount]:
         """Answer a query."""
@@ -279,6 +283,9 @@ def counted_of(trace: Trace, model: str | None = None) -> Counted:
     """What is counted of a trace. ``model``: whose usage it is; None: as the trace says."""
     tried = [span for span in trace.spans if isinstance(span, ModelSpan)]
     fallback = next((span.reason for span in trace.spans if isinstance(span, FallbackSpan)), "")
+    ended: list[tuple[str, bool]] = [(trace.status, trace.status == "completed")]
+    if trace.kind != "agent":
+        ended = [(span.model, span.status == "ok") for span in tried if span.status != "cancelled"]
     answered = trace.status == "completed" and trace.selected_model is not None and not trace.cache_hit
     return Counted(
         environment=trace.environment,
@@ -291,7 +298,7 @@ def counted_of(trace: Trace, model: str | None = None) -> Counted:
         metadata=trace.metadata,
         kind=trace.kind,
         was_tried=bool(tried),
-        ended=[(span.model, span.status == "ok") for span in tried if span.status != "cancelled"],
+        ended=ended,
         fallback=fallback if trace.fallback_used else None,
         latency=(trace.selected_model or "", trace.strategy, trace.duration_ms) if answered else None,
         lookups=[

@@ -91,10 +91,12 @@ WITH largest AS (
     FROM usage WHERE {_USED} GROUP BY start, grouped
     UNION ALL
     SELECT 1, start, NULL, {_SUMS} FROM usage WHERE {_USED} GROUP BY start
+    UNION ALL
+    SELECT 2, '', name, sum(total), 0, 0, 0, 0, 0, 0 FROM fallback_use WHERE {_OF_DAYS} AND kind = 'run' GROUP BY name
 )
 SELECT * FROM counted ORDER BY of_all, start, grouped IS NULL, grouped
 """
-"""One statement, so that both parts of its answer are of the same moment."""
+"""One statement, so that all parts of its answer are of the same moment."""
 _KEYS = """
 WITH RECURSIVE found(name) AS (
     SELECT min(group_by) FROM usage WHERE account = ?1 AND per = 'day'
@@ -212,9 +214,13 @@ def _usage(connection: Connection, account: str, query: UsageCounts) -> GroupedU
     last = query.last + "T24" if query.hourly else query.last
     of, when = (account, "hour" if query.hourly else "day"), (*environments, query.first, last)
     used = (*of, query.group_by, *when)
-    rows = connection.execute(_USAGE.replace("{}", marks), (*used, query.groups, *used, *of, "model", *when)).fetchall()
-    groups = [UsageCount(*row) for of_all, *row in rows if not of_all]
-    return GroupedUsage(groups, [UsageCount(*row) for of_all, *row in rows if of_all])
+    days = (account, *environments, query.first, query.last)
+    given = (*used, query.groups, *used, *of, "model", *when, *days)
+    parts: tuple[list[UsageCount], ...] = ([], [], [])  # of the groups, of all, of runs
+    for part, *row in connection.execute(_USAGE.replace("{}", marks), given).fetchall():
+        parts[part].append(UsageCount(*row))
+    groups, of_all, runs = parts
+    return GroupedUsage(groups, of_all, {str(run.group): run.requests for run in runs})
 
 
 def _days(
