@@ -231,6 +231,16 @@ async def test_a_stream_tells_each_step() -> None:
     await made.aclose()
 
 
+async def test_a_run_under_a_key_is_streamed_again_event_for_event() -> None:
+    made = router([asks(("add", {"a": 2})), "5"])
+    told = list[Any]()
+    for _ in range(2):
+        async with Agent(made, tools=[add]).stream("go", idempotency_key="k") as events:
+            told.append([event async for event in events])
+    assert told[0] == told[1]
+    await made.aclose()
+
+
 async def test_under_one_key_a_run_is_made_once() -> None:
     made = router([asks(("add", {"a": 2})), "5"])
     agent = Agent(made, tools=[add])

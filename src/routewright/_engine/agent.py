@@ -146,6 +146,7 @@ class Run:
             self.response = _decode_response(kept)
             yield RunStarted(next(ids), RunStartedData(self.response.trace_id, self._max_steps, budget))
             for step in self.response.steps:
+                yield StepStarted(next(ids), StepStartedData(step.number, step.action, step.tool))
                 yield StepCompleted(next(ids), step)
             yield RunCompleted(next(ids), self.response)
             return
