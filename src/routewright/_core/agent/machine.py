@@ -92,6 +92,8 @@ class AgentRun:
         self._client_tools = client_tools
         self._escalates = escalates
         self._retried = False
+        self._tried_nanos = 0
+        """What earlier tries of the step cost."""
         if state.status == "pending":
             self.ended = Ended("partial", "tool_calls_pending")
 
@@ -129,7 +131,6 @@ class AgentRun:
     def answered(self, response: RouteResponse, duration_ms: float, nanos: int) -> Step:
         """The model has answered; ``nanos`` is what it cost."""
         state, calls = self.state, response.tool_calls or []
-        self._retried = False
         self.output = response.output or self.output
         step = Step(
             number=len(state.steps) + 1,
@@ -137,12 +138,13 @@ class AgentRun:
             input={"messages": len(state.messages)},
             output={"text": response.output, "tool_calls": [call.function.name for call in calls]},
             duration_ms=duration_ms,
-            cost_usd=usd(nanos),
+            cost_usd=usd(nanos + self._tried_nanos),
             model=response.routing.selected_model,
             tokens=response.routing.tokens,
             finish_reason=response.finish_reason,
             trace_id=response.trace_id,
         )
+        self._retried, self._tried_nanos = False, 0
         state.spent_nanos += nanos
         state.steps.append(step)
         state.messages.append(Message("assistant", response.output or None, calls or None))
@@ -164,7 +166,9 @@ class AgentRun:
             self._end("budget_exceeded")
             return None
         if error.retryable and not self._retried:
-            self._retried = True
+            self._retried, self._tried_nanos = True, nanos
+            if error.trace_id is not None:
+                self.state.failed_tries.append(error.trace_id)
             return None
         step = Step(
             number=len(self.state.steps) + 1,
@@ -172,7 +176,7 @@ class AgentRun:
             input={"messages": len(self.state.messages)},
             output={"error": error.code},
             duration_ms=duration_ms,
-            cost_usd=usd(nanos),
+            cost_usd=usd(nanos + self._tried_nanos),
             tokens=Tokens(),
             trace_id=error.trace_id,
         )
