@@ -186,9 +186,10 @@ class House:
         return found
 
     async def purses(self, key_id: str | None = None) -> dict[str, tuple[int | None, int, int]]:
-        """Limit, spent and reserved, by level."""
+        """Limit, spent and reserved, by level; of a key its budget or its month, whichever has a limit."""
         found = await self.storage.read("acme", Stands(timestamp(self.clock.time()), key_id))
-        return {each.level: (each.limit_nanos, each.spent_nanos, each.reserved_nanos) for each in found.purses}
+        limited_last = sorted(found.purses, key=lambda each: each.limit_nanos is not None)
+        return {each.level: (each.limit_nanos, each.spent_nanos, each.reserved_nanos) for each in limited_last}
 
     async def check_nothing_is_held(self) -> None:
         """No slot, no money, no upstream call; all that is spent stands in the ledger."""
