@@ -129,3 +129,14 @@ async def test_a_replay_takes_nothing_of_the_windows() -> None:
     for _ in range(10):
         assert (await house.run(HOWS["plain with a key"])).status == 200
     assert (await house.run()).status == 200
+
+
+@hows
+@pytest.mark.parametrize("limits", [RateLimits(requests_per_min=4), RateLimits(tokens_per_min=1_000)], ids=repr)
+async def test_calls_of_a_run_wait_for_room_in_the_windows(how: How, limits: RateLimits) -> None:
+    script = [asks("add", {"a": 1, "b": 1})] * 9 + [says("done")]
+    house = await House(script, limits=limits).open()
+    told = await house.run(how, max_steps=100)
+    assert (told.status, told.body["status"], told.body["output"]) == (200, "completed", "done")
+    assert house.clock.monotonic() >= 60.0
+    await house.check_nothing_is_held()
