@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,44 @@ async def test_the_end_of_a_run_is_an_event_once() -> None:
     (event,) = (each for each in stored if each.type == "agent.run_completed")
     assert event.data["trace_id"] == answer.trace_id
     assert [each.type for each in heard] == ["agent.run_completed"]
+    await made.aclose()
+
+
+async def test_another_task_under_its_key_does_not_go_on_with_a_run_that_was_interrupted(tmp_path: Path) -> None:
+    begun = anyio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await anyio.sleep(60)
+
+    made = router([asks(("wait", {})), "done", "done"], storage=SqliteStorage(tmp_path / "store.db"))
+    agent = Agent(made, tools=[wait])
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(agent.run, "first", idempotency_key="k"))
+        await begun.wait()
+        group.cancel_scope.cancel()
+    answer = await agent.run("second", idempotency_key="k")
+    assert [step.action for step in answer.steps] == ["llm_call"]
+    assert [message.content for message in calls_of(made)[-1].messages if message.role == "user"] == ["second"]
+    await made.aclose()
+
+
+async def test_the_same_task_under_its_key_goes_on_with_a_run_that_was_interrupted(tmp_path: Path) -> None:
+    begun, waits = anyio.Event(), [60.0, 0.0]
+
+    async def wait() -> None:
+        begun.set()
+        await anyio.sleep(waits.pop(0))
+
+    made = router([asks(("wait", {})), "done"], storage=SqliteStorage(tmp_path / "store.db"))
+    agent = Agent(made, tools=[wait])
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(agent.run, "first", idempotency_key="k"))
+        await begun.wait()
+        group.cancel_scope.cancel()
+    answer = await agent.run("first", idempotency_key="k")
+    assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "llm_call"]
+    assert len(calls_of(made)) == 2
     await made.aclose()
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from routewright._core.agent.history import FULL, fitted
 from routewright._core.agent.machine import AgentRun, CallModel, Ended, Observation, RunTools
 from routewright._core.agent.record import RunRecord
+from routewright._core.idempotency import fingerprint
 from routewright._core.money import budget_nanos, nanos_of
 from routewright._core.request.read import checked
 from routewright._core.shortage import without_money
@@ -63,6 +64,7 @@ from .route import Engine
 from .storage import GuardedStorage
 from .tool_calls import Approve, run_tool
 
+PATH = "/v1/agents/run"
 MAX_STEPS, STEP_TIMEOUT_MS = 8, 30_000.0
 """Defaults of the specification (2.4)."""
 UNLIMITED_NANOS = 2**62
@@ -226,7 +228,7 @@ class Run:
             [Message("user", request.task)], "cost", "balanced", timeout_ms=lasts_ms,
             idempotency_key=request.idempotency_key,
         )  # fmt: skip
-        read = Read(told, TokenBounds(0, 0, 0), "/v1/agents/run", body=json.decode(json.encode(request)))
+        read = Read(told, TokenBounds(0, 0, 0), PATH, body=_plain(request))
         hold = engine.admissions.begin(read, self._caller, scope="agents")
         if hold is not None and hold.left is None and await engine.admissions.is_open(hold):
             hold = None
@@ -252,8 +254,7 @@ class Run:
         """The state that the run goes on from. From here on nobody else carries out a run with its key."""
         request, state = self._request, self._state
         if state is None and request.idempotency_key is not None and not self._is_immediate:
-            kept = await self._read(AgentState(claim=request.idempotency_key, environment=self._caller.environment))
-            state = None if kept is None else _decode(kept)  # of one that was interrupted
+            state = await self._interrupted(request.idempotency_key)
         self._is_kept = state is not None
         if state is None:
             state = await self._new_state()
@@ -261,6 +262,17 @@ class Run:
                 await self._keep(state)
         self._trace_id = state.trace_id
         return state
+
+    async def _interrupted(self, key: str) -> Checkpoint | None:
+        """The state of a run of this request that was interrupted. One of another request loses the key."""
+        kept = await self._read(AgentState(claim=key, environment=self._caller.environment))
+        if kept is None:
+            return None
+        state = _decode(kept)
+        if _identity(state.request) == _identity(self._request):
+            return state
+        await self._put(state.trace_id, kept, state.created_at + KEPT_S)
+        return None
 
     async def _new_state(self) -> Checkpoint:
         messages = list[Message]()
@@ -495,6 +507,15 @@ async def checkpoint_of(storage: Storage, caller: Caller, trace_id: str) -> Chec
     if kept is None:
         raise NotFound(f"no run {trace_id} waits to be resumed: it has ended, or was more than a day ago")
     return _decode(kept)
+
+
+def _plain(request: AgentRequest) -> Any:
+    return json.decode(json.encode(request))
+
+
+def _identity(request: AgentRequest) -> str:
+    """Equal for requests that may have one idempotency key."""
+    return fingerprint("POST", PATH, _plain(request))
 
 
 def _nothing() -> None:
