@@ -26,11 +26,12 @@ from routewright import (
     RateLimited,
     RateLimits,
     Router,
+    Settings,
     SqliteStorage,
     ValidationFailed,
 )
 from routewright.protocols import ToolContext, ToolFailed, ToolResult
-from routewright.testing import ScriptedProvider
+from routewright.testing import FakeClock, ScriptedProvider
 from routewright.tools import FunctionTool
 from routewright.wire import Account as TheAccount
 from routewright.wire import (
@@ -46,6 +47,9 @@ from routewright.wire import (
     Usage,
 )
 from routewright.wire import Tool as Declaration
+from tests.billing import skip_days
+
+from .behind import Behind
 
 pytestmark = pytest.mark.anyio
 ABLE: dict[str, Any] = {"structured_output": True, "modalities": ("text", "tool"), "context_window": 100_000}
@@ -256,6 +260,20 @@ async def test_the_same_task_under_its_key_goes_on_with_a_run_that_was_interrupt
     answer = await agent.run("first", idempotency_key="k")
     assert [step.action for step in answer.steps] == ["llm_call", "tool_call", "llm_call"]
     assert len(calls_of(made)) == 2
+    await made.aclose()
+
+
+async def test_a_run_that_waited_for_its_client_for_a_day_is_made_anew() -> None:
+    clock = FakeClock()
+    storage = Behind(MemoryStorage(clock=clock), clock)  # as any that keeps checkpoints
+    made = router([asks(("ask_user", {})), "anew"], storage=storage, settings=Settings(clock=clock))
+    agent = Agent(made, tools=[Declaration(name="ask_user")])
+    first = await agent.run("go", idempotency_key="k")
+    assert (await agent.run("go", idempotency_key="k")).response == first.response
+    skip_days(clock, 1.01)  # and nobody has swept
+    again = await agent.run("go", idempotency_key="k")
+    assert (first.marker, again.output) == ("tool_calls_pending", "anew")
+    assert again.trace_id != first.trace_id
     await made.aclose()
 
 

@@ -264,12 +264,13 @@ class Run:
         return state
 
     async def _interrupted(self, key: str) -> Checkpoint | None:
-        """The state of a run of this request that was interrupted. One of another request loses the key."""
+        """The state of a run of this request that was interrupted. Another run loses the key: that of another request,
+        and one that waits for its client, whose answer was kept under the key and is no longer."""
         kept = await self._read(AgentState(claim=key, environment=self._caller.environment))
         if kept is None:
             return None
         state = _decode(kept)
-        if _identity(state.request) == _identity(self._request):
+        if state.status == "running" and _identity(state.request) == _identity(self._request):
             return state
         await self._put(state.trace_id, kept, state.created_at + KEPT_S)
         return None
