@@ -134,6 +134,8 @@ class Run:
         """Tokens that the largest model takes."""
         self._is_kept = self._is_limited = False
         """A checkpoint is in the storage."""
+        self._is_recorded = False
+        """Its trace and event are on their way to the storage."""
         self._deadline = inf
         self._why_left: Callable[[], RouterError | None] = _nothing
         self.headers: dict[str, str] = {}
@@ -163,7 +165,6 @@ class Run:
             self._release()
             raise
         run = AgentRun(state, self._max_steps, self._plan.client_tools, escalates=self._plan.escalates)
-        is_over = False
         try:
             if state.status == "pending":
                 run.resume(self._results)
@@ -182,12 +183,11 @@ class Run:
                     yield StepCompleted(next(ids), step)
                 if not self._is_immediate and run.ended is None:
                     await self._keep(state)
-            is_over = True
             self.response = self._responded(run, began)
             await self._conclude(run, began)
             yield RunCompleted(next(ids), self.response)
         except BaseException as error:
-            if not is_over:
+            if not self._is_recorded:
                 await self._left(run, began, error)
             raise
         finally:
@@ -436,13 +436,16 @@ class Run:
             return
         run.give_up(fault)
         with self._clock.deadline(self._clock.monotonic() + LAST_S, shield=True):
-            if run.state.steps:
-                await self._keep(run.state)
-            self._record(run, "cancelled" if fault is None else "failed", None, self._since(began))
+            try:
+                if run.state.steps:  # before its key is free again
+                    await self._keep(run.state)
+            finally:
+                self._record(run, "cancelled" if fault is None else "failed", None, self._since(began))
             await self._engine.records.log.commit(self._trace_id, self._clock.monotonic() + LAST_S)
 
     def _record(self, run: AgentRun, status: Any, result: bytes | None, duration_ms: float) -> None:
         engine, caller, hold = self._engine, self._caller, self._hold
+        self._is_recorded = True
         record = RunRecord(caller, run.state, status, duration_ms, None if run.error is None else run.error.code)
         ended = "failed" if status == "cancelled" else status
         metadata = self._request.metadata or {}

@@ -214,9 +214,9 @@ class AgentRun:
         state.pending, state.status, self.ended = [], "running", None
 
     def give_up(self, error: RouterError | None) -> None:
-        """End a run that its caller left, or that a defect stopped."""
+        """End a run that its caller left, or that a defect stopped, perhaps when it was over but for its records."""
+        self.error = self.error or error
         if self.ended is None:
-            self.error = error
             self._end("failed")
 
     def summary(self, latency_ms: float) -> RunSummary:
